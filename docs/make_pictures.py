@@ -40,7 +40,7 @@ def drawn(strategy, kinds, sizes):
 
 def finished(name, text):
     """`(file, text)` of the data flow of a product with an epilogue."""
-    strategy = hopper.product(hopper.spec(*hopper.SIZES)).epilogue(text)
+    strategy = hopper.product(hopper.spec(*hopper.SIZES)).fuse_epilogue(text)
     return FOLDER / f"{name}_flow.svg", draw(strategy, "flow").svg
 
 

@@ -38,10 +38,10 @@ from fireiron.matmul import matmul
 from fireiron.spec import AnySpec, Kind, Parameter, Spec
 from fireiron.tune import tune
 from fireiron.values import machine as _machine
-from fireiron.values.expr import Const, Expr, Var, all_of, any_of, ceildiv, equal, minimum, positive, sym
+from fireiron.values.expr import Const, Expr, Var, all_of, any_of, assume_positive, ceildiv, equal, minimum, sym
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.strides import ANY, AnyStride, Strides
-from fireiron.values.tensor import ColMajor, Cut, Dealt, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View
+from fireiron.values.tensor import ColMajor, Cut, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, UnitMode, View
 
 _STATED = (_machine, *specs.modules(), *refine.MODULES, *decomp.MODULES, *executable.MODULES)
 """The modules that say themselves which of their names stand here."""
@@ -102,7 +102,6 @@ __all__ = [
     "Const",
     "Context",
     "Cut",
-    "Dealt",
     "Decomposition",
     "DecompositionError",
     "Derived",
@@ -143,12 +142,14 @@ __all__ = [
     "SynchronizationError",
     "Tensor",
     "Tunable",
+    "UnitMode",
     "Var",
     "VerificationError",
     "View",
     "WrongResultError",
     "all_of",
     "any_of",
+    "assume_positive",
     "best",
     "ceildiv",
     "draw",
@@ -157,7 +158,6 @@ __all__ = [
     "export",
     "matmul",
     "minimum",
-    "positive",
     "predict",
     "sweep",
     "sym",

@@ -6,15 +6,15 @@ from fireiron.attention import attention as attention
 from fireiron.cost import Prediction as Prediction
 from fireiron.cost import predict as predict
 from fireiron.cost.gpus import Gpu as Gpu
-from fireiron.decomp.coalesced import Coalesced as Coalesced
+from fireiron.decomp.coalesced_copy import CoalescedCopy as CoalescedCopy
 from fireiron.decomp.done import Done as Done
 from fireiron.decomp.epilog import Epilog as Epilog
 from fireiron.decomp.load import Load as Load
 from fireiron.decomp.mma_tile import MmaTile as MmaTile
-from fireiron.decomp.partial import Partial as Partial
-from fireiron.decomp.place import Place as Place
 from fireiron.decomp.repack import Repack as Repack
-from fireiron.decomp.skip import SkipSteps as SkipSteps
+from fireiron.decomp.rfactor import Rfactor as Rfactor
+from fireiron.decomp.set_memory import SetMemory as SetMemory
+from fireiron.decomp.skip_steps import SkipSteps as SkipSteps
 from fireiron.decomp.split import Split as Split
 from fireiron.decomp.split_k import SplitK as SplitK
 from fireiron.decomp.step import StepOf as StepOf
@@ -110,9 +110,9 @@ from fireiron.executable.movmatrix import MOVMATRIX_ROW as MOVMATRIX_ROW
 from fireiron.executable.movmatrix import MovMatrix as MovMatrix
 from fireiron.executable.pointwise import APPROXIMATE_PAIRS as APPROXIMATE_PAIRS
 from fireiron.executable.pointwise import ApproximatePairs as ApproximatePairs
-from fireiron.executable.pointwise import ScaleUnlessOne as ScaleUnlessOne
+from fireiron.executable.pointwise import SKIP_IF_IDENTITY as SKIP_IF_IDENTITY
+from fireiron.executable.pointwise import SkipIfIdentity as SkipIfIdentity
 from fireiron.executable.pointwise import ThreadPointwise as ThreadPointwise
-from fireiron.executable.pointwise import UNLESS_ONE as UNLESS_ONE
 from fireiron.executable.reduce import ThreadReduce as ThreadReduce
 from fireiron.executable.shuffle import SHFL_DOWN as SHFL_DOWN
 from fireiron.executable.shuffle import SHFL_IDX as SHFL_IDX
@@ -127,8 +127,8 @@ from fireiron.executable.stmatrix_warpgroup import STMATRIX_WARPGROUP_T as STMAT
 from fireiron.executable.stmatrix_warpgroup import STMATRIX_WARPGROUP_T_COL as STMATRIX_WARPGROUP_T_COL
 from fireiron.executable.stmatrix_warpgroup import StMatrixWarpgroup as StMatrixWarpgroup
 from fireiron.executable.terms import ThreadTerm as ThreadTerm
-from fireiron.executable.thread_move import STREAMED as STREAMED
-from fireiron.executable.thread_move import StreamedMove as StreamedMove
+from fireiron.executable.thread_move import EVICT_FIRST as EVICT_FIRST
+from fireiron.executable.thread_move import EvictFirstMove as EvictFirstMove
 from fireiron.executable.thread_move import ThreadInit as ThreadInit
 from fireiron.executable.thread_move import ThreadMove as ThreadMove
 from fireiron.executable.thread_move import vector as vector
@@ -165,37 +165,37 @@ from fireiron.language.tunable import Tunable as Tunable
 from fireiron.matmul import matmul as matmul
 from fireiron.measure.sweeps import sweep as sweep
 from fireiron.performing.mma import Mma as Mma
-from fireiron.refine.ahead import Ahead as Ahead
 from fireiron.refine.align import Align as Align
-from fireiron.refine.bands import Bands as Bands
-from fireiron.refine.chained import Chained as Chained
+from fireiron.refine.cast_on_copy import CastOnCopy as CastOnCopy
 from fireiron.refine.cluster import Cluster as Cluster
-from fireiron.refine.converted import Converted as Converted
-from fireiron.refine.delay import Delay as Delay
-from fireiron.refine.in_flight import InFlight as InFlight
-from fireiron.refine.in_turns import InTurns as InTurns
-from fireiron.refine.last_first import LastFirst as LastFirst
-from fireiron.refine.layout import DealOrder as DealOrder
+from fireiron.refine.defer import Defer as Defer
+from fireiron.refine.layout import TileOrder as TileOrder
+from fireiron.refine.longest_first import LongestFirst as LongestFirst
+from fireiron.refine.max_shared_bytes import MaxSharedBytes as MaxSharedBytes
+from fireiron.refine.min_blocks_per_sm import MinBlocksPerSm as MinBlocksPerSm
+from fireiron.refine.mma_in_flight import MmaInFlight as MmaInFlight
 from fireiron.refine.no_sync import NoSync as NoSync
+from fireiron.refine.order_mma import OrderMma as OrderMma
 from fireiron.refine.pad import Pad as Pad
 from fireiron.refine.permute import Permute as Permute
 from fireiron.refine.persistent import Persistent as Persistent
+from fireiron.refine.pingpong import PingPong as PingPong
 from fireiron.refine.pipeline import Pipeline as Pipeline
-from fireiron.refine.resident import Resident as Resident
+from fireiron.refine.prefetch_epilogue import PrefetchEpilogue as PrefetchEpilogue
+from fireiron.refine.programmatic_launch import ProgrammaticLaunch as ProgrammaticLaunch
+from fireiron.refine.rasterize import Rasterize as Rasterize
 from fireiron.refine.reuse_buffer import ReuseBuffer as ReuseBuffer
-from fireiron.refine.share import Share as Share
-from fireiron.refine.skip import Skip as Skip
-from fireiron.refine.specialize import Specialize as Specialize
-from fireiron.refine.stages import OwnStages as OwnStages
-from fireiron.refine.staggered import Staggered as Staggered
+from fireiron.refine.share_stages import ShareStages as ShareStages
+from fireiron.refine.skip_masked_tiles import SkipMaskedTiles as SkipMaskedTiles
+from fireiron.refine.stages import Stages as Stages
+from fireiron.refine.stagger_blocks import StaggerBlocks as StaggerBlocks
 from fireiron.refine.storage_layout import StorageLayout as StorageLayout
-from fireiron.refine.swizzle import SwizzleStorage as SwizzleStorage
+from fireiron.refine.swizzle_storage import SwizzleStorage as SwizzleStorage
 from fireiron.refine.sync import Sync as Sync
 from fireiron.refine.to import To as To
-from fireiron.refine.turns import Turns as Turns
 from fireiron.refine.unchecked import Unchecked as Unchecked
 from fireiron.refine.unroll import Unroll as Unroll
-from fireiron.refine.within import Within as Within
+from fireiron.refine.warp_specialize import WarpSpecialize as WarpSpecialize
 from fireiron.spec import AnySpec as AnySpec
 from fireiron.spec import Kind as Kind
 from fireiron.spec import Parameter as Parameter
@@ -212,11 +212,11 @@ from fireiron.specs.operand import C as C
 from fireiron.specs.operand import DST as DST
 from fireiron.specs.operand import Operand as Operand
 from fireiron.specs.operand import SRC as SRC
-from fireiron.specs.partial import in_parts as in_parts
 from fireiron.specs.pointwise import BinaryPointwise as BinaryPointwise
 from fireiron.specs.pointwise import Pointwise as Pointwise
 from fireiron.specs.pointwise import UnaryPointwise as UnaryPointwise
 from fireiron.specs.reduction import Reduction as Reduction
+from fireiron.specs.rfactor import rfactor as rfactor
 from fireiron.specs.shfl import Shfl as Shfl
 from fireiron.specs.shfl import ShflDown as ShflDown
 from fireiron.specs.shfl import ShflIdx as ShflIdx
@@ -232,20 +232,20 @@ from fireiron.values.expr import Expr as Expr
 from fireiron.values.expr import Var as Var
 from fireiron.values.expr import all_of as all_of
 from fireiron.values.expr import any_of as any_of
+from fireiron.values.expr import assume_positive as assume_positive
 from fireiron.values.expr import ceildiv as ceildiv
 from fireiron.values.expr import equal as equal
 from fireiron.values.expr import minimum as minimum
-from fireiron.values.expr import positive as positive
 from fireiron.values.expr import sym as sym
 from fireiron.values.layout import Layout as Layout
 from fireiron.values.layout import Swizzle as Swizzle
 from fireiron.values.machine import ARCHITECTURES as ARCHITECTURES
 from fireiron.values.machine import Architecture as Architecture
 from fireiron.values.machine import Block as Block
+from fireiron.values.machine import COORD as COORD
 from fireiron.values.machine import DType as DType
 from fireiron.values.machine import FR as FR
 from fireiron.values.machine import GL as GL
-from fireiron.values.machine import INDEX as INDEX
 from fireiron.values.machine import Kernel as Kernel
 from fireiron.values.machine import Lane as Lane
 from fireiron.values.machine import Level as Level
@@ -272,13 +272,13 @@ from fireiron.values.strides import AnyStride as AnyStride
 from fireiron.values.strides import Strides as Strides
 from fireiron.values.tensor import ColMajor as ColMajor
 from fireiron.values.tensor import Cut as Cut
-from fireiron.values.tensor import Dealt as Dealt
 from fireiron.values.tensor import Dim as Dim
 from fireiron.values.tensor import Fixed as Fixed
 from fireiron.values.tensor import MatrixLayout as MatrixLayout
 from fireiron.values.tensor import Mode as Mode
 from fireiron.values.tensor import RowMajor as RowMajor
 from fireiron.values.tensor import Tensor as Tensor
+from fireiron.values.tensor import UnitMode as UnitMode
 from fireiron.values.tensor import View as View
 
 __all__ = [
@@ -286,7 +286,6 @@ __all__ = [
     "ANY",
     "APPROXIMATE_PAIRS",
     "ARCHITECTURES",
-    "Ahead",
     "Align",
     "Allocate",
     "AnySpec",
@@ -298,21 +297,20 @@ __all__ = [
     "B",
     "BFMA",
     "BFMA2",
-    "Bands",
     "BinaryPointwise",
     "Block",
     "C",
+    "COORD",
     "CP_ASYNC",
     "CacheWarning",
-    "Chained",
+    "CastOnCopy",
     "Child",
     "Choice",
     "Cluster",
-    "Coalesced",
+    "CoalescedCopy",
     "ColMajor",
     "Const",
     "Context",
-    "Converted",
     "CpAsync",
     "Cut",
     "DFMA",
@@ -322,15 +320,15 @@ __all__ = [
     "DMMA_884",
     "DST",
     "DType",
-    "DealOrder",
-    "Dealt",
     "Decomposition",
     "DecompositionError",
-    "Delay",
+    "Defer",
     "Derived",
     "Dim",
     "Done",
+    "EVICT_FIRST",
     "Epilog",
+    "EvictFirstMove",
     "Executable",
     "Expansion",
     "Exported",
@@ -377,10 +375,7 @@ __all__ = [
     "IMMA_16816_S8",
     "IMMA_16832_S8",
     "IMMA_8816_S8",
-    "INDEX",
     "INSTRUCTIONS",
-    "InFlight",
-    "InTurns",
     "IncompleteError",
     "Init",
     "Kernel",
@@ -393,7 +388,6 @@ __all__ = [
     "LOAD_MATRIX_SYNC",
     "Lane",
     "LaneMap",
-    "LastFirst",
     "LaunchError",
     "Layout",
     "LayoutError",
@@ -401,6 +395,7 @@ __all__ = [
     "LdMatrixWarpgroup",
     "Level",
     "Load",
+    "LongestFirst",
     "MMA_SYNC",
     "MOVMATRIX_COL",
     "MOVMATRIX_ROW",
@@ -408,10 +403,13 @@ __all__ = [
     "MatchError",
     "MatrixLayout",
     "MatrixSync",
+    "MaxSharedBytes",
     "Memory",
     "MicroKernel",
+    "MinBlocksPerSm",
     "Mismatch",
     "Mma",
+    "MmaInFlight",
     "MmaSync",
     "MmaTile",
     "Mode",
@@ -419,17 +417,18 @@ __all__ = [
     "Move",
     "NoSync",
     "Operand",
+    "OrderMma",
     "OutdatedRecordWarning",
-    "OwnStages",
     "Pad",
     "Parameter",
-    "Partial",
     "Permute",
     "Persistent",
+    "PingPong",
     "Pipeline",
-    "Place",
     "Pointwise",
     "Prediction",
+    "PrefetchEpilogue",
+    "ProgrammaticLaunch",
     "QMMA_16816_F16_E4M3",
     "QMMA_16816_F16_E4M3_E5M2",
     "QMMA_16816_F16_E5M2",
@@ -448,20 +447,22 @@ __all__ = [
     "QMMA_16832_F32_E5M2_E4M3",
     "QuadPair",
     "RF",
+    "Rasterize",
     "Record",
     "Records",
     "Reduction",
     "Refinement",
     "Repack",
-    "Resident",
     "ResourceError",
     "ReuseBuffer",
+    "Rfactor",
     "RowMajor",
     "SH",
     "SHFL_DOWN",
     "SHFL_IDX",
     "SHFL_UP",
     "SHUFFLE",
+    "SKIP_IF_IDENTITY",
     "SRC",
     "STMATRIX",
     "STMATRIX_WARPGROUP",
@@ -469,29 +470,28 @@ __all__ = [
     "STMATRIX_WARPGROUP_T",
     "STMATRIX_WARPGROUP_T_COL",
     "STORE_MATRIX_SYNC",
-    "STREAMED",
-    "ScaleUnlessOne",
-    "Share",
+    "SetMemory",
+    "ShareStages",
     "Shfl",
     "ShflDown",
     "ShflIdx",
     "ShflUp",
     "Shuffle",
     "SimulationError",
-    "Skip",
+    "SkipIfIdentity",
+    "SkipMaskedTiles",
     "SkipSteps",
     "Spec",
-    "Specialize",
     "Split",
     "SplitK",
     "StMatrix",
     "StMatrixWarpgroup",
-    "Staggered",
+    "Stages",
+    "StaggerBlocks",
     "StepOf",
     "StorageLayout",
     "StoreError",
     "Strategy",
-    "StreamedMove",
     "Strided",
     "Strides",
     "Swizzle",
@@ -510,15 +510,15 @@ __all__ = [
     "ThreadReduce",
     "ThreadTerm",
     "Tile",
+    "TileOrder",
     "TmaLoad",
     "TmaStore",
     "TmaVectorLoad",
     "To",
     "Tunable",
-    "Turns",
-    "UNLESS_ONE",
     "UnaryPointwise",
     "Unchecked",
+    "UnitMode",
     "Unroll",
     "VAL",
     "Var",
@@ -526,12 +526,13 @@ __all__ = [
     "View",
     "WGMMA",
     "Warp",
+    "WarpSpecialize",
     "Warpgroup",
     "Wgmma",
-    "Within",
     "WrongResultError",
     "all_of",
     "any_of",
+    "assume_positive",
     "best",
     "bfloat16",
     "ceildiv",
@@ -544,13 +545,12 @@ __all__ = [
     "float64",
     "float8_e4m3",
     "float8_e5m2",
-    "in_parts",
     "int32",
     "int8",
     "matmul",
     "minimum",
-    "positive",
     "predict",
+    "rfactor",
     "sweep",
     "sym",
     "tf32",

@@ -247,7 +247,7 @@ class Program(Displayed):
             if arrays[name] in written:
                 what = "copied by the launch in front" if written[arrays[name]] else "written by a launch before"
                 raise DecompositionError(
-                    f"chained(ready={name}): {name} is {what}, for which the kernel has to wait",
+                    f"programmatic_launch(no_wait={name}): {name} is {what}, for which the kernel has to wait",
                     within=self.inner,
                     hint="store it as the kernel reads it, or leave it out of ready=",
                 )
@@ -523,7 +523,7 @@ class _Search:
         hint = f"no combination of the tunables is legal ({names}); the first fails as above"
         if tried < total:
             hint = f"{tried} of the {total} combinations of the tunables were tried, and none is legal; the first fails as above"
-            hint += "; list(strategy.legal(target)) tries all"
+            hint += "; list(strategy.legal_assignments(target)) tries all"
         others = [text for text in self.said.values() if first.headline not in text][:3]
         first.hint = "; ".join([hint, *(f"others: {text}" for text in others), *([first.hint] if first.hint else [])])
         return first

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from numpy.typing import ArrayLike, NDArray
-from typing import Any, Final, Self, SupportsIndex, overload
+from typing import Any, Final, Self, SupportsIndex
 from fireiron.decomp.tile import Strided
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
@@ -20,28 +20,12 @@ class FoundSteps: ...
 class FoundOnAny: ...
 
 class FoundOnTile:
-    def bands(self, rows: Integer, walk: Integer = 0) -> Self:
-        """Let blocks walk down `rows` tile rows before they go one tile column on: neighbours in time share the L2 cache.
-
-        Args: tile rows, or a tunable; `walk` chooses among this order (0), `column_bands` (1) and `hilbert` (2, with 1 row), for a tunable.
-        Legal on a tile of two dimensions that is dealt to Block.
-        rewrite: block u: tile (u // columns, u % columns) --> block u: tile (band * rows + u % rows, u // rows) in each band
-        """
-    def chained(self, ready: Operand | str | tuple[Operand | str, ...] = ()) -> Self:
-        """Launch the kernel while the one before it in the stream still ends; it waits for that one before it touches global memory.
-
-        Legal on a tile that is dealt to Block, from sm_90 on, where no output has to be zero before.
-        rewrite: S --> let the next kernel begin; wait for the kernel before; S
-
-        `ready` names inputs of which you promise that no kernel of the chain writes them, `chained(ready=B)`: a producer loads their first
-        turns before the wait. Legal with `specialize`, where a block has one tile.
-        """
     def cluster(self, m: Integer, n: Integer = 1) -> Self:
         """Neighbouring tiles, `m` x `n` of them, go to blocks that run at the same time and load for each other what they have in common.
 
         Of what TMA loads into a ring, and is the same for several blocks of a cluster, each of these loads a part and sends it to all
         (multicast). Barriers and arrivals across blocks are inferred. Legal on a tile of two dimensions that is dealt to Block, for at most
-        16 blocks, on sm_90a, where a producer loads (`specialize`) and some load is shared; tunables may stand for the numbers. Where
+        16 blocks, on sm_90a, where a producer loads (`warp_specialize`) and some load is shared; tunables may stand for the numbers. Where
         tiles are no multiple, clusters overhang: some blocks have a tile outside.
         rewrite: block u: tile u --> blocks k * u ... k * u + k - 1: the k = m * n tiles of cluster u
 
@@ -50,60 +34,99 @@ class FoundOnTile:
         >>> from fireiron import *
         >>> halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
         >>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).cluster(2)
-        >>> turns = blocks.epilog(RF, float32).split(64).pipeline(3).specialize()
+        >>> turns = blocks.epilog(RF, float32).split(64).pipeline(3).warp_specialize()
         >>> loads = turns.load(A, SH, Move.done()).load(B, SH, Move.done())
         >>> text = loads.tile(64, 64).to(Warpgroup).done().cuda()
         >>> [line.strip() for line in text.splitlines() if "__cluster_dims__" in line]
         ['extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(288)']
         """
-    def column_bands(self, columns: Integer) -> Self:
-        """Let blocks walk along `columns` tile columns before they go one tile row on: `bands` with rows and columns exchanged.
-
-        Args: tile columns, or a tunable. Legal on a tile of two dimensions that is dealt to Block.
-        rewrite: block u: tile (u // columns, u % columns) --> block u: tile (u // columns, band * columns + u % columns) in each band
-        """
     def hilbert(self) -> Self:
-        """Let blocks follow Hilbert's curve through the grid of tiles: neighbours in time are neighbours on the grid, in both directions.
+        """Order output tiles along Hilbert's curve through the grid: consecutive tiles are adjacent, in both directions.
 
-        Legal on a tile of two dimensions that is dealt to Block, for any number of tiles; of a grid that is no square of a power of two
-        the curve passes over what lies outside.
+        Legal on a tile of two dimensions that is distributed over blocks, for any number of tiles. If the grid is not a square of a power of
+        two, the curve skips what is outside.
         rewrite: block u: tile (u // columns, u % columns) --> block u: tile (p // columns, p % columns), p = hilbert(u, rows, columns)
-        """
-    def last_first(self, dim: str, together: Integer = 0) -> Self:
-        """Blocks take the tiles of the dimension `dim` from the last to the first, in each place so many tiles of the other dimensions.
-
-        Under a causal mask the last rows see the most keys: where their blocks begin first, the short ones fill the gaps at the end. With
-        `together` tiles of the other dimensions (0: all of them) the blocks that run at a time read few of these: so many heads, whose keys
-        and values then stay in the L2 cache. Legal on a tile that is dealt to Block, in neither bands nor clusters; `together` divides the
-        number of those tiles, the fastest of them first, and a tunable may stand for it.
-        rewrite: block u: tile (u // others, u % others) --> block u: tile (last - u // others, u % others)
-
-        Source: decision 40.
-
-        >>> from fireiron import *
-        >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).last_first("m")
-        >>> text = blocks.tile(1, 1).to(Thread).split(1).done().cuda()
-        >>> [line.strip() for line in text.splitlines() if "int block_m" in line]
-        ['const int block_m = 3 - blockIdx.x / 4;']
         """
     def layout(self, order: MatrixLayout | tuple[int, ...]) -> Self:
         """Deal tiles in column-major (rows first) or row-major order, or in an order of dimensions by position, the first dealt first.
 
         Legal on a tile that is dealt with `to`. rewrite: tile (u // columns, u % columns) --> tile (u % rows, u // rows)
         """
+    def longest_first(self, dim: str, group: Integer = 0) -> Self:
+        """Compute the tiles of the dimension `dim` from the last to the first, each with `group` tiles of the other dimensions.
+
+        Under a causal mask the last rows see the most keys. If their blocks begin first, the short ones fill the gaps at the end (longest
+        processing time first). With `group` tiles of the other dimensions (0: all of them) the blocks that run at the same time access few of
+        them: the keys and values of `group` heads stay in the L2 cache. Legal on a tile distributed over blocks, without `rasterize` and
+        `cluster`. `group` divides the number of the other tiles, the fastest of them first, and may be a tunable.
+        rewrite: block u: tile (u // others, u % others) --> block u: tile (last - u // others, u % others)
+
+        Source: decision 40.
+
+        >>> from fireiron import *
+        >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).longest_first("m")
+        >>> text = blocks.tile(1, 1).to(Thread).split(1).done().cuda()
+        >>> [line.strip() for line in text.splitlines() if "int block_m" in line]
+        ['const int block_m = 3 - blockIdx.x / 4;']
+        """
+    def max_shared_bytes(self, bytes: Integer) -> Self:
+        """Use at most `bytes` bytes of shared memory per block: arrays that are never live together share storage, as few as necessary.
+
+        Legal on a tile distributed over blocks, for 16 bytes to 1 MiB; the number may be a tunable. Refused if the arrays that are live
+        together are larger.
+        rewrite: two arrays --> one array, and a barrier between their uses, until all fit
+
+        Source: decision 33; Cypress, section 4.2.4.
+
+        >>> from fireiron import *
+        >>> from_registers = Move.tile(4, 4).to(Thread).done()
+        >>> store = Move.load(SRC, SH, from_registers).coalesced_copy(4).done()
+        >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block).max_shared_bytes(4096)
+        >>> sums = blocks.epilog(RF, Init.tile(4, 4).to(Thread).done(), store)
+        >>> kernel = sums.split(16).load(A, SH).load(B, SH).tile(4, 4).to(Thread).tile(1, 1).split(1).done().program().ir
+        >>> kernel.shared_bytes
+        4096
+        """
+    def min_blocks_per_sm(self, blocks: Integer) -> Self:
+        """Limit registers so that `blocks` blocks fit on an SM.
+
+        Args: blocks: 1 to 32, or a tunable. Legal on a tile distributed over blocks.
+        rewrite: __launch_bounds__(threads) --> __launch_bounds__(threads, blocks)
+        """
     def persistent(self, blocks: Integer = 132, dynamic: bool = False) -> Self:
         """Launch at most `blocks` blocks, each of which takes one tile after the other; 132 are the multiprocessors of an H100 or H200.
 
-        With `specialize` the loads of the next tile are under way while this one is stored. With `dynamic` a block takes the next tile that
-        is left when it is free, by a counter: for tiles that take longer than others, as under a causal mask, with `last_first`. Legal on a
-        tile dealt to Block, for a number or a tunable; `dynamic` where a producer loads, without cluster, turns and chained.
+        With `warp_specialize` the next tile is loaded while this one is stored. With `dynamic` a block takes the next tile that
+        is left when it is free, by a counter: for tiles that take longer than others, as under a causal mask, with `longest_first`. Legal on a
+        tile dealt to Block, for a number or a tunable; `dynamic` where a producer loads, without cluster, pingpong and chained.
         rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next that is left
         """
-    def resident(self, blocks: Integer) -> Self:
-        """Keep to registers that let a multiprocessor hold so many blocks at once.
+    def pingpong(self, warpgroups: Integer) -> Self:
+        """Alternate the tiles of a persistent block between `warpgroups` groups of consumers: one computes while another stores.
 
-        Args: blocks, 1 to 32, or a tunable. Legal on a tile that is dealt to Block.
-        rewrite: __launch_bounds__(threads) --> __launch_bounds__(threads, blocks)
+        Args: warpgroups: groups of consumer warpgroups, 1 or 2, or a tunable. Legal with `persistent`, around a split with `warp_specialize`
+        whose tile is distributed over whole warpgroups.
+        rewrite: consumers: for tile: S(tile) --> consumers g: for tile = g, g + groups ...: wait for tile - 1; MMAs; pass on; store
+        """
+    def programmatic_launch(self, no_wait: Operand | str | tuple[Operand | str, ...] = ()) -> Self:
+        """Overlap the start of this kernel with the end of the previous one in the stream (programmatic dependent launch).
+
+        The kernel waits for the previous one before its first access to global memory. Legal on a tile distributed over blocks, from sm_90 on,
+        where no output must be zeroed before the kernel.
+        rewrite: S --> launch dependents; wait for the previous kernel; S
+
+        Args: no_wait: inputs, `programmatic_launch(no_wait=B)`, that no kernel of the chain writes, which you promise: a producer loads their
+        first tiles before the wait. Legal with `warp_specialize`, where a block has one tile.
+        """
+    def rasterize(self, group_m: Integer | None = None, raster: Integer = 0, *, group_n: Integer | None = None) -> Self:
+        """Order output tiles in groups of `group_m` tile rows, one tile column after the other, or of `group_n` tile columns.
+
+        Concurrent blocks then share rows and columns in the L2 cache.
+
+        Args: group_m: tile rows of a group, or a tunable; `raster` selects this order (0), the one of `group_n` (1) or `hilbert` (2, with a
+        group of 1), so that a tunable may choose; `group_n`: tile columns of a group. Legal on a tile of two dimensions that is distributed
+        over blocks.
+        rewrite: block u: tile (u // columns, u % columns) --> block u: tile (first row + u % group, u // group) in each group
         """
     def swizzle(self, permutation: Expr | str | int | Callable[[Expr], Expr | int]) -> Self:
         """Unit `uid` takes tile `permutation(uid)`; refused where that is no permutation.
@@ -118,13 +141,6 @@ class FoundOnTile:
         gives blocks one of b each, of which the strategy deals tiles to them.
         rewrite: for m: for n: S --> unit u: S at level, tile number u
         """
-    def turns(self, groups: Integer) -> Self:
-        """Let `groups` groups of consumers take the tiles of a persistent block in turns: one multiplies while another stores.
-
-        Args: groups, 1 or 2, or a tunable. Legal with `persistent`, around a split with `specialize`
-        whose tile is dealt to whole warpgroups.
-        rewrite: consumers: for turn: S(turn) --> consumers g: for turn = g, g + groups ...: wait for turn - 1; products; pass on; store
-        """
     def unchecked(self, reason: str) -> Self:
         """Report races as warnings; the reason is printed in the kernel's header.
 
@@ -132,85 +148,71 @@ class FoundOnTile:
         """
     def unroll(self) -> Self:
         """Unroll the loops in the printed code. Legal on every tile. rewrite: for i: S --> #pragma unroll for i: S"""
-    def within(self, bytes: Integer) -> Self:
-        """A block takes at most `bytes` of shared memory; arrays that are never in use together share bytes, as few of them as that needs.
-
-        Legal on a tile that is dealt to Block, for 16 bytes to 1 MiB; a tunable may stand for the number. Refused where the arrays that are in
-        use together are too large.
-        rewrite: two arrays --> one array, and a barrier between their uses, until all fit
-
-        Source: decision 33; Cypress, section 4.2.4.
-
-        >>> from fireiron import *
-        >>> held = Move.tile(4, 4).to(Thread).done()
-        >>> store = Move.load(SRC, SH, held).coalesced(4).done()
-        >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block).within(4096)
-        >>> sums = blocks.epilog(RF, Init.tile(4, 4).to(Thread).done(), store)
-        >>> kernel = sums.split(16).load(A, SH).load(B, SH).tile(4, 4).to(Thread).tile(1, 1).split(1).done().program().ir
-        >>> kernel.shared_bytes
-        4096
-        """
 
 class FoundOnSplit:
-    def delay(self, step: str, behind: str) -> Self:
-        """Do a step, and all behind it in a turn of the loop, in the next turn, behind the step `behind` of that one.
+    def defer(self, step: str, after: str) -> Self:
+        """Run a step, and all steps after it, one iteration later: after the step `after` of the next iteration (software pipelining).
 
-        `delay("pv", behind="s")`: the scores of the next keys are on their way before the values of these are multiplied. Loads move with
-        the step that reads them. Legal on the split of a fused definition whose steps stand directly in the loop, where the two parts, of
-        one turn and the next, do not write what the other touches; stages of a pipeline, at least two, are apart.
+        `defer("pv", after="s")`: the MMAs of the next scores are in flight before the current values are multiplied. Loads move with the
+        step that reads them. Legal on the split of a fused definition whose steps are directly in the loop, if the two parts, of adjacent
+        iterations, do not write what the other accesses; a buffer that both access needs at least two pipeline stages.
         rewrite: for i: F(i) R(i) D(i) --> F(0) R(0); for i in all but the last: F(i+1) D(i) R(i+1); D(last)
         """
-    def in_flight(self, groups: Integer) -> Self:
-        """Let so many groups of products run on while the next ones are issued; of one a turn 1 is best for one warpgroup, 0 for several.
+    def mma_in_flight(self, groups: Integer) -> Self:
+        """Keep up to `groups` wgmma groups in flight while the next ones are issued: 1 is best for one consumer warpgroup, 0 for several.
 
-        Legal on a split with `specialize`, from 0 to one less than its stages, for a number or a tunable.
-        rewrite: products(k); wait all; say empty(k) --> products(k); wait all but `groups`; say empty(k - groups)
+        Legal on a split with `warp_specialize`, from 0 to one less than its stages, for a number or a tunable.
+        rewrite: mma(k); wait all; release(k) --> mma(k); wait all but `groups`; release(k - groups)
         """
-    def pipeline(self, stages: Integer, spread: bool = False) -> Self:
-        """Keep the loads directly under the split `stages - 1` iterations ahead, in `stages` buffers each.
+    def order_mma(self, first: str, last: str) -> Self:
+        """Issue the MMAs from the step `first` to the step `last` of an iteration by one warpgroup after the other.
 
-        Args: stages, 1 to 16, or a tunable; `spread` issues the copies step by step in the split inside instead of all at
-        once. Legal where at least one load stands under the split.
+        The MMAs of one warpgroup then run while others do the steps between. `order_mma("s", "pv")` goes with `defer("pv", after="s")`, by
+        which both MMAs are issued together. Legal on the split of a fused definition with `warp_specialize`, if both steps are wgmma MMAs. It
+        changes nothing for one warpgroup, or if TMA does none of the loads.
+        rewrite: for i: P(i) R(i) --> warpgroup w: for i: wait for i * warpgroups + w - 1; P(i); arrive for i * warpgroups + w; R(i)
+        """
+    def pipeline(self, stages: Integer, interleave: bool = False) -> Self:
+        """Run the loads directly under the split `stages - 1` iterations ahead, into `stages` buffers each.
+
+        Args: stages: 1 to 16, or a tunable; interleave: issue the copies between the MMAs of the inner split instead of all at once. Legal if
+        at least one load is under the split.
         rewrite: for k: load(k); S(k) --> load(0) ... load(stages-2); for k: { load(k+stages-1); S(k) }
         """
-    @overload
-    def skip(self) -> Self:
-        """Leave out turns in which a mask, such as `where(n <= m, s[m,n], -inf)`, hides all elements from all of the block.
+    def skip_masked_tiles(self) -> Self:
+        """Run only those iterations in which a mask, such as `where(n <= m, s[m,n], -inf)`, leaves an element visible to the block.
 
-        Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and a turn whose
-        elements are all hidden changes nothing that is carried, whatever arrays hold. That numbers by value are above 0 the definition
-        says, by `positive`.
-        With the names of steps and a condition it is a step of its own, as it is behind other steps: these are left out where it holds.
+        Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and where an iteration
+        whose elements are all masked changes nothing that the loop carries, whatever the arrays hold. A definition promises that numbers passed
+        by value are above 0 by `positive`.
         rewrite: for n in all: S --> for n in those that the block's rows see: S
-        """
-    @overload
-    def skip(self, *steps: str, where: str) -> Strategy:
-        """Leave out turns in which a mask, such as `where(n <= m, s[m,n], -inf)`, hides all elements from all of the block.
 
-        Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and a turn whose
-        elements are all hidden changes nothing that is carried, whatever arrays hold. That numbers by value are above 0 the definition
-        says, by `positive`.
-        With the names of steps and a condition it is a step of its own, as it is behind other steps: these are left out where it holds.
-        rewrite: for n in all: S --> for n in those that the block's rows see: S
-        """
-    def specialize(self, threads: Integer = 32, copies: bool = False) -> Self:
-        """Have the loads under a pipelined split issued by producer threads of their own, a warp (32) or a warpgroup (128).
+        Source: decision 38.
 
-        A warpgroup gives its registers to the consumers. Without `copies` TMA does all of the loads, or there is no producer; with it the
-        producer copies what TMA does not load. Legal with `pipeline`.
-        rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); say empty
+        >>> from fireiron import *
+        >>> masked = Fused(
+        ...     name="masked_sum", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+        ...     init={"zero": "t[m] = 0"},
+        ...     body={"mask": "x[m,n] = where(n <= m, X[m,n], 0)", "sums": "s[m] = sum(n, x[m,n])", "add": "t[m] = t[m] + s[m]"},
+        ...     final={"out": "y[m] = t[m]"},
+        ... )
+        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+        >>> tiles = masked.tile(m=1).to(Block).split(n=128).skip_masked_tiles()
+        >>> text = tiles.load("X", RF, row).done()(masked(m=512, n=512)).cuda()
+        >>> [line.strip() for line in text.splitlines() if "int n =" in line]
+        ['for (int n = 0; n < block / 128 + 1; ++n) {']
         """
-    def staggered(self, shift: Integer = 1) -> Self:
-        """Each block begins `shift` turns further on than the block before, and goes round: they do not all read the same columns at a time.
+    def stagger_blocks(self, offset: Integer = 1) -> Self:
+        """Begin the loop of block `b` at iteration `b * offset`, and wrap around: blocks do not all read the same columns at the same time.
 
-        The same columns of many long rows lie in few channels of the memory. Results are added up in another order. Legal behind a tile that
-        is dealt to Block, on a split of one dimension of a product or a reduction, of neighbours, of operands in global memory; blocks of a
-        cluster begin together. A tunable may stand for the number; 0 is as without.
-        rewrite: for k: S(k) --> for k: S((k + block * shift) % turns)
+        The same columns of many long rows are in few memory channels (Tensile: "StaggerU"). Results are accumulated in another order. Legal
+        after a tile distributed over blocks, on a split of one dimension of a matmul or a reduction into contiguous parts, of operands in
+        global memory. The blocks of a cluster begin together. The number may be a tunable; 0 has no effect.
+        rewrite: for k: S(k) --> for k: S((k + block * offset) % iterations)
 
         >>> from fireiron import *
         >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
-        >>> loads = blocks.split(8).staggered(1).load(A, SH).load(B, SH)
+        >>> loads = blocks.split(8).stagger_blocks(1).load(A, SH).load(B, SH)
         >>> text = loads.tile(4, 4).to(Thread).tile(1, 1).split(1).done().cuda()
         >>> [line.strip() for line in text.splitlines() if "int k_turn" in line]
         ['const int k_turn = (k + block) % 8;']
@@ -222,14 +224,6 @@ class FoundOnSplit:
 
         Legal where all threads of the block run the loop. rewrite: for k: S --> for k: { S; barrier }
         """
-    def turns(self, first: str, last: str) -> Self:
-        """Let warpgroups issue the products from the step `first` to the step `last` of a turn of the loop one after the other.
-
-        So one's products run while others do the steps between. `turns("s", "pv")` goes with `delay("pv", behind="s")`, by which both
-        products are issued together. Legal on the split of a fused definition with `specialize`, where both steps are products by wgmma; of
-        one warpgroup, and where TMA takes none of the loads, it changes nothing.
-        rewrite: for i: P(i) R(i) --> warpgroup w: for i: wait for turn i * warpgroups + w - 1; P(i); give on turn i * warpgroups + w; R(i)
-        """
     def unchecked(self, reason: str) -> Self:
         """Report races as warnings; the reason is printed in the kernel's header.
 
@@ -237,6 +231,13 @@ class FoundOnSplit:
         """
     def unroll(self) -> Self:
         """Unroll the loop in the printed code. Legal on every split. rewrite: for k: S --> #pragma unroll for k: S"""
+    def warp_specialize(self, producer_threads: Integer = 32, copies: bool = False) -> Self:
+        """Issue the loads under a pipelined split by dedicated producer threads, a warp (32) or a warpgroup (128).
+
+        A producer warpgroup gives its registers to the consumers. Without `copies` TMA does all of the loads, or there is no producer; with it
+        the producer copies what TMA does not load. Legal with `pipeline`.
+        rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
+        """
 
 class FoundOnSplitK:
     def pad(self, elements: Integer) -> Self:
@@ -256,11 +257,21 @@ class FoundOnLoad:
 
         Legal for a power of two up to 1024. rewrite: load(A, SH) --> the same, its buffer declared with __align__(number)
         """
-    def converted(self) -> Self:
-        """Give the new buffer the element type of the copy's destination.
+    def cast_on_copy(self) -> Self:
+        """Give the new buffer the element type of the copy's destination: elements are converted on the way into it.
 
         Legal on the load of a Move's source.
         rewrite: Move(float32); Move(float32 -> float16) --> Move(float32 -> float16); Move(float16)
+
+        Source: decision 21.
+
+        >>> from fireiron import *
+        >>> store = Move.load(SRC, SH, Move.tile(4, 4).to(Thread).done()).cast_on_copy().coalesced_copy(8).done()
+        >>> blocks = MatMul(64, 64, 64, dtype=float16, c_dtype=float16)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
+        >>> sums = blocks.epilog(RF, float32, Init.tile(4, 4).to(Thread).done(), store)
+        >>> text = sums.split(16).tile(4, 4).to(Thread).tile(1, 1).split(1).done().cuda()
+        >>> [line.strip() for line in text.splitlines() if "__shared__" in line]
+        ['__shared__ __align__(16) __half store_c_sh[1024];  // 32 x 32']
         """
     def no_sync(self) -> Self:
         """Forbid a barrier right behind the copy.
@@ -278,27 +289,38 @@ class FoundOnLoad:
 
         Legal when such a buffer exists. rewrite: two arrays --> one array, and a barrier between their uses
         """
-    def share(self, operand: Operand | str) -> Self:
-        """Fill slots of the ring of another load, `operand`, in turns with it, and have no buffer of its own.
+    def share_stages(self, operand: Operand | str) -> Self:
+        """Fill stages of the circular buffer of another load, `operand`, alternately with it, instead of a separate buffer.
 
-        Legal on a load to SH under the same split with `specialize` as the other load, which stands above it, for tiles of one shape, type
-        and layout; all who are in that ring are shared with. rewrite: X_sh[k % s], H_sh[k % s] --> X_sh[2k % s], X_sh[(2k + 1) % s]
+        Legal on a load to SH under the same split with `warp_specialize` as the other load, which precedes it, for tiles of one shape, type
+        and layout. All loads of that buffer share it. rewrite: X_sh[k % s], H_sh[k % s] --> X_sh[2k % s], X_sh[(2k + 1) % s]
         """
     def stages(self, stages: Integer) -> Self:
-        """The ring that the load fills has `stages` of its own, not as many as `pipeline` says.
+        """Give the circular buffer of this load `stages` stages, instead of the number that `pipeline` specifies.
 
-        Legal on a load to SH directly under a split with `specialize`, from 1 to 16, for a number or a tunable. Each ring is waited for
-        by itself. rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
+        Legal on a load to SH directly under a split with `warp_specialize`, from 1 to 16, for a number or a tunable. The producer waits for
+        each circular buffer separately. rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
         """
     def storage_layout(self, layout: MatrixLayout | Layout) -> Self:
         """Store the new buffer row- or column-major, or as a hierarchical `shape:stride` layout says.
 
         Legal for a layout whose shape is the buffer's. rewrite: A_sh[k][m] --> A_sh[m][k]
         """
-    def swizzle(self, swizzle: Swizzle | None = None) -> Self:
-        """XOR the addresses in the new buffer; without an argument so that 16-byte pieces of eight rows lie in all banks.
+    def swizzle_storage(self, swizzle: Swizzle | None = None) -> Self:
+        """XOR the addresses in the new buffer as the swizzle specifies, against bank conflicts.
 
-        Legal for every `Swizzle`. rewrite: A_sh[i] --> A_sh[swizzle(i)]
+        Legal for every `Swizzle`; the buffer grows to a multiple of its period. The default is computed from the buffer's leading dimension:
+        16-byte pieces of adjacent rows (columns) are in different banks.
+        rewrite: A_sh[i] --> A_sh[swizzle(i)]
+
+        Source: CUDA C++ Programming Guide, "Shared Memory".
+
+        >>> from fireiron import *
+        >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
+        >>> loads = blocks.split(8).load(A, SH).swizzle_storage(Swizzle(2, 0, 3)).load(B, SH)
+        >>> text = loads.tile(4, 4).to(Thread).tile(1, 1).split(1).done().cuda()
+        >>> [line.strip() for line in text.splitlines() if "int a_sh_swizzle" in line]
+        ['const int a_sh_swizzle = thread_m % 4;', 'const int a_sh_swizzle2 = thread_m / 2;']
         """
     def to_col_major(self) -> Self:
         """Store the new buffer column-major. Legal on every load. rewrite: A_sh[m][k] --> A_sh[k][m]"""
@@ -311,22 +333,22 @@ class FoundOnLoad:
         """
 
 class FoundOnEpilog:
-    def ahead(self, fetched: bool = True) -> Self:
-        """Vectors that an epilogue reads, such as `bias[n]` or `scale[m]`, are copied to shared memory in front of the product.
+    def prefetch_epilogue(self, enable: bool = True) -> Self:
+        """Copy vectors that an epilogue reads, such as `bias[n]` or `scale[m]`, to shared memory before the main loop.
 
-        Nobody waits for them behind it: they are on their way while the products run.
-        In a kernel with `specialize` the producer fetches it by TMA, for a persistent block while the tile before is computed; else all threads
-        copy it. Legal on an epilog; where nothing of the kind is read it changes nothing. `MatMul.epilogue` takes it by itself for a strategy
-        with `specialize`, unless the strategy says `ahead(fetched=False)`.
+        The copies are in flight while the MMAs run, so the epilogue does not wait for them. In a kernel with `warp_specialize` the producer
+        loads them by TMA, for a persistent block during the previous tile; otherwise all threads copy them. Legal on an epilog; it changes
+        nothing if the epilogue reads no such vector. `MatMul.fuse_epilogue` adds it to a strategy with `warp_specialize` unless the strategy
+        specifies `prefetch_epilogue(enable=False)`.
         rewrite: acc = sum(A B); C = f(acc, bias) --> bias_sh = bias; acc = sum(A B); C = f(acc, bias_sh)
 
         Source: docs/epilogues.md.
 
         >>> from fireiron import *
-        >>> halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
-        >>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).epilog(RF, float32).ahead()
-        >>> turns = blocks.split(64).pipeline(3).specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
-        >>> text = turns.tile(64, 64).to(Warpgroup).done().epilogue("relu(acc + bias[n])").cuda()
+        >>> types = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+        >>> tiles = MatMul(512, 512, 512, **types)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).epilog(RF, float32).prefetch_epilogue()
+        >>> steps = tiles.split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
+        >>> text = steps.tile(64, 64).to(Warpgroup).done().fuse_epilogue("relu(acc + bias[n])").cuda()
         >>> [line.strip() for line in text.splitlines() if "tma_load_1d(b" in line]
         ['tma_load_1d(bias_sh_address, &bias_map, block_n * 64, bias_sh_ring_full);']
         """
@@ -446,14 +468,15 @@ class ForEvery:
         >>> blocks.then(threads)
         MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
         """
-    def coalesced(self, elements: Integer) -> EveryStrategy:
-        """A copy by all threads of the group, each a vector of neighbours, in the storage order of the memory further away.
+    def coalesced_copy(self, width: Integer) -> EveryStrategy:
+        """Copy by all threads of the group, a vector of contiguous elements each, in the storage order of the farther memory.
 
-        Args: the most elements of a vector; fewer where sizes or leading dimensions prove no more. Legal on a `Move` of a group of threads.
-        rewrite: Move(m,n)(Block) --> Move(1,elements)(Thread), or Move(elements,1)(Thread) where storage is column-major
+        Args: width: the most elements of a vector; fewer if sizes and leading dimensions do not prove more. Legal on a `Move` of a group of
+        threads.
+        rewrite: Move(m,n)(Block) --> Move(1,width)(Thread), or Move(width,1)(Thread) if the storage is column-major
 
         >>> from fireiron import *
-        >>> print(Move(64, 32)(GL, SH)(Block).coalesced(4).result)
+        >>> print(Move(64, 32)(GL, SH)(Block).coalesced_copy(4).result)
         Move(4,1)(GL,SH)(Thread)
 
         Source: CUDA C++ Programming Guide, "Device Memory Accesses".
@@ -524,49 +547,6 @@ class ForEvery:
         >>> print(mm.mma_tile().result)
         MatMul(16,8,16)(GL,GL,GL)(Warp)
         """
-    def partial(self, name: str, parts: int) -> EveryStrategy:
-        """A reduction left in `parts`: lanes and warps keep what their own terms make, and it is completed where a step reads it as a whole.
-
-        `attention.partial("sums", 4)`: of the row sums each of four lanes has its own, block of keys after block of keys, and so of all that
-        is linear in them; shuffles join them once, behind the loop.
-
-        Legal on the whole definition, before `split`, for the sum, the maximum or the minimum of one tensor whose result is a temporary in
-        registers, and is written elsewhere only so that its parts make the same: `l * alpha + sums` of a sum, not `l + 1`. As many parts as
-        threads that hold terms of one result, or a divisor; dearest to join first: warps, then lanes far apart.
-        rewrite: t[m] = sum(n, s[m,n]); u[m] = f(t[m]) --> t_parts[m,p] = own terms; t[m] = sum(p, t_parts[m,p]); u[m] = f(t[m])
-
-        Source: decision 37.
-
-        >>> from fireiron import *
-        >>> rows = Fused(
-        ...     name="row_sum", dims="m n", over="n", operands={"X": "m n", "y": "m"},
-        ...     first={"zero": "t[m] = 0"}, each={"sums": "s[m] = sum(n, X[m,n])", "add": "t[m] = t[m] + s[m]"}, last={"out": "y[m] = t[m]"},
-        ... )
-        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
-        >>> joined = rows.partial("sums", 32).tile(m=1).to(Block).split(n=128).load("X", RF, row).done()(rows(m=8, n=512)).cuda()
-        >>> joined.index("for (int n =") < joined.index("__shfl_xor_sync")  # behind the loop, not in each turn
-        True
-        """
-    def place(self, tensor: str, memory: Memory, pad: int = 0) -> EveryStrategy:
-        """A temporary of the definition in a memory, allocated here: of shared memory one copy for each unit of this level.
-
-        `pad` are elements by which its rows are longer. Temporaries that are not placed lie in registers.
-
-        Legal when: below Block, of SH or RF. rewrite: definition --> allocate t in memory; definition on t
-
-        Source: Cypress, section 3.3; decision 36.
-
-        >>> from fireiron import *
-        >>> doubled = Fused(
-        ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
-        ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
-        ... )
-
-        >>> blocks = doubled.tile(m=16, n=16).to(Block).place("c", SH, pad=1).step("product", MatMul.tile(1, 1).to(Thread).split(1).done())
-        >>> text = blocks.done()(doubled(m=64, n=64, k=8)).cuda()
-        >>> [line.strip() for line in text.splitlines() if "__shared__" in line]
-        ['__shared__ __align__(16) float c_sh[272];  // 16 x 16']
-        """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> EveryStrategy:
         """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
         cannot read its own so.
@@ -586,26 +566,70 @@ class ForEvery:
 
         Source: decision 32.
         """
-    def skip(self, *steps: str, where: str) -> EveryStrategy:
-        """Steps of a fused definition that a warp leaves out where a condition holds for all elements that its threads have.
+    def rfactor(self, step: str, parts: int) -> EveryStrategy:
+        """Keep a reduction in `parts` partial results: lanes and warps reduce their own terms, and join where a step reads the whole.
 
-        Args: names of steps; `where`, a condition that elements are equal, or a number, such as `"new == mx"` or `"alpha == 1"`.
-        Steps side by side are one region, under one branch.
-        Legal on steps of registers that make the same under the condition as was there before, or a number, which is set in front. That
-        is proved on the formulas, whatever finite numbers arrays hold. Without arguments it refines a `split`.
+        `attention.rfactor("sums", 4)`: each of four lanes keeps its part of the row sums, and of everything that is linear in them, over all
+        blocks of keys; shuffles join the parts once, after the loop (Halide and TVM: `rfactor`).
+
+        Legal on the whole definition, before `split`, for the sum, the maximum or the minimum of one tensor whose result is a temporary in
+        registers. Other steps may write it only if its parts give the same result: `l * alpha + sums` of a sum, not `l + 1`. The parts are as
+        many as the threads that have terms of one result, or a divisor of that number; the most expensive are joined first: warps, then
+        distant lanes.
+        rewrite: t[m] = sum(n, s[m,n]); u[m] = f(t[m]) --> t_parts[m,p] = own terms; t[m] = sum(p, t_parts[m,p]); u[m] = f(t[m])
+
+        Source: decision 37.
+
+        >>> from fireiron import *
+        >>> rows = Fused(
+        ...     name="row_sum", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+        ...     init={"zero": "t[m] = 0"}, body={"sums": "s[m] = sum(n, X[m,n])", "add": "t[m] = t[m] + s[m]"}, final={"out": "y[m] = t[m]"},
+        ... )
+        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+        >>> joined = rows.rfactor("sums", 32).tile(m=1).to(Block).split(n=128).load("X", RF, row).done()(rows(m=8, n=512)).cuda()
+        >>> joined.index("for (int n =") < joined.index("__shfl_xor_sync")  # after the loop, not in each iteration
+        True
+        """
+    def set_memory(self, tensor: str, memory: Memory, pad: int = 0) -> EveryStrategy:
+        """Allocate a temporary of the definition in a memory at this level: in shared memory one copy for each unit of the level.
+
+        `pad` is the number of elements by which its rows are longer. Other temporaries are in registers.
+
+        Legal below Block, for SH and RF. rewrite: definition --> allocate t in memory; definition on t
+
+        Source: Cypress, section 3.3; decision 36.
+
+        >>> from fireiron import *
+        >>> doubled = Fused(
+        ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
+        ...     body={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+        ... )
+
+        >>> blocks = doubled.tile(m=16, n=16).to(Block).set_memory("c", SH, pad=1).step("product", MatMul.tile(1, 1).to(Thread).split(1).done())
+        >>> text = blocks.done()(doubled(m=64, n=64, k=8)).cuda()
+        >>> [line.strip() for line in text.splitlines() if "__shared__" in line]
+        ['__shared__ __align__(16) float c_sh[272];  // 16 x 16']
+        """
+    def skip_steps(self, *steps: str, where: str) -> EveryStrategy:
+        """Skip steps of a fused definition in each warp where a condition holds for all elements that its threads have.
+
+        Args: names of steps; `where`, a condition that elements are equal to each other, or to a number: `"new == mx"`, `"alpha == 1"`.
+        Consecutive steps share one branch.
+        Legal on steps on registers that, under the condition, leave each value as it was, or set it to a number, which is then set before the
+        branch. That is proved on the formulas, for all finite numbers in the arrays.
         rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
 
         Source: decision 44.
 
         >>> from fireiron import *
         >>> peak = Fused(
-        ...     name="peak", dims="m n", over="n", operands={"X": "m n", "y": "m"},
-        ...     first={"low": "top[m] = -inf"},
-        ...     each={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
-        ...     last={"out": "y[m] = top[m]"},
+        ...     name="peak", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+        ...     init={"low": "top[m] = -inf"},
+        ...     body={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
+        ...     final={"out": "y[m] = top[m]"},
         ... )
         >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
-        >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip("keep", where="new == top")
+        >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip_steps("keep", where="new == top")
         >>> [line.strip() for line in turns.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
         ['if (__any_sync(0xffffffff, keep_needed[0])) {']
         """
@@ -647,7 +671,7 @@ class ForEvery:
         >>> from fireiron import *
         >>> doubled = Fused(
         ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
-        ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+        ...     body={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
         ... )
 
         >>> by_threads = MatMul.tile(1, 1).to(Thread).split(1).done()
@@ -676,11 +700,7 @@ class EveryStrategy(ForEvery, Strategy):
 
 class EveryTile(EveryStrategy, TileStrategy): ...
 
-class EverySplit(EveryStrategy, SplitStrategy):
-    @overload
-    def skip(self) -> Self: ...
-    @overload
-    def skip(self, *steps: str, where: str) -> EveryStrategy: ...
+class EverySplit(EveryStrategy, SplitStrategy): ...
 
 class EverySplitK(EveryStrategy, SplitKStrategy): ...
 
@@ -858,14 +878,15 @@ class ForMove:
         >>> blocks.then(threads)
         MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
         """
-    def coalesced(self, elements: Integer) -> MoveStrategy:
-        """A copy by all threads of the group, each a vector of neighbours, in the storage order of the memory further away.
+    def coalesced_copy(self, width: Integer) -> MoveStrategy:
+        """Copy by all threads of the group, a vector of contiguous elements each, in the storage order of the farther memory.
 
-        Args: the most elements of a vector; fewer where sizes or leading dimensions prove no more. Legal on a `Move` of a group of threads.
-        rewrite: Move(m,n)(Block) --> Move(1,elements)(Thread), or Move(elements,1)(Thread) where storage is column-major
+        Args: width: the most elements of a vector; fewer if sizes and leading dimensions do not prove more. Legal on a `Move` of a group of
+        threads.
+        rewrite: Move(m,n)(Block) --> Move(1,width)(Thread), or Move(width,1)(Thread) if the storage is column-major
 
         >>> from fireiron import *
-        >>> print(Move(64, 32)(GL, SH)(Block).coalesced(4).result)
+        >>> print(Move(64, 32)(GL, SH)(Block).coalesced_copy(4).result)
         Move(4,1)(GL,SH)(Thread)
 
         Source: CUDA C++ Programming Guide, "Device Memory Accesses".
@@ -1303,49 +1324,6 @@ class ForFused:
         >>> print(mm.mma_tile().result)
         MatMul(16,8,16)(GL,GL,GL)(Warp)
         """
-    def partial(self, name: str, parts: int) -> FusedStrategy:
-        """A reduction left in `parts`: lanes and warps keep what their own terms make, and it is completed where a step reads it as a whole.
-
-        `attention.partial("sums", 4)`: of the row sums each of four lanes has its own, block of keys after block of keys, and so of all that
-        is linear in them; shuffles join them once, behind the loop.
-
-        Legal on the whole definition, before `split`, for the sum, the maximum or the minimum of one tensor whose result is a temporary in
-        registers, and is written elsewhere only so that its parts make the same: `l * alpha + sums` of a sum, not `l + 1`. As many parts as
-        threads that hold terms of one result, or a divisor; dearest to join first: warps, then lanes far apart.
-        rewrite: t[m] = sum(n, s[m,n]); u[m] = f(t[m]) --> t_parts[m,p] = own terms; t[m] = sum(p, t_parts[m,p]); u[m] = f(t[m])
-
-        Source: decision 37.
-
-        >>> from fireiron import *
-        >>> rows = Fused(
-        ...     name="row_sum", dims="m n", over="n", operands={"X": "m n", "y": "m"},
-        ...     first={"zero": "t[m] = 0"}, each={"sums": "s[m] = sum(n, X[m,n])", "add": "t[m] = t[m] + s[m]"}, last={"out": "y[m] = t[m]"},
-        ... )
-        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
-        >>> joined = rows.partial("sums", 32).tile(m=1).to(Block).split(n=128).load("X", RF, row).done()(rows(m=8, n=512)).cuda()
-        >>> joined.index("for (int n =") < joined.index("__shfl_xor_sync")  # behind the loop, not in each turn
-        True
-        """
-    def place(self, tensor: str, memory: Memory, pad: int = 0) -> FusedStrategy:
-        """A temporary of the definition in a memory, allocated here: of shared memory one copy for each unit of this level.
-
-        `pad` are elements by which its rows are longer. Temporaries that are not placed lie in registers.
-
-        Legal when: below Block, of SH or RF. rewrite: definition --> allocate t in memory; definition on t
-
-        Source: Cypress, section 3.3; decision 36.
-
-        >>> from fireiron import *
-        >>> doubled = Fused(
-        ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
-        ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
-        ... )
-
-        >>> blocks = doubled.tile(m=16, n=16).to(Block).place("c", SH, pad=1).step("product", MatMul.tile(1, 1).to(Thread).split(1).done())
-        >>> text = blocks.done()(doubled(m=64, n=64, k=8)).cuda()
-        >>> [line.strip() for line in text.splitlines() if "__shared__" in line]
-        ['__shared__ __align__(16) float c_sh[272];  // 16 x 16']
-        """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> FusedStrategy:
         """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
         cannot read its own so.
@@ -1365,26 +1343,70 @@ class ForFused:
 
         Source: decision 32.
         """
-    def skip(self, *steps: str, where: str) -> FusedStrategy:
-        """Steps of a fused definition that a warp leaves out where a condition holds for all elements that its threads have.
+    def rfactor(self, step: str, parts: int) -> FusedStrategy:
+        """Keep a reduction in `parts` partial results: lanes and warps reduce their own terms, and join where a step reads the whole.
 
-        Args: names of steps; `where`, a condition that elements are equal, or a number, such as `"new == mx"` or `"alpha == 1"`.
-        Steps side by side are one region, under one branch.
-        Legal on steps of registers that make the same under the condition as was there before, or a number, which is set in front. That
-        is proved on the formulas, whatever finite numbers arrays hold. Without arguments it refines a `split`.
+        `attention.rfactor("sums", 4)`: each of four lanes keeps its part of the row sums, and of everything that is linear in them, over all
+        blocks of keys; shuffles join the parts once, after the loop (Halide and TVM: `rfactor`).
+
+        Legal on the whole definition, before `split`, for the sum, the maximum or the minimum of one tensor whose result is a temporary in
+        registers. Other steps may write it only if its parts give the same result: `l * alpha + sums` of a sum, not `l + 1`. The parts are as
+        many as the threads that have terms of one result, or a divisor of that number; the most expensive are joined first: warps, then
+        distant lanes.
+        rewrite: t[m] = sum(n, s[m,n]); u[m] = f(t[m]) --> t_parts[m,p] = own terms; t[m] = sum(p, t_parts[m,p]); u[m] = f(t[m])
+
+        Source: decision 37.
+
+        >>> from fireiron import *
+        >>> rows = Fused(
+        ...     name="row_sum", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+        ...     init={"zero": "t[m] = 0"}, body={"sums": "s[m] = sum(n, X[m,n])", "add": "t[m] = t[m] + s[m]"}, final={"out": "y[m] = t[m]"},
+        ... )
+        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+        >>> joined = rows.rfactor("sums", 32).tile(m=1).to(Block).split(n=128).load("X", RF, row).done()(rows(m=8, n=512)).cuda()
+        >>> joined.index("for (int n =") < joined.index("__shfl_xor_sync")  # after the loop, not in each iteration
+        True
+        """
+    def set_memory(self, tensor: str, memory: Memory, pad: int = 0) -> FusedStrategy:
+        """Allocate a temporary of the definition in a memory at this level: in shared memory one copy for each unit of the level.
+
+        `pad` is the number of elements by which its rows are longer. Other temporaries are in registers.
+
+        Legal below Block, for SH and RF. rewrite: definition --> allocate t in memory; definition on t
+
+        Source: Cypress, section 3.3; decision 36.
+
+        >>> from fireiron import *
+        >>> doubled = Fused(
+        ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
+        ...     body={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+        ... )
+
+        >>> blocks = doubled.tile(m=16, n=16).to(Block).set_memory("c", SH, pad=1).step("product", MatMul.tile(1, 1).to(Thread).split(1).done())
+        >>> text = blocks.done()(doubled(m=64, n=64, k=8)).cuda()
+        >>> [line.strip() for line in text.splitlines() if "__shared__" in line]
+        ['__shared__ __align__(16) float c_sh[272];  // 16 x 16']
+        """
+    def skip_steps(self, *steps: str, where: str) -> FusedStrategy:
+        """Skip steps of a fused definition in each warp where a condition holds for all elements that its threads have.
+
+        Args: names of steps; `where`, a condition that elements are equal to each other, or to a number: `"new == mx"`, `"alpha == 1"`.
+        Consecutive steps share one branch.
+        Legal on steps on registers that, under the condition, leave each value as it was, or set it to a number, which is then set before the
+        branch. That is proved on the formulas, for all finite numbers in the arrays.
         rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
 
         Source: decision 44.
 
         >>> from fireiron import *
         >>> peak = Fused(
-        ...     name="peak", dims="m n", over="n", operands={"X": "m n", "y": "m"},
-        ...     first={"low": "top[m] = -inf"},
-        ...     each={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
-        ...     last={"out": "y[m] = top[m]"},
+        ...     name="peak", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+        ...     init={"low": "top[m] = -inf"},
+        ...     body={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
+        ...     final={"out": "y[m] = top[m]"},
         ... )
         >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
-        >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip("keep", where="new == top")
+        >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip_steps("keep", where="new == top")
         >>> [line.strip() for line in turns.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
         ['if (__any_sync(0xffffffff, keep_needed[0])) {']
         """
@@ -1426,7 +1448,7 @@ class ForFused:
         >>> from fireiron import *
         >>> doubled = Fused(
         ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
-        ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+        ...     body={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
         ... )
 
         >>> by_threads = MatMul.tile(1, 1).to(Thread).split(1).done()
@@ -1455,11 +1477,7 @@ class FusedStrategy(ForFused, Strategy):
 
 class FusedTile(FusedStrategy, TileStrategy): ...
 
-class FusedSplit(FusedStrategy, SplitStrategy):
-    @overload
-    def skip(self) -> Self: ...
-    @overload
-    def skip(self, *steps: str, where: str) -> FusedStrategy: ...
+class FusedSplit(FusedStrategy, SplitStrategy): ...
 
 class FusedSplitK(FusedStrategy, SplitKStrategy): ...
 

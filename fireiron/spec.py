@@ -26,7 +26,7 @@ from fireiron.specs.integers import Range, check_integers
 from fireiron.specs.meaning import neutral, perform, reference
 from fireiron.specs.verbs import Offering, require_no_refinement, unfitting
 from fireiron.values.cuda_names import is_taken
-from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, constant, positive
+from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, assume_positive, constant
 from fireiron.values.layout import Layout, flatten
 from fireiron.values.machine import (
     LEVELS,
@@ -672,7 +672,7 @@ def check_size(value: object, what: str) -> Expr:
         if foreign:
             raise ArgumentError(f"{what}={value}: {', '.join(foreign)} is no symbol", hint='make it with sym("M")')
         if constant(value) is None:
-            return positive(value)
+            return assume_positive(value)
         value = constant(value)
     number = as_integer(value)
     if number is None:

@@ -65,7 +65,7 @@ def products(target):
 def _with_epilogue(name):
     from fireiron.language.library import bind, find
 
-    return bind(find(name), {"M": 104, "N": 72, "K": 40}).epilogue(EPILOGUE)
+    return bind(find(name), {"M": 104, "N": 72, "K": 40}).fuse_epilogue(EPILOGUE)
 
 
 def epilogues(target):

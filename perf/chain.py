@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from tabulate import tabulate
 
-from fireiron import Chained, Tile
+from fireiron import ProgrammaticLaunch, Tile
 from fireiron.gpu import launch
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.library import defaults, find
@@ -89,16 +89,16 @@ def kernels(size, candidates):
     spec = hopper.spec(size, size, size)
     name, values = defaults(spec, "sm_90a")[0]
     plain = find(name).strategy.with_(**values)
-    chained, ready = (plain.at(Tile).refine(one) for one in (Chained(), Chained("B")))
+    chained, ready = (plain.at(Tile).refine(one) for one in (ProgrammaticLaunch(), ProgrammaticLaunch("B")))
     found = {"unchained": plain(spec).compile(), "chained": chained(spec).compile(), "ready": ready(spec).compile()}
     if candidates:
         found["late"], found["ready, late"] = late(chained, spec), late(ready, spec)
         for name, values in CANDIDATES.get(size, ()):
             label = "{bm}x{bn}, k {bk}, {stages} stages".format(**values)
             strategy = find(name).strategy.with_(**values).at(Tile)
-            found[label] = strategy.refine(Chained())(spec).compile()
-            found[f"{label}, ready"] = strategy.refine(Chained("B"))(spec).compile()
-            found[f"{label}, ready, late"] = late(strategy.refine(Chained("B")), spec)
+            found[label] = strategy.refine(ProgrammaticLaunch())(spec).compile()
+            found[f"{label}, ready"] = strategy.refine(ProgrammaticLaunch("B"))(spec).compile()
+            found[f"{label}, ready, late"] = late(strategy.refine(ProgrammaticLaunch("B")), spec)
     return found
 
 

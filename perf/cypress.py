@@ -26,9 +26,9 @@ from tabulate import tabulate
 
 from fireiron import Load, Split
 from fireiron.language.library import defaults, find
-from fireiron.refine.in_flight import InFlight
-from fireiron.refine.specialize import Specialize
-from fireiron.refine.stages import OwnStages
+from fireiron.refine.mma_in_flight import MmaInFlight
+from fireiron.refine.stages import Stages
+from fireiron.refine.warp_specialize import WarpSpecialize
 from fireiron.strategies import attention, dual, gemm_row_sum, hopper, hopper_attention, hopper_batched
 
 TOKENS, BATCH = 16384, 16
@@ -57,7 +57,7 @@ MAPPINGS = {
 
 def unspecialized(strategy):
     """The mapping without a producer: all threads load, multiply and wait in turn."""
-    for at, kind in ((Split, InFlight), (Load, OwnStages), (Split, Specialize)):
+    for at, kind in ((Split, MmaInFlight), (Load, Stages), (Split, WarpSpecialize)):
         places = [step for step in strategy.steps if isinstance(step, at) and any(isinstance(one, kind) for one in step.refinements)]
         for step in places:
             strategy = strategy.at(at, getattr(step, "operand", None)).unrefine(kind)

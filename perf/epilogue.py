@@ -100,14 +100,14 @@ def measured(torch, size, rounds):
     """The row of the table, and times by name."""
     from cublas_lt import cublas_lt
 
-    from fireiron import Ahead, Epilog, Tile, matmul
+    from fireiron import Epilog, PrefetchEpilogue, Tile, matmul
     from fireiron.measure.timing import measure
 
     sets = sets_of(torch, *size)
     a, b, bias, c = sets[0]
     plain, fused = matmul.kernel(a, b, c), matmul.kernel(a, b, c, epilogue=TEXT, bias=bias)
     early = matmul.kernel(a, b, c, epilogue=EARLY, bias=bias)
-    behind = early.program.strategy.at(Epilog).refine(Ahead(fetched=False)).compile("sm_90a")
+    behind = early.program.strategy.at(Epilog).refine(PrefetchEpilogue(enable=False)).compile("sm_90a")
     tiles = {kernel.program.strategy.at(Tile).step for kernel in (plain, fused, early, behind)}
     assert len(tiles) == 1, tiles
     added, cut = matmul.kernel(a, b, c, epilogue="acc + bias[n]", bias=bias), matmul.kernel(a, b, c, epilogue="relu(acc)")

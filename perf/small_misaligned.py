@@ -52,13 +52,13 @@ def behind(strategy):
 def copy(order):
     """The copy of a matrix, begun while the kernel before it ends."""
     tile, rows, one = ((16, 256), (16, 1), (1, 1)) if order == RowMajor else ((256, 16), (1, 16), (1, 1))
-    return Move.tile(*tile).to(Block).chained().tile(*rows).to(Thread).tile(*one).unroll().done()
+    return Move.tile(*tile).to(Block).programmatic_launch().tile(*rows).to(Thread).tile(*one).unroll().done()
 
 
 def chained(chosen, order):
     """`hopper` with values, whose launches begin while those before them end."""
     first, *rest = behind(hopper.strategy.with_(**(ALL | chosen))).steps
-    product = Strategy((first.refined(Chained()), *rest), start=hopper.strategy.start)
+    product = Strategy((first.refined(ProgrammaticLaunch()), *rest), start=hopper.strategy.start)
     return MatMul.repack(A, copy(RowMajor)).repack(B, copy(order)).then(product)
 
 

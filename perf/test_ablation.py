@@ -50,7 +50,7 @@ CHANGES = {
     "3 stages": lambda one: one.at(Split).refine(Pipeline(3, True)),
     "2 stages": lambda one: one.at(Split).refine(Pipeline(2, True)),
     "no pipeline at all": lambda one: one.at(Split).unrefine(Pipeline).at(Split, None, 1).unrefine(Pipeline),
-    "blocks row by row, no bands": lambda one: one.at(Tile).unrefine(Bands),
+    "blocks row by row, no bands": lambda one: one.at(Tile).unrefine(Rasterize),
     "results stored directly": stored_directly,
 }
 

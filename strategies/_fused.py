@@ -12,7 +12,7 @@ product = MatMul.tile(16, 16).unroll().mma_tile().done()
 """Fragments in registers, by the instruction of the target."""
 
 
-staged = Move.load(SRC, SH, Move.done()).converted().swizzle().reuse_buffer().coalesced(8).done()
+staged = Move.load(SRC, SH, Move.done()).cast_on_copy().swizzle_storage().reuse_buffer().coalesced_copy(8).done()
 """A warp's tile in registers to memory: converted, through shared memory of its own, in pieces of 16 bytes."""
 
 by_warpgroups = MatMul.split(16).unroll().done()
@@ -23,7 +23,7 @@ def stored(chunk):
     """A warpgroup's tile in registers to memory: converted, by stmatrix, in chunks of so many columns through shared memory of its own,
     by TMA (Hopper).
     """
-    return Move.tile(64, chunk).unroll().load(SRC, SH, Move.done()).converted().done()
+    return Move.tile(64, chunk).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
 
 
 by_engine = stored(64)

@@ -20,10 +20,10 @@ pieces = Move.tile(1, LANES * vector * turns).to(Warp).tile(1, vector).to(Lane)
 dealt = pieces.done()
 """A copy that leaves them in the caches."""
 
-once = pieces.done(STREAMED)
+once = pieces.done(EVICT_FIRST)
 """A copy of what nobody reads again."""
 
-streamed = Move.done(STREAMED)
+streamed = Move.done(EVICT_FIRST)
 """A copy of what threads hold, to memory that nobody reads soon."""
 
 

@@ -21,18 +21,18 @@ bp = Tunable("bp", 16, 1, 2, 4, 8, 32)
 definition = Fused(
     name="add_parts",
     dims="m n p",
-    over="p",
+    loop="p",
     operands={"P": "p m n", "C": "m n"},
-    first={"acc": "acc[m,n] = 0"},
-    each={"add": "acc[m,n] += sum(p, P[p,m,n])"},
-    last={"store": "C[m,n] = acc[m,n]"},
+    init={"acc": "acc[m,n] = 0"},
+    body={"add": "acc[m,n] += sum(p, P[p,m,n])"},
+    final={"store": "C[m,n] = acc[m,n]"},
 )
 
 
 def by_pieces(chained=False):
     """A block for each piece of a row; `chained`: it begins while the kernel in front of it ends."""
     pieces = definition.tile(m=1, n=cols * THREADS).to(Block)
-    pieces = pieces.chained() if chained else pieces
+    pieces = pieces.programmatic_launch() if chained else pieces
     return pieces.split(p=bp).tile(n=cols).to(Thread).done()
 
 

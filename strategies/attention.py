@@ -93,12 +93,12 @@ def definition(causal=False, window=None, lse=False, slack=0, score=None):
     return Fused(
         name="attention",
         dims="m n d b g r",
-        over="n",
+        loop="n",
         batch="b g r",
         positive="scale",
         operands={**operands, **({"L": "b m g r"} if lse else {})},
-        first={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
-        each={
+        init={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
+        body={
             "s": "s[m,n] = sum(d, Q[b,m,g,r,d] * K[b,n,g,d])",
             **changed,
             **mask,
@@ -114,7 +114,7 @@ def definition(causal=False, window=None, lse=False, slack=0, score=None):
             "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
             "pv": "acc[m,d] += sum(n, p[m,n] * V[b,n,g,d])",
         },
-        last={
+        final={
             "inverse": "inverse[m] = where(l[m] > 0, 1 / l[m], 0)",
             "norm": "acc[m,d] = acc[m,d] * inverse[m]",
             "store": "O[b,m,g,r,d] = acc[m,d]",
@@ -123,9 +123,9 @@ def definition(causal=False, window=None, lse=False, slack=0, score=None):
     )
 
 
-copy, fragments = Move.coalesced(8).done(), Move.done()
+copy, fragments = Move.coalesced_copy(8).done(), Move.done()
 tiles = MatMul.tile(16, 16).unroll().mma_tile().done()
-staged = Move.load(SRC, SH, fragments).converted().swizzle().reuse_buffer().coalesced(8).done()
+staged = Move.load(SRC, SH, fragments).cast_on_copy().swizzle_storage().reuse_buffer().coalesced_copy(8).done()
 
 
 def masks(made):
@@ -144,17 +144,19 @@ def by_rows(made, held=False, apart=False, branch=True):
     scores = scores if held else scores.load(A, RF, fragments)
     scores = scores.tile(wm, bn // parts).unroll().load(B, RF, fragments)
     seen = masks(made)
-    queries = (made.partial("sums", 4) if apart else made).tile(m=bm, r=1, g=1, b=1).to(Block)
-    queries = queries.last_first("m", together) if "mask" in seen else queries
-    queries = queries.load("Q", SH, copy).swizzle()
+    queries = (made.rfactor("sums", 4) if apart else made).tile(m=bm, r=1, g=1, b=1).to(Block)
+    queries = queries.longest_first("m", together) if "mask" in seen else queries
+    queries = queries.load("Q", SH, copy).swizzle_storage()
     queries = queries.load("Q", RF, Move.tile(wm).to(Warp).done()) if held else queries
     blocks = queries.split(n=bn).pipeline(stages)
-    blocks = blocks.skip() if seen else blocks
-    rows = blocks.load("K", SH, copy).swizzle().load("V", SH, copy).swizzle().tile(m=wm).to(Warp).step("s", scores.then(tiles))
+    blocks = blocks.skip_masked_tiles() if seen else blocks
+    rows = (
+        blocks.load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage().tile(m=wm).to(Warp).step("s", scores.then(tiles))
+    )
     if branch and any(one.name == "shrink" for one in made.made.steps):
-        rows = rows.skip("alpha", "shrink", "keep", where="new == mx").skip("rescale", where="alpha == 1")
+        rows = rows.skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps("rescale", where="alpha == 1")
     else:
-        rows = rows.step("rescale", Pointwise.done(UNLESS_ONE) if branch else Pointwise.done())
+        rows = rows.step("rescale", Pointwise.done(SKIP_IF_IDENTITY) if branch else Pointwise.done())
     return rows.step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)).step("store", staged).done()
 
 

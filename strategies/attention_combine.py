@@ -21,11 +21,11 @@ bp = Tunable("bp", 16, 8, 32)
 definition = Fused(
     name="attention_combine",
     dims="m d p b g",
-    over="p",
+    loop="p",
     batch="b g",
     operands={"P": "b g p m d", "T": "b g p m", "S": "b g p m", "O": "b g m d"},
-    first={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
-    each={
+    init={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
+    body={
         "top": "top[m] = max(p, T[b,g,p,m])",
         "new": "new[m] = max(mx[m], top[m])",
         "alpha": "alpha[m] = exp2(mx[m] - new[m])",
@@ -38,14 +38,14 @@ definition = Fused(
         "part": "part[m,d] = sum(p, values[m,d,p])",
         "rescale": "acc[m,d] = acc[m,d] * alpha[m] + part[m,d]",
     },
-    last={"inverse": "inverse[m] = where(l[m] > 0, 1 / l[m], 0)", "store": "O[b,g,m,d] = acc[m,d] * inverse[m]"},
+    final={"inverse": "inverse[m] = where(l[m] > 0, 1 / l[m], 0)", "store": "O[b,g,m,d] = acc[m,d] * inverse[m]"},
 )
 
 
 def by_columns(chained=False):
     """A block for each row, a thread for each of its elements; `chained`: it begins while the kernel in front of it ends."""
     rows = definition.tile(m=1, b=1, g=1).to(Block)
-    rows = rows.chained() if chained else rows
+    rows = rows.programmatic_launch() if chained else rows
     return rows.split(p=bp).tile(d=1).to(Thread).done()
 
 

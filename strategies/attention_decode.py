@@ -4,7 +4,7 @@
       partial(sums, 4)                        each of the four lanes of a row adds up its own part of its sum
       tile(m=bm, g=1, b=1, p=1).to(Block)     attention_decode(16,n,d,1)(GL,...)(Block)    a part of the keys, all rows that read them
       load(Q, RF)                             attention_decode(16,n,d,1)(RF,...)(Block)    through shared memory
-      split(n=bn).pipeline(stages).skip()     attention_decode(16,32,d,1)(RF,...)(Block)   the turns that lie in the part
+      split(n=bn).pipeline(stages).skip_masked_tiles()     attention_decode(16,32,d,1)(RF,...)(Block)   the turns that lie in the part
       load(K, SH), load(V, SH)                attention_decode(16,32,d,1)(RF,SH,SH,...)    cp.async
       tile(m=16).to(Warp)                     attention_decode(16,32,d,1)(...)(Warp)       one warp is a block
       step(s), step(pv)                       MatMul(16,32,d), MatMul(16,d,32)             ldmatrix and HMMA
@@ -45,12 +45,12 @@ def definition(size=SIZE, lengths=False):
     return Fused(
         name="attention_decode",
         dims="m n d b g p",
-        over="n",
+        loop="n",
         batch="b g p",
         positive="scale",
         operands={**keys, "P": "b g p m d", "T": "b g p m", "S": "b g p m"},
-        first={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
-        each={
+        init={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
+        body={
             "s": "s[m,n] = sum(d, Q[b,g,m,d] * K[b,n,g,d])",
             "mask": f"s[m,n] = where({' and '.join(seen)}, s[m,n], -inf)",
             "top": "top[m] = max(n, s[m,n])",
@@ -64,16 +64,18 @@ def definition(size=SIZE, lengths=False):
             "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
             "pv": "acc[m,d] += sum(n, w[m,n] * V[b,n,g,d])",
         },
-        last={"store": "P[b,g,p,m,d] = acc[m,d]", "tops": "T[b,g,p,m] = mx[m]", "total": "S[b,g,p,m] = l[m]"},
+        final={"store": "P[b,g,p,m,d] = acc[m,d]", "tops": "T[b,g,p,m] = mx[m]", "total": "S[b,g,p,m] = l[m]"},
     )
 
 
 def by_parts(made, chained=False):
     """The strategy on a definition; `chained`: it begins while the kernel in front of it ends."""
-    rows = made.partial("sums", 4).tile(m=bm, g=1, b=1, p=1).to(Block)
-    rows = rows.chained() if chained else rows
-    rows = rows.load("Q", SH, copy).swizzle().load("Q", RF, Move.tile(16).to(Warp).done())
-    turns = rows.split(n=bn).pipeline(stages).skip().load("K", SH, copy).swizzle().load("V", SH, copy).swizzle()
+    rows = made.rfactor("sums", 4).tile(m=bm, g=1, b=1, p=1).to(Block)
+    rows = rows.programmatic_launch() if chained else rows
+    rows = rows.load("Q", SH, copy).swizzle_storage().load("Q", RF, Move.tile(16).to(Warp).done())
+    turns = (
+        rows.split(n=bn).pipeline(stages).skip_masked_tiles().load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
+    )
     scores = MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)
     values = MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)
     return turns.tile(m=16).to(Warp).step("s", scores).step("pv", values).done()

@@ -4,7 +4,8 @@
       partial(sums, 4)                        each of the four lanes of a row adds up its own part of its sum
       tile(m=bm, r=1, g=1, t=1).to(Block)     attention_packed(128,n,d,1)(GL,...)(Block)      a tile of packed queries, of one head
       load(Q, SH)                             attention_packed(128,n,d,1)(SH,...)(Block)
-      split(n=bn).pipeline(stages).skip()     attention_packed(128,64,d,1)(SH,...)(Block)     the blocks of keys that queries of it see
+      split(n=bn).pipeline(stages)            attention_packed(128,64,d,1)(SH,...)(Block)     the blocks of keys that the queries see
+        .skip_masked_tiles()
       load(K, SH), load(V, SH)                attention_packed(128,64,d,1)(SH,SH,SH,...)
       tile(m=wm).to(Warp)                     attention_packed(16,64,d,1)(...)(Warp)          ldmatrix and HMMA; `hopper`: TMA, wgmma
 
@@ -43,7 +44,7 @@ SLACK = hopper_attention.SLACK
 definition = Fused(
     name="attention_packed",
     dims="m n d t g r",
-    over="n",
+    loop="n",
     batch="t g r",
     positive="scale",
     operands={
@@ -59,8 +60,8 @@ definition = Fused(
         "high": "t m",
         "O": "t m g r d",
     },
-    first={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
-    each={
+    init={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
+    body={
         "s": "s[m,n] = sum(d, Q[t,m,g,r,d] * K[n,g,d])",
         "mask": "s[m,n] = where(begin[t] <= n and n < end[t], s[m,n], -inf)",
         "own": "s[m,n] = where(inner[t] <= n and n < outer[t] or low[t,m] <= n and n < high[t,m], s[m,n], -inf)",
@@ -77,7 +78,7 @@ definition = Fused(
         "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
         "pv": "acc[m,d] += sum(n, p[m,n] * V[n,g,d])",
     },
-    last={
+    final={
         "inverse": "inverse[m] = where(l[m] > 0, 1 / l[m], 0)",
         "norm": "acc[m,d] = acc[m,d] * inverse[m]",
         "store": "O[t,m,g,r,d] = acc[m,d]",
@@ -87,14 +88,16 @@ definition = Fused(
 
 def seldom(rows):
     """What is left out where no maximum of a warp's rows moves."""
-    return rows.skip("alpha", "shrink", "keep", where="new == mx").skip("rescale", where="alpha == 1")
+    return rows.skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps("rescale", where="alpha == 1")
 
 
 def by_warps():
     """Instructions up to sm_80."""
     copy = attention.copy
-    queries = definition.partial("sums", 4).tile(m=bm, r=1, g=1, t=1).to(Block).load("Q", SH, copy).swizzle()
-    turns = queries.split(n=bn).pipeline(stages).skip().load("K", SH, copy).swizzle().load("V", SH, copy).swizzle()
+    queries = definition.rfactor("sums", 4).tile(m=bm, r=1, g=1, t=1).to(Block).load("Q", SH, copy).swizzle_storage()
+    turns = (
+        queries.split(n=bn).pipeline(stages).skip_masked_tiles().load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
+    )
     scores = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(tiles)
     values = MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)
     return seldom(turns.tile(m=wm).to(Warp).step("s", scores).step("pv", values)).step("store", attention.staged).done()
@@ -103,8 +106,16 @@ def by_warps():
 def by_engines():
     """TMA, wgmma, and a producer."""
     copy = Move.done()
-    queries = definition.partial("sums", 4).tile(r=1, g=1, t=1).to(Block).tile(m=bm).to(Block).load("Q", SH, copy)
-    turns = queries.split(n=bn).pipeline(stages).skip().specialize(128).delay("pv", behind="s").load("K", SH, copy).load("V", SH, copy)
+    queries = definition.rfactor("sums", 4).tile(r=1, g=1, t=1).to(Block).tile(m=bm).to(Block).load("Q", SH, copy)
+    turns = (
+        queries.split(n=bn)
+        .pipeline(stages)
+        .skip_masked_tiles()
+        .warp_specialize(128)
+        .defer("pv", after="s")
+        .load("K", SH, copy)
+        .load("V", SH, copy)
+    )
     rows = seldom(turns.tile(m=64).to(Warpgroup).step("s", by_warpgroups).step("pv", by_warpgroups))
     return rows.step("store", hopper_attention.staged).done()
 

@@ -1,7 +1,7 @@
 """Two products of one A: D = A·B1 + A·B2, each row of A read once, on tensor cores from Ampere on.
 
 dual(M,N,K)(GL,GL,GL,GL)(Kernel)
-  tile(bm,bn).to(Block).bands(8)   dual(128,128,K)(GL,GL,GL,GL)(Block)
+  tile(bm,bn).to(Block).rasterize(group_m=8)   dual(128,128,K)(GL,GL,GL,GL)(Block)
   split(bk).pipeline(stages)       dual(128,128,32)(GL,GL,GL,RF)(Block)        copies of 16 bytes, under way
   load(A, SH), load(B1, SH), ...   dual(128,128,32)(SH,SH,SH,RF)(Block)        swizzled
   tile(wm,wn).to(Warp)             dual(64,64,32)(SH,SH,SH,RF)(Warp)
@@ -40,28 +40,28 @@ blocks = Tunable("blocks", 132, 264, 65536)
 definition = Fused(
     name="dual",
     dims="m n k",
-    over="k",
+    loop="k",
     operands={"A": "m k", "B1": "k n", "B2": "k n", "D": "m n"},
-    first={"zero": "acc[m,n] = 0"},
-    each={"left": "acc[m,n] += sum(k, A[m,k] * B1[k,n])", "right": "acc[m,n] += sum(k, A[m,k] * B2[k,n])"},
-    last={"store": "D[m,n] = acc[m,n]"},
+    init={"zero": "acc[m,n] = 0"},
+    body={"left": "acc[m,n] += sum(k, A[m,k] * B1[k,n])", "right": "acc[m,n] += sum(k, A[m,k] * B2[k,n])"},
+    final={"store": "D[m,n] = acc[m,n]"},
 )
 
-copy, fragments = Move.coalesced(8).done(), Move.done()
+copy, fragments = Move.coalesced_copy(8).done(), Move.done()
 
 strategy = (
     definition.tile(m=bm, n=bn)
     .to(Block)
-    .bands(8)
+    .rasterize(group_m=8)
     .step("store", staged)
     .split(k=bk)
-    .pipeline(stages, spread=True)
+    .pipeline(stages, interleave=True)
     .load("A", SH, copy)
-    .swizzle()
+    .swizzle_storage()
     .load("B1", SH, copy)
-    .swizzle()
+    .swizzle_storage()
     .load("B2", SH, copy)
-    .swizzle()
+    .swizzle_storage()
     .tile(m=wm, n=wn)
     .to(Warp)
     .split(k=16)
@@ -76,7 +76,14 @@ strategy = (
 )
 
 tiles = (
-    definition.tile(m=high, n=wide).to(Block).bands(bands).persistent(blocks).split(k=deep).pipeline(turns).specialize(128).in_flight(fly)
+    definition.tile(m=high, n=wide)
+    .to(Block)
+    .rasterize(group_m=bands)
+    .persistent(blocks)
+    .split(k=deep)
+    .pipeline(turns)
+    .warp_specialize(128)
+    .mma_in_flight(fly)
 )
 
 hopper = (

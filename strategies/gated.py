@@ -1,7 +1,7 @@
 """Gated linear unit (SwiGLU): D = silu(A·B1) * (A·B2), both products in one pass over A, on tensor cores from Ampere on.
 
     gated(M,N,K)(GL,GL,GL,GL)(Kernel)
-      tile(bm,bn).to(Block).bands(8)   gated(128,64,K)(GL,GL,GL,GL)(Block)
+      tile(bm,bn).to(Block).rasterize(group_m=8)   gated(128,64,K)(GL,GL,GL,GL)(Block)
       split(bk).pipeline(stages)       gated(128,64,32)(GL,GL,GL,RF,RF)(Block)     copies of 16 bytes, under way
       load(A, SH), load(B1, SH), ...   gated(128,64,32)(SH,SH,SH,RF,RF)(Block)     swizzled
       tile(wm,wn).to(Warp)             gated(64,32,32)(SH,SH,SH,RF,RF)(Warp)
@@ -37,28 +37,28 @@ blocks = Tunable("blocks", 132, 264, 65536)
 definition = Fused(
     name="gated",
     dims="m n k",
-    over="k",
+    loop="k",
     operands={"A": "m k", "B1": "k n", "B2": "k n", "D": "m n"},
-    first={"zero_gate": "g[m,n] = 0", "zero_up": "u[m,n] = 0"},
-    each={"gate": "g[m,n] += sum(k, A[m,k] * B1[k,n])", "up": "u[m,n] += sum(k, A[m,k] * B2[k,n])"},
-    last={"act": "g[m,n] = silu(g[m,n]) * u[m,n]", "store": "D[m,n] = g[m,n]"},
+    init={"zero_gate": "g[m,n] = 0", "zero_up": "u[m,n] = 0"},
+    body={"gate": "g[m,n] += sum(k, A[m,k] * B1[k,n])", "up": "u[m,n] += sum(k, A[m,k] * B2[k,n])"},
+    final={"act": "g[m,n] = silu(g[m,n]) * u[m,n]", "store": "D[m,n] = g[m,n]"},
 )
 
-copy, fragments = Move.coalesced(8).done(), Move.done()
+copy, fragments = Move.coalesced_copy(8).done(), Move.done()
 
 strategy = (
     definition.tile(m=bm, n=bn)
     .to(Block)
-    .bands(8)
+    .rasterize(group_m=8)
     .step("store", staged)
     .split(k=bk)
-    .pipeline(stages, spread=True)
+    .pipeline(stages, interleave=True)
     .load("A", SH, copy)
-    .swizzle()
+    .swizzle_storage()
     .load("B1", SH, copy)
-    .swizzle()
+    .swizzle_storage()
     .load("B2", SH, copy)
-    .swizzle()
+    .swizzle_storage()
     .tile(m=wm, n=wn)
     .to(Warp)
     .split(k=16)
@@ -72,7 +72,9 @@ strategy = (
     .done()
 )
 
-tiles = definition.tile(m=bm, n=wide).to(Block).bands(bands).persistent(blocks).split(k=deep).pipeline(turns).specialize(128)
+tiles = (
+    definition.tile(m=bm, n=wide).to(Block).rasterize(group_m=bands).persistent(blocks).split(k=deep).pipeline(turns).warp_specialize(128)
+)
 
 hopper = (
     tiles.load("A", SH, Move.done())

@@ -30,7 +30,7 @@ definition = Fused(
     name="gemm_layernorm",
     dims="m n k",
     operands={"A": "m k", "B": "k n", "bias": "n", "gamma": "n", "beta": "n", "D": "m n"},
-    each={
+    body={
         "product": "x[m,n] = sum(k, A[m,k] * B[k,n])",
         "bias": "x[m,n] = x[m,n] + bias[n]",
         "sum": "mean[m] = sum(n, x[m,n])",
@@ -44,15 +44,15 @@ definition = Fused(
     },
 )
 
-copy, fragments = Move.coalesced(8).done(), Move.done()
+copy, fragments = Move.coalesced_copy(8).done(), Move.done()
 
 main_loop = (
     MatMul.split(bk)
-    .pipeline(stages, spread=True)
+    .pipeline(stages, interleave=True)
     .load(A, SH, copy)
-    .swizzle()
+    .swizzle_storage()
     .load(B, SH, copy)
-    .swizzle()
+    .swizzle_storage()
     .tile(wm, wn)
     .to(Warp)
     .split(16)
@@ -63,7 +63,7 @@ main_loop = (
     .then(product)
 )
 
-store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).converted().swizzle().reuse_buffer().coalesced(8).done()
+store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).cast_on_copy().swizzle_storage().reuse_buffer().coalesced_copy(8).done()
 
 strategy = (
     definition.tile(m=bm)

@@ -1,7 +1,7 @@
 """A product and the sums of A's rows: D = A·B and y[m] = sum of A[m,k] over k, A read once, on tensor cores from Ampere on.
 
     gemm_row_sum(M,N,K)(GL,GL,GL,GL)(Kernel)
-      tile(bm,bn).to(Block).bands(8)   gemm_row_sum(128,128,K)(GL,GL,GL,GL)(Block)
+      tile(bm,bn).to(Block).rasterize(group_m=8)   gemm_row_sum(128,128,K)(GL,GL,GL,GL)(Block)
       split(bk).pipeline(stages)       gemm_row_sum(128,128,32)(GL,GL,RF,RF)(Block)  copies of 16 bytes, under way
       load(A, SH), load(B, SH)         gemm_row_sum(128,128,32)(SH,SH,RF,RF)(Block)  swizzled
       tile(wm,wn).to(Warp)             gemm_row_sum(64,64,32)(SH,SH,RF,RF)(Warp)
@@ -46,26 +46,26 @@ blocks = Tunable("blocks", 132, 264, 65536)
 definition = Fused(
     name="gemm_row_sum",
     dims="m n k",
-    over="k",
+    loop="k",
     operands={"A": "m k", "B": "k n", "D": "m n", "y": "m"},
-    first={"zero": "acc[m,n] = 0", "none": "s[m] = 0"},
-    each={"product": "acc[m,n] += sum(k, A[m,k] * B[k,n])", "row": "s[m] += sum(k, A[m,k])"},
-    last={"store": "D[m,n] = acc[m,n]", "sums": "y[m] = s[m]"},
+    init={"zero": "acc[m,n] = 0", "none": "s[m] = 0"},
+    body={"product": "acc[m,n] += sum(k, A[m,k] * B[k,n])", "row": "s[m] += sum(k, A[m,k])"},
+    final={"store": "D[m,n] = acc[m,n]", "sums": "y[m] = s[m]"},
 )
 
-copy, fragments = Move.coalesced(8).done(), Move.done()
+copy, fragments = Move.coalesced_copy(8).done(), Move.done()
 
 strategy = (
     definition.tile(m=bm, n=bn)
     .to(Block)
-    .bands(8)
+    .rasterize(group_m=8)
     .step("store", staged)
     .split(k=bk)
-    .pipeline(stages, spread=True)
+    .pipeline(stages, interleave=True)
     .load("A", SH, copy)
-    .swizzle()
+    .swizzle_storage()
     .load("B", SH, copy)
-    .swizzle()
+    .swizzle_storage()
     .tile(m=wm, n=wn)
     .to(Warp)
     .split(k=16)
@@ -83,7 +83,7 @@ def by_tiles(tiles):
     return (
         tiles.split(k=deep)
         .pipeline(turns)
-        .specialize(128)
+        .warp_specialize(128)
         .load("A", SH, Move.done())
         .load("B", SH, Move.done())
         .tile(m=part)
@@ -95,9 +95,9 @@ def by_tiles(tiles):
     )
 
 
-hopper = by_tiles(definition.partial("row", 4).tile(m=high, n=wide).to(Block).bands(bands).persistent(blocks))
+hopper = by_tiles(definition.rfactor("row", 4).tile(m=high, n=wide).to(Block).rasterize(group_m=bands).persistent(blocks))
 
-hopper_shared = by_tiles(definition.tile(m=high, n=wide).to(Block).bands(bands).persistent(blocks).place("s", SH))
+hopper_shared = by_tiles(definition.tile(m=high, n=wide).to(Block).rasterize(group_m=bands).persistent(blocks).set_memory("s", SH))
 
 
 def spec(M, N, K, **options):

@@ -32,22 +32,22 @@ definition = Fused(
     dims="g m n k",
     batch="g",
     operands={"A": "g m k", "B": "g k n", "rows": "g", "D": "g m n"},
-    each={
+    body={
         "product": "acc[m,n] = sum(k, A[g,m,k] * B[g,k,n])",
         "inside": "acc[m,n] = where(m < rows[g], acc[m,n], 0)",
         "store": "D[g,m,n] = acc[m,n]",
     },
 )
 
-copy, fragments = Move.coalesced(8).done(), Move.done()
+copy, fragments = Move.coalesced_copy(8).done(), Move.done()
 
 main_loop = (
     MatMul.split(bk)
-    .pipeline(stages, spread=True)
+    .pipeline(stages, interleave=True)
     .load(A, SH, copy)
-    .swizzle()
+    .swizzle_storage()
     .load(B, SH, copy)
-    .swizzle()
+    .swizzle_storage()
     .tile(wm, wn)
     .to(Warp)
     .split(16)
@@ -58,7 +58,7 @@ main_loop = (
     .then(product)
 )
 
-store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).converted().swizzle().reuse_buffer().coalesced(8).done()
+store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).cast_on_copy().swizzle_storage().reuse_buffer().coalesced_copy(8).done()
 
 strategy = definition.tile(g=1, m=bm, n=bn).to(Block).step("product", main_loop).step("store", store).done()
 

@@ -1,8 +1,8 @@
 """Grouped products of packed rows: D[m] = A[m]·B[g] for the rows `begin[g] <= m < end[g]` of group g, on tensor cores from Ampere on.
 
     grouped_ragged(M,N,K,G)(GL,GL,GL,GL,GL)(Kernel)
-      tile(bm,bn).to(Block).bands(8)   grouped_ragged(128,128,K,G)(GL,...)(Block)
-      split(g=1).skip()                grouped_ragged(128,128,K,1)(GL,...)(Block)    group after group, those of other rows left out
+      tile(bm,bn).to(Block).rasterize(group_m=8)   grouped_ragged(128,128,K,G)(GL,...)(Block)
+      split(g=1).skip_masked_tiles()   grouped_ragged(128,128,K,1)(GL,...)(Block)   group after group, without those of other rows
       step(product)                    MatMul(128,128,K)(GL,GL,RF)(Block)
         split(bk).pipeline(stages)     MatMul(128,128,32)(GL,GL,RF)(Block)           copies of 16 bytes, under way
         load(A, SH), load(B, SH)       MatMul(128,128,32)(SH,SH,RF)(Block)           swizzled
@@ -36,23 +36,23 @@ definition = Fused(
     dims="m n k g",
     scan="g",
     operands={"A": "m k", "B": "g k n", "begin": "g", "end": "g", "D": "m n"},
-    first={"zero": "acc[m,n] = 0"},
-    each={
+    init={"zero": "acc[m,n] = 0"},
+    body={
         "product": "p[m,n] = sum(k, A[m,k] * B[g,k,n])",
         "keep": "acc[m,n] = where(begin[g] <= m and m < end[g], p[m,n], acc[m,n])",
     },
-    last={"store": "D[m,n] = acc[m,n]"},
+    final={"store": "D[m,n] = acc[m,n]"},
 )
 
-copy, fragments = Move.coalesced(8).done(), Move.done()
+copy, fragments = Move.coalesced_copy(8).done(), Move.done()
 
 main_loop = (
     MatMul.split(bk)
-    .pipeline(stages, spread=True)
+    .pipeline(stages, interleave=True)
     .load(A, SH, copy)
-    .swizzle()
+    .swizzle_storage()
     .load(B, SH, copy)
-    .swizzle()
+    .swizzle_storage()
     .tile(wm, wn)
     .to(Warp)
     .split(16)
@@ -63,9 +63,18 @@ main_loop = (
     .then(product)
 )
 
-store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).converted().swizzle().reuse_buffer().coalesced(8).done()
+store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).cast_on_copy().swizzle_storage().reuse_buffer().coalesced_copy(8).done()
 
-strategy = definition.tile(m=bm, n=bn).to(Block).bands(8).split(g=1).skip().step("product", main_loop).step("store", store).done()
+strategy = (
+    definition.tile(m=bm, n=bn)
+    .to(Block)
+    .rasterize(group_m=8)
+    .split(g=1)
+    .skip_masked_tiles()
+    .step("product", main_loop)
+    .step("store", store)
+    .done()
+)
 
 
 def spec(M, N, K, groups=8, **options):

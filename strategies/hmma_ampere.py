@@ -1,11 +1,11 @@
 """Tensor cores from Ampere on: mma.sync m16n8k16, ldmatrix, swizzled shared memory, a pipeline of asynchronous copies.
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
-      tile(bm,bn).to(Block).bands(8)   MatMul(128,256,K)(GL,GL,GL)(Block)
+      tile(bm,bn).to(Block).rasterize(group_m=8)   MatMul(128,256,K)(GL,GL,GL)(Block)
       epilog(RF, float32, ...)         MatMul(128,256,K)(GL,GL,RF)(Block)       stored through shared memory
       split(bk).pipeline(stages)       MatMul(128,256,64)(GL,GL,RF)(Block)      copies of 16 bytes, under way
-      load(A, SH).swizzle()            MatMul(128,256,64)(SH,GL,RF)(Block)
-      load(B, SH).swizzle()            MatMul(128,256,64)(SH,SH,RF)(Block)
+      load(A, SH).swizzle_storage()            MatMul(128,256,64)(SH,GL,RF)(Block)
+      load(B, SH).swizzle_storage()            MatMul(128,256,64)(SH,SH,RF)(Block)
       tile(wm,wn).to(Warp)             MatMul(64,64,64)(SH,SH,RF)(Warp)
       split(16).pipeline(2)            MatMul(64,64,16)(SH,SH,RF)(Warp)         fragments a step ahead
       load(A, RF), load(B, RF)         MatMul(64,64,16)(RF,RF,RF)(Warp)         ldmatrix.x4, .trans where storage asks for it
@@ -31,19 +31,19 @@ stages = Tunable("stages", 4, 3, 5)
 
 init = Init.tile(wm, wn).to(Warp).done()
 stage = Move.tile(wm, wn).to(Warp).done()
-store = Move.load(SRC, SH, stage).converted().pad(8).reuse_buffer().coalesced(8).done()
+store = Move.load(SRC, SH, stage).cast_on_copy().pad(8).reuse_buffer().coalesced_copy(8).done()
 
 strategy = (
     MatMul.tile(bm, bn)
     .to(Block)
-    .bands(8)
+    .rasterize(group_m=8)
     .epilog(RF, float32, init, store)
     .split(bk)
-    .pipeline(stages, spread=True)
-    .load(A, SH, Move.coalesced(8).done())
-    .swizzle()
-    .load(B, SH, Move.coalesced(8).done())
-    .swizzle()
+    .pipeline(stages, interleave=True)
+    .load(A, SH, Move.coalesced_copy(8).done())
+    .swizzle_storage()
+    .load(B, SH, Move.coalesced_copy(8).done())
+    .swizzle_storage()
     .tile(wm, wn)
     .to(Warp)
     .split(16)

@@ -1,11 +1,11 @@
 """Tensor cores of Turing: mma.sync m16n8k8 and ldmatrix; a target without asynchronous copies prefetches with plain ones.
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
-      tile(bm,bn).to(Block).bands(8)   MatMul(128,128,K)(GL,GL,GL)(Block)
+      tile(bm,bn).to(Block).rasterize(group_m=8)   MatMul(128,128,K)(GL,GL,GL)(Block)
       epilog(RF, float32, ...)         MatMul(128,128,K)(GL,GL,RF)(Block)       stored through shared memory
       split(bk).pipeline(2)            MatMul(128,128,32)(GL,GL,RF)(Block)      two buffers
-      load(A, SH).swizzle()            MatMul(128,128,32)(SH,GL,RF)(Block)
-      load(B, SH).swizzle()            MatMul(128,128,32)(SH,SH,RF)(Block)
+      load(A, SH).swizzle_storage()            MatMul(128,128,32)(SH,GL,RF)(Block)
+      load(B, SH).swizzle_storage()            MatMul(128,128,32)(SH,SH,RF)(Block)
       tile(wm,wn).to(Warp)             MatMul(64,64,32)(SH,SH,RF)(Warp)
       split(16).pipeline(2)            MatMul(64,64,16)(SH,SH,RF)(Warp)         fragments a step ahead
       load(A, RF), load(B, RF)         MatMul(64,64,16)(RF,RF,RF)(Warp)         ldmatrix.x4
@@ -29,19 +29,19 @@ wn = Tunable("wn", 64, 32)
 
 init = Init.tile(wm, wn).to(Warp).done()
 stage = Move.tile(wm, wn).to(Warp).done()
-store = Move.load(SRC, SH, stage).converted().pad(8).reuse_buffer().coalesced(8).done()
+store = Move.load(SRC, SH, stage).cast_on_copy().pad(8).reuse_buffer().coalesced_copy(8).done()
 
 strategy = (
     MatMul.tile(bm, bn)
     .to(Block)
-    .bands(8)
+    .rasterize(group_m=8)
     .epilog(RF, float32, init, store)
     .split(bk)
     .pipeline(2)
-    .load(A, SH, Move.coalesced(8).done())
-    .swizzle()
-    .load(B, SH, Move.coalesced(8).done())
-    .swizzle()
+    .load(A, SH, Move.coalesced_copy(8).done())
+    .swizzle_storage()
+    .load(B, SH, Move.coalesced_copy(8).done())
+    .swizzle_storage()
     .tile(wm, wn)
     .to(Warp)
     .split(16)

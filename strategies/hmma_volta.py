@@ -1,7 +1,7 @@
 """Tensor cores of Volta: mma.sync m8n8k4 by quad-pairs, eight threads that hold a tile together (Graphene, section 6).
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
-      tile(bm,bn).to(Block).bands(8)   MatMul(128,128,K)(GL,GL,GL)(Block)
+      tile(bm,bn).to(Block).rasterize(group_m=8)   MatMul(128,128,K)(GL,GL,GL)(Block)
       epilog(RF, float32, ...)         MatMul(128,128,K)(GL,GL,RF)(Block)       stored through shared memory
       split(bk).pipeline(2)            MatMul(128,128,32)(GL,GL,RF)(Block)      two buffers
       load(A, SH), load(B, SH)         MatMul(128,128,32)(SH,SH,RF)(Block)      swizzled
@@ -27,19 +27,19 @@ wn = Tunable("wn", 64, 32)
 
 init = Init.tile(wm, wn).to(Warp).tile(16, 16).unroll().tile(8, 8).to(QuadPair).done()
 stage = Move.tile(wm, wn).to(Warp).tile(16, 16).unroll().tile(8, 8).to(QuadPair).done()
-store = Move.load(SRC, SH, stage).converted().pad(8).reuse_buffer().coalesced(8).done()
+store = Move.load(SRC, SH, stage).cast_on_copy().pad(8).reuse_buffer().coalesced_copy(8).done()
 
 strategy = (
     MatMul.tile(bm, bn)
     .to(Block)
-    .bands(8)
+    .rasterize(group_m=8)
     .epilog(RF, float32, init, store)
     .split(bk)
     .pipeline(2)
-    .load(A, SH, Move.coalesced(8).done())
-    .swizzle()
-    .load(B, SH, Move.coalesced(8).done())
-    .swizzle()
+    .load(A, SH, Move.coalesced_copy(8).done())
+    .swizzle_storage()
+    .load(B, SH, Move.coalesced_copy(8).done())
+    .swizzle_storage()
     .tile(wm, wn)
     .to(Warp)
     .split(16)

@@ -5,10 +5,10 @@
                                        where elements have not 16 bits and do not lie along k: WGMMA reads no others
       tile(bm,bn).to(Block)            MatMul(128,256,K)(GL,GL,GL)(Block)
         .cluster(1, 1)                 blocks of a cluster load for each other what they have in common
-        .bands(8).persistent()         a block for each multiprocessor takes one tile after the other
+        .rasterize(group_m=8).persistent()         a block for each multiprocessor takes one tile after the other
       epilog(RF, float32, ...)         MatMul(128,256,K)(GL,GL,RF)(Block)       converted, through shared memory, stored by TMA
       split(bk).pipeline(stages)       MatMul(128,256,64)(GL,GL,RF)(Block)      a ring
-        .specialize()                  filled by a warp of its own
+        .warp_specialize()                  filled by a warp of its own
       load(A, SH), load(B, SH)         MatMul(128,256,64)(SH,SH,RF)(Block)      TMA; stored as the products want to read it
       tile(wm,bn).to(Warpgroup)        MatMul(64,256,64)(SH,SH,RF)(Warpgroup)
       done()                           WGMMA
@@ -44,7 +44,7 @@ cm = Tunable("cm", 1, 2, 4)
 cn = Tunable("cn", 1, 2, 4)
 producer = Tunable("producer", 32, 128)
 
-store = Move.tile(wm, wn).to(Warpgroup).tile(rows, chunk).unroll().load(SRC, SH, Move.done()).converted().done()
+store = Move.tile(wm, wn).to(Warpgroup).tile(rows, chunk).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
 
 
 def by_tiles(accumulator):
@@ -53,12 +53,12 @@ def by_tiles(accumulator):
         MatMul.tile(bm, bn)
         .to(Block)
         .cluster(cm, cn)
-        .bands(bands, walk)
+        .rasterize(bands, walk)
         .persistent(blocks)
         .epilog(RF, accumulator, Init.done(), store)
         .split(bk)
         .pipeline(stages)
-        .specialize(producer)
+        .warp_specialize(producer)
         .load(A, SH, Move.done())
         .load(B, SH, Move.done())
         .tile(wm, wn)

@@ -7,8 +7,8 @@
         .persistent(blocks)
       load(Q, SH)                             attention(128,n,d)(SH,...)(Block)              TMA, once a tile
       split(n=bn).pipeline(stages)            attention(128,128,d)(SH,...)(Block)            block of keys after block of keys
-        .specialize()                                                                        filled by a warpgroup of its own
-        .delay(pv, behind=s)                                                                 values are multiplied a block later
+        .warp_specialize()                                                                        filled by a warpgroup of its own
+        .defer(pv, after=s)                                                                 values are multiplied a block later
       load(K, SH), load(V, SH)                attention(128,128,d)(SH,SH,SH,...)             TMA, as the products want to read them
       tile(m=64).to(Warpgroup)                attention(64,128,d)(SH,SH,SH,...)(Warpgroup)   whole rows, each with four lanes
       step(s)                                 MatMul(64,128,d)(SH,SH,RF)(Warpgroup)          WGMMA
@@ -72,7 +72,7 @@ def spec(M, N, D, heads=1, batch=1, shared=1, made=None, **options):
 
 copy = Move.done()
 fragments = Move.tile(64).to(Warpgroup).tile(64, 16).unroll().done()
-staged = Move.tile(64, chunk).unroll().load(SRC, SH, copy).converted().done()
+staged = Move.tile(64, chunk).unroll().load(SRC, SH, copy).cast_on_copy().done()
 
 
 def by_rows(made, delayed=True, held=False, blocks=blocks, stays=False, dynamic=False, turns=False):
@@ -85,9 +85,9 @@ def by_rows(made, delayed=True, held=False, blocks=blocks, stays=False, dynamic=
     """
     names = {one.name for one in made.made.steps}
     masks = names & {"mask", "window"}
-    whole = made.partial("sums", 4)
+    whole = made.rfactor("sums", 4)
     if "mask" in masks:
-        queries = whole.tile(m=bm, r=1, g=1, b=1).to(Block).last_first("m", together)
+        queries = whole.tile(m=bm, r=1, g=1, b=1).to(Block).longest_first("m", together)
         queries = queries.persistent(blocks, dynamic) if stays or dynamic else queries
     else:
         queries = whole.tile(r=1, g=1, b=1).to(Block).tile(m=bm).to(Block)
@@ -95,13 +95,13 @@ def by_rows(made, delayed=True, held=False, blocks=blocks, stays=False, dynamic=
     queries = queries.load("Q", SH, copy)
     queries = queries.load("Q", RF, fragments) if held else queries
     steps = queries.split(n=bn).pipeline(stages)
-    steps = steps.skip() if masks else steps
-    steps = steps.specialize(128)
-    steps = steps.delay("pv", behind="s") if delayed else steps
-    steps = steps.turns("s", "pv") if turns else steps
+    steps = steps.skip_masked_tiles() if masks else steps
+    steps = steps.warp_specialize(128)
+    steps = steps.defer("pv", after="s") if delayed else steps
+    steps = steps.order_mma("s", "pv") if turns else steps
     rows = steps.load("K", SH, copy).load("V", SH, copy).tile(m=64).to(Warpgroup).step("s", by_warpgroups).step("pv", by_warpgroups)
     if "shrink" in names:
-        rows = rows.skip("alpha", "shrink", "keep", where="new == mx").skip("rescale", where="alpha == 1")
+        rows = rows.skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps("rescale", where="alpha == 1")
     return rows.step("store", staged).done()
 
 

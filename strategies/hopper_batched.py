@@ -4,7 +4,7 @@
       repack(A), repack(B)             copied in front, as in hopper, all matrices by one launch
       tile(b=1).to(Block)              MatMul(1,M,N,K)(GL,GL,GL)(Kernel)         a block's tile is of one matrix
       tile(bm,bn).to(Block)            MatMul(1,128,256,K)(GL,GL,GL)(Block)
-        .bands(8).persistent()         blocks take the tiles of all matrices, one after the other
+        .rasterize(group_m=8).persistent()         blocks take the tiles of all matrices, one after the other
       ...                              as in hopper
 
 The loads of the next matrix are under way while a tile of this one is stored. TMA takes arrays of three dimensions as they lie: matrices

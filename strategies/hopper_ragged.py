@@ -1,11 +1,11 @@
 """Hopper, grouped products of packed rows: D[m] = A[m]·B[g] for the rows `begin[g] <= m < end[g]` of group g, by TMA, a ring and wgmma.
 
     grouped_ragged(M,N,K,G)(GL,GL,GL,GL,GL)(Kernel)
-      tile(bm,bn).to(Block).bands(8)   grouped_ragged(128,128,K,G)(GL,...)(Block)
-      split(g=1).skip()                grouped_ragged(128,128,K,1)(GL,...)(Block)    group after group, those of other rows left out
+      tile(bm,bn).to(Block).rasterize(group_m=8)   grouped_ragged(128,128,K,G)(GL,...)(Block)
+      split(g=1).skip_masked_tiles()   grouped_ragged(128,128,K,1)(GL,...)(Block)   group after group, without those of other rows
       step(product)                    MatMul(128,128,K)(GL,GL,RF)(Block)
         split(bk).pipeline(stages)     MatMul(128,128,64)(GL,GL,RF)(Block)           a ring, which goes on from group to group
-          .specialize()                filled by a warp of its own, which looks for the groups by itself
+          .warp_specialize()                filled by a warp of its own, which looks for the groups by itself
         load(A, SH), load(B, SH)       MatMul(128,128,64)(SH,SH,RF)(Block)           TMA
         tile(64,bn).to(Warpgroup)      MatMul(64,128,64)(SH,SH,RF)(Warpgroup)        WGMMA
       step(store)                      Move(128,128)(RF,GL)(Block)                   converted, through shared memory, stored by TMA
@@ -33,7 +33,7 @@ producer = Tunable("producer", 128, 32)
 product = (
     MatMul.split(bk)
     .pipeline(stages)
-    .specialize(producer)
+    .warp_specialize(producer)
     .load(A, SH, Move.done())
     .load(B, SH, Move.done())
     .tile(64, bn)
@@ -41,14 +41,14 @@ product = (
     .done()
 )
 
-store = Move.tile(64, bn).to(Warpgroup).tile(64, chunk).unroll().load(SRC, SH, Move.done()).converted().done()
+store = Move.tile(64, bn).to(Warpgroup).tile(64, chunk).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
 
 
 def by_rings(neighbours=1):
     """The strategy, with clusters of so many blocks along columns."""
     tiles = grouped_ragged.definition.tile(m=bm, n=bn).to(Block)
     tiles = tiles.cluster(1, neighbours) if neighbours > 1 else tiles
-    return tiles.bands(bands).split(g=1).skip().step("product", product).step("store", store).done()
+    return tiles.rasterize(group_m=bands).split(g=1).skip_masked_tiles().step("product", product).step("store", store).done()
 
 
 strategy = by_rings()

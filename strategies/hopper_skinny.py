@@ -4,9 +4,9 @@
       tile(bm,bn).to(Block)            MatMul(16,64,K)(GL,GL,GL)(Block)         all rows, 64 columns: the transposed form of wgmma
       epilog(RF, float32, ...)         MatMul(16,64,K)(GL,GL,RF)(Block)         converted, through shared memory, stored by TMA
       split(bk).pipeline(stages)       MatMul(16,64,64)(GL,GL,RF)(Block)        a deep ring: 160 KB of loads under way in each block
-        .specialize()                  filled by a warp of its own
-        .in_flight(in_flight)
-        .staggered(shift)              blocks begin at different places along k
+        .warp_specialize()                  filled by a warp of its own
+        .mma_in_flight(in_flight)
+        .stagger_blocks(shift)              blocks begin at different places along k
       load(A, SH), load(B, SH)         MatMul(16,64,64)(SH,SH,RF)(Block)        TMA
       tile(bm,bn).to(Warpgroup)        MatMul(16,64,64)(SH,SH,RF)(Warpgroup)
       done()                           WGMMA
@@ -38,7 +38,7 @@ parts = Tunable("parts", 4, 2, 8, 16, 32)
 DEEP = {16: 8, 32: 8, 64: 6}
 """Stages of 128 along k that shared memory has room for, by the shorter side of a tile."""
 
-store = Move.tile(bm, bn).to(Warpgroup).tile(rows, chunk).unroll().load(SRC, SH, Move.done()).converted().done()
+store = Move.tile(bm, bn).to(Warpgroup).tile(rows, chunk).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
 
 strategy = (
     MatMul.tile(bm, bn)
@@ -46,9 +46,9 @@ strategy = (
     .epilog(RF, float32, Init.done(), store)
     .split(bk)
     .pipeline(stages)
-    .specialize()
-    .in_flight(in_flight)
-    .staggered(shift)
+    .warp_specialize()
+    .mma_in_flight(in_flight)
+    .stagger_blocks(shift)
     .load(A, SH, Move.done())
     .load(B, SH, Move.done())
     .tile(bm, bn)
@@ -63,8 +63,8 @@ split_k = (
     .epilog(RF, float32, Init.done(), Move.tile(bm, bn).to(Warpgroup).done())
     .split(bk)
     .pipeline(stages)
-    .specialize()
-    .in_flight(in_flight)
+    .warp_specialize()
+    .mma_in_flight(in_flight)
     .load(A, SH, Move.done())
     .load(B, SH, Move.done())
     .tile(bm, bn)

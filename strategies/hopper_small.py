@@ -2,11 +2,11 @@
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
       tile(bm,bn).to(Block)            MatMul(64,32,K)(GL,GL,GL)(Block)         as many blocks as fill the machine
-        .bands(bands)                  neighbours share rows and columns in the L2 cache
+        .rasterize(group_m=bands)                  neighbours share rows and columns in the L2 cache
       epilog(RF, float32, ...)         MatMul(64,32,K)(GL,GL,RF)(Block)         converted, through shared memory, stored by TMA
       split(bk).pipeline(stages)       MatMul(64,32,128)(GL,GL,RF)(Block)       a ring; most of a block's loads are under way at once
-        .specialize()                  filled by a warp of its own
-        .in_flight(in_flight)          one warpgroup has products of the next turn under way while it waits for this one's
+        .warp_specialize()                  filled by a warp of its own
+        .mma_in_flight(in_flight)          one warpgroup has products of the next turn under way while it waits for this one's
       load(A, SH), load(B, SH)         MatMul(64,32,128)(SH,SH,RF)(Block)       TMA
       tile(wm,wn).to(Warpgroup)        MatMul(64,32,128)(SH,SH,RF)(Warpgroup)
       done()                           WGMMA
@@ -34,17 +34,17 @@ in_flight = Tunable("in_flight", 1, 0)
 DEEP = 512
 """What four stages hold of k."""
 
-store = Move.tile(wm, wn).to(Warpgroup).tile(rows, chunk).unroll().load(SRC, SH, Move.done()).converted().done()
+store = Move.tile(wm, wn).to(Warpgroup).tile(rows, chunk).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
 
 strategy = (
     MatMul.tile(bm, bn)
     .to(Block)
-    .bands(bands)
+    .rasterize(group_m=bands)
     .epilog(RF, float32, Init.done(), store)
     .split(bk)
     .pipeline(stages)
-    .specialize()
-    .in_flight(in_flight)
+    .warp_specialize()
+    .mma_in_flight(in_flight)
     .load(A, SH, Move.done())
     .load(B, SH, Move.done())
     .tile(wm, wn)

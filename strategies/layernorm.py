@@ -25,7 +25,7 @@ layernorm = Fused(
     name="layernorm",
     dims="m n",
     operands=OPERANDS,
-    each={
+    body={
         "sum": "mean[m] = sum(n, X[m,n])",
         "mean": "mean[m] = mean[m] / size(n)",
         "center": "c[m,n] = X[m,n] - mean[m]",
@@ -41,7 +41,7 @@ one_pass = Fused(
     name="layernorm",
     dims="m n",
     operands=OPERANDS,
-    each={
+    body={
         "square": "sq[m,n] = X[m,n] * X[m,n]",
         "sum": "total[m] = sum(n, X[m,n])",
         "squares": "power[m] = sum(n, sq[m,n])",
@@ -71,7 +71,7 @@ strategy, at_once = of(layernorm), of(one_pass)
 
 def in_parts(warps):
     """`at_once` where so many warps share a row (2 or more): they exchange both sums behind the shuffles of both."""
-    return of(one_pass.partial("sum", warps).partial("squares", warps))
+    return of(one_pass.rfactor("sum", warps).rfactor("squares", warps))
 
 
 def spec(M, N, form="two_passes", **options):

@@ -1,7 +1,7 @@
 """The gate of an LSTM cell: D = relu(X·W + H·R + bias), two products into one accumulator, on tensor cores from Ampere on.
 
     lstm(M,N,K)(GL,GL,GL,GL,GL,GL)(Kernel)
-      tile(bm,bn).to(Block).bands(8)   lstm(128,128,K)(GL,GL,GL,GL,GL,GL)(Block)
+      tile(bm,bn).to(Block).rasterize(group_m=8)   lstm(128,128,K)(GL,GL,GL,GL,GL,GL)(Block)
       split(bk).pipeline(stages)       lstm(128,128,32)(GL,GL,GL,GL,RF)(Block)     copies of 16 bytes, under way
       load(X, SH), load(W, SH), ...    lstm(128,128,32)(SH,SH,SH,SH,RF)(Block)     swizzled
       tile(wm,wn).to(Warp)             lstm(64,32,32)(SH,SH,SH,SH,RF)(Warp)
@@ -48,15 +48,15 @@ def cell(function):
     return Fused(
         name="lstm",
         dims="m n k",
-        over="k",
+        loop="k",
         operands=OPERANDS,
-        first={"zero": "acc[m,n] = 0"},
-        each={"input": "acc[m,n] += sum(k, X[m,k] * W[k,n])", "hidden": "acc[m,n] += sum(k, H[m,k] * R[k,n])"},
-        last={"act": f"acc[m,n] = {function}(acc[m,n] + bias[n])", "store": "D[m,n] = acc[m,n]"},
+        init={"zero": "acc[m,n] = 0"},
+        body={"input": "acc[m,n] += sum(k, X[m,k] * W[k,n])", "hidden": "acc[m,n] += sum(k, H[m,k] * R[k,n])"},
+        final={"act": f"acc[m,n] = {function}(acc[m,n] + bias[n])", "store": "D[m,n] = acc[m,n]"},
     )
 
 
-copy, fragments = Move.coalesced(8).done(), Move.done()
+copy, fragments = Move.coalesced_copy(8).done(), Move.done()
 
 
 def of(definition):
@@ -64,18 +64,18 @@ def of(definition):
     return (
         definition.tile(m=bm, n=bn)
         .to(Block)
-        .bands(8)
+        .rasterize(group_m=8)
         .step("store", staged)
         .split(k=bk)
-        .pipeline(stages, spread=True)
+        .pipeline(stages, interleave=True)
         .load("X", SH, copy)
-        .swizzle()
+        .swizzle_storage()
         .load("W", SH, copy)
-        .swizzle()
+        .swizzle_storage()
         .load("H", SH, copy)
-        .swizzle()
+        .swizzle_storage()
         .load("R", SH, copy)
-        .swizzle()
+        .swizzle_storage()
         .tile(m=wm, n=wn)
         .to(Warp)
         .split(k=16)
@@ -102,13 +102,13 @@ def by_engines(definition):
     return (
         definition.tile(m=high, n=wide)
         .to(Block)
-        .bands(bands)
+        .rasterize(group_m=bands)
         .persistent(blocks)
         .load("bias", SH, Move.done())
         .split(k=deep)
         .pipeline(turns)
-        .specialize(128)
-        .in_flight(fly)
+        .warp_specialize(128)
+        .mma_in_flight(fly)
         .load("X", SH, Move.done())
         .load("W", SH, Move.done())
         .load("H", SH, Move.done())
@@ -141,7 +141,7 @@ one_by_one = Fused(
     name="lstm",
     dims="m n k",
     operands=OPERANDS,
-    each={
+    body={
         "input": "acc[m,n] = sum(k, X[m,k] * W[k,n])",
         "hidden": "acc[m,n] += sum(k, H[m,k] * R[k,n])",
         "act": "acc[m,n] = relu(acc[m,n] + bias[n])",
@@ -152,20 +152,20 @@ one_by_one = Fused(
 
 def main_loop(again=False):
     """The loop of one product; of one that comes `again` the stages lie where those of the one before lay."""
-    chain = MatMul.split(bk).pipeline(stages, spread=True)
+    chain = MatMul.split(bk).pipeline(stages, interleave=True)
     for operand in (A, B):
-        chain = chain.load(operand, SH, copy).swizzle()
+        chain = chain.load(operand, SH, copy).swizzle_storage()
         chain = chain.reuse_buffer() if again else chain
     chain = chain.tile(wm, wn).to(Warp).split(16).unroll().pipeline(2)
     return chain.load(A, RF, fragments).load(B, RF, fragments).then(product)
 
 
-store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).converted().swizzle().reuse_buffer().coalesced(8).done()
+store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).cast_on_copy().swizzle_storage().reuse_buffer().coalesced_copy(8).done()
 
 in_turn = (
     one_by_one.tile(m=bm, n=bn)
     .to(Block)
-    .bands(8)
+    .rasterize(group_m=8)
     .step("input", main_loop())
     .step("hidden", main_loop(again=True))
     .step("store", store)

@@ -39,16 +39,16 @@ definition = Fused(
     dims="m n k l",
     scan="l",
     operands={"X": "m k", "W": "l k n", "bias": "l n", "Y": "m n"},
-    first={"start": "h[m,k] = X[m,k]"},
-    each={
+    init={"start": "h[m,k] = X[m,k]"},
+    body={
         "product": "acc[m,n] = sum(k, h[m,k] * W[l,k,n])",
         "act": "acc[m,n] = relu(acc[m,n] + bias[l,n])",
         "keep": "h[m,n] = acc[m,n]",
     },
-    last={"store": "Y[m,n] = h[m,n]"},
+    final={"store": "Y[m,n] = h[m,n]"},
 )
 
-copy, fragments = Move.coalesced(8).done(), Move.done()
+copy, fragments = Move.coalesced_copy(8).done(), Move.done()
 
 
 def by_layers(stages):
@@ -56,12 +56,12 @@ def by_layers(stages):
     return (
         definition.tile(m=bm)
         .to(Block)
-        .place("h", SH, pad=8)
+        .set_memory("h", SH, pad=8)
         .step("start", copy)
         .split(l=1)
         .pipeline(stages)
         .load("W", SH, copy)
-        .swizzle()
+        .swizzle_storage()
         .load("bias", SH, copy)
         .step("product", MatMul.tile(wm, wn).to(Warp).split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(product))
         .load("bias", RF, fragments)
@@ -76,11 +76,11 @@ registers = (
     definition.tile(m=bm)
     .to(Block)
     .load("X", SH, copy)
-    .swizzle()
+    .swizzle_storage()
     .split(l=1)
     .pipeline(stages)
     .load("W", SH, copy)
-    .swizzle()
+    .swizzle_storage()
     .load("bias", SH, copy)
     .tile(m=wm)
     .to(Warp)
@@ -96,7 +96,7 @@ hopper = (
     .load("X", SH, Move.done())
     .split(l=1)
     .pipeline(turns)
-    .specialize(128)
+    .warp_specialize(128)
     .load("W", SH, Move.done())
     .load("bias", SH, Move.done())
     .tile(m=64)

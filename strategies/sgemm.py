@@ -1,7 +1,7 @@
 """fp32 without tensor cores at library speed: a pipeline of asynchronous copies, fragments a step ahead.
 
 MatMul(M,N,K)(GL,GL,GL)(Kernel)
-  tile(128,128).to(Block).bands(16).resident(2)
+  tile(128,128).to(Block).rasterize(group_m=16).min_blocks_per_sm(2)
   epilog(RF, init, store)          MatMul(128,128,K)(GL,GL,RF)(Block)      128 registers a thread
   split(16).pipeline(4)            MatMul(128,128,16)(GL,GL,RF)(Block)
   load(A, SH), load(B, SH)         MatMul(128,128,16)(SH,SH,RF)(Block)     m and n contiguous, whatever the source
@@ -33,12 +33,12 @@ store = Move.tile(64, 64).to(Warp).tile(lanes).to(Lane).swizzle(interleaved).til
 strategy = (
     MatMul.tile(128, 128)
     .to(Block)
-    .bands(16)
-    .resident(2)
+    .rasterize(group_m=16)
+    .min_blocks_per_sm(2)
     .epilog(RF, init, store)
     .split(bk)
     .pipeline(stages)
-    .load(A, SH, Move.coalesced(4).done())
+    .load(A, SH, Move.coalesced_copy(4).done())
     .to_col_major()
     .load(B, SH, Move.tile(8, 16).unroll().tile(1, 1).to(Thread).layout(ColMajor).done())
     .to_row_major()

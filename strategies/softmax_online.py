@@ -21,10 +21,10 @@ warps = Tunable("warps", 8, 1, 2, 4, 16)
 softmax_online = Fused(
     name="softmax_online",
     dims="m n",
-    over="n",
+    loop="n",
     operands={"X": "m n", "Y": "m n"},
-    first={"none": "high[m] = -inf", "empty": "total[m] = 0"},
-    each={
+    init={"none": "high[m] = -inf", "empty": "total[m] = 0"},
+    body={
         "top": "top[m] = max(n, X[m,n])",
         "new": f"new[m] = max(high[m], top[m] * {LOG2_E})",
         "less": "less[m] = exp2(high[m] - new[m])",
@@ -33,7 +33,7 @@ softmax_online = Fused(
         "sum": "part[m] = sum(n, e[m,n])",
         "update": "total[m] = total[m] * less[m] + part[m]",
     },
-    last={
+    final={
         "share": "total[m] = 1 / total[m]",
         "out": f"y[m,n] = exp2(X[m,n] * {LOG2_E} - high[m]) * total[m]",
         "store": "Y[m,n] = y[m,n]",

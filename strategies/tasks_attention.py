@@ -9,7 +9,7 @@ instead of two are `hopper(U=192, WGS=3)`. `seldom(mapping)` rescales where a ma
 
 from fireiron import Pointwise, Reduction, Tunable
 from fireiron.errors import DecompositionError
-from fireiron.executable.pointwise import UNLESS_ONE
+from fireiron.executable.pointwise import SKIP_IF_IDENTITY
 from fireiron.strategies import attention
 from fireiron.strategies.tasks_gemm import clear_inner, clear_thread, clear_tile, gemm_inner, gemm_steps, gemm_thread, gemm_tile
 from fireiron.tasks import *
@@ -337,7 +337,7 @@ def hopper(U=128, W=128, WGS=2, stages=2, variant=IN_ORDER, persistent=0, hides=
 
 def seldom(mapping, SLACK=8):
     """The mapping with rows that are rescaled where their maximum moved, and maxima that stay until a score is above by 2**SLACK."""
-    return mapping.with_("weights", SLACK=SLACK).with_("rescale_rows", strategy=Pointwise.done(UNLESS_ONE))
+    return mapping.with_("weights", SLACK=SLACK).with_("rescale_rows", strategy=Pointwise.done(SKIP_IF_IDENTITY))
 
 
 W, stages = Tunable("W", 64, 32), Tunable("stages", 2, 3)

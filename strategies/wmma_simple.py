@@ -37,7 +37,7 @@ warp_level = MatMul.tile(16, 16).to(Warp).load(A, fragment, Move.done()).load(B,
 listing_3 = simple(store).then(warp_level)
 guarded = simple(store_through_shared).load(A, SH).pad(8).load(B, SH).pad(8).then(warp_level)
 
-strategy = listing_3.otherwise(guarded)
+strategy = listing_3.fallback(guarded)
 
 
 def spec(M, N, K, **options):

@@ -13,12 +13,12 @@ from handmade import access, kernel_of, local
 from fireiron import *
 from fireiron import ir
 from fireiron.executable.fma import FFMA
-from fireiron.executable.thread_move import MOVE, STREAMED
+from fireiron.executable.thread_move import EVICT_FIRST, MOVE
 from fireiron.ir import Reach, Reciprocal, Side
 from fireiron.lower.guard import guard
 from fireiron.values.expr import INT_MAX, TRUE, ZERO, Mod, Var, as_expr, bit_and, bit_or, bit_xor, equal, less, minimum
 from fireiron.values.expr.hilbert import hilbert
-from fireiron.values.machine import INDEX
+from fireiron.values.machine import COORD
 from fireiron.values.tensor import Mode
 
 M, N, K = sym("M", high=1 << 20), sym("N", high=4096), sym("K", high=1 << 20)
@@ -135,11 +135,11 @@ class Drawing:
         vector = choose.choice([one for one in (1, 2, 4) if count % one == 0])
         most = 16 // max(source.dtype.bytes, target.dtype.bytes)
         vector = min(vector, most) if count % min(vector, most) == 0 else 1
-        widths = tuple(1 if apart > 1 or source.memory is INDEX else choose.choice((1, vector)) for apart in (near, far))
-        spec = Move(count, 1)(source.memory if source.memory is not INDEX else GL, target.memory)(Thread)
+        widths = tuple(1 if apart > 1 or source.memory is COORD else choose.choice((1, vector)) for apart in (near, far))
+        spec = Move(count, 1)(source.memory if source.memory is not COORD else GL, target.memory)(Thread)
         streams = {"GL", "RF"} == {source.memory.name, target.memory.name}
         return making.execution(
-            STREAMED if streams and choose.random() < 0.2 else MOVE, spec, (read, write), accumulate=ZERO, active=self.active(), vector=vector, vectors=widths,
+            EVICT_FIRST if streams and choose.random() < 0.2 else MOVE, spec, (read, write), accumulate=ZERO, active=self.active(), vector=vector, vectors=widths,
             path=self.path(),
         )  # fmt: skip
 
@@ -281,10 +281,10 @@ def draw(seed):
         shared[1] = local("t", (64, 8), SH, float32, RowMajor, swizzle=swizzled)
     shared = [attrs.evolve(one, offset=offset) for one, offset in zip(shared, offsets, strict=True)]
     held = [local("r", (choose.choice((16, 255, 256, 300)), 1), RF, other), local("acc", (24, 1), RF, float32)]
-    places = local("m", (1 << 30, 1), INDEX, int32) if choose.random() < 0.5 else None
+    places = local("m", (1 << 30, 1), COORD, int32) if choose.random() < 0.5 else None
     buffers = [*shared, *held, *((places,) if places else ())]
     made = kernel_of(spec, (), *buffers, threads=threads, grid=grid, symbols=(M, N, K), target=choose.choice(("sm_75", "sm_80", "sm_90a")))
-    drawing.buffers = [attrs.evolve(one, written=one.name != "src" and one.memory is not INDEX) for one in made.buffers]
+    drawing.buffers = [attrs.evolve(one, written=one.name != "src" and one.memory is not COORD) for one in made.buffers]
     if choose.random() < 0.6:
         stages = choose.choice(((1,), (2,), (3,), (3, 2), (4, 5), (3, 6)))
         orders = choose.random() < 0.2

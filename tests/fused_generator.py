@@ -26,7 +26,7 @@ UNARY = (
 BINARY = ("{} + {}", "{} - {}", "{} * {}", "max({}, {})", "min({}, {})")
 REDUCED = ("sum", "max", "min")
 
-copy, fragments = Move.coalesced(8).done(), Move.done()
+copy, fragments = Move.coalesced_copy(8).done(), Move.done()
 mma = MatMul.tile(16, 16).unroll().mma_tile().done()
 
 
@@ -120,8 +120,8 @@ class DrawnDefinition:
     def finish(self, dims, sizes, chain, symbolic=(), halves=(), dtype=None, **roles):
         self.symbolic, self.halves = symbolic, halves
         self.dtype = dtype or self.choice((float16, float32))
-        parts = {name: part for name, part in (("first", self.first), ("last", self.last)) if part}
-        self.definition = Fused(name="drawn", dims=dims, operands=self.operands, each=self.each, **parts, **roles)
+        parts = {name: part for name, part in (("init", self.first), ("final", self.last)) if part}
+        self.definition = Fused(name="drawn", dims=dims, operands=self.operands, body=self.each, **parts, **roles)
         self.strategy = chain(self.definition)
         self.bound = self.spec(self.definition, sizes)
 
@@ -211,7 +211,16 @@ class DrawnDefinition:
             bn = bm if square else bn
             loop = MatMul.split(bk)
             loop = loop.pipeline(2) if self.chance(0.5, "pipeline") else loop
-            loop = loop.load(A, SH, copy).swizzle().load(B, SH, copy).swizzle().tile(bm // 2, bn // 2).to(Warp).split(16).unroll()
+            loop = (
+                loop.load(A, SH, copy)
+                .swizzle_storage()
+                .load(B, SH, copy)
+                .swizzle_storage()
+                .tile(bm // 2, bn // 2)
+                .to(Warp)
+                .split(16)
+                .unroll()
+            )
             loop = loop.load(A, RF, fragments).load(B, RF, fragments).then(mma)
             dtype, halves, columns = float16, ("A", "B"), 8 * self.random.randint(1, bn // 8 if square else 9)
             sizes = {"m": columns if square else self.size(bm, count), "n": columns, "k": 8 * self.random.randint(1, 9)}
@@ -247,7 +256,7 @@ class DrawnDefinition:
         def chain(start):
             blocks = start.tile(m=bm, n=bn).to(Block)
             if temporary and self.chance(0.3, "placed"):
-                blocks = blocks.place(temporary, SH)
+                blocks = blocks.set_memory(temporary, SH)
             return blocks.step("mm", loop).done()
 
         self.finish("m n k", sizes, chain, halves=halves, dtype=dtype)
@@ -283,7 +292,7 @@ class DrawnDefinition:
             return chunk.load(held, RF, lanes).done()
 
         count = step * self.random.randint(1, 4) - (self.random.randrange(step) if self.chance(0.5, "overhanging") else 0)
-        self.finish("m n", {"m": self.random.randint(1, 9), "n": count}, chain, symbolic=("m",), over="n")
+        self.finish("m n", {"m": self.random.randint(1, 9), "n": count}, chain, symbolic=("m",), loop="n")
 
 
 def draw(seed, form=None):

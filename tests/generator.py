@@ -162,7 +162,7 @@ class Drawn:
         if kind == "default":
             return None
         if kind == "coalesced":
-            return Move.coalesced(self.pick((1, 2, 4, 8))).done()
+            return Move.coalesced_copy(self.pick((1, 2, 4, 8))).done()
         if kind == "micro-kernel":
             return Move.done(MicroKernel("copy", COPY))
         piece = self.pick([(d, 1) for d in divisors(rows, 8)] + [(1, d) for d in divisors(columns, 8)])
@@ -189,7 +189,9 @@ class Drawn:
         if self.chance(0.4, "storage layout"):
             chain = chain.storage_layout(self.pick((RowMajor, ColMajor)))
         if self.chance(0.15, "swizzled storage"):
-            chain = chain.swizzle() if self.chance(0.5, "swizzle by rows") else chain.swizzle(Swizzle(2, self.pick((0, 2)), 3))
+            chain = (
+                chain.swizzle_storage() if self.chance(0.5, "swizzle by rows") else chain.swizzle_storage(Swizzle(2, self.pick((0, 2)), 3))
+            )
         if first and self.chance(0.5, "no_sync"):
             chain = chain.no_sync()
         return chain
@@ -232,14 +234,16 @@ class Drawn:
     def refined_blocks(self, chain):
         if self.chance(0.15, "bands"):
             rows = self.pick((1, 2, 3, 8))
-            chain = self.pick((chain.bands(rows), chain.bands(rows), chain.column_bands(rows), chain.hilbert()))
-        return chain.resident(self.pick((1, 2))) if self.chance(0.1, "resident") else chain
+            chain = self.pick(
+                (chain.rasterize(group_m=rows), chain.rasterize(group_m=rows), chain.rasterize(group_n=rows), chain.hilbert())
+            )
+        return chain.min_blocks_per_sm(self.pick((1, 2))) if self.chance(0.1, "resident") else chain
 
     def pipelined(self, chain):
         """The last split as a pipeline."""
         stages = self.pick((1, 2, 3, 3, 4, 5))
         self.depth = stages
-        return chain.pipeline(stages, spread=stages > 1 and self.chance(0.3, "spread"))
+        return chain.pipeline(stages, interleave=stages > 1 and self.chance(0.3, "spread"))
 
     # ------------------------------------------------------------------------------------------ tensor cores
 
@@ -261,7 +265,7 @@ class Drawn:
         chain = chain.epilog(RF, self.accumulator, warps(Init), self.tensor_store(warps)).split(self.bk)
         chain = self.pipelined(chain) if self.chance(0.7, "pipeline") else chain
         for position, name in enumerate("AB"):
-            chain = self.refined_load(chain.load(name, SH, self.pick((Move.coalesced(8).done(), None))), name, position == 0)
+            chain = self.refined_load(chain.load(name, SH, self.pick((Move.coalesced_copy(8).done(), None))), name, position == 0)
         chain = chain.tile(wm, wn).to(Warp)
         step = self.pick((16, 32))
         if step < self.bk or self.chance(0.5):
@@ -276,10 +280,10 @@ class Drawn:
         if not self.chance(0.4, "store through shared memory"):
             return warps(Move)
         staged = Move.load(SRC, SH, warps(Move))
-        staged = staged.converted() if self.chance(0.5, "converted") else staged
+        staged = staged.cast_on_copy() if self.chance(0.5, "converted") else staged
         staged = staged.pad(self.pick((4, 8))) if self.chance(0.5, "pad") else staged
         staged = staged.reuse_buffer() if self.chance(0.6, "reuse_buffer") else staged
-        return staged.coalesced(self.pick((2, 4, 8))).done()
+        return staged.coalesced_copy(self.pick((2, 4, 8))).done()
 
     def draw_load_of_warp(self, chain):
         """A load by each warp for itself: the buffer has a copy for each warp."""

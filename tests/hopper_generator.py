@@ -110,11 +110,11 @@ class DrawnHopper:
         if self.chance(0.15, "cluster"):
             chain = chain.cluster(*self.pick(((2, 1), (1, 2), (2, 2))))
         if self.chance(0.2, "bands"):
-            chain = self.pick((chain.bands(self.pick((2, 4))), chain.column_bands(2), chain.hilbert()))
+            chain = self.pick((chain.rasterize(group_m=self.pick((2, 4))), chain.rasterize(group_n=2), chain.hilbert()))
         if self.chance(0.3, "persistent"):
             chain = chain.persistent(self.pick((2, 8, 132)), self.chance(0.2, "dynamic"))
         if self.groups == 2 and self.bm == 2 * self.wm and self.chance(0.2, "turns"):
-            chain = chain.turns(2)
+            chain = chain.pingpong(2)
         return chain
 
     def pipelined(self, chain):
@@ -125,9 +125,9 @@ class DrawnHopper:
             return chain.unroll() if self.chance(0.3, "unroll") else chain
         chain = chain.pipeline(self.pick((1, 2, 2, 3, 3, 4, 6)))
         if self.chance(0.75, "specialize"):
-            chain = chain.specialize(self.pick((32, 128)))
+            chain = chain.warp_specialize(self.pick((32, 128)))
             if self.chance(0.3, "in_flight"):
-                chain = chain.in_flight(self.pick((0, 1, 2)))
+                chain = chain.mma_in_flight(self.pick((0, 1, 2)))
         return chain
 
     def copy(self):
@@ -135,7 +135,7 @@ class DrawnHopper:
         kind = self.pick(("engine", "engine", "engine", "coalesced", "threads"))
         self.features.add(f"copy by {kind}")
         width = 16 // self.a.bytes
-        return {"engine": Move.done(), "coalesced": Move.coalesced(width).done(), "threads": None}[kind]
+        return {"engine": Move.done(), "coalesced": Move.coalesced_copy(width).done(), "threads": None}[kind]
 
     def store(self):
         """How accumulators come to memory."""
@@ -147,7 +147,7 @@ class DrawnHopper:
             return Move.tile(self.wm, self.wn).to(Warpgroup).done()
         rows, columns = min(64, self.wm), self.pick([one for one in (16, 32, 64, self.wn) if self.wn % one == 0] or [self.wn])
         staged = Move.tile(self.wm, self.wn).to(Warpgroup).tile(rows, columns).unroll().load(SRC, SH, Move.done())
-        return (staged.converted() if self.result != self.accumulator else staged).done()
+        return (staged.cast_on_copy() if self.result != self.accumulator else staged).done()
 
     def draw_product(self):
         """A product, with a loop over k or without."""
@@ -172,7 +172,7 @@ class DrawnHopper:
         if self.chance(0.15, "split by the instruction"):
             chain = chain.split(32 // self.a.bytes).unroll()
         strategy = chain.done()(spec)
-        return strategy.epilogue(self.pick(EPILOGUES)) if not accumulate and self.chance(0.2, "epilogue") else strategy
+        return strategy.fuse_epilogue(self.pick(EPILOGUES)) if not accumulate and self.chance(0.2, "epilogue") else strategy
 
     def draw_several(self):
         """A definition with several products, or a product and another step, in each turn."""
@@ -186,7 +186,7 @@ class DrawnHopper:
         first = {key.partition("[")[0]: value for key, value in first.items()}
         last = {"act": f"acc[m,n] = {result}"} if result != "acc[m,n]" else {}
         definition = Fused(
-            name="several", dims="m n k", over="k", operands={**operands, "D": "m n"}, first=first, each=each, last={**last, "store": "D[m,n] = acc[m,n]"}
+            name="several", dims="m n k", loop="k", operands={**operands, "D": "m n"}, init=first, body=each, final={**last, "store": "D[m,n] = acc[m,n]"}
         )  # fmt: skip
         sizes = self.sizes()
         chain = self.pipelined(self.blocks(definition.tile(m=self.bm, n=self.bn)))
@@ -203,7 +203,7 @@ class DrawnHopper:
                 chain = chain.step(name, self.pick((MatMul.split(16).unroll().done(), MatMul.done())))
         if self.chance(0.6, "store through shared memory"):
             columns = self.pick([one for one in (32, 64, self.wn) if self.wn % one == 0])
-            chain = chain.step("store", Move.tile(min(64, self.wm), columns).unroll().load(SRC, SH, Move.done()).converted().done())
+            chain = chain.step("store", Move.tile(min(64, self.wm), columns).unroll().load(SRC, SH, Move.done()).cast_on_copy().done())
         orders = {name: self.order(name) for name in (*operands, "D")}
         return chain.done()(definition(**sizes, dtype=self.a, **orders))
 

@@ -59,7 +59,7 @@ def product_of_warpgroups(one, tiles=(128, 64), chunk=64, stages=1, columns=None
     part = (wide, 64) if one.swapped else (64, wide)
     chain = MatMul.tile(*tiles).to(Block).epilog(RF, one.result, Init.done(), Move.done()).split(chunk)
     chain = chain if stages == 1 else chain.pipeline(stages)
-    loads = [Move.coalesced(16 // dtype.bytes).done() for dtype in one.factors]
+    loads = [Move.coalesced_copy(16 // dtype.bytes).done() for dtype in one.factors]
     chain = chain.load(A, SH, loads[0]).load(B, SH, loads[1]).tile(*part).to(Warpgroup)
     a, b = orders or (RowMajor, ColMajor)
     sizes = sizes or (2 * tiles[0], 2 * tiles[1], 3 * chunk)

@@ -96,7 +96,7 @@ def arguments(method):
     function = getattr(method, "made_by", None) or inspect.unwrap(method)
     written = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0].args
     written.args = [one for one in written.args if one.arg != "self"]
-    text = re.sub(r"(?<=[\w\]])=", " = ", ast.unparse(written)).replace("where: str = ''", "where: str")  # needed but to refine a split
+    text = re.sub(r"(?<=[\w\]])=", " = ", ast.unparse(written))
     return re.split(r", (?![^\[]*\])", text) if text else [], inspect.getmodule(function)
 
 
@@ -190,11 +190,7 @@ def of_kind(stub, kind):
         stub.empty(named(kind, "Strategy"), f"For{kind}", "Strategy")
     for end in ENDS if own else ():
         bases = named(kind, "Strategy"), f"{end}Strategy"
-        if kind in SEVERAL and end == "Split":
-            stub.head(named(kind, "SplitStrategy"), *bases)
-            skips(stub, kind)
-        else:
-            stub.empty(named(kind, f"{end}Strategy"), *bases)
+        stub.empty(named(kind, f"{end}Strategy"), *bases)
 
 
 def named(kind, plain):
@@ -202,15 +198,6 @@ def named(kind, plain):
     if kind not in OWN_CHAINS:
         return plain
     return f"{kind}{plain.removesuffix('Strategy') or 'Strategy'}"
-
-
-def skips(stub, kind, method=None):
-    """`skip` behind `split`: a refinement, or with arguments the step of that name. Where the method is given, with its docstring."""
-    for given, result in (((), "Self"), (("*steps: str", "where: str"), named(kind, "Strategy"))):
-        stub.text += "    @overload\n"
-        stub.define("skip", given, result, " ...\n" if method is None else "\n")
-        if method is not None:
-            stub.docstring(method)
 
 
 def of_spec(stub, name, kind):
@@ -238,15 +225,12 @@ def text():
     }
     stub.needed |= {"ArrayLike": "numpy.typing", "NDArray": "numpy.typing"}
     stub.needed |= {"Architecture": "fireiron.values.machine", "CompiledKernel": "fireiron.gpu.kernel"}
-    stub.needed |= dict.fromkeys(("Any", "Final", "Self", "overload"), "typing") | {"Mapping": "collections.abc"}
+    stub.needed |= dict.fromkeys(("Any", "Final", "Self"), "typing") | {"Mapping": "collections.abc"}
     stub.empty("FoundSteps")
     for owner in (found.FoundOnAny, *found.REFINING.values()):
         stub.head(owner.__name__) if made_by(owner) else stub.empty(owner.__name__)
         for name, method in made_by(owner).items():
-            if getattr(method.made_by, "is_step", False):
-                skips(stub, "Any", method)
-            else:
-                stub.method(name, method, "Self")
+            stub.method(name, method, "Self")
     stub.text += "\nREFINING: Final[Mapping[str, type]]\n"
     for kind in kinds():
         of_kind(stub, kind)

@@ -41,15 +41,15 @@ def product(
     wm, wn = warpgroup
     store = Move.done()
     if tma:
-        store = Move.tile(wm, wn).to(Warpgroup).tile(min(64, wm), min(chunk, wn)).unroll().load(SRC, SH, Move.done()).converted().done()
+        store = Move.tile(wm, wn).to(Warpgroup).tile(min(64, wm), min(chunk, wn)).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
     chain = MatMul.tile(bm, bn).to(Block)
     chain = chain if cluster is None else chain.cluster(*cluster)
-    chain = chain.bands(*(bands if isinstance(bands, tuple) else (bands,))) if bands else chain
+    chain = chain.rasterize(*(bands if isinstance(bands, tuple) else (bands,))) if bands else chain
     chain = chain.persistent(blocks, dynamic) if blocks else chain
-    chain = chain.turns(turns) if turns > 1 else chain
-    chain = chain.epilog(RF, float32, Init.done(), store).split(bk).pipeline(stages).specialize(producer)
-    chain = chain if in_flight is None else chain.in_flight(in_flight)
-    chain = chain if staggered is None else chain.staggered(staggered)
+    chain = chain.pingpong(turns) if turns > 1 else chain
+    chain = chain.epilog(RF, float32, Init.done(), store).split(bk).pipeline(stages).warp_specialize(producer)
+    chain = chain if in_flight is None else chain.mma_in_flight(in_flight)
+    chain = chain if staggered is None else chain.stagger_blocks(staggered)
     return chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(wm, wn).to(Warpgroup).done()
 
 
@@ -60,20 +60,20 @@ ROWS_OF_128_BYTES = swizzle_of(128, 2)
 def by_warps(stages=2, *, target=(64, 64), tma=False, producer=32, bk=64):
     """A product whose consumers are warps with mma.sync, from tiles whose storage the load was asked for."""
     store = Move.tile(32, 32).to(Warp)
-    store = store.load(SRC, SH, Move.done()).converted().done() if tma else store.done()
+    store = store.load(SRC, SH, Move.done()).cast_on_copy().done() if tma else store.done()
     chain = MatMul.tile(*target).to(Block).epilog(RF, float32, Init.tile(32, 32).to(Warp).done(), store)
-    chain = chain.split(bk).pipeline(stages).specialize(producer)
+    chain = chain.split(bk).pipeline(stages).warp_specialize(producer)
     for operand in (A, B):
-        chain = chain.load(operand, SH, Move.done()).storage_layout(RowMajor).swizzle(ROWS_OF_128_BYTES)
+        chain = chain.load(operand, SH, Move.done()).storage_layout(RowMajor).swizzle_storage(ROWS_OF_128_BYTES)
     chain = chain.tile(32, 32).to(Warp).split(16).unroll().load(A, RF, Move.done()).load(B, RF, Move.done())
     return chain.tile(16, 16).unroll().mma_tile().done()
 
 
 def by_threads(stages=2):
     """A product whose consumers are threads that multiply element by element."""
-    chain = MatMul.tile(64, 64).to(Block).split(64).pipeline(stages).specialize()
+    chain = MatMul.tile(64, 64).to(Block).split(64).pipeline(stages).warp_specialize()
     for operand in (A, B):
-        chain = chain.load(operand, SH, Move.done()).storage_layout(RowMajor).swizzle(ROWS_OF_128_BYTES)
+        chain = chain.load(operand, SH, Move.done()).storage_layout(RowMajor).swizzle_storage(ROWS_OF_128_BYTES)
     return chain.tile(8, 4).to(Thread).tile(1, 1).split(1).done()
 
 

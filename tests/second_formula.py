@@ -118,9 +118,9 @@ def results(definition: Mapping[str, object], sizes: Mapping[str, int], arrays: 
     axes = dict(definition["operands"])  # type: ignore[call-overload]
     scans = str(definition.get("scan", "")).split()
     state = Formulas(str(definition["dims"]), sizes, arrays, axes)
-    for text in dict(definition.get("first") or {}).values():  # type: ignore[call-overload]
+    for text in dict(definition.get("init") or {}).values():  # type: ignore[call-overload]
         state.do(text)
-    every = list(dict(definition["each"]).values())  # type: ignore[call-overload]
+    every = list(dict(definition["body"]).values())  # type: ignore[call-overload]
     for place in _places(scans, sizes):
         inside = _at(state, place)
         for text in every:
@@ -128,7 +128,7 @@ def results(definition: Mapping[str, object], sizes: Mapping[str, int], arrays: 
         for name, value in inside.tensors.items():
             if name not in arrays:
                 state.tensors[name], state.axes[name] = value, inside.axes[name]
-    for text in dict(definition.get("last") or {}).values():  # type: ignore[call-overload]
+    for text in dict(definition.get("final") or {}).values():  # type: ignore[call-overload]
         state.do(text)
     return {name: state.tensors[name] for name in axes if name not in arrays}
 

@@ -39,7 +39,7 @@ class Definition:
         return arrays
 
     def _written(self) -> set[str]:
-        parts = [dict(self.made.get(part) or {}) for part in ("first", "each", "last")]
+        parts = [dict(self.made.get(part) or {}) for part in ("init", "body", "final")]
         return {text.partition("[")[0] for part in parts for text in part.values()}
 
     def expected(self, arrays: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
@@ -211,10 +211,10 @@ def _rows(r: random.Random) -> Definition:
         "name": r.choice(("rows", "k", "drawn")),
         "dims": "m n",
         "operands": operands,
-        "each": each,
-        "first": first,
-        "last": last,
-        "over": "n" if over else "",
+        "body": each,
+        "init": first,
+        "final": last,
+        "loop": "n" if over else "",
     }
     steps = _row_strategy(r, sizes, operands, each, over, reductions, [name for name in f.known if name not in operands], outputs)
     written = set(outputs)
@@ -252,7 +252,7 @@ def _row_copy(w: _Writer, n: int, in_warp: bool) -> str | None:
         f"Move.tile(1, {32 * v}).to(Warp).tile(1, {v}).to(Lane).done()" if not in_warp else f"Move.tile(1, {v}).to(Lane).done()",
         f"Move.tile(1, {32 * v * w.pick(1, 2, 4)}).to(Warp).tile(1, {v}).to(Lane).done()",
         f"Move.tile(1, {v}).to({'Lane' if in_warp else 'Thread'}).done()", f"Move.tile(1, 1).to({'Lane' if in_warp else 'Thread'}).done()",
-        f"Move.coalesced({v}).done()", "Move.done()", None,
+        f"Move.coalesced_copy({v}).done()", "Move.done()", None,
     )  # fmt: skip
 
 
@@ -289,7 +289,9 @@ def _row_strategy(r, sizes, operands, each, over, reductions, temporaries, outpu
         in_warp = True
     if over:
         how = [
-            one for one, p in ((f"pipeline({w.pick(1, 2, 3)})", 0.25), ("unroll()", 0.2), ("skip()", 0.1), ("sync()", 0.05)) if w.chance(p)
+            one
+            for one, p in ((f"pipeline({w.pick(1, 2, 3)})", 0.25), ("unroll()", 0.2), ("skip_masked_tiles()", 0.1), ("sync()", 0.05))
+            if w.chance(p)
         ]
         w.add(f"split(n={w.pick(32, 64, 16, 128, 7, 8)})", *how)
     loads(0.75, in_warp)
@@ -375,10 +377,10 @@ def _products(r: random.Random) -> Definition:
         "name": "product_and_more",
         "dims": "m n k",
         "operands": operands,
-        "each": each,
-        "first": first,
-        "last": last,
-        "over": "k" if over else "",
+        "body": each,
+        "init": first,
+        "final": last,
+        "loop": "k" if over else "",
     }
     w = _Writer(r, r.choice((0.0, 0.03)))
     bm, bn = (r.choice((16, 32, 48)) for _ in "mn") if tensor else (r.choice((4, 8, 16, 24)) for _ in "mn")
@@ -388,14 +390,14 @@ def _products(r: random.Random) -> Definition:
     w.add(f"tile(m={bm}, n={bn})", "to(Block)", w.pick(None, None, None, "bands(2)", "layout(ColMajor)", "persistent(2)"))
     if w.chance(0.1):
         w.add(f"place({w.pick('acc', 'acc', 's')!r}, {w.pick('SH', 'RF')})")
-    copy = w.pick("Move.coalesced(8).done()", "Move.coalesced(2).done()", "")
+    copy = w.pick("Move.coalesced_copy(8).done()", "Move.coalesced_copy(2).done()", "")
     wm, wn = bm // w.pick(1, bm // 16) if tensor else 1, bn // w.pick(1, bn // 16) if tensor else 1
     if over:
         how = [one for one, p in ((f"pipeline({w.pick(1, 2, 3)})", 0.4), ("unroll()", 0.2)) if w.chance(p)]
         w.add(f"split(k={bk})", *how)
         for name in ("A", "B", "B2"):
             if name in operands and w.chance(0.85):
-                w.add(f"load({name!r}, SH{', ' + copy if copy else ''})", w.pick(None, "swizzle()", "pad(8)"))
+                w.add(f"load({name!r}, SH{', ' + copy if copy else ''})", w.pick(None, "swizzle_storage()", "pad(8)"))
         if tensor and w.chance(0.7):
             w.add(f"tile(m={wm}, n={wn})", "to(Warp)")
             w.add("split(k=16)", "unroll()" if w.chance(0.5) else None)
@@ -409,9 +411,9 @@ def _products(r: random.Random) -> Definition:
             chain = f"MatMul.tile({w.pick(1, 2)}, {w.pick(1, 2)}).to(Thread).split(1).tile(1, 1).done()"
     elif tensor:
         load = ", " + copy if copy else ""
-        chain = f"MatMul.split({bk}){w.pick('', '.pipeline(2)', '.pipeline(3)')}.load(A, SH{load}){w.pick('', '.swizzle()')}.load(B, SH{load}){w.pick('', '.swizzle()', '.pad(8)')}.tile({wm}, {wn}).to(Warp).split(16).load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 16).unroll().mma_tile().done()"
+        chain = f"MatMul.split({bk}){w.pick('', '.pipeline(2)', '.pipeline(3)')}.load(A, SH{load}){w.pick('', '.swizzle_storage()')}.load(B, SH{load}){w.pick('', '.swizzle_storage()', '.pad(8)')}.tile({wm}, {wn}).to(Warp).split(16).load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 16).unroll().mma_tile().done()"
     else:
-        loads = w.pick("", ".load(A, SH)", ".load(A, SH).load(B, SH)", ".load(B, SH, Move.coalesced(4).done()).pad(1)")
+        loads = w.pick("", ".load(A, SH)", ".load(A, SH).load(B, SH)", ".load(B, SH, Move.coalesced_copy(4).done()).pad(1)")
         chain = f"MatMul.split({bk}){w.pick('', '.pipeline(2)') if loads else ''}{loads}.tile({w.pick(1, 2, 4)}, {w.pick(1, 2)}).to(Thread).split(1).tile(1, 1).done()"
     for name in product_names:
         w.add(f"step({name!r}, {chain})")
@@ -483,11 +485,11 @@ def _epilogue(r: random.Random) -> Definition:
 
     used = " ".join(each.values())
     operands = {name: dims for name, dims in operands.items() if re.search(rf"\b{name}\b", used)}
-    made = {"name": "gemm", "dims": "m n k", "operands": operands, "each": each}
+    made = {"name": "gemm", "dims": "m n k", "operands": operands, "body": each}
     dtype = re.search(r"dtype=(\w+), c_dtype=(\w+)", base.script.problem)
     a_type = dtype[1]
     spec = f"made(m={{m}}, n={{n}}, k={{k}}, dtype={a_type}, types={{{', '.join(f'{name!r}: float32' for name in operands if name not in 'AB')}}}{_stored(r, operands)})"
-    script = base.script.with_(problem=spec, sizes=sizes, before=(*base.script.before, f"made = MatMul.epilogue({text!r})"))
+    script = base.script.with_(problem=spec, sizes=sizes, before=(*base.script.before, f"made = MatMul.fuse_epilogue({text!r})"))
     return Definition(script, made)
 
 
@@ -499,14 +501,14 @@ def _groups(r: random.Random) -> Definition:
         keep = "acc[m,n] = where(m < end[g] and begin[g] <= m, p[m,n] + g, acc[m,n])"
     made = {
         "name": "of_groups", "dims": "m n k g", "scan": "g", "operands": {"A": "m k", "B": "g k n", "begin": "g", "end": "g", "D": "m n"},
-        "first": {"zero": "acc[m,n] = 0"}, "each": {"product": "p[m,n] = sum(k, A[m,k] * B[g,k,n])", "keep": keep}, "last": {"store": "D[m,n] = acc[m,n]"},
+        "init": {"zero": "acc[m,n] = 0"}, "body": {"product": "p[m,n] = sum(k, A[m,k] * B[g,k,n])", "keep": keep}, "final": {"store": "D[m,n] = acc[m,n]"},
     }  # fmt: skip
     w = _Writer(r, 0.0)
     bm, bn = r.choice((8, 16)), r.choice((8, 16))
     w.add(f"tile(m={bm}, n={bn})", "to(Block)", w.pick(None, "persistent(2)", "bands(2)"))
-    w.add("split(g=1)", w.pick("skip()", "skip()", None), "unroll()" if w.chance(0.2) else None)
+    w.add("split(g=1)", w.pick("skip_masked_tiles()", "skip_masked_tiles()", None), "unroll()" if w.chance(0.2) else None)
     if bm == bn == 16 and w.chance(0.5):
-        chain = "MatMul.split(16).pipeline(2).load(A, SH, Move.coalesced(8).done()).load(B, SH, Move.coalesced(8).done()).tile(16, 16).to(Warp).load(A, RF, Move.done()).load(B, RF, Move.done()).mma_tile().done()"
+        chain = "MatMul.split(16).pipeline(2).load(A, SH, Move.coalesced_copy(8).done()).load(B, SH, Move.coalesced_copy(8).done()).tile(16, 16).to(Warp).load(A, RF, Move.done()).load(B, RF, Move.done()).mma_tile().done()"
     else:
         chain = f"MatMul.split({w.pick(1, 2, 4)}){w.pick('', '.load(A, SH)', '.load(A, SH).load(B, SH)')}.tile({w.pick(1, 2)}, {w.pick(1, 2)}).to(Thread).split(1).tile(1, 1).done()"
     w.add(f"step('product', {chain})")
@@ -534,8 +536,8 @@ def _online(r: random.Random) -> Definition:
     each["total"] = "total[m] = total[m] + sums[m]" if "shrink" in each else "total[m] = total[m] * exp(top[m] - new[m]) + sums[m]"
     each["keep"] = "top[m] = new[m]"
     made = {
-        "name": "log_sum_exp", "dims": "m n", "over": "n", "operands": {"X": "m n", "y": "m"}, "first": {"top0": f"top[m] = {low}", "sum0": "total[m] = 0"},
-        "each": each, "last": {"y": "y[m] = log(total[m] + 1) + max(top[m], -100)"},
+        "name": "log_sum_exp", "dims": "m n", "loop": "n", "operands": {"X": "m n", "y": "m"}, "init": {"top0": f"top[m] = {low}", "sum0": "total[m] = 0"},
+        "body": each, "final": {"y": "y[m] = log(total[m] + 1) + max(top[m], -100)"},
     }  # fmt: skip
     w = _Writer(r, 0.0)
     rows = w.pick(1, 2, 4)
@@ -545,12 +547,12 @@ def _online(r: random.Random) -> Definition:
     in_warp = w.chance(0.6)
     if in_warp:
         w.add("tile(m=1)", "to(Warp)")
-    w.add(f"split(n={w.pick(32, 64, 128, 16)})", w.pick(None, "skip()", "pipeline(2)", "unroll()"))
+    w.add(f"split(n={w.pick(32, 64, 128, 16)})", w.pick(None, "skip_masked_tiles()", "pipeline(2)", "unroll()"))
     w.add(f"load('X', RF, {_row_copy(w, sizes['n'], in_warp) or 'Move.done()'})")
     if "alpha" in each and w.chance(0.4):
-        w.add("skip('alpha', 'shrink', where='new == top')")
+        w.add("skip_steps('alpha', 'shrink', where='new == top')")
     elif w.chance(0.2):
-        w.add("skip('keep', where='new == top')")
+        w.add("skip_steps('keep', where='new == top')")
     w.add("done()")
     return Definition(
         Script("made", "made(m={m}, n={n}, dtype=float32)", sizes, tuple(w.steps), w.pick("sm_80", "sm_90"), (text_of(made),)),

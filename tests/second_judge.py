@@ -380,7 +380,7 @@ def _swapped_values(draw: Draw) -> dict[str, int]:
     return {name: exchanged[size] for name, size in (one.split("=") for one in draw.symbols)}
 
 
-NEEDED = ("reuse_buffer", "within", "to_col_major", "to_row_major", "storage_layout", "pad(", "align", "swizzle(", "stages(")
+NEEDED = ("reuse_buffer", "within", "to_col_major", "to_row_major", "storage_layout", "pad(", "align", "swizzle_storage(", "stages(")
 
 
 def _needed(script: Script, error: errors.FireironError) -> bool:
@@ -406,7 +406,7 @@ def _needed(script: Script, error: errors.FireironError) -> bool:
     said = str(error)
     # Vectors of `coalesced` are as wide as the storage allows, so that it decides which elements are a thread's; and by storage an
     # instruction is chosen that takes a tile as a whole, where threads would copy element by element.
-    deals = ("coalesced(" in script.text and "this path deals elements to threads otherwise" in said) or (
+    deals = ("coalesced_copy(" in script.text and "this path deals elements to threads otherwise" in said) or (
         error.headline.startswith("LDMATRIX") and "takes all elements of" in said
     )
     told = [word for word in NEEDED if re.search(rf"\b{word.rstrip('(')}\b", str(error.hint))]

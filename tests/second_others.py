@@ -56,7 +56,7 @@ class Other:
         return {
             "dims": dims,
             "operands": dict(self.axes),
-            "each": {"step": self.formula.replace("+=", "=", 1) if self.joins else self.formula},
+            "body": {"step": self.formula.replace("+=", "=", 1) if self.joins else self.formula},
         }
 
     def expected(self, arrays: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
@@ -146,12 +146,12 @@ def _tiles(w: _Writer, dims: tuple[str, ...], tile: list[int]) -> None:
         copy = w.pick(
             None,
             "Move.done()",
-            "Move.coalesced(4).done()",
+            "Move.coalesced_copy(4).done()",
             f"Move.tile({', '.join(str(w.divisor(one)) for one in tile)}).to({'Thread' if level == 'Block' else 'Lane'}).done()",
         )
         memory = w.pick("SH", "SH", "RF")
         how = (
-            w.pick(None, None, "pad(1)", "swizzle()", "to_col_major()", "swizzle(Swizzle(2, 0, 3))", "converted()")
+            w.pick(None, None, "pad(1)", "swizzle_storage()", "to_col_major()", "swizzle_storage(Swizzle(2, 0, 3))", "converted()")
             if memory == "SH"
             else None
         )
@@ -220,7 +220,7 @@ def _reduction(r: random.Random) -> Other:
             w.add(f"load(SRC, RF{w.pick('', ', Move.done()', f', Move.tile({ones}).to(Lane).done()')})")
     else:
         if steps == "load":
-            w.add(f"load(SRC, {w.pick('SH', 'RF')}{w.pick('', ', Move.done()', ', Move.coalesced(2).done()')})")
+            w.add(f"load(SRC, {w.pick('SH', 'RF')}{w.pick('', ', Move.done()', ', Move.coalesced_copy(2).done()')})")
         w.add(f"tile({', '.join('1' for _ in tile)})", "to(Thread)")
         if w.chance(0.5):
             w.add(f"split({w.pick(1, 1, 2)})", w.pick(None, "unroll()"))

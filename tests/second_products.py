@@ -197,14 +197,14 @@ class _Writer:
         if level in ("Thread", "Lane"):
             return f"Move.tile({self.divisor(rows)}, {self.divisor(columns)}){self.pick('', '.unroll()')}.done()"
         if one < 0.6:
-            return f"Move.coalesced({self.pick(1, 2, 4, 8, 3)}).done()"
+            return f"Move.coalesced_copy({self.pick(1, 2, 4, 8, 3)}).done()"
         a, b = self.divisor(rows), self.divisor(columns)
         if level == "Block" and one < 0.7:
             return f"Move.tile({a}, {b}).to(Warp){self.pick('', '.layout(ColMajor)')}.tile({self.divisor(a)}, {self.divisor(b)}).to(Lane){self.pick('', '.layout(ColMajor)', '.tile(1, 1)')}.done()"
         if one < 0.76:
             return f"Move.tile({a}, {b}).to({self.pick('Thread', 'QuadPair', 'Warp')}).tile({self.divisor(a)}, {self.divisor(b)}).unroll().done()"
         if one < 0.8:
-            return f"Move.load(SRC, {self.pick('SH', 'RF')}, {self.pick('Move.done()', 'Move.coalesced(2).done()', f'Move.tile({a}, {b}).to(Thread).done()')}).tile(1, 1).to(Thread).done()"
+            return f"Move.load(SRC, {self.pick('SH', 'RF')}, {self.pick('Move.done()', 'Move.coalesced_copy(2).done()', f'Move.tile({a}, {b}).to(Thread).done()')}).tile(1, 1).to(Thread).done()"
         if one < 0.85:
             return f"Move.tile({a}, {b}).tile({self.divisor(a)}, {self.divisor(b)}).to({'Lane' if level == 'Warp' else 'Thread'}).done()"
         thread = "Lane" if level == "Warp" and self.chance(0.8) else "Thread"
@@ -213,8 +213,8 @@ class _Writer:
     def how_stored(self, rows: int, columns: int) -> list[str]:
         """Refinements of a copy's buffer."""
         every = [
-            f"pad({self.pick(0, 1, 2, 4, 8, 3)})", "to_col_major()", "to_row_major()", "swizzle()",
-            f"swizzle(Swizzle({self.pick(1, 2, 3)}, {self.pick(0, 1, 2, 3)}, {self.pick(2, 3, 4, 6)}))", f"align({self.pick(16, 64, 128, 256)})",
+            f"pad({self.pick(0, 1, 2, 4, 8, 3)})", "to_col_major()", "to_row_major()", "swizzle_storage()",
+            f"swizzle_storage(Swizzle({self.pick(1, 2, 3)}, {self.pick(0, 1, 2, 3)}, {self.pick(2, 3, 4, 6)}))", f"align({self.pick(16, 64, 128, 256)})",
             "no_sync()", "reuse_buffer()", f"storage_layout(Layout(({rows}, {columns}), ({columns + self.pick(0, 1)}, 1)))", f"stages({self.pick(1, 2, 3)})",
         ]  # fmt: skip
         weights = [6, 4, 4, 4, 4, 2, 1, 1, 2, 0.3]
@@ -233,7 +233,7 @@ class _Writer:
         every = [
             f"bands({self.pick(1, 2, 3)})", "hilbert()", "layout(ColMajor)", f"swizzle(lambda uid: {self.pick('uid ^ 1', 'uid', '(uid + 1) % 4', 'uid // 2 * 2 + 1 - uid % 2')})",
             f"persistent({self.pick(1, 2, 3, 5)})", f"resident({self.pick(1, 2)})", f"last_first({self.pick(repr('m'), repr('n'))})", "chained()",
-            f"within({self.pick(1024, 8192, 40000)})", "unroll()", "unchecked('said so')", f"turns({self.pick(1, 2)})", f"cluster({self.pick(1, 2)})",
+            f"within({self.pick(1024, 8192, 40000)})", "unroll()", "unchecked('said so')", f"pingpong({self.pick(1, 2)})", f"cluster({self.pick(1, 2)})",
         ]  # fmt: skip
         weights = [5, 3, 5, 1, 5, 3, 3, 1, 1, 1, 0.5, 0.3, 0.3]
         return list(dict.fromkeys(self.r.choices(every, weights, k=self.pick(0, 0, 0, 0, 1, 1, 2))))
@@ -297,11 +297,14 @@ class _Writer:
             a, b = self.divisor(s.m), self.divisor(s.n)
             to = "Lane" if s.level == "Warp" else "Thread"
             copy = self.pick(f".tile({a}, {b}).to({to}).done()", f".tile({a}, {b}).to({to}).tile(1, 1).done()", ".done()")
-            words += [f"Init{copy}", f"Move{self.pick(copy, copy, '.coalesced(2).done()', '.done()', '.tile(1, 1).to(Thread).done()')}"]
+            words += [
+                f"Init{copy}",
+                f"Move{self.pick(copy, copy, '.coalesced_copy(2).done()', '.done()', '.tile(1, 1).to(Thread).done()')}",
+            ]
         elif one < 0.26:
             words += [
                 "Init.done()",
-                f"Move.load(SRC, SH, Move.done()){self.pick('', '.converted()', '.pad(1)', '.reuse_buffer()')}.coalesced({self.pick(1, 2, 4)}).done()",
+                f"Move.load(SRC, SH, Move.done()){self.pick('', '.cast_on_copy()', '.pad(1)', '.reuse_buffer()')}.coalesced_copy({self.pick(1, 2, 4)}).done()",
             ]
         self.add(f"epilog({', '.join(words)})", "ahead()" if self.chance(0.04) else None)
         s.memory["C"] = memory
@@ -603,8 +606,8 @@ def _tensor(r: random.Random) -> Product:
     for operand in r.sample("AB", 2):
         if w.chance(0.85):
             rows, columns = (s.m, s.k) if operand == "A" else (s.k, s.n)
-            move = f"Move.coalesced({w.pick(8, 8, 4, 16, 2)}).done()" if w.chance(0.6) else w.move(s.level, rows, columns)
-            refinements = w.how_stored(rows, columns) if w.chance(0.5) else w.r.choice((["swizzle()"], []))
+            move = f"Move.coalesced_copy({w.pick(8, 8, 4, 16, 2)}).done()" if w.chance(0.6) else w.move(s.level, rows, columns)
+            refinements = w.how_stored(rows, columns) if w.chance(0.5) else w.r.choice((["swizzle_storage()"], []))
             w.add(f"load({operand}, SH{', ' + move if move else ''})", *refinements)
     if not dealt:
         if w.chance(0.1) and wm * wn > 256:
@@ -646,7 +649,7 @@ def _matrix_epilog(w: _Writer, s: _State, wm: int, wn: int, accumulator: str) ->
     if one < 0.15:
         words += [f"Init{to}", f"Move{to}"]
     elif one < 0.3:
-        staged = f"Move.load(SRC, SH, {w.pick('Move.done()', 'Move' + to)}){w.pick('', '.converted()')}{w.pick('', '.pad(8)', '.swizzle()')}{w.pick('', '.reuse_buffer()')}.coalesced({w.pick(8, 4)}).done()"
+        staged = f"Move.load(SRC, SH, {w.pick('Move.done()', 'Move' + to)}){w.pick('', '.cast_on_copy()')}{w.pick('', '.pad(8)', '.swizzle_storage()')}{w.pick('', '.reuse_buffer()')}.coalesced_copy({w.pick(8, 4)}).done()"
         words += ["Init.done()", staged]
     w.add(f"epilog({', '.join(words)})")
     s.memory["C"] = "RF"
@@ -724,8 +727,8 @@ def _wmma(r: random.Random) -> Product:
     for operand in "AB":
         if w.chance(0.6):
             w.add(
-                f"load({operand}, SH{w.pick('', ', Move.coalesced(8).done()')})",
-                *w.r.choice(((), ("pad(8)",), ("to_col_major()",), ("pad(3)",), ("swizzle()",))),
+                f"load({operand}, SH{w.pick('', ', Move.coalesced_copy(8).done()')})",
+                *w.r.choice(((), ("pad(8)",), ("to_col_major()",), ("pad(3)",), ("swizzle_storage()",))),
             )
     w.tile(s, fm, fn, "Warp")
     if bk != fk:
@@ -772,27 +775,27 @@ def _hopper(r: random.Random) -> Product:
         f"persistent({w.pick(1, 2, 3)}{', dynamic=True' if special and w.chance(0.2) else ''})" if w.chance(0.4) else None,
     ]
     blocks.append(f"cluster({w.pick('2', '1, 2', '2, 2')})" if special and w.chance(0.25) else None)
-    blocks.append("turns(2)" if special and w.chance(0.15) else None)
+    blocks.append("pingpong(2)" if special and w.chance(0.15) else None)
     w.tile(s, bm, bn, "Block", *(one for one in blocks if one))
     words = ["RF", *(["float32"] if c_dtype != "int32" else [])]
     if w.chance(0.3):
         words += [
             "Init.done()",
-            f"Move.tile(64, {n}).to(Warpgroup){f'.tile(64, {w.pick(8, 16, n)}).unroll()' if w.chance(0.5) else ''}.load(SRC, SH, Move.done()).converted().done()",
+            f"Move.tile(64, {n}).to(Warpgroup){f'.tile(64, {w.pick(8, 16, n)}).unroll()' if w.chance(0.5) else ''}.load(SRC, SH, Move.done()).cast_on_copy().done()",
         ]
     w.add(f"epilog({', '.join(words)})")
     ring = [f"pipeline({w.pick(1, 2, 3, 4)})"] if special or w.chance(0.4) else []
     if special:
         ring.append(f"specialize({w.pick('', '', '128', '32')})")
         if w.chance(0.25):
-            ring.append(f"in_flight({w.pick(0, 1, 2)})")
+            ring.append(f"mma_in_flight({w.pick(0, 1, 2)})")
     if w.chance(0.08):
         ring.append(f"staggered({w.pick(1, 2)})")
     w.split(s, bk, *ring)
     for operand in r.sample("AB", 2):
         rows, columns = (s.m, s.k) if operand == "A" else (s.k, s.n)
         move = "Move.done()" if w.chance(0.8) else w.move(s.level, rows, columns)
-        refinements = w.r.choice(((), (), (), (), ("swizzle()",), ("to_col_major()",), ("stages(2)",), ("pad(8)",)))
+        refinements = w.r.choice(((), (), (), (), ("swizzle_storage()",), ("to_col_major()",), ("stages(2)",), ("pad(8)",)))
         w.add(f"load({operand}, SH{', ' + move if move else ''})", *refinements)
     w.tile(s, 64 if w.chance(0.9) else bm, n, "Warpgroup")
     if w.chance(0.2):

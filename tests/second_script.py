@@ -83,11 +83,11 @@ class Script:
 
 
 HOW = (
-    "unroll", "sync", "no_sync", "pad", "swizzle", "align", "bands", "hilbert", "layout", "pipeline", "spread", "resident", "persistent",
-    "cluster", "staggered", "in_flight", "stages", "specialize", "share", "reuse_buffer", "to_col_major", "to_row_major", "storage_layout",
-    "turns", "ahead", "last_first", "within", "chained", "skip", "delay",
+    "unroll", "sync", "no_sync", "pad", "swizzle", "swizzle_storage", "align", "rasterize", "hilbert", "layout", "pipeline", "min_blocks_per_sm", "persistent",
+    "cluster", "stagger_blocks", "mma_in_flight", "stages", "warp_specialize", "share_stages", "reuse_buffer", "to_col_major", "to_row_major", "storage_layout",
+    "pingpong", "order_mma", "prefetch_epilogue", "longest_first", "max_shared_bytes", "programmatic_launch", "skip_masked_tiles", "defer",
 )  # fmt: skip
-"""Refinements that say how, never what; `to` and `converted` choose other specs below them."""
+"""Refinements that say how, never what; `to` and `cast_on_copy` choose other specs below them."""
 
 
 def _says_what(refinement: str) -> bool:
@@ -97,8 +97,6 @@ def _says_what(refinement: str) -> bool:
 def _plain(text: str) -> str:
     """A text without the refinements that say how, wherever they stand in it."""
     while found := re.search(rf"\.(?:{'|'.join(HOW)})\(", text):
-        if found[0] == ".skip(" and "where" in text[found.end() : _closing(text, found.end())]:
-            return text
         text = text[: found.start()] + text[_closing(text, found.end()) + 1 :]
     return text
 

@@ -36,7 +36,7 @@ def tasks(seed: int) -> Program:
         each = {"one": f"y[m,n] = {first}"}
     used = [name for name in ("x", "r") if any(f"{name}[" in text for text in each.values())]
     operands = {**dict.fromkeys(used, "m n"), "y": "m n"}
-    made = {"name": "work", "dims": "m n", "operands": operands, "each": each}
+    made = {"name": "work", "dims": "m n", "operands": operands, "body": each}
     names = ["y", *used]
     chosen = [r.choice(("float32", "float32", "float16", "int32")) for _ in used]
     types = ", ".join([f"{name!r}: {kind}" for name, kind in zip(used, chosen, strict=True)] + ["'y': float32"])

@@ -44,7 +44,7 @@ def arrays_of(spec, sizes=None):
 
 def kernel_of(strategy, sizes, text=SCALED, **options):
     """The kernel of a product with an epilogue, its arrays, and what is right."""
-    kernel = strategy(halves(*sizes)).epilogue(text, **options).program(TARGET).ir
+    kernel = strategy(halves(*sizes)).fuse_epilogue(text, **options).program(TARGET).ir
     arrays = arrays_of(kernel.spec)
     return kernel, arrays, kernel.spec.reference(*arrays.values())
 
@@ -87,7 +87,7 @@ def test_each_stage_of_a_vector_begins_at_a_multiple_of_128_bytes(name, elements
 
 def test_sizes_known_at_run_time():
     M, N, K = sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)
-    program = product(blocks=3)(halves(M, N, K)).epilogue(SCALED).program(TARGET)
+    program = product(blocks=3)(halves(M, N, K)).fuse_epilogue(SCALED).program(TARGET)
     sizes = {"M": 200, "N": 72, "K": 72}
     arrays = arrays_of(program.spec, sizes)
     assert errors(program.ir) == [] and len(fetched(program.ir).buffers) == 2
@@ -106,9 +106,9 @@ def test_other_vectors(options, copied):
 def test_copies_of_all_threads(name):
     """Without a producer all threads copy, where a strategy asks for it; asynchronously where the target can."""
     target = "sm_70" if name == "hmma_volta" else "sm_80"
-    base = bind(find(name), {"M": 72, "N": 136, "K": 40}).epilogue(SCALED)
+    base = bind(find(name), {"M": 72, "N": 136, "K": 40}).fuse_epilogue(SCALED)
     assert "bias_sh" not in base.cuda(target), "only where it is asked for"
-    program = base.at(Epilog).refine(Ahead()).program(target)
+    program = base.at(Epilog).refine(PrefetchEpilogue()).program(target)
     copies = [one for one, _ in ir.execs(program.ir.body) if one.accesses[-1].buffer == "bias_sh" and one.spec.moves]
     assert copies and all((one.mechanism is CP_ASYNC_GROUPS) == (target == "sm_80") for one in copies)
     assert errors(program.ir) == []
@@ -119,30 +119,30 @@ def test_copies_of_all_threads(name):
 
 def test_asked_for_and_turned_off():
     bound = product(blocks=2)(halves(256, 128, 64))
-    finished = bound.epilogue(SCALED)
-    assert ".ahead()" in repr(finished) and ".ahead()" not in repr(bound)
-    off = finished.at(Epilog).refine(Ahead(fetched=False))
+    finished = bound.fuse_epilogue(SCALED)
+    assert ".prefetch_epilogue()" in repr(finished) and ".prefetch_epilogue()" not in repr(bound)
+    off = finished.at(Epilog).refine(PrefetchEpilogue(enable=False))
     assert eval(repr(off)) == off == Strategy.from_json(off.to_json())
     assert "r_sh" not in off.cuda(TARGET)
-    assert off == bound.at(Epilog).refine(Ahead(fetched=False)).epilogue(SCALED)
-    with pytest.raises(ArgumentError, match="ahead: True or False"):
-        Ahead(fetched=1)
+    assert off == bound.at(Epilog).refine(PrefetchEpilogue(enable=False)).fuse_epilogue(SCALED)
+    with pytest.raises(ArgumentError, match="prefetch_epilogue: True or False"):
+        PrefetchEpilogue(enable=1)
 
 
-STORED = Move.tile(64, 64).to(Warpgroup).tile(64, 64).unroll().load(SRC, SH, Move.done()).converted().done()
+STORED = Move.tile(64, 64).to(Warpgroup).tile(64, 64).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
 
 
 def of_whole_rows(blocks):
     """A product whose A is loaded once for a tile, in front of the loop, and read by wgmma."""
     chain = MatMul.tile(128, 64).to(Block).persistent(blocks).epilog(RF, float32, Init.done(), STORED).load(A, SH, Move.done())
-    return chain.split(64).pipeline(2).specialize().load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+    return chain.split(64).pipeline(2).warp_specialize().load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
 
 
 def with_residual(blocks):
     """An epilogue whose residual's tile is fetched ahead of the product, and read by lanes."""
-    chain = MatMul.epilogue("relu(acc + R[m,n])").tile(m=128, n=64).to(Block).persistent(blocks)
-    chain = chain.load("R", SH, Move.done()).storage_layout(RowMajor).swizzle(ROWS_OF_128_BYTES)
-    chain = chain.epilog(RF, float32, Init.done(), STORED).split(64).pipeline(2).specialize()
+    chain = MatMul.fuse_epilogue("relu(acc + R[m,n])").tile(m=128, n=64).to(Block).persistent(blocks)
+    chain = chain.load("R", SH, Move.done()).storage_layout(RowMajor).swizzle_storage(ROWS_OF_128_BYTES)
+    chain = chain.epilog(RF, float32, Init.done(), STORED).split(64).pipeline(2).warp_specialize()
     return chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
 
 
@@ -152,7 +152,7 @@ def matrices(name):
         spec = halves(384, 64, 128)
         kernel = of_whole_rows(1)(spec).program(TARGET).ir
     else:
-        spec = MatMul.epilogue("relu(acc + R[m,n])")(m=384, n=64, k=64, dtype=float16, types={"C": float16, "R": float16})
+        spec = MatMul.fuse_epilogue("relu(acc + R[m,n])")(m=384, n=64, k=64, dtype=float16, types={"C": float16, "R": float16})
         kernel = with_residual(1)(spec).program(TARGET).ir
     arrays = arrays_of(kernel.spec)
     return kernel, arrays, kernel.spec.reference(*arrays.values())
@@ -232,7 +232,14 @@ def test_faults_are_found_by_both():
 
 def test_faults_of_copies_by_all_threads():
     """A barrier or a wait left out, between a copy and its readers or the next owner of its bytes."""
-    kernel = bind(find("hmma_ampere"), {"M": 128, "N": 256, "K": 64}).epilogue(SCALED).at(Epilog).refine(Ahead()).program("sm_80").ir
+    kernel = (
+        bind(find("hmma_ampere"), {"M": 128, "N": 256, "K": 64})
+        .fuse_epilogue(SCALED)
+        .at(Epilog)
+        .refine(PrefetchEpilogue())
+        .program("sm_80")
+        .ir
+    )
     assert errors(kernel) == []
     barriers = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Barrier)]
     last = max(number for number, one in enumerate(barriers) if "bias_sh free again" in one.reason)
@@ -273,7 +280,7 @@ def test_the_account():
 )
 def test_where_clampings_go(epilogue, moved):
     kernel, arrays, expected = kernel_of(product(blocks=1), (256, 64, 128), epilogue)
-    printed = product(blocks=1)(halves(256, 64, 128)).epilogue(epilogue).cuda(TARGET)
+    printed = product(blocks=1)(halves(256, 64, 128)).fuse_epilogue(epilogue).cuda(TARGET)
     assert ("_relu_half" in printed) == moved and ("fmaxf" in printed) != moved
     wanted = dict(zip(kernel.spec.outputs, expected if isinstance(expected, tuple) else (expected,)))
     made = simulate(kernel, arrays, {}).outputs
@@ -282,7 +289,7 @@ def test_where_clampings_go(epilogue, moved):
 
 def test_clampings_that_stay():
     """Where someone else reads the registers, where they do not begin anew in a turn, and where some hold what nobody clamped."""
-    kernel = product(blocks=1)(halves(256, 64, 128)).epilogue("relu(acc + bias[n])").program(TARGET).stages["guard"]
+    kernel = product(blocks=1)(halves(256, 64, 128)).fuse_epilogue("relu(acc + bias[n])").program(TARGET).stages["guard"]
     reader = next(one for one, _ in ir.execs(kernel.body) if one.instruction.clamping(one.spec))
     (name,) = {one.buffer for one in reader.accesses if kernel.buffer(one.buffer).memory.private}
     assert clamp(kernel) != kernel
@@ -299,14 +306,14 @@ def test_clampings_that_stay():
 
 
 def test_results_of_32_bits_are_clamped_where_they_are():
-    printed = product()(halves(128, 64, 64, c_dtype=float32)).epilogue("relu(acc)").cuda(TARGET)
+    printed = product()(halves(128, 64, 64, c_dtype=float32)).fuse_epilogue("relu(acc)").cuda(TARGET)
     assert "fmaxf" in printed and "_relu" not in printed
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_the_printed_text(tmp_path):
     """Executed on the CPU: vectors of overhanging tiles by TMA, turn by turn, and clampings behind the rounding, of no numbers too."""
-    program = product((64, 64, 64), (64, 64), blocks=1)(halves(72, 120, 72)).epilogue(SCALED).program(TARGET)
+    program = product((64, 64, 64), (64, 64), blocks=1)(halves(72, 120, 72)).fuse_epilogue(SCALED).program(TARGET)
     host = HostProgram([Printed.of(program)], tmp_path)
     arrays = arrays_of(program.spec)
     arrays["bias"][3] = np.nan
@@ -319,7 +326,7 @@ def test_registers():
     """No spills, and two registers more than the plain kernel's at most: loaded behind the product the bias takes thirteen."""
     values = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 256, "stages": 3, "bands": 4}
     base = bind(find("hopper"), dict.fromkeys("MNK", 4096), values=values)
-    plain, finished = base.compile(TARGET), base.epilogue("relu(acc + bias[n])").compile(TARGET)
+    plain, finished = base.compile(TARGET), base.fuse_epilogue("relu(acc + bias[n])").compile(TARGET)
     if plain.compiler is None:
         pytest.skip("no NVRTC for the target")
     assert finished.resources.spill_stores == 0 and "C75" not in (finished.compiled.log or "")

@@ -425,7 +425,9 @@ def test_findings_stop_a_program(monkeypatch):
 def test_a_swizzle_that_moves_nothing_leaves_vectors_whole(monkeypatch):
     """The bits that it takes are 0 in a column of 8 elements, and the number of turns is known only at run time."""
     N, K = sym("N", multiple_of=8), sym("K", multiple_of=8)
-    strategy = MatMul.tile(8, 16).to(Block).split(1).pipeline(3).load(A, SH, Move.tile(8, 1).to(Thread).done()).swizzle(Swizzle(2, 0, 3))
+    strategy = (
+        MatMul.tile(8, 16).to(Block).split(1).pipeline(3).load(A, SH, Move.tile(8, 1).to(Thread).done()).swizzle_storage(Swizzle(2, 0, 3))
+    )
     bound = strategy.tile(1, 4).to(Thread).tile(1, 1).done()(MatMul(10, N, K, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel))
     kernel = bound.program("sm_75").lowered
     assert any(one.width == 4 for use in Scene(kernel).uses for one in use.pieces if use.access.buffer == "a_sh")
@@ -439,7 +441,7 @@ def test_a_swizzle_that_moves_nothing_leaves_vectors_whole(monkeypatch):
 def test_a_swizzle_that_rows_do_not_reach_leaves_vectors_whole():
     """The bit that it takes is that of a third row, and there are two; each row is one thread's, by its number."""
     chain = MatMul.tile(1, 2).to(Block).split(2).pipeline(2).load(B, SH, Move.tile(1, 2).to(Thread).done()).storage_layout(RowMajor)
-    leaf = chain.swizzle(Swizzle(1, 0, 2)).split(1).tile(1).to(Warp).tile(1).to(Lane).tile(1, 1).done()
+    leaf = chain.swizzle_storage(Swizzle(1, 0, 2)).split(1).tile(1).to(Warp).tile(1).to(Lane).tile(1, 1).done()
     kernel = leaf(MatMul(1, 2, sym("K"))(GL, GL, GL)(Kernel)).program("sm_80").lowered
     assert any(one.width == 2 for use in Scene(kernel).uses for one in use.pieces if use.access.buffer == "b_sh")
     assert not messages(kernel)

@@ -227,7 +227,7 @@ def test_what_another_type_or_shape_advises():
     assert (found.got, found.legal) == ((8, 20), "(20, 8)")
 
 
-SQUARES = Fused(name="squares", dims="m n", operands={"x": "m n", "y": "m n"}, each={"y": "y[m,n] = x[m,n] * x[m,n]"})
+SQUARES = Fused(name="squares", dims="m n", operands={"x": "m n", "y": "m n"}, body={"y": "y[m,n] = x[m,n] * x[m,n]"})
 
 
 def squares(**more):

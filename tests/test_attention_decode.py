@@ -93,13 +93,13 @@ def test_turns_are_those_of_the_part():
     text = parts_of(4, 512, 64, 128, heads=2).cuda("sm_80")
     assert "const int n_hidden = block_p * 128;" in text and "for (int n = 0; n < block_p * 2 - n_hidden / 64 + 2; ++n)" in text
     doubled = Fused(
-        name="doubled", dims="m n", over="n", operands={"X": "m n", "y": "m"},
-        first={"none": "s[m] = 0"},
-        each={"mask": "t[m,n] = where(2 * n <= m, X[m,n], 0)", "sum": "s[m] += sum(n, t[m,n])"},
-        last={"y": "y[m] = s[m]"},
+        name="doubled", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+        init={"none": "s[m] = 0"},
+        body={"mask": "t[m,n] = where(2 * n <= m, X[m,n], 0)", "sum": "s[m] += sum(n, t[m,n])"},
+        final={"y": "y[m] = s[m]"},
     )  # fmt: skip
     with pytest.raises(DecompositionError, match="no step hides elements") as caught:
-        doubled.tile(m=4).to(Block).split(n=32).skip().tile(m=1).to(Thread).done()(doubled(m=8, n=64, dtype=float32)).cuda()
+        doubled.tile(m=4).to(Block).split(n=32).skip_masked_tiles().tile(m=1).to(Thread).done()(doubled(m=8, n=64, dtype=float32)).cuda()
     assert "has n 2 times" in caught.value.got
 
 

@@ -251,7 +251,7 @@ POSITIONS = [
     ("storage_layout(x)", lambda x: loaded.storage_layout(x), only("RowMajor", "ColMajor(ld)", "Layout"), True),
     ("pad(x)", lambda x: loaded.pad(x), only("0", "tunable", "derived"), True),
     ("align(x)", lambda x: loaded.align(x), only(), True),
-    ("swizzle(x) of a load", lambda x: loaded.swizzle(x), only("Swizzle", "None"), True),
+    ("swizzle_storage(x) of a load", lambda x: loaded.swizzle_storage(x), only("Swizzle", "None"), True),
     # ---------------------------------------------------------------- strategies
     ("bind(x)", lambda x: block(x), only("spec"), True),
     ("program(x)", lambda x: done(mm).program(x).ir, only("None", "architecture"), None),
@@ -296,7 +296,7 @@ POSITIONS = [
     ("Epilog(RF, (), (), x)", lambda x: Epilog(RF, (), (), x), only("None", *DTYPES), True),
     ("Done(x)", lambda x: Done(x), only("None", "FFMA"), True),
     ("To(x)", lambda x: To(x), only("Block", "Lane", "Kernel"), True),
-    ("DealOrder(x)", lambda x: DealOrder(x), only("RowMajor"), True),
+    ("TileOrder(x)", lambda x: TileOrder(x), only("RowMajor"), True),
     ("Permute(x)", lambda x: Permute(x), only(), True),
     ("Pad(x)", lambda x: finish(loaded.refine(Pad(x))), only("0", "tunable", "derived"), None),
     ("Align(x)", lambda x: Align(x), only(), True),
@@ -372,7 +372,7 @@ BELOW = {
 REFINEMENTS = {
     "to": To(Thread),
     "unroll": Unroll(),
-    "layout": DealOrder(ColMajor),
+    "layout": TileOrder(ColMajor),
     "permute": Permute(Var("uid", 0, 2**31 - 1) ^ 1),
     "no_sync": NoSync(),
     "storage_layout": StorageLayout(RowMajor),
@@ -601,7 +601,7 @@ def of_chains():
     yield "no such operand", lambda: loaded.at(Load, B)
     yield "no second step", lambda: loaded.at(Load, A, 1)
     yield "blocks behind warps", lambda: chained((Block, Warp, Block))
-    yield "bands before the last blocks", lambda: MatMul.tile(16, 16).to(Block).bands(2).tile(8, 8).to(Block)(mm).result
+    yield "bands before the last blocks", lambda: MatMul.tile(16, 16).to(Block).rasterize(group_m=2).tile(8, 8).to(Block)(mm).result
     yield "two blocks in a copy", lambda: finish(block.split(8).load(A, SH, Move.tile(4, 4).to(Block).tile(1, 1).done()))
     yield "layout without to", lambda: finish(block.tile(16, 16).layout(ColMajor))
     yield "swizzle without to", lambda: finish(block.tile(16, 16).swizzle(lambda uid: uid ^ 1))

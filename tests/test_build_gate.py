@@ -47,7 +47,7 @@ def attended(d=64, keys=64, **form):
 
 def test_queries_in_registers_are_refused_where_some_compilers_overwrite_them():
     with pytest.raises(
-        DecompositionError, match=r"q_rf stays in registers through the loop over n, and p, .*NVRTC before 13\.5.*\.delay\("
+        DecompositionError, match=r"q_rf stays in registers through the loop over n, and p, .*NVRTC before 13\.5.*\.defer\("
     ):
         attended(delayed=False, held=True).ir  # noqa: B018
     for program in (attended(delayed=False, held=True, keys=32), attended(held=True), attended(delayed=False)):

@@ -15,7 +15,7 @@ random = np.random.default_rng(0)
 a, b = random.standard_normal((24, 32)).astype("float16"), random.standard_normal((32, 40)).astype("float16")
 counted = Fused(
     name="counted", dims="m n", operands={"X": "m n", "keep": "m n", "Y": "m n", "count": "m", "top": "m", "least": "m"},
-    each={
+    body={
         "count": "count[m] = sum(n, keep[m,n])", "top": "top[m] = max(n, keep[m,n])", "least": "least[m] = min(n, keep[m,n])",
         "y": "Y[m,n] = where(keep[m,n] == 1, X[m,n], -1)",
     },

@@ -199,10 +199,10 @@ def test_refusals_that_a_refinement_mends_are_none_without_it():
     for text, error, needed in (
         (".load(B, SH).pad(3)", whole, True),
         (".load(B, SH).unroll()", whole, False),
-        (".load(SRC, RF, Move.coalesced(4).done()).pad(1)", deals, True),
+        (".load(SRC, RF, Move.coalesced_copy(4).done()).pad(1)", deals, True),
         (".load(SRC, RF, Move.tile(1, 1).to(Thread).done()).pad(1)", deals, False),
         (".load(B, SH).to_col_major()", rows, True),
-        (".load(B, SH).swizzle()", rows, False),
+        (".load(B, SH).swizzle_storage()", rows, False),
     ):
         assert second_judge._needed(SimpleNamespace(text=text), error) == needed
 

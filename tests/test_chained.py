@@ -26,10 +26,12 @@ from fireiron.language.store import dumps, loads
 
 WAIT, LAUNCH = making.chain(Link.WAIT), making.chain(Link.LAUNCH)
 
-threads = MatMul.tile(16, 16).to(Block).chained().split(8).load(A, SH).load(B, SH).tile(2, 2).to(Thread).tile(1, 1).split(1).done()
-copies = library("hmma_ampere").strategy.at(Tile).refine(Chained())
-ring = product((64, 64, 64), blocks=3).at(Tile).refine(Chained())
-warps = by_warps(tma=True).at(Tile).refine(Chained())
+threads = (
+    MatMul.tile(16, 16).to(Block).programmatic_launch().split(8).load(A, SH).load(B, SH).tile(2, 2).to(Thread).tile(1, 1).split(1).done()
+)
+copies = library("hmma_ampere").strategy.at(Tile).refine(ProgrammaticLaunch())
+ring = product((64, 64, 64), blocks=3).at(Tile).refine(ProgrammaticLaunch())
+warps = by_warps(tma=True).at(Tile).refine(ProgrammaticLaunch())
 
 CASES = {
     "threads": (threads, MatMul(40, 48, 24)(GL, GL, GL)(Kernel)),
@@ -71,7 +73,8 @@ def without(case):
     """The same strategy for a launch of its own."""
     strategy, spec = case
     steps = tuple(
-        attrs.evolve(step, refinements=tuple(one for one in step.refinements if not isinstance(one, Chained))) for step in strategy.steps
+        attrs.evolve(step, refinements=tuple(one for one in step.refinements if not isinstance(one, ProgrammaticLaunch)))
+        for step in strategy.steps
     )
     return Strategy(steps)(spec)
 
@@ -105,23 +108,25 @@ def test_the_printed_text_on_a_cpu(tmp_path):
 
 
 def test_only_from_sm_90_on():
-    with pytest.raises(DecompositionError, match=r"(?s)chained: sm_80 launches no kernel before.*sm_90 or newer.*test_chained\.py"):
+    with pytest.raises(
+        DecompositionError, match=r"(?s)programmatic_launch: sm_80 launches no kernel before.*sm_90 or newer.*test_chained\.py"
+    ):
         _ = threads(CASES["threads"][1]).program("sm_80").ir
     assert "griddepcontrol" in threads(CASES["threads"][1]).cuda("sm_90")
 
 
 def test_only_on_tiles_of_blocks():
     chain = MatMul.tile(16, 16).to(Block)
-    with pytest.raises(DecompositionError, match="chained are about blocks"):
-        _ = chain.tile(2, 2).to(Thread).chained().tile(1, 1).split(1).done()(CASES["threads"][1]).program(TARGET).ir
+    with pytest.raises(DecompositionError, match="programmatic_launch are about blocks"):
+        _ = chain.tile(2, 2).to(Thread).programmatic_launch().tile(1, 1).split(1).done()(CASES["threads"][1]).program(TARGET).ir
     with pytest.raises(DecompositionError, match=r"add \.to\(level\)"):
-        _ = chain.tile(2, 2).chained().tile(1, 1).to(Thread).split(1).done()(CASES["threads"][1]).program(TARGET).ir
+        _ = chain.tile(2, 2).programmatic_launch().tile(1, 1).to(Thread).split(1).done()(CASES["threads"][1]).program(TARGET).ir
 
 
 def test_not_where_an_output_is_set_to_zero_first():
     module = library("split_k_blocks")
-    strategy = module.strategy.at(Tile).refine(Chained())
-    with pytest.raises(DecompositionError, match="chained: C is set to zero before the launch"):
+    strategy = module.strategy.at(Tile).refine(ProgrammaticLaunch())
+    with pytest.raises(DecompositionError, match="programmatic_launch: C is set to zero before the launch"):
         _ = strategy(module.spec(64, 64, 512)).program(TARGET).ir
 
 
@@ -218,9 +223,9 @@ def test_without_care_the_compiler_would():
 
 
 def test_notation():
-    assert str(Chained()) == "chained()" and repr(Chained()) == "Chained()"
+    assert str(ProgrammaticLaunch()) == "programmatic_launch()" and repr(ProgrammaticLaunch()) == "ProgrammaticLaunch()"
     assert eval(repr(threads)) == threads
-    assert ".chained()" in program_of("threads").cuda
+    assert ".programmatic_launch()" in program_of("threads").cuda
     assert loads(dumps(ring)) == ring
 
 

@@ -19,7 +19,7 @@ pytestmark = [
 LENGTH = 60
 
 small = MatMul.tile(32, 32).to(Block).epilog(RF, float32, Init.tile(16, 16).to(Warp).done(), Move.tile(16, 16).to(Warp).done())
-small = small.split(32).load(A, SH, Move.coalesced(4).done()).load(B, SH, Move.coalesced(4).done())
+small = small.split(32).load(A, SH, Move.coalesced_copy(4).done()).load(B, SH, Move.coalesced_copy(4).done())
 small = small.tile(16, 16).to(Warp).split(16).unroll().load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 8).unroll().done()
 
 STRATEGIES = {
@@ -35,7 +35,7 @@ READY = ("TMA, persistent", "TMA")
 
 
 def chained(name, ready=()):
-    return STRATEGIES[name].at(Tile).refine(Chained(ready))
+    return STRATEGIES[name].at(Tile).refine(ProgrammaticLaunch(ready))
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

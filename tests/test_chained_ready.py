@@ -25,7 +25,7 @@ WAIT = making.chain(Link.WAIT)
 
 
 def chained(ready, strategy):
-    return strategy.at(Tile).refine(Chained(ready))
+    return strategy.at(Tile).refine(ProgrammaticLaunch(ready))
 
 
 small = product((64, 64, 64), (64, 64), 3)
@@ -93,7 +93,7 @@ def test_lengths_known_at_run_time(of_any_length, length):
 
 
 def with_own_stages(ready, of_a, of_b):
-    chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(64).pipeline(2).specialize()
+    chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(64).pipeline(2).warp_specialize()
     chain = chain.load(A, SH, Move.done()).stages(of_a).load(B, SH, Move.done()).stages(of_b)
     return chained(ready, chain.tile(64, 64).to(Warpgroup).done())
 
@@ -116,14 +116,14 @@ BIASED = {
 
 
 def ahead(strategy, ready):
-    return chained(ready, strategy).at(Epilog).refine(Ahead())
+    return chained(ready, strategy).at(Epilog).refine(PrefetchEpilogue())
 
 
 @pytest.mark.parametrize("name", BIASED)
 def test_vectors_fetched_ahead(name):
     """What is fetched in front of the loop waits, too, if it is not ready."""
     strategy, ready, text, late = BIASED[name]
-    spec = ahead(strategy, ready)(halves(128, 64, 320)).epilogue(text)
+    spec = ahead(strategy, ready)(halves(128, 64, 320)).fuse_epilogue(text)
     kernel = spec.program(TARGET).ir
     producer = roles_of(kernel)[1].body
     behind = [one for one in producer[producer.index(WAIT) :] if is_load(one)]
@@ -255,10 +255,10 @@ def test_the_promise_stands_in_the_text():
 
 def test_notation():
     one = CASES["B, more turns than stages"][0]
-    assert eval(repr(one)) == one and loads(dumps(one)) == one and Chained([B]) == Chained("B")
-    assert str(Chained("B")) == "chained(ready=B)" and MatMul.tile(8, 8).to(Block).chained("B").done().steps[0].refinements[-1] == Chained(
+    assert eval(repr(one)) == one and loads(dumps(one)) == one and ProgrammaticLaunch([B]) == ProgrammaticLaunch("B")
+    assert str(ProgrammaticLaunch("B")) == "programmatic_launch(no_wait=B)" and MatMul.tile(8, 8).to(Block).programmatic_launch(
         "B"
-    )
+    ).done().steps[0].refinements[-1] == ProgrammaticLaunch("B")
     program = program_of("B, more turns than stages")
     assert parse_kernel(graphene_text(program)).cuda == program.cuda
     assert [point.kind for point in synchronization(program.ir).points].count("chain wait") == 2
@@ -270,7 +270,7 @@ REFUSED = {
     "all of them": (("A", "B"), small, halves(64, 64, 128), "the producer loads all of it"),
     "several tiles": ("B", product((64, 64, 64), (64, 64), 2, blocks=2), halves(256, 64, 128), "a block has several tiles"),
     "no producer": ("B", MatMul.tile(16, 16).to(Block).split(8).load(A, SH).load(B, SH).tile(2, 2).to(Thread).tile(1, 1).split(1).done(),
-                    halves(64, 64, 64), r"all threads load by themselves.*pipeline\(stages\)\.specialize\(\)"),
+                    halves(64, 64, 64), r"all threads load by themselves.*pipeline\(stages\)\.warp_specialize\(\)"),
 }  # fmt: skip
 
 
@@ -288,11 +288,11 @@ def test_by_threads_of_a_ring():
 
 
 def test_names_are_checked():
-    with pytest.raises(DecompositionError, match="`ready` names operands, each once"):
-        Chained(("A", "A"))
+    with pytest.raises(DecompositionError, match="`no_wait` names operands, each once"):
+        ProgrammaticLaunch(("A", "A"))
     for wrong in ((1,), "", 1):
         with pytest.raises(ArgumentError, match="not an operand"):
-            Chained(wrong)
+            ProgrammaticLaunch(wrong)
 
 
 def test_not_what_a_copy_in_front_writes():

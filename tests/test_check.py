@@ -148,7 +148,7 @@ WARP_LOADS = (
     .split(1)
     .done()
 )
-IN_SHARED = MatMul.tile(32, 32).to(Block).epilog(SH).split(6).load(A, SH).pad(1).load(B, SH).swizzle(Swizzle(2, 0, 3))
+IN_SHARED = MatMul.tile(32, 32).to(Block).epilog(SH).split(6).load(A, SH).pad(1).load(B, SH).swizzle_storage(Swizzle(2, 0, 3))
 IN_SHARED = IN_SHARED.tile(2, 4).to(Thread).split(4).tile(1, 1).split(1).done()
 MICRO = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).load(B, SH).tile(16, 16).to(Warp).done("/* text */;\n")
 
@@ -386,7 +386,7 @@ def test_a_digit_of_several_digits_tells_none_of_them():
 CURVES = {
     "a curve in each outer tile": lambda outer: outer.tile(16, 16).to(Block).hilbert(),
     "of three columns": lambda outer: outer.tile(16, 8).to(Block).hilbert(),
-    "bands of which the last is lower": lambda outer: outer.tile(16, 8).to(Block).column_bands(3),
+    "bands of which the last is lower": lambda outer: outer.tile(16, 8).to(Block).rasterize(group_n=3),
 }
 
 
@@ -409,13 +409,17 @@ def test_blocks_on_a_curve_under_tiles_of_unknown_number(curve, dealt, sizes):
 
 
 BANDS = {
-    "as many rows as there are": (lambda: MatMul.tile(1, 2).to(Block).bands(2).tile(1).to(Thread).tile(1, 1).split(1).done(), 2, 8),
+    "as many rows as there are": (
+        lambda: MatMul.tile(1, 2).to(Block).rasterize(group_m=2).tile(1).to(Thread).tile(1, 1).split(1).done(),
+        2,
+        8,
+    ),
     "threads beyond the tile": (
-        lambda: MatMul.tile(6, 9).to(Block).column_bands(1).epilog(RF).tile(2).to(QuadPair).tile(2, 1).to(Thread).tile(1, 1).done(),
+        lambda: MatMul.tile(6, 9).to(Block).rasterize(group_n=1).epilog(RF).tile(2).to(QuadPair).tile(2, 1).to(Thread).tile(1, 1).done(),
         7,
         1,
     ),
-    "tiles of a divisor": (lambda: MatMul.tile(3, 4).to(Block).bands(4).tile(1).to(Thread).split(1).tile(1, 1).done(), 12, 12),
+    "tiles of a divisor": (lambda: MatMul.tile(3, 4).to(Block).rasterize(group_m=4).tile(1).to(Thread).split(1).tile(1, 1).done(), 12, 12),
 }
 
 
@@ -620,7 +624,7 @@ def transposed(**options):
     copy = Move.tile(1, 1).to(Thread).layout(ColMajor).done()
     load = Move.tile(32, 32).to(Block).load(SRC, SH, copy)
     load = load.pad(options["pad"]) if "pad" in options else load
-    load = load.swizzle(options["swizzle"]) if "swizzle" in options else load
+    load = load.swizzle_storage(options["swizzle"]) if "swizzle" in options else load
     return load.tile(1, 1).to(Thread).done()(Move(32, 32)(GL, GL)(Kernel)).program().lowered
 
 

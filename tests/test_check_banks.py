@@ -102,7 +102,7 @@ def test_columns_of_rows_of_32_words():
         "wavefronts": 32, "ideal": 1, "degree": 32, "average": 32.0, "vector_bytes": 4, "requests": 1,
     }  # fmt: skip
     assert "text" not in one.details
-    assert "32-way bank conflict, 32 wavefronts where 1 would do; pad(1) or swizzle(Swizzle(" in one.message
+    assert "32-way bank conflict, 32 wavefronts where 1 would do; pad(1) or swizzle_storage(Swizzle(" in one.message
     (free,) = of(at(T, 0), threads=32, buffers=(rows(pad=1),))
     assert free.severity == "note" and "no bank conflict, 1 wavefront for 4 bytes a lane" in free.message
     swizzled = attrs.evolve(rows().tensor, swizzle=Swizzle(*one.details["swizzle"]))
@@ -355,7 +355,7 @@ def test_the_first_swizzle_that_frees_all(shape, width, swizzle):
     """As few bits as are enough, found in the buffer: the highest bit is that of the last row."""
     (one,) = of(at(T % shape[0], 0, width), threads=32, buffers=(rows(shape=shape),))
     assert one.details["swizzle"] == swizzle
-    assert f" or swizzle(Swizzle({', '.join(map(str, swizzle))})) on s makes all its accesses free of conflicts" in one.message
+    assert f" or swizzle_storage(Swizzle({', '.join(map(str, swizzle))})) on s makes all its accesses free of conflicts" in one.message
 
 
 def test_what_has_a_place_already_is_not_moved_again():

@@ -14,7 +14,7 @@ from fireiron import ir
 from fireiron.check import Scene
 from fireiron.check import blocks as subject
 from fireiron.check.blocks import between_blocks, local_coordinates
-from fireiron.values.expr import TRUE, Var, all_of, as_expr, floordiv, hilbert, less, minimum, mod, positive
+from fireiron.values.expr import TRUE, Var, all_of, as_expr, assume_positive, floordiv, hilbert, less, minimum, mod
 from fireiron.values.tensor import Mode, Tensor
 
 THREADS = 32
@@ -208,7 +208,7 @@ def tiles(line, column, lines, columns, grid, *, rows=8, wide=4, symbols=(), ste
 def in_bands(lines, columns, rows, block=ANY, height=None):
     """The tile of a block: down so many rows, then one column on, in bands; the last band is as high as what is left."""
     band, inside = floordiv(block, columns * rows), mod(block, columns * rows)
-    left = positive(minimum(as_expr(rows), lines - band * rows)) if height is None else as_expr(height)
+    left = assume_positive(minimum(as_expr(rows), lines - band * rows)) if height is None else as_expr(height)
     return band * rows + mod(inside, left), floordiv(inside, left)
 
 
@@ -270,9 +270,9 @@ def test_blocks_on_a_curve(lines, columns):
         (ANY % TALL, 0, TALL + 1, False),
         (ANY, 0, TALL, True),
         (TALL - 1 - ANY, 0, TALL, True),
-        (positive(TALL - ANY) - 1, 0, TALL, True),
-        (positive(TALL - ANY // 2) - 1, ANY % 2, TALL * 2, True),
-        (positive(TALL - ANY // 2) - 1, 0, TALL * 2, False),
+        (assume_positive(TALL - ANY) - 1, 0, TALL, True),
+        (assume_positive(TALL - ANY // 2) - 1, ANY % 2, TALL * 2, True),
+        (assume_positive(TALL - ANY // 2) - 1, 0, TALL * 2, False),
         (ANY % 4 + ANY // 4 * 4, 0, TALL * 4, True),
         (ANY % 4 + ANY // 4 * 3, 0, TALL * 4, False),
         (ANY // 4, ANY % 4, TALL * 4, True),
@@ -1080,7 +1080,7 @@ def test_place_values_of_dimensions(low, high, weights):
         (BLOCK % 4, BLOCK % 4),
         (3 - BLOCK % 4, BLOCK % 4),
         (N - BLOCK, BLOCK),
-        (positive(N - BLOCK // 2) - 1, BLOCK // 2),
+        (assume_positive(N - BLOCK // 2) - 1, BLOCK // 2),
         (BLOCK * 2, BLOCK * 2),
         (N - BLOCK * 2, N - BLOCK * 2),
         (BLOCK + BLOCK // 3, BLOCK + BLOCK // 3),

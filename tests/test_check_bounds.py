@@ -12,9 +12,9 @@ from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_bounds
 from fireiron.check import bounds as subject
-from fireiron.values.expr import FALSE, TRUE, ZERO, Var, all_of, as_expr, bit_xor, equal, floordiv, less, minimum, positive
+from fireiron.values.expr import FALSE, TRUE, ZERO, Var, all_of, as_expr, assume_positive, bit_xor, equal, floordiv, less, minimum
 from fireiron.values.layout import Layout, Swizzle
-from fireiron.values.machine import INDEX
+from fireiron.values.machine import COORD
 from fireiron.values.tensor import Mode, Storage, Tensor
 
 BLOCK = Var("block", 0, 3)
@@ -291,11 +291,11 @@ def test_what_is_never_performed_is_nowhere():
 @pytest.mark.parametrize(
     ("place", "alarms"),
     [
-        (positive(N - BLOCKS * 32) - 1, 0),
-        (positive(N - BLOCKS * 32), 1),
-        (positive(N - BLOCKS * 32 + 1) - 1, 1),
-        (positive(N - BLOCKS * 32 - 1 + 1) - 1, 0),
-        (positive(N - 1 - BLOCKS * 32 + 1) - 2 + 1, 0),
+        (assume_positive(N - BLOCKS * 32) - 1, 0),
+        (assume_positive(N - BLOCKS * 32), 1),
+        (assume_positive(N - BLOCKS * 32 + 1) - 1, 1),
+        (assume_positive(N - BLOCKS * 32 - 1 + 1) - 1, 0),
+        (assume_positive(N - 1 - BLOCKS * 32 + 1) - 2 + 1, 0),
     ],
 )
 def test_what_counts_down_from_a_size_is_largest_where_nothing_is_taken_away(place, alarms):
@@ -399,23 +399,23 @@ def test_what_a_size_counts_down_from_keeps_its_range_with_as_many_blocks():
     """The number of blocks says how often: one more, and the last of them is below zero."""
     high = 1 << 20
     for value, grid, more in (
-        (positive(N - WIDE) - 1, N, 1),
-        (positive(N - WIDE // 4) - 1, N * 4, 4),
-        (positive(N + M - WIDE) - 1, N + M, 1),
+        (assume_positive(N - WIDE) - 1, N, 1),
+        (assume_positive(N - WIDE // 4) - 1, N * 4, 4),
+        (assume_positive(N + M - WIDE) - 1, N + M, 1),
     ):
         assert trusted(row(0, high + (1 << 10)), value, grid=grid, symbols=(N, M))
         assert not trusted(row(0, high + (1 << 10)), value, grid=grid + more, symbols=(N, M))
-    assert trusted(row(0, high), positive(N - WIDE % N) - 1, grid=99)
-    assert not trusted(row(0, high), positive(N - WIDE % N - 1) - 1, grid=99)
-    assert not trusted(row(0, high), positive(N - bit_xor(WIDE, as_expr(1))) - 1, grid=N), "its last block may be N"
-    assert trusted(row(0, high), positive(N - M) - 1), "whoever launches it checks sizes"
+    assert trusted(row(0, high), assume_positive(N - WIDE % N) - 1, grid=99)
+    assert not trusted(row(0, high), assume_positive(N - WIDE % N - 1) - 1, grid=99)
+    assert not trusted(row(0, high), assume_positive(N - bit_xor(WIDE, as_expr(1))) - 1, grid=N), "its last block may be N"
+    assert trusted(row(0, high), assume_positive(N - M) - 1), "whoever launches it checks sizes"
 
 
 @pytest.mark.parametrize(("more", "alarms"), [(0, 0), (1, 1)])
 def test_a_coordinate_that_counts_down_is_checked_like_a_name(more, alarms):
-    one = reads(positive(N - WIDE) - 1, active=less(T, 1))
+    one = reads(assume_positive(N - WIDE) - 1, active=less(T, 1))
     assert len(said(one, grid=N + more, symbols=(N,), buffers=(of_length("s", N),))) == alarms
-    named = making.let(row(0, 1 << 20), positive(N - WIDE) - 1)
+    named = making.let(row(0, 1 << 20), assume_positive(N - WIDE) - 1)
     one = reads(named.var, active=all_of((less(T, 1), less(named.var, N))))
     assert len(said(named, one, grid=N + more, symbols=(N,), buffers=(of_length("s", N),))) == alarms
 
@@ -574,7 +574,7 @@ def test_digits_that_a_number_of_blocks_does_not_bound():
         (i, as_expr(4), minimum(as_expr(4), N)),
         (i, N, minimum(N, M)),
         (i, M, minimum(N, M)),
-        (i, N, positive(N)),
+        (i, N, assume_positive(N)),
     ],
     ids=str,
 )
@@ -720,8 +720,8 @@ def test_a_statement_that_is_never_performed_needs_no_proof():
 
 
 def test_elements_of_what_is_counted_are_nowhere():
-    assert said(reads(T + 99), buffers=(attrs.evolve(array("s", 32, memory=INDEX)),)) == []
-    assert said(reads(T + 99), symbols=(N,), buffers=(array("s", N, memory=INDEX),)) == []
+    assert said(reads(T + 99), buffers=(attrs.evolve(array("s", 32, memory=COORD)),)) == []
+    assert said(reads(T + 99), symbols=(N,), buffers=(array("s", N, memory=COORD),)) == []
 
 
 def test_pieces_that_are_never_touched():
@@ -931,12 +931,12 @@ def test_the_least_size_is_tried(low, step, first):
 def test_what_is_added_while_something_counts_down():
     """Only what is taken away is nothing at most."""
     for length, alarms in ((M + 3, 0), (M + 2, 1)):
-        body = loop(4, reads(positive(M + i - N) - 1, active=less(T, 1)))
+        body = loop(4, reads(assume_positive(M + i - N) - 1, active=less(T, 1)))
         assert len(said(body, symbols=(N, M), buffers=(of_length("s", length),))) == alarms, length
 
 
 def test_a_name_of_what_counts_down_is_below_the_size():
-    named = making.let(row(0, 1 << 20), positive(N - WIDE) - 1)
+    named = making.let(row(0, 1 << 20), assume_positive(N - WIDE) - 1)
     for more, alarms in ((0, 0), (1, 1)):
         one = reads(named.var + more, active=less(T, 1))
         assert len(said(named, one, grid=N, symbols=(N,), buffers=(of_length("s", N),))) == alarms, more
@@ -1003,11 +1003,11 @@ DIGIT = Var("block", 0, (1 << 31) - 1)
         (minimum(DIGIT, M), N, M),
         (minimum(DIGIT, as_expr(5)), N, None),
         (T // 4, N, None),
-        (positive(N - DIGIT), N, N),
-        (positive(N - DIGIT) + 3, N, N + 3),
-        (positive(N - DIGIT * 2 + M), N, N + M),
-        (positive(N - DIGIT) * 2, N, None),
-        (positive(N - DIGIT) + M, N, None),
+        (assume_positive(N - DIGIT), N, N),
+        (assume_positive(N - DIGIT) + 3, N, N + 3),
+        (assume_positive(N - DIGIT * 2 + M), N, N + M),
+        (assume_positive(N - DIGIT) * 2, N, None),
+        (assume_positive(N - DIGIT) + M, N, None),
     ],
     ids=str,
 )

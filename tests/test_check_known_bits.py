@@ -6,7 +6,7 @@ import operator
 import pytest
 
 from fireiron.check.known_bits import UNKNOWN, WORD, Bits, KnownBits, power_of_two
-from fireiron.values.expr import Var, all_of, any_of, as_expr, bit_and, bit_or, bit_xor, equal, less, minimum, positive
+from fireiron.values.expr import Var, all_of, any_of, as_expr, assume_positive, bit_and, bit_or, bit_xor, equal, less, minimum
 
 T, J = Var("thread", 0, 31), Var("i", 0, 15)
 N = Var("N", 0, 1 << 20, 12)
@@ -93,7 +93,7 @@ def test_places_and_powers():
         (bit_and(T * 4, J * 2 + 64), Bits(WORD - 92)),
         (bit_or(T * 4, J * 2 + 64), Bits(WORD - 126, 64)),
         (bit_xor(T * 4 + 1, J * 4 + 3), Bits(WORD - 126, 2)),
-        (positive(N), Bits(WORD - ((1 << 20) - 1) | 3)),
+        (assume_positive(N), Bits(WORD - ((1 << 20) - 1) | 3)),
         (N, Bits(WORD - ((1 << 20) - 1) | 3)),
         (N4 % 6, Bits(WORD - 7 | 1)),
         (N % 16, Bits(WORD - 12)),

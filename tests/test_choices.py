@@ -80,9 +80,9 @@ def test_parts_of_k_of_a_block_go_to_groups_of_warps_too():
 
 
 def test_copies_of_several_threads_are_coalesced():
-    assert offered(Coalesced(4), COPY) == [Coalesced(width) for width in (1, 2, 4, 8)]
-    assert offered(Coalesced(4), Move(24, 18)(GL, SH)(Thread)) == offered(Coalesced(4), Move(24, 18)(GL, GL)(Kernel)) == []
-    assert offered(Coalesced(4), Move(24, sym("N"))(GL, SH)(Block)) == offered(Coalesced(4), WARP) == []
+    assert offered(CoalescedCopy(4), COPY) == [CoalescedCopy(width) for width in (1, 2, 4, 8)]
+    assert offered(CoalescedCopy(4), Move(24, 18)(GL, SH)(Thread)) == offered(CoalescedCopy(4), Move(24, 18)(GL, GL)(Kernel)) == []
+    assert offered(CoalescedCopy(4), Move(24, sym("N"))(GL, SH)(Block)) == offered(CoalescedCopy(4), WARP) == []
 
 
 def test_the_end_is_offered_where_an_instruction_performs_the_spec():
@@ -108,18 +108,18 @@ def test_layouts_of_repacked_operands():
 
 def test_reductions_are_offered_in_parts():
     """Maxima and sums, which stay in registers; products and what is computed element by element are not."""
-    found = [(one.name, one.parts) for one in offered(Partial("sums", 4), ROWS)]
+    found = [(one.step, one.parts) for one in offered(Rfactor("sums", 4), ROWS)]
     assert found == list(itertools.product(("top", "sums"), (2, 4, 8, 16, 32)))
-    assert offered(Partial("sums", 4), KERNEL) == []
+    assert offered(Rfactor("sums", 4), KERNEL) == []
 
 
 def test_temporaries_are_placed_in_either_memory_and_padded():
     found = {}
-    for one in offered(Place("s", SH), ROWS):
+    for one in offered(SetMemory("s", SH), ROWS):
         found.setdefault(one.tensor, []).append((one.memory, one.pad))
     assert {"mx", "l", "acc", "s", "p"} <= found.keys() and not found.keys() & set("QKVO")
     assert all(places == [(SH, 0), (SH, 1), (SH, 4), (RF, 0)] for places in found.values())
-    assert offered(Place("s", SH), KERNEL) == offered(Place("s", SH), ATTENTION) == []
+    assert offered(SetMemory("s", SH), KERNEL) == offered(SetMemory("s", SH), ATTENTION) == []
 
 
 def test_each_step_of_a_definition_may_have_a_strategy():
@@ -140,7 +140,7 @@ def test_each_step_knows_the_line_that_asked_for_it():
     verbs = {
         "tile": lambda: MatMul.tile(64, 64), "split": lambda: block.split(8), "load": lambda: block.load(A, SH), "epilog": lambda: block.epilog(RF),
         "split_k": lambda: block.split_k(2, Warp, 8), "repack": lambda: MatMul.repack(A), "mma_tile": lambda: block.tile(16, 16).to(Warp).mma_tile(),
-        "coalesced": lambda: Move.coalesced(4), "done": lambda: block.done(), "text": lambda: block.done("c[0] = 0;"),
+        "coalesced_copy": lambda: Move.coalesced_copy(4), "done": lambda: block.done(), "text": lambda: block.done("c[0] = 0;"),
         "step": lambda: Fused.of(ATTENTION.kind).tile(m=16).to(Block).step("s", MatMul.split(16).done()),
     }  # fmt: skip
     for name, verb in verbs.items():

@@ -66,10 +66,14 @@ SHARED = {
 def test_a_cluster_of_one_block_by_tunables_says_nothing():
     """With tunables that are 1 it is left out, and the strategy is the one without it; of a number it stays as it was written."""
     chain = MatMul.tile(64, 64).to(Block)
-    free = chain.cluster(Tunable("cm", 1, 2), Tunable("cn", 1, 2)).bands(2).done()
-    assert free.with_(cm=1, cn=1) == chain.bands(2).done() and str(free.with_(cm=1, cn=1)) == str(chain.bands(2).done())
-    assert free.with_(cm=1, cn=2) == chain.cluster(1, 2).bands(2).done() and free.with_(cm=1) != chain.bands(2).done()
-    assert chain.cluster(1, 1).bands(2).done() != chain.bands(2).done()
+    free = chain.cluster(Tunable("cm", 1, 2), Tunable("cn", 1, 2)).rasterize(group_m=2).done()
+    assert free.with_(cm=1, cn=1) == chain.rasterize(group_m=2).done() and str(free.with_(cm=1, cn=1)) == str(
+        chain.rasterize(group_m=2).done()
+    )
+    assert (
+        free.with_(cm=1, cn=2) == chain.cluster(1, 2).rasterize(group_m=2).done() and free.with_(cm=1) != chain.rasterize(group_m=2).done()
+    )
+    assert chain.cluster(1, 1).rasterize(group_m=2).done() != chain.rasterize(group_m=2).done()
 
 
 def test_hopper_takes_clusters():
@@ -204,7 +208,7 @@ def test_stacks_whose_clusters_meet(run_time):
 @pytest.mark.parametrize("options", [{}, {"blocks": 4, "bands": 2}], ids=str)
 def test_a_chained_cluster(options):
     """Barriers of the cluster touch nothing that another kernel sees: the wait for the kernel before stands behind the first of them."""
-    strategy = product(cluster=(2, 1), **SMALL, **options).at(Tile).refine(Chained())
+    strategy = product(cluster=(2, 1), **SMALL, **options).at(Tile).refine(ProgrammaticLaunch())
     program = require_right(strategy, halves(256, 128, 136), orders=(1,))
     kinds = [one for one in program.ir.body if isinstance(one, (ir.Chain, ir.ClusterBarrier, ir.Roles))]
     assert [type(one) for one in kinds] == [ir.Chain, ir.ClusterBarrier, ir.Chain, ir.Roles, ir.ClusterBarrier]
@@ -226,8 +230,8 @@ def test_storage_orders(orders):
 
 def test_a_result_lies_where_loads_that_are_shared_came_to():
     """Each block brings a part of a tile and all parts come to each: a store through the same memory waits for all."""
-    store = Move.tile(64, 64).to(Warpgroup).load(SRC, SH, Move.done()).converted().reuse_buffer().done()
-    chain = MatMul.tile(128, 64).to(Block).cluster(1, 2).epilog(RF, float32, Init.done(), store).split(64).pipeline(2).specialize()
+    store = Move.tile(64, 64).to(Warpgroup).load(SRC, SH, Move.done()).cast_on_copy().reuse_buffer().done()
+    chain = MatMul.tile(128, 64).to(Block).cluster(1, 2).epilog(RF, float32, Init.done(), store).split(64).pipeline(2).warp_specialize()
     strategy = chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
     kernel = strategy(halves(128, 128, 192)).program(TARGET).ir
     stored, shared = kernel.buffer("store_c_sh"), kernel.buffer("a_sh")
@@ -417,7 +421,10 @@ def test_refusals():
     assert "sm_90a only" in refused(product(cluster=(2, 1)), spec, "sm_90")
     with pytest.raises(DecompositionError):
         product(cluster=("two", 1))
-    with pytest.raises(DecompositionError, match="bands, cluster, resident, within, persistent, turns and chained are about blocks"):
+    with pytest.raises(
+        DecompositionError,
+        match="these tiles go to .*, and rasterize, cluster, min_blocks_per_sm, max_shared_bytes, persistent, pingpong and programmatic_launch are about blocks",
+    ):
         chain = MatMul.tile(64, 64).to(Block).tile(32, 32).to(Warp).cluster(2, 1).done()
         _ = chain(spec).program(TARGET).ir
     with pytest.raises(DecompositionError, match=r"cluster: swizzle says which block does what"):
@@ -426,14 +433,14 @@ def test_refusals():
     with pytest.raises(DecompositionError, match=r"cluster: split_k\(.., Block\) says which block does what"):
         chain = MatMul.split_k(2, Block, 64).tile(64, 64).to(Block).cluster(2, 1).tile(8, 8).to(Thread).tile(1, 1).split(1).done()
         _ = chain(halves(1024, 1024, 128, c_dtype=float32)).program(TARGET).ir
-    with pytest.raises(DecompositionError, match=r"turns\(2\) in clusters: .* is not proved"):
+    with pytest.raises(DecompositionError, match=r"pingpong\(2\) in clusters: .* is not proved"):
         _ = product(cluster=(2, 1), **SMALL, blocks=4, turns=2)(spec).program(TARGET).ir
 
 
 def test_a_cluster_that_shares_nothing_is_refused():
     by_threads = MatMul.tile(64, 64).to(Block).cluster(2, 1).split(8).load(A, SH).load(B, SH).tile(8, 8).to(Thread).tile(1, 1).split(1)
     text = refused(by_threads.done(), halves(1024, 1024, 128))
-    assert "no load is shared: none is done by TMA for a ring" in text and ".pipeline(4).specialize()" in text
+    assert "no load is shared: none is done by TMA for a ring" in text and ".pipeline(4).warp_specialize()" in text
     assert "differs from block to block, or has no equal parts" in refused(product(cluster=(3, 1), **SMALL), halves(192, 64, 64))
 
 

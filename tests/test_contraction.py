@@ -75,10 +75,10 @@ def by_mma(spec, k=16, rows=16, columns=16):
         .to(Block)
         .epilog(RF, RESULTS[spec.A.dtype], Init.done(), Move.done())
         .split(**steps(spec, k))
-        .load(A, SH, Move.coalesced(8).done())
-        .swizzle()
-        .load(B, SH, Move.coalesced(8).done())
-        .swizzle()
+        .load(A, SH, Move.coalesced_copy(8).done())
+        .swizzle_storage()
+        .load(B, SH, Move.coalesced_copy(8).done())
+        .swizzle_storage()
         .tile(**tile(spec, rows, columns))
         .to(Warp)
         .load(A, RF, Move.done())
@@ -304,7 +304,7 @@ def test_blocks_are_dealt_in_several_steps():
     parts = agrees(MatMul.tile(a=1).to(Block).split_k(2, Block, 4).tile(b=1).to(Block).then(shared), spec)
     assert constant(parts.ir.grid) == 2 * 3 * 2 * 3 * 3 and "block_k = blockIdx.x % 2;" in parts.cuda
     with pytest.raises(DecompositionError, match="more tiles are dealt to Block behind"):
-        _ = MatMul.tile(a=1, b=1).to(Block).bands(2).then(inner)(spec).program().ir
+        _ = MatMul.tile(a=1, b=1).to(Block).rasterize(group_m=2).then(inner)(spec).program().ir
 
 
 def test_sizes_by_position_are_those_of_the_matrix():

@@ -247,7 +247,7 @@ def test_what_a_step_makes_is_in_its_expansion():
     """Names, named values, the grid, what is zeroed, why it is unchecked: the fields that the tree gathers."""
     spec = MatMul(64, 48, 12)(GL, GL, GL)(Kernel)
     context = context_of(spec)
-    blocks = expanded(Tile((16, 16), refinements=(To(Block), Resident(2), Unchecked("tried"))), spec, context)
+    blocks = expanded(Tile((16, 16), refinements=(To(Block), MinBlocksPerSm(2), Unchecked("tried"))), spec, context)
     assert (str(blocks.grid), blocks.names) == ("12", ("block_n", "block_m"))
     assert blocks.effects == Effects((Residency(2), UncheckedEffect(("tried",))))
     assert [str(named.value) for named, _ in blocks.lets] == ["block % 3", "block // 3"]
@@ -298,7 +298,7 @@ def kernel_of_lanes(one):
     if isinstance(one, (StMatrix, MovMatrix)):
         return next(through(*chain) for chain in through_choices() if one in chain)
     if isinstance(one, fireiron.TmaVectorLoad):
-        return by_warps(tma=True)(halves(128, 128, 192)).epilogue("acc + bias[n]")
+        return by_warps(tma=True)(halves(128, 128, 192)).fuse_epilogue("acc + bias[n]")
     if isinstance(one, (TmaLoad, TmaStore)):
         return by_warps(tma=True)(halves(128, 128, 192, c_dtype=float32))
     if isinstance(one, fireiron.LdMatrixWarpgroup):
@@ -709,7 +709,7 @@ AT_IMPORT = {
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine", "values.meant",
     "values.cuda_names", "values.level", "values.region", "values.sharer", "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.access",
     "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.tickets", "ir.verifier", "ir.versions",
-    "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dealing", "language.dividing", "language.grid", "language.methods",
+    "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dealing", "language.dividing", "language.former", "language.grid", "language.methods",
     "language.launching", "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",
     "language.plain", "language.strategy", "language.substrategy", "language.to_blocks", "language.tree", "language.tunable", "attention", "batches", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",
     "front.place", "function",

@@ -30,7 +30,7 @@ def program_of(n=COLUMNS):
     operands = {"X": "m n", "slope": "", **{f"Y{number}": "m n" for number in range(len(FORMULAS))}}
     steps = {f"t{number}": f"t{number}[m,n] = {formula}" for number, formula in enumerate(FORMULAS)}
     steps |= {f"y{number}": f"Y{number}[m,n] = t{number}[m,n]" for number in range(len(FORMULAS))}
-    made = Fused(name="slopes", dims="m n", operands=operands, each=steps)
+    made = Fused(name="slopes", dims="m n", operands=operands, body=steps)
     by_lanes = Move.tile(1, 64).to(Warp).tile(1, 2).to(Lane).done()
     return made.tile(m=4, n=128).to(Block).load("X", RF, by_lanes).done()(made(m=ROWS, n=n, dtype=float32)).program("sm_80")
 

@@ -224,8 +224,8 @@ class TestMonotony:
         tight = attrs.evolve(H200, l2_bytes=1 << 20)
         strategy = library("hmma_ampere").strategy.with_(bm=128, bn=256, bk=64, wm=64, wn=64, stages=4)
         spec = library("hmma_ampere").spec(8192, 8192, 1024)
-        plain = strategy.at(Tile).unrefine(Bands)
-        others = (plain.at(Tile).refine(Bands(8, 1)), plain.at(Tile).refine(Bands(1, 2)))
+        plain = strategy.at(Tile).unrefine(Rasterize)
+        others = (plain.at(Tile).refine(Rasterize(8, 1)), plain.at(Tile).refine(Rasterize(1, 2)))
         found = [predict(one(spec), tight).bytes["DRAM"] for one in (plain, strategy, *others)]
         assert max(found[1:]) < found[0], "in bands, column bands and along the curve"
 

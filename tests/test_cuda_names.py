@@ -17,10 +17,10 @@ needs_nvrtc = pytest.mark.skipif(not any(one.serves("sm_80") for one in toolchai
 
 def defined(name="g", operand="X", temporary="t", dim="m"):
     steps = {
-        "first": f"{temporary}[{dim}] = exp({operand}[{dim}]) + max({operand}[{dim}], 1)",
-        "last": f"Y[{dim}] = sqrt({temporary}[{dim}])",
+        "init": f"{temporary}[{dim}] = exp({operand}[{dim}]) + max({operand}[{dim}], 1)",
+        "final": f"Y[{dim}] = sqrt({temporary}[{dim}])",
     }
-    return Fused(name=name, dims=dim, operands={operand: dim, "Y": dim}, each=steps)
+    return Fused(name=name, dims=dim, operands={operand: dim, "Y": dim}, body=steps)
 
 
 def compiled(made, dim="m"):

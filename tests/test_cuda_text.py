@@ -101,7 +101,7 @@ def test_names_of_the_text_are_nobody_else_s():
     """Symbols that are called as pointers and helper functions would be keep their names, and the text still compiles."""
     names = ("a_source", "cp_async_16", "k_stage")
     spec = MatMul(*(sym(name, multiple_of=64) for name in names), dtype=float16, A=RowMajor, B=RowMajor)(GL, GL, GL)(Kernel)
-    copy = Move.coalesced(8).done()
+    copy = Move.coalesced_copy(8).done()
     chain = MatMul.tile(32, 32).to(Block).split(32).pipeline(2).load(A, SH, copy).load(B, SH, copy).tile(4, 4).to(Thread)
     text = chain.tile(1, 1).split(1).done()(spec).cuda("sm_80")
     assert all(f"const int {name}" in text for name in names) and " cp_async_162(" in text and re.search(r"a_source2 =\s+A ", text)

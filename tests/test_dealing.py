@@ -7,27 +7,32 @@ from fireiron import *
 from fireiron.errors import DecompositionError
 from fireiron.language.dealing import DIGITS, ILLEGAL, PLAIN, Dealing, Renumbering
 from fireiron.language.dividing import Step
-from fireiron.refine.bands import WALKING
-from fireiron.refine.last_first import FromTheLast
+from fireiron.refine.longest_first import FromTheLast
 from fireiron.refine.permute import UID, Permuted
+from fireiron.refine.rasterize import RASTER_PLACES
 from fireiron.values.expr import Var, as_expr
 
 PARTS = MatMul.split_k(2, Block, 8)
 SAID = {
-    "last_first": lambda tile: tile.last_first("m"),
-    "bands": lambda tile: tile.hilbert(),
+    "longest_first": lambda tile: tile.longest_first("m"),
+    "rasterize": lambda tile: tile.hilbert(),
     "cluster": lambda tile: tile.cluster(2, 1),
     "swizzle": lambda tile: tile.swizzle(lambda uid: uid ^ 1),
     "split_k": lambda tile: tile,
     "persistent": lambda tile: tile.persistent(2),
     "dynamic": lambda tile: tile.persistent(2, dynamic=True),
-    "turns": lambda tile: tile.turns(2),
-    "chained": lambda tile: tile.chained(),
+    "pingpong": lambda tile: tile.pingpong(2),
+    "programmatic_launch": lambda tile: tile.programmatic_launch(),
     "once": lambda tile: tile,
 }
 """How what the table names is said."""
 
-TEXTS = {"split_k": "split_k(.., Block)", "persistent": "persistent(2)", "dynamic": "persistent(2, dynamic=True)", "turns": "turns(2)"}
+TEXTS = {
+    "split_k": "split_k(.., Block)",
+    "persistent": "persistent(2)",
+    "dynamic": "persistent(2, dynamic=True)",
+    "pingpong": "pingpong(2)",
+}
 ROWS = [(pair, other) for pair in ILLEGAL for other in pair.others]
 
 
@@ -47,7 +52,7 @@ def refused(*names):
 def test_rows_are_refused_in_their_words(pair, other):
     texts = [TEXTS.get(name, name) for name in (pair.first, other)]
     for names in ((pair.first, other), (other, pair.first)):
-        error = refused("persistent", *names) if (pair.first, other) == ("turns", "cluster") else refused(*names)
+        error = refused("persistent", *names) if (pair.first, other) == ("pingpong", "cluster") else refused(*names)
         assert error.asked == pair.what.format(*texts) and error.hint == pair.hint.format(*texts)
         assert error.got == (pair.got and pair.got.format(*texts))
 
@@ -56,10 +61,10 @@ def test_rows_are_refused_in_their_words(pair, other):
     ("names", "first"),
     [
         (("persistent", "swizzle", "cluster"), "cluster: swizzle"),
-        (("dynamic", "turns", "cluster"), "turns(2) in clusters"),
-        (("dynamic", "turns", "swizzle"), "persistent(2): swizzle"),
-        (("last_first", "bands", "turns"), "last_first: bands"),
-        (("dynamic", "chained", "turns"), "persistent(2, dynamic=True): groups"),
+        (("dynamic", "pingpong", "cluster"), "pingpong(2) in clusters"),
+        (("dynamic", "pingpong", "swizzle"), "persistent(2): swizzle"),
+        (("longest_first", "rasterize", "pingpong"), "longest_first: rasterize"),
+        (("dynamic", "programmatic_launch", "pingpong"), "persistent(2, dynamic=True): groups"),
     ],
 )
 def test_of_several_rows_the_first_is_refused(names, first):
@@ -73,7 +78,7 @@ def digits(rows, columns):
 SPEC = MatMul(64, 64, 8)(GL, GL, GL)(Kernel)
 
 
-PLACES = [*(walk(rows) for walk in WALKING[:2] for rows in (1, 2, 3)), WALKING[2](), DIGITS, FromTheLast("m", 0)]
+PLACES = [*(walk(rows) for walk in RASTER_PLACES[:2] for rows in (1, 2, 3)), RASTER_PLACES[2](), DIGITS, FromTheLast("m", 0)]
 PLACED = [(place, grid) for place in PLACES for grid in ((4, 4), (6, 4), (2, 7), (5, 3))]
 
 
@@ -108,4 +113,8 @@ def test_what_only_tiles_of_blocks_have():
         name = "backwards"
 
     assert not PLAIN.of_blocks and not PLAIN.placing(Permuted(UID)).placing(Backwards()).of_blocks
-    assert PLAIN.placing(WALKING[0](2)).of_blocks and PLAIN.place == DIGITS and Dealing((WALKING[0](2),)).place == WALKING[0](2)
+    assert (
+        PLAIN.placing(RASTER_PLACES[0](2)).of_blocks
+        and PLAIN.place == DIGITS
+        and Dealing((RASTER_PLACES[0](2),)).place == RASTER_PLACES[0](2)
+    )

@@ -11,11 +11,11 @@ from fireiron.lower.distribute import distribute, holdings
 from fireiron.lower.footprint import MOST_POINTS
 from fireiron.values.expr import TRUE, ZERO, Const, Var, as_expr, equal, less
 from fireiron.values.machine import as_architecture
-from fireiron.values.tensor import Dealt, Mode, Tensor
+from fireiron.values.tensor import Mode, Tensor, UnitMode
 
 THREADS = 32
 THREAD = Var("thread", 0, THREADS - 1)
-PAIR = (Dealt(THREADS, 2, True),)
+PAIR = (UnitMode(THREADS, 2, True),)
 """Two neighbours for each thread."""
 
 
@@ -95,7 +95,7 @@ def test_the_holder_names_the_coordinates_of_a_register():
 
 
 def test_the_steps_of_a_loop_have_registers_of_their_own():
-    tensor, dealt = array("r", RF, 128), (*PAIR, Dealt(2, 64, False))
+    tensor, dealt = array("r", RF, 128), (*PAIR, UnitMode(2, 64, False))
     fill_step, read_step = Var("i", 0, 1), Var("j", 0, 1)
     fills = making.loop(fill_step, as_expr(2), (write(tensor, THREAD * 2 + fill_step * 64, dealt=dealt),))
     reads = making.loop(read_step, as_expr(2), (read(tensor, THREAD * 2 + read_step * 64, dealt=dealt),))
@@ -168,7 +168,7 @@ def test_the_first_element_outside_is_held_by_nobody():
 
 def test_what_sets_a_sum_does_not_decide_who_holds_it():
     """The copy in front deals elements 32 apart; the path that adds holds neighbours, and the copy is refused, not the sum."""
-    target = access(ADDED, THREAD, 2, 32, write=True, dealt=(Dealt(THREADS, 1, True),))
+    target = access(ADDED, THREAD, 2, 32, write=True, dealt=(UnitMode(THREADS, 1, True),))
     copies = making.execution(MOVE, Move(1, 1)(GL, RF)(Thread), (access(GLOBAL, THREAD, 2, 32), target))
     assert "thread 0 needs element (1, 0)" in refusal(kernel(ADDED, copies, write(ADDED, accumulate=TRUE), read(ADDED)))
 
@@ -196,7 +196,7 @@ def test_so_many_elements_that_tables_of_them_take_all_memory_are_refused():
 
 def clear(active=TRUE):
     """Each thread clears two elements 32 apart, where the compute path keeps neighbours."""
-    target = access(HELD, THREAD, 2, 32, write=True, dealt=(Dealt(THREADS, 1, True),))
+    target = access(HELD, THREAD, 2, 32, write=True, dealt=(UnitMode(THREADS, 1, True),))
     return making.execution(INIT, Init(1, 1)(RF)(Thread), (target,), active=active)
 
 
@@ -209,7 +209,7 @@ def test_a_uniform_fill_may_number_registers_in_its_own_way():
 
 def test_a_copy_may_not():
     """What is copied differs from element to element, so it must arrive where the compute path looks for it."""
-    target = access(HELD, THREAD, 2, 32, write=True, dealt=(Dealt(THREADS, 1, True),))
+    target = access(HELD, THREAD, 2, 32, write=True, dealt=(UnitMode(THREADS, 1, True),))
     copies = making.execution(MOVE, Move(1, 1)(GL, RF)(Thread), (access(GLOBAL, THREAD, 2, 32), target))
     assert "thread 0 needs element (1, 0)" in refusal(kernel(HELD, copies, read(HELD)))
 

@@ -154,7 +154,7 @@ def test_partial_tree_is_drawn():
 # ---------------------------------------------------------------------------------------------- owners
 
 strided_blocks = MatMul.tile(Strided((8, 64), (16, 128))).to(Block).tile(2, 4).to(Thread).split(1).tile(1, 1).done()
-banded = MatMul.tile(32, 32).to(Block).bands(2).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+banded = MatMul.tile(32, 32).to(Block).rasterize(group_m=2).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
 curved = MatMul.tile(32, 32).to(Block).hilbert().tile(4, 4).to(Thread).split(1).tile(1, 1).done()
 OWNED = {
     **{
@@ -352,7 +352,7 @@ def test_banks_agree_with_the_check(name):
 def test_conflicts_are_drawn():
     said = texts(draw(program_of("listing_2"), "banks"))
     assert any("8-way conflict" in text for text in said)
-    assert any(text.startswith("with swizzle(Swizzle(") and text.endswith(": 1 pass") for text in said)
+    assert any(text.startswith("with swizzle_storage(Swizzle(") and text.endswith(": 1 pass") for text in said)
     ampere = texts(draw(program_of("hmma_ampere", M=512, N=512, K=512), "banks"))
     assert "without swizzle: 32 passes" in ampere and "as stored: 4 passes" in ampere
 
@@ -395,7 +395,7 @@ RING_STRATEGIES = {
     "in flight 2": (product(stages=4, in_flight=2), halves(128, 64, 640)),
     "one stage": (product((64, 64, 64), stages=1), halves(64, 64, 320)),
     "warps": (by_warps(), halves(128, 64, 320)),
-    "chained": (product(stages=2).at(Tile).refine(Chained()), halves(128, 64, 320)),
+    "chained": (product(stages=2).at(Tile).refine(ProgrammaticLaunch()), halves(128, 64, 320)),
     "sizes at run time": (product((64, 64, 64), blocks=3), halves(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8))),
 }
 
@@ -556,4 +556,4 @@ def test_the_data_flow_of_a_definition():
     assert ("mx", "mx", "exp", False) not in found and ("s", "s", "exp", False) in found
     assert all(name not in ("Q", "K", "V", "O") for name, *_ in found)
     texts = {shape.text for shape in draw(attention.strategy(attention.spec(64, 64, 64)), "flow").shapes if isinstance(shape, Text)}
-    assert {"Q", "K", "V", "O", "for each part of n", "once, behind", "p[m,n] = s[m,n]"} <= texts
+    assert {"Q", "K", "V", "O", "for each part of n", "once, after the loop", "p[m,n] = s[m,n]"} <= texts

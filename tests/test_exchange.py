@@ -301,8 +301,8 @@ def test_transposed(dtype, tmp_path):
         for chain in (
             block.tile(1, 1).to(Thread).done(),
             block.tile(4, 1).to(Thread).tile(4, 1).done(),
-            block.coalesced(4).done(),
-            block.load(Move.src, SH, Move.coalesced(4).done()).pad(1).coalesced(4).done(),
+            block.coalesced_copy(4).done(),
+            block.load(Move.src, SH, Move.coalesced_copy(4).done()).pad(1).coalesced_copy(4).done(),
             block.load(Move.src, RF, Move.tile(2, 4).to(Thread).tile(1, 4).done()).done(),
         ):
             assert loads(dumps(chain(spec))) == chain(spec) and eval(repr(spec)) == spec
@@ -313,7 +313,10 @@ def test_transposed(dtype, tmp_path):
 def test_rows_that_become_columns_are_a_plain_copy():
     """Where both sides have the same neighbours in storage, vectors are legal on both."""
     spec = Move(128, 64, signature="mn->nm", src=RowMajor, dst=ColMajor)(GL, GL)(Kernel)
-    for chain in (Move.tile(32, 32).to(Block).tile(4, 1).to(Thread).tile(4, 1).done(), Move.tile(32, 32).to(Block).coalesced(4).done()):
+    for chain in (
+        Move.tile(32, 32).to(Block).tile(4, 1).to(Thread).tile(4, 1).done(),
+        Move.tile(32, 32).to(Block).coalesced_copy(4).done(),
+    ):
         assert chain(spec).program("sm_80").cuda.count("float4*>(&") == 2
 
 
@@ -322,7 +325,7 @@ def test_transposed_of_three_dimensions(tmp_path):
     array = whole_numbers((8, 5, 6))
     np.testing.assert_array_equal(spec.reference(array), array.transpose(2, 1, 0))
     agree(
-        [Move.tile(2, 5, 4).to(Block).tile(1, 1, 1).to(Thread).done()(spec), Move.tile(6, 5, 8).to(Block).coalesced(2).done()(spec)],
+        [Move.tile(2, 5, 4).to(Block).tile(1, 1, 1).to(Thread).done()(spec), Move.tile(6, 5, 8).to(Block).coalesced_copy(2).done()(spec)],
         tmp_path,
     )
 

@@ -136,7 +136,7 @@ def test_statements_are_told_with_their_lines():
     ("strategy", "depth", "why"),
     [
         (product(), 0, "2 warpgroups: while one waits for its products, those of the others run"),
-        (product(stages=3, in_flight=2), 2, "asked for by in_flight(2)"),
+        (product(stages=3, in_flight=2), 2, "asked for by mma_in_flight(2)"),
         (product((64, 64, 64), stages=1), 0, "of one stage there is none to go on with"),
         (by_threads(), 0, "nothing reads a stage when the statement that uses it is over"),
     ],

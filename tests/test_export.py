@@ -361,7 +361,9 @@ def test_driver_launcher(tmp_path):
 def test_driver_launcher_sends_reciprocals(tmp_path, monkeypatch):
     """Of the tiles of a band, and the rows of the last one; of sizes that are refused none is worked out: they may be divisions by 0."""
     monkeypatch.setattr("fireiron.lower.divide.gains", lambda kernel: True)
-    strategy = MatMul.tile(16, 16).to(Block).bands(4).split(8).load(A, SH).load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    strategy = (
+        MatMul.tile(16, 16).to(Block).rasterize(group_m=4).split(8).load(A, SH).load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    )
     program = strategy(MatMul(*map(sym, "MNK"))(GL, GL, GL)(Kernel)).program("sm_80")
     calls = ["0x10000, 0x20000, 0x30000, 96, 49, 8", "0x10000, 0x20000, 0x30000, 96, -10, 8", "0x10000, 0x20000, 0x30000, 1, 1, 1"]
     lines = run_driver(tmp_path, program, calls, 3, len(program.ir.reciprocals))
@@ -425,7 +427,7 @@ def test_driver_launcher_of_temporaries(tmp_path):
 
 
 def test_launches_that_are_more_than_loads_and_stores_are_refused(tmp_path):
-    chained = MatMul.tile(8, 8).to(Block).chained().tile(1, 1).to(Thread).split(1).done()
+    chained = MatMul.tile(8, 8).to(Block).programmatic_launch().tile(1, 1).to(Thread).split(1).done()
     bound = MatMul.then(InLaunches()).then(chained)(MatMul(32, 32, 24, C=RowMajor)(GL, GL, GL)(SEQUENCE))
     with pytest.raises(ArgumentError, match="the launch part0 takes tensor maps, is chained or a cluster"):
         export(bound, tmp_path, arch="sm_90", cubin=False)
@@ -443,7 +445,7 @@ def test_contract_of_copies(tmp_path):
 
 
 def test_copies_that_are_more_than_loads_and_stores_are_refused(tmp_path):
-    move = Move.tile(16, 64).to(Block).chained().tile(1, 1).to(Thread).tile(1, 1).done()
+    move = Move.tile(16, 64).to(Block).programmatic_launch().tile(1, 1).to(Thread).tile(1, 1).done()
     strategy = MatMul.repack(A, move).then(plain)
     with pytest.raises(ArgumentError, match="the copy of A takes tensor maps, is chained or a cluster"):
         export(strategy(MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel)), tmp_path, arch="sm_90", cubin=False)
@@ -504,7 +506,7 @@ def test_driver_launcher_of_numbers_above_0(tmp_path, dtype, served, refused):
     """Zero, negative ones, infinity and NaN; numbers that the definition says nothing of are as they are."""
     made = Fused(
         name="scaled", dims="m", operands={"X": "m", "W": "m", "Y": "m", "factor": "", "added": ""}, positive="factor",
-        each={"y": "Y[m] = (X[m] + W[m]) * factor + added"},
+        body={"y": "Y[m] = (X[m] + W[m]) * factor + added"},
     )  # fmt: skip
     strategy = made.tile(m=32).to(Block).done()(made(m=64, types={"factor": dtype}))
     calls = [f"0x10000, 0x20000, 0x30000, {one.replace('none', '(float)(argc - 1)')}, 0.0f" for one in (*served, *refused)]

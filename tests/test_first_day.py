@@ -33,7 +33,7 @@ DONE = {
     "k in a tile": (lambda: MatMul.tile(64, 64, 8).to(Block)(PROBLEM).program().tree, "split(k=8) behind it"),
     "a target without wgmma": (lambda: TO_A_WARPGROUP(HALVES).cuda("sm_90"), 'made for sm_90a it matches WGMMA_F16_F32: compile("sm_90a")'),
     "float32 for tensor cores": (lambda: FRAGMENTS.tile(16, 16).mma_tile().done()(PROBLEM).cuda("sm_80"), "MatMul(..., dtype=tf32)"),
-    "epilogue for epilog": (lambda: MatMul.tile(64, 64).to(Block).epilogue(RF), "epilog(RF)"),
+    "epilogue for epilog": (lambda: MatMul.tile(64, 64).to(Block).fuse_epilogue(RF), "epilog(RF)"),
     "unrefine without a step": (lambda: STAGED.unrefine(Pad), "strategy.at(Split).unrefine(Pipeline)"),
 }
 

@@ -392,7 +392,7 @@ def test_a_kind_of_ones_own_is_compiled() -> None:
 @pytest.mark.parametrize("text", ["max(m, n) * 2", "2 * max(m, n)", "min(m, n) + 1", "max(m, n) - min(m, n)"])
 def test_a_formula_may_begin_with_the_larger_of_two_coordinates(text):
     """What goes on behind it is no reduction, which is all of a value."""
-    made = Fused(name="coordinates", dims="m n", operands={"Y": "m n"}, each={"write": f"Y[m,n] = {text}"})
+    made = Fused(name="coordinates", dims="m n", operands={"Y": "m n"}, body={"write": f"Y[m,n] = {text}"})
     m, n = np.indices((5, 7))
     result = made(m=5, n=7, dtype=float32).reference()
     assert np.array_equal(result, eval(text, {"m": m, "n": n, "max": np.maximum, "min": np.minimum}))

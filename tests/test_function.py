@@ -51,7 +51,7 @@ def test_several_outputs_and_storage():
 
 
 def test_a_definition_of_ones_own():
-    doubled = Fused(name="doubled", dims="m n", operands={"X": "m n", "Y": "m n"}, each={"y": "Y[m,n] = X[m,n] + X[m,n]"})
+    doubled = Fused(name="doubled", dims="m n", operands={"X": "m n", "Y": "m n"}, body={"y": "Y[m,n] = X[m,n] + X[m,n]"})
     lanes = Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()
     strategy = doubled.tile(m=1).to(Block).load("X", RF, lanes).done()
     x = random(4, 64)

@@ -92,12 +92,20 @@ def test_any_number_of_warps_share_a_tile():
     spec = attention.spec(70, 64, 64, made=made)
     arrays = inputs(spec)
     expected = softmax(*arrays.values(), causal=True)[0]
-    copy, fragments = Move.coalesced(8).done(), Move.done()
+    copy, fragments = Move.coalesced_copy(8).done(), Move.done()
     products = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(attention.tiles)
     values = MatMul.split(16).unroll().load(B, RF, fragments).then(attention.tiles)
     for warps in (2, 3, 4):
-        chain = made.tile(m=16 * warps, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle().split(n=32).skip().pipeline(2)
-        chain = chain.load("K", SH, copy).swizzle().load("V", SH, copy).swizzle().tile(m=16).to(Warp)
+        chain = (
+            made.tile(m=16 * warps, r=1, g=1, b=1)
+            .to(Block)
+            .load("Q", SH, copy)
+            .swizzle_storage()
+            .split(n=32)
+            .skip_masked_tiles()
+            .pipeline(2)
+        )
+        chain = chain.load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage().tile(m=16).to(Warp)
         program = chain.step("s", products).step("pv", values).done()(spec).program("sm_80")
         assert not errors(program.ir) and f"__launch_bounds__({32 * warps})" in program.cuda
         got = simulate(program.ir, arrays, order=random.Random(warps)).outputs["O"].astype(np.float64)
@@ -106,11 +114,11 @@ def test_any_number_of_warps_share_a_tile():
 
 def staying(stages, spec, made):
     """Blocks that stay, all threads of which load, and take another number of turns in each tile."""
-    copy, fragments = Move.coalesced(8).done(), Move.done()
+    copy, fragments = Move.coalesced_copy(8).done(), Move.done()
     products = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(attention.tiles)
     values = MatMul.split(16).unroll().load(B, RF, fragments).then(attention.tiles)
     turns = made.tile(m=32, r=1, g=1, b=1).to(Block).persistent(2).load("Q", SH, copy).split(n=32)
-    turns = (turns.pipeline(stages) if stages else turns).skip().load("K", SH, copy).load("V", SH, copy)
+    turns = (turns.pipeline(stages) if stages else turns).skip_masked_tiles().load("K", SH, copy).load("V", SH, copy)
     return turns.tile(m=16).to(Warp).step("s", products).step("pv", values).done()(spec).program("sm_80")
 
 

@@ -46,7 +46,7 @@ def of(name, text, sizes=(72, 56, 40), types=None, **options):
     """The library's strategy on a product with an epilogue; misaligned sizes, as few tiles overhang as there can be."""
     entry = find(name)
     given = dict(zip("MNK", sizes))
-    return bind(entry, given | ({"batch": 2} if entry.batched else {}), options).epilogue(text, types)
+    return bind(entry, given | ({"batch": 2} if entry.batched else {}), options).fuse_epilogue(text, types)
 
 
 def arrays_of(spec, sizes=None, seed=0):
@@ -114,8 +114,8 @@ def test_storage_of_b_and_operands(name, order):
     """The other order of B, and a residual stored by columns, at sizes whose rows are no multiples of 16 bytes."""
     sizes = (70, 46, 36)
     base = bind(find(name), dict(zip("MNK", sizes)), {"B": order})
-    agrees(base.epilogue("acc + beta * R[m,n]", R=ColMajor))
-    agrees(base.epilogue("acc * r[m] + S[n,m]", types={"r": float32, "S": float32}))
+    agrees(base.fuse_epilogue("acc + beta * R[m,n]", R=ColMajor))
+    agrees(base.fuse_epilogue("acc * r[m] + S[n,m]", types={"r": float32, "S": float32}))
 
 
 @pytest.mark.parametrize("result", [float32, bfloat16], ids=str)
@@ -130,7 +130,7 @@ def test_sizes_known_at_run_time(name):
     sizes = sizes_of_run_time(name)
     base = bind(find(name), dict(zip("MNK", sizes)))
     known = {str(size): number for size, number in zip(sizes, (64, 48, 32)) if not isinstance(size, int)}
-    agrees(base.epilogue("relu(acc + bias[n]) + R[m,n]"), TARGETS.get(name), known)
+    agrees(base.fuse_epilogue("relu(acc + bias[n]) + R[m,n]"), TARGETS.get(name), known)
 
 
 def test_sums_stay_in_the_type_of_the_plain_product():
@@ -171,12 +171,12 @@ def test_sums_of_expressions_and_extents(name, text):
 
 def test_a_name_and_a_value_are_no_reduction():
     with pytest.raises(FireironError, match=r"stands first: max\(acc\[m,n\], alpha\)"):
-        MatMul.epilogue("max(alpha, acc)")
+        MatMul.fuse_epilogue("max(alpha, acc)")
 
 
 def test_a_whole_sum_takes_no_atomics():
     rows = MatMul.tile(16, 32).to(Block).epilog(RF).split(8).tile(16, 16).to(Warp).tile(4, 2).to(Lane).split(1).tile(1, 1).done()
-    program = agrees(rows(MatMul(48, 32, 24, C=RowMajor)(GL, GL, GL)(Kernel)).epilogue("C = acc; y[m] = sum(n, acc)"))
+    program = agrees(rows(MatMul(48, 32, 24, C=RowMajor)(GL, GL, GL)(Kernel)).fuse_epilogue("C = acc; y[m] = sum(n, acc)"))
     assert "atomicAdd" not in program.cuda and not making.said(program.ir, "zeroed")
 
 
@@ -188,7 +188,7 @@ def test_what_cannot_be_added_up():
     assert error.value.legal == "a tile with all of n"
     for text, said in (("y[m] max= acc", "neither in the result nor reduced"), ("y[m] max= sum(n, acc)", "a sum joins by")):
         with pytest.raises(FireironError, match=said):
-            MatMul.epilogue(f"C = acc; {text}")
+            MatMul.fuse_epilogue(f"C = acc; {text}")
 
 
 EXTREMA = "C = acc; y[m] max= max(n, acc); w[m] = min(n, abs(acc + bias[n])); z[n] += sum(m, acc); q[m] = prod(n, 1 + acc * 0.01)"
@@ -214,20 +214,20 @@ def test_texts_of_other_products():
 
 def test_a_strategy_that_is_not_bound():
     strategy = MatMul.tile(16, 16).to(Block).epilog(RF).split(8).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
-    finished = strategy.epilogue("relu(acc + bias[n])")
-    assert finished.start == MatMul.epilogue("relu(acc + bias[n])") and finished.steps == strategy.steps
+    finished = strategy.fuse_epilogue("relu(acc + bias[n])")
+    assert finished.start == MatMul.fuse_epilogue("relu(acc + bias[n])") and finished.steps == strategy.steps
     agrees(finished(finished.start(m=40, n=24, k=16, dtype=float32)))
 
 
 def test_what_is_refused():
     base = bind(find("hmma_ampere"), {"M": 64, "N": 64, "K": 32})
     for asked, message in (
-        (lambda: base.epilogue(""), "a text such as"),
-        (lambda: base.epilogue("Z = acc"), "nothing is assigned to C"),
-        (lambda: base.epilogue("acc + bias[n]", bais=ColMajor), "bais is no further operand"),
-        (lambda: base.epilogue("acc", types={"A": float32}), "A is no further operand"),
-        (lambda: find("hmma_ampere").strategy.epilogue("acc + bias[n]", {"bias": float32}), "not bound"),
-        (lambda: Move.tile(4, 4).to(Block).done().epilogue("acc"), "starts from Move"),
+        (lambda: base.fuse_epilogue(""), "a text such as"),
+        (lambda: base.fuse_epilogue("Z = acc"), "nothing is assigned to C"),
+        (lambda: base.fuse_epilogue("acc + bias[n]", bais=ColMajor), "bais is no further operand"),
+        (lambda: base.fuse_epilogue("acc", types={"A": float32}), "A is no further operand"),
+        (lambda: find("hmma_ampere").strategy.fuse_epilogue("acc + bias[n]", {"bias": float32}), "not bound"),
+        (lambda: Move.tile(4, 4).to(Block).done().fuse_epilogue("acc"), "starts from Move"),
         (lambda: epilogue("acc", signature="mk,nk->k"), "the signature is that of no product"),
         (lambda: of("split_k_blocks", "relu(acc)").program("sm_80"), "no block has a whole sum"),
     ):
@@ -269,9 +269,9 @@ def test_the_printed_text(tmp_path):
 )
 def test_neighbours_are_loaded_together(name, values, text, wanted):
     base = bind(find(name), dict.fromkeys("MNK", 512), values=values)
-    assert wanted in base.epilogue(text).cuda(TARGETS.get(name))
+    assert wanted in base.fuse_epilogue(text).cuda(TARGETS.get(name))
     odd = bind(find(name), {"M": 512, "N": 509, "K": 512}, values=values) if name != "hopper" else base
-    assert name == "hopper" or wanted not in odd.epilogue(text).cuda(TARGETS.get(name))
+    assert name == "hopper" or wanted not in odd.fuse_epilogue(text).cuda(TARGETS.get(name))
 
 
 TILES = (
@@ -286,7 +286,7 @@ def test_registers(name, values):
     """An epilogue works in the accumulator's registers: nothing is spilled, and few more are taken than by the plain kernel."""
     base = bind(find(name), dict.fromkeys("MNK", 4096), values=values)
     target = "sm_90a" if name == "hopper" else "sm_80"
-    plain, finished = (one.compile(target) for one in (base, base.epilogue("relu(acc + bias[n])")))
+    plain, finished = (one.compile(target) for one in (base, base.fuse_epilogue("relu(acc + bias[n])")))
     if plain.compiler is None:
         pytest.skip("no NVRTC for the target")
     assert finished.resources.spill_stores == 0
@@ -413,9 +413,9 @@ def test_a_store_by_a_text_takes_the_accumulator_only():
     """Registers of another temporary nobody holds: the text of the store would read what was never written."""
     maxwell = library("maxwell").strategy
     spec = library("maxwell").spec(64, 64, 16)
-    assert maxwell(spec).epilogue("C = sigmoid(acc)").program("sm_80").cuda
+    assert maxwell(spec).fuse_epilogue("C = sigmoid(acc)").program("sm_80").cuda
     with pytest.raises(DecompositionError, match="which knows the accumulator's registers alone"):
-        _ = maxwell(spec).epilogue("C = sigmoid(acc); Z = acc").program("sm_80").cuda
+        _ = maxwell(spec).fuse_epilogue("C = sigmoid(acc); Z = acc").program("sm_80").cuda
 
 
 # ---------------------------------------------------------------------------------------------- integer sums
@@ -437,7 +437,7 @@ BY_FRAGMENTS = (
 
 def of_integers(text, sizes, values):
     """The definition of an int8 product with an epilogue, on operands of floats; its arrays, and what is right."""
-    made = MatMul.epilogue(text)
+    made = MatMul.fuse_epilogue(text)
     further = {name: float32 for name in ("s", "C", "Z") if name in made.made.uses}
     spec = made(**sizes, dtype=int8, types=further, B=ColMajor)
     random = np.random.default_rng(0)
@@ -473,7 +473,7 @@ def test_floats_made_of_an_integer_sum_by_every_route(text):
     scale = np.linspace(0.1, 3.3, 64, dtype=np.float32)
     _, given, right = of_integers(text, {"m": 64, "n": 64, "k": 32}, scale)
     plain = MatMul(64, 64, 32, dtype=int8, c_dtype=float32, A=RowMajor, B=ColMajor, C=RowMajor)(GL, GL, GL)(Kernel)
-    assert are_right(BY_THREADS(plain).epilogue(text).compile("sm_80")(*given.values()), right)
+    assert are_right(BY_THREADS(plain).fuse_epilogue(text).compile("sm_80")(*given.values()), right)
     further = {"s": scale} if "s" in given else {}
     assert are_right(matmul(given["A"], given["B"], c_dtype="float32", epilogue=text, **further), right)
 
@@ -481,8 +481,8 @@ def test_floats_made_of_an_integer_sum_by_every_route(text):
 def test_floats_of_an_integer_sum_that_outlive_a_turn_are_refused():
     with pytest.raises(FireironError, match="step scale: acc is int32, and this step makes floats of it"):
         Fused(
-            name="turns", dims="m n k", over="k", operands={"A": "m k", "B": "k n", "s": "n", "C": "m n"},
-            first={"zero": "acc[m,n] = 0"},
-            each={"product": "acc[m,n] += sum(k, A[m,k] * B[k,n])", "scale": "acc[m,n] = acc[m,n] * s[n]"},
-            last={"store": "C[m,n] = acc[m,n]"},
+            name="turns", dims="m n k", loop="k", operands={"A": "m k", "B": "k n", "s": "n", "C": "m n"},
+            init={"zero": "acc[m,n] = 0"},
+            body={"product": "acc[m,n] += sum(k, A[m,k] * B[k,n])", "scale": "acc[m,n] = acc[m,n] * s[n]"},
+            final={"store": "C[m,n] = acc[m,n]"},
         )(m=32, n=32, k=32, dtype=int8, types={"s": float32, "C": float32})  # fmt: skip

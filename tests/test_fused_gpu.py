@@ -282,7 +282,7 @@ def test_epilogues_with_everything(name):
 
 def test_sizes_of_run_time_with_an_epilogue():
     for name in ("hmma_ampere", "gemm_tt"):
-        base = bind(find(name), dict(zip("MNK", (sym("M"), sym("N"), sym("K"))))).epilogue("relu(acc + bias[n]) + R[m,n]")
+        base = bind(find(name), dict(zip("MNK", (sym("M"), sym("N"), sym("K"))))).fuse_epilogue("relu(acc + bias[n]) + R[m,n]")
         near(lambda spec, base=base: base, base.spec, *({"M": M, "N": N, "K": K} for M, N, K in ((130, 70, 33), (1, 1, 1), (256, 128, 64))))
 
 

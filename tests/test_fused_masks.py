@@ -62,13 +62,13 @@ def test_tiles_inside_run_without_masks_of_the_end():
 def test_the_end_is_masked_where_it_would_count(score, masked):
     """A maximum takes -inf from there; what that makes 0 no sum has to leave out."""
     made = Fused(
-        name="x", dims="m n", over="n", operands={"X": "m n", "scale": "", "bias": "", "y": "m"}, positive="scale",
-        first={"top": "mx[m] = -1000", "zero": "t[m] = 0"},
-        each={
+        name="x", dims="m n", loop="n", operands={"X": "m n", "scale": "", "bias": "", "y": "m"}, positive="scale",
+        init={"top": "mx[m] = -1000", "zero": "t[m] = 0"},
+        body={
             "s": "s[m,n] = X[m,n]", "part": "part[m] = max(n, s[m,n])", "keep": "mx[m] = max(mx[m], part[m])",
             "e": f"e[m,n] = {score}", "sum": "t[m] += sum(n, e[m,n])",
         },
-        last={"y": "y[m] = t[m] * scale + mx[m] * bias"},
+        final={"y": "y[m] = t[m] * scale + mx[m] * bias"},
     )  # fmt: skip
     kernel = chain(made).load("X", RF, Move.done()).done()(made(m=16, n=40)).program("sm_80").walked
     titles = {str(one.spec) for one, _ in execs(kernel.body)}
@@ -78,8 +78,8 @@ def test_the_end_is_masked_where_it_would_count(score, masked):
 def test_what_lies_behind_the_end_along_another_dimension_is_not_known():
     """`-inf` behind the end of n in rows of s says nothing of its columns."""
     made = Fused(
-        name="x", dims="m n", over="n", operands={"X": "m n", "y": "m"}, first={"zero": "t[m] = 0"},
-        each={"s": "s[m,n] = X[m,n]", "total": "t[m] += sum(n, s[m,n])"}, last={"y": "y[m] = t[m]"},
+        name="x", dims="m n", loop="n", operands={"X": "m n", "y": "m"}, init={"zero": "t[m] = 0"},
+        body={"s": "s[m,n] = X[m,n]", "total": "t[m] += sum(n, s[m,n])"}, final={"y": "y[m] = t[m]"},
     )  # fmt: skip
     behind = Behind(made.made, "n")
     row, column = (formula_of(f"a[m,n] = {text}").value for text in ("s[m,n]", "s[n,m]"))
@@ -123,12 +123,12 @@ def test_what_may_fail():
 
 def _tiles():
     from fireiron.values.expr import Var
-    from fireiron.values.machine import INDEX, int32
+    from fireiron.values.machine import COORD, int32
     from fireiron.values.tensor import ColMajor, Dim, Fixed, Mode, Tensor, whole_view
 
     found = {}
     for dim, tile, count in (("m", 8, 4), ("n", 4, 8)):
-        view = whole_view(Tensor(f"index_{dim}", (32,), int32, INDEX, ColMajor))
+        view = whole_view(Tensor(f"index_{dim}", (32,), int32, COORD, ColMajor))
         place = Fixed(count, tile, False, Var(f"block_{dim}", 0, count - 1))
         found[dim] = view.with_dims({0: Dim((Mode(tile, 1),), None, (place,))})
     return found
@@ -142,15 +142,15 @@ def chain(made, **split):
 def masked(**steps):
     each = {"s": "s[m,n] = X[m,n] * 2", "mask": "s[m,n] = where(n <= m, s[m,n], 0)", "sum": "y[m] += sum(n, s[m,n])", **steps}
     return Fused(
-        name="masked", dims="m n", over="n", operands={"X": "m n", "Y": "m"},
-        first={"zero": "y[m] = 0"}, each=each, last={"store": "Y[m] = y[m]"},
+        name="masked", dims="m n", loop="n", operands={"X": "m n", "Y": "m"},
+        init={"zero": "y[m] = 0"}, body=each, final={"store": "Y[m] = y[m]"},
     )  # fmt: skip
 
 
 def test_sums_of_what_is_seen():
     """Not attention: rows of a triangle added up."""
     made = masked()
-    strategy = chain(made).skip().load("X", RF, Move.tile(1, 16).to(Warp).tile(1, 1).to(Lane).done()).done()
+    strategy = chain(made).skip_masked_tiles().load("X", RF, Move.tile(1, 16).to(Warp).tile(1, 1).to(Lane).done()).done()
     x = np.arange(40 * 40).reshape(40, 40).astype(np.float16) % 7
     got = strategy(made(m=40, n=40, types={"Y": float32})).compile("sm_80")(x)
     np.testing.assert_array_equal(got, 2 * np.tril(x).sum(1))
@@ -169,20 +169,20 @@ def test_sums_of_what_is_seen():
 def test_refusals(steps, message):
     made = masked(**steps)
     with pytest.raises(DecompositionError, match=message):
-        chain(made).skip().done()(made(m=32, n=32)).cuda("sm_80")
+        chain(made).skip_masked_tiles().done()(made(m=32, n=32)).cuda("sm_80")
 
 
 def test_a_product_has_no_mask():
     with pytest.raises(DecompositionError, match="no mask says what to skip"):
-        MatMul.tile(16, 16).to(Block).split(8).skip().done()(MatMul(32, 32, 32)(GL, GL, GL)(Kernel)).cuda("sm_80")
+        MatMul.tile(16, 16).to(Block).split(8).skip_masked_tiles().done()(MatMul(32, 32, 32)(GL, GL, GL)(Kernel)).cuda("sm_80")
 
 
 @pytest.mark.parametrize("size", [Layout((4, 2), (1, 8)), Layout(16, 2)], ids=str)
 def test_turns_that_are_left_out_are_of_neighbours(size):
     made = masked()
     with pytest.raises(DecompositionError, match="skip wants turns of neighbours") as refused:
-        made.tile(m=16).to(Block).split(n=size).skip().done()(made(m=32, n=32)).cuda("sm_80")
-    assert refused.value.legal == "split(n=64).skip()"
+        made.tile(m=16).to(Block).split(n=size).skip_masked_tiles().done()(made(m=32, n=32)).cuda("sm_80")
+    assert refused.value.legal == "split(n=64).skip_masked_tiles()"
 
 
 def test_of_a_condition_that_compares_nothing_nothing_is_known():
@@ -231,14 +231,14 @@ def test_faults_are_found_where_the_loop_depends_on_the_block(lengths):
 def log_sum_exp(hidden, scaled="s[m,n]"):
     """A running maximum and a sum of exponentials of what a mask shows."""
     return Fused(
-        name="log_sum_exp", dims="m n", over="n", operands={"X": "m n", "scale": "", "y": "m"}, positive="scale",
-        first={"top": "top[m] = -inf", "zero": "total[m] = 0"},
-        each={
+        name="log_sum_exp", dims="m n", loop="n", operands={"X": "m n", "scale": "", "y": "m"}, positive="scale",
+        init={"top": "top[m] = -inf", "zero": "total[m] = 0"},
+        body={
             "s": "s[m,n] = X[m,n] * scale", "mask": f"s[m,n] = where(n <= m, s[m,n], {hidden})", "part": "part[m] = max(n, s[m,n])",
             "new": "new[m] = max(top[m], part[m] * (scale * 2))", "exp": f"e[m,n] = exp({scaled} * (scale * 2) - new[m])",
             "sum": "sums[m] = sum(n, e[m,n])", "total": "total[m] = total[m] * exp(top[m] - new[m]) + sums[m]", "keep": "top[m] = new[m]",
         },
-        last={"y": "y[m] = log(total[m]) + top[m]"},
+        final={"y": "y[m] = log(total[m]) + top[m]"},
     )  # fmt: skip
 
 
@@ -255,10 +255,10 @@ def log_sum_exp(hidden, scaled="s[m,n]"):
 def test_what_is_left_out_is_proved_to_change_nothing(hidden, scaled, message):
     """Whatever arrays hold: -1000 vanishes beside drawn scores, but not beside those below it."""
     good = log_sum_exp("-inf")
-    assert "n_hidden" not in chain(good).skip().load("X", RF, Move.done()).done()(good(m=32, n=32)).cuda("sm_80")
+    assert "n_hidden" not in chain(good).skip_masked_tiles().load("X", RF, Move.done()).done()(good(m=32, n=32)).cuda("sm_80")
     made = log_sum_exp(hidden, scaled)
     with pytest.raises(DecompositionError, match=message):
-        _ = chain(made).skip().done()(made(m=32, n=32)).cuda("sm_80")
+        _ = chain(made).skip_masked_tiles().done()(made(m=32, n=32)).cuda("sm_80")
 
 
 @pytest.mark.sampled(1)
@@ -278,10 +278,10 @@ def test_what_is_left_out_is_proved_to_change_nothing(hidden, scaled, message):
 def test_what_is_known_of_a_hidden_turn(hidden, value, changes):
     """Zero times what may be infinite, infinity times what may be negative or zero, or plus what may be infinite, is not known."""
     made = Fused(
-        name="x", dims="m n", over="n", operands={"X": "m n", "scale": "", "y": "m"}, positive="scale", first={"zero": "t[m] = 0"},
-        each={"mask": f"s[m,n] = where(n <= m, X[m,n], {hidden})", "total": f"t[m] += {value}"}, last={"y": "y[m] = t[m] * scale"},
+        name="x", dims="m n", loop="n", operands={"X": "m n", "scale": "", "y": "m"}, positive="scale", init={"zero": "t[m] = 0"},
+        body={"mask": f"s[m,n] = where(n <= m, X[m,n], {hidden})", "total": f"t[m] += {value}"}, final={"y": "y[m] = t[m] * scale"},
     )  # fmt: skip
-    strategy = chain(made).skip().load("X", RF, Move.done()).done()(made(m=32, n=32))
+    strategy = chain(made).skip_masked_tiles().load("X", RF, Move.done()).done()(made(m=32, n=32))
     if changes:
         with pytest.raises(DecompositionError, match="hides all elements changes t"):
             _ = strategy.program("sm_80").ir
@@ -293,7 +293,7 @@ def test_why_a_condition_bounds_no_turns():
     for mask, why in (("n == m", "n == m is no inequality"), ("n + n <= m", "<= m has n 2 times")):
         made = masked(mask=f"s[m,n] = where({mask}, s[m,n], 0)")
         with pytest.raises(DecompositionError) as caught:
-            _ = chain(made).skip().done()(made(m=32, n=32)).cuda("sm_80")
+            _ = chain(made).skip_masked_tiles().done()(made(m=32, n=32)).cuda("sm_80")
         assert why in str(caught.value)
 
 

@@ -18,7 +18,7 @@ def rows(by="sum", **words):
     """Rows that are reduced."""
     usual = {
         "name": "rows", "dims": "m n", "operands": {"X": "m n", "y": "m"},
-        "each": {"part": f"t[m] = {by}(n, X[m,n])", "y": "y[m] = t[m]"},
+        "body": {"part": f"t[m] = {by}(n, X[m,n])", "y": "y[m] = t[m]"},
     }  # fmt: skip
     return Fused(**usual | words)
 
@@ -87,7 +87,7 @@ def test_rows_of_one_element():
 def test_the_first_of_replicas_among_lanes_that_do_not_fill_a_warp():
     """Two rows of nine pieces in a warp: 18 lanes hold something, and the digit of the row is no bit of their number."""
     made = rows(
-        each={"part": "p[m,n] = X[m,n] * w[n]", "sum": "t[m] = sum(n, p[m,n])", "y": "y[m] = t[m]"},
+        body={"part": "p[m,n] = X[m,n] * w[n]", "sum": "t[m] = sum(n, p[m,n])", "y": "y[m] = t[m]"},
         operands={"X": "m n", "w": "n", "y": "m"},
     )
     strategy = made.tile(m=4).to(Block).tile(m=2).to(Warp).load("X", RF, Move.tile(1, 4).to(Lane).done()).done()
@@ -97,7 +97,7 @@ def test_the_first_of_replicas_among_lanes_that_do_not_fill_a_warp():
 
 def test_a_load_that_leaves_replicas_without():
     made = rows(
-        each={"part": "p[m,n] = X[m,n] * w[n]", "sum": "t[m] = sum(n, p[m,n])", "y": "y[m] = t[m]"},
+        body={"part": "p[m,n] = X[m,n] * w[n]", "sum": "t[m] = sum(n, p[m,n])", "y": "y[m] = t[m]"},
         operands={"X": "m n", "w": "n", "y": "m"},
     )
     spec = made(m=4, n=64, types=SINGLE | {"w": float32})
@@ -112,7 +112,7 @@ def test_a_load_that_leaves_replicas_without():
 def test_an_accumulator_that_is_no_whole_tiles():
     made = Fused(
         name="top", dims="m n k", operands={"A": "m k", "B": "k n", "y": "m"},
-        each={"mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])", "top": "t[m] = max(n, acc[m,n])", "y": "y[m] = t[m]"},
+        body={"mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])", "top": "t[m] = max(n, acc[m,n])", "y": "y[m] = t[m]"},
     )  # fmt: skip
 
     def built(n, columns, last):
@@ -153,9 +153,12 @@ def test_a_tile_of_all_of_a_reduced_dimension():
     "asked, parts",
     [
         (lambda: rows().to(Block), ("to: it refines a step", "legal   tile(...).to(...)", "do      rows.tile(...).to(...)")),
-        (lambda: rows()(m=4, n=4).swizzle(), ("swizzle: it refines a step", "legal   tile(...).swizzle(...) load(...).swizzle(...)")),
+        (lambda: rows()(m=4, n=4).swizzle_storage(), ("swizzle_storage: it refines a step", "legal   load(...).swizzle_storage(...)")),
         (lambda: MatMul.split(4).to(Block), ("to: it does not refine split", "got     'split(4)'")),
-        (lambda: rows().tile(m=1).to(Block).done().skip(), ("skip: it does not refine done", "do      split(...) first")),
+        (
+            lambda: rows().tile(m=1).to(Block).done().skip_masked_tiles(),
+            ("skip_masked_tiles: it does not refine done", "do      split(...) first"),
+        ),
     ],
 )
 def test_refinements_of_nothing(asked, parts):
@@ -182,5 +185,5 @@ def test_a_definition_says_which_numbers_are_above_0():
             kernel(q, k, v, scale)
     with pytest.raises(ArgumentError, match="positive are operands without dimensions"):
         rows(positive="X")
-    words = {"name": "f", "dims": "i", "operands": {"x": "i", "a": "", "y": "i"}, "each": {"y": "y[i] = log(a) * x[i]"}}
+    words = {"name": "f", "dims": "i", "operands": {"x": "i", "a": "", "y": "i"}, "body": {"y": "y[i] = log(a) * x[i]"}}
     assert Fused(**words) != Fused(**words, positive="a") and "positive" not in Fused(**words).tile(i=1).to_json()

@@ -1,4 +1,4 @@
-"""Blocks whose tiles lie last along a dimension begin first (`last_first`), and products left out where all factors are 1 (`UNLESS_ONE`)."""
+"""Blocks whose tiles lie last along a dimension begin first (`longest_first`), and products left out where all factors are 1 (`SKIP_IF_IDENTITY`)."""
 
 import re
 
@@ -15,7 +15,7 @@ from fireiron.ir import Let, statements
 from fireiron.sim import simulate
 from fireiron.strategies import attention
 
-copied = Fused(name="copied", dims="m n g", batch="g", operands={"X": "m n g", "Y": "m n g"}, each={"copy": "Y[m,n,g] = X[m,n,g]"})
+copied = Fused(name="copied", dims="m n g", batch="g", operands={"X": "m n g", "Y": "m n g"}, body={"copy": "Y[m,n,g] = X[m,n,g]"})
 
 
 def tiles(strategy, **sizes):
@@ -30,7 +30,7 @@ def tiles(strategy, **sizes):
 
 
 def chain(together=0):
-    return copied.tile(m=4, g=1).to(Block).last_first("m", together).done()
+    return copied.tile(m=4, g=1).to(Block).longest_first("m", together).done()
 
 
 def test_the_last_tiles_come_first():
@@ -65,7 +65,7 @@ def test_one_tile_is_the_first_and_the_last():
 def test_more_blocks_than_can_be_enumerated_are_told_apart():
     program = chain()(copied(m=1 << 24, n=8, g=4)).program("sm_80")
     assert not errors(program.ir)
-    narrow = copied.tile(m=4, g=1).to(Block).last_first("m").done()
+    narrow = copied.tile(m=4, g=1).to(Block).longest_first("m").done()
     assert not errors(narrow(copied(m=sym("m"), n=8, g=1 << 22)).program("sm_80").ir)
 
 
@@ -92,15 +92,15 @@ def test_whole_tiles_of_sizes_at_run_time_are_proved_inside(together):
 def test_it_is_stored_and_shown():
     strategy = chain(2)
     assert Strategy.from_json(strategy.to_json()) == strategy and eval(repr(strategy)) == strategy
-    assert ".last_first(dim='m', together=2)" in strategy(copied(m=8, n=8, g=4)).cuda("sm_80")
+    assert ".longest_first(dim='m', group=2)" in strategy(copied(m=8, n=8, g=4)).cuda("sm_80")
 
 
 @pytest.mark.parametrize(
     ("refined", "said"),
     [
-        (lambda one: one.last_first("k"), "no dimension that is tiled"),
-        (lambda one: one.last_first("m", 3), "side by side"),
-        (lambda one: one.last_first("m").swizzle(lambda uid: uid ^ 1), "one of them"),
+        (lambda one: one.longest_first("k"), "not a dimension that is tiled"),
+        (lambda one: one.longest_first("m", 3), "of 4 adjacent tiles"),
+        (lambda one: one.longest_first("m").swizzle(lambda uid: uid ^ 1), "one of them"),
     ],
 )
 def test_what_is_refused(refined, said):
@@ -110,7 +110,7 @@ def test_what_is_refused(refined, said):
 
 def test_it_is_about_blocks():
     with pytest.raises(DecompositionError, match="about blocks"):
-        copied.tile(m=4, g=1).to(Block).tile(m=1).to(Warp).last_first("m").done()(copied(m=8, n=8, g=4)).cuda("sm_80")
+        copied.tile(m=4, g=1).to(Block).tile(m=1).to(Warp).longest_first("m").done()(copied(m=8, n=8, g=4)).cuda("sm_80")
 
 
 # ------------------------------------------------------------------------------------------ factors that are 1
@@ -147,8 +147,8 @@ def test_rows_whose_maximum_moves_and_rows_whose_does_not(tmp_path):
 def test_what_is_no_product_with_a_factor(formula):
     made = Fused(
         name="scaled", dims="m d", operands={"X": "m d", "Y": "m d"},
-        each={"acc": "acc[m,d] = X[m,d]", "alpha": "alpha[m] = max(d, acc[m,d])", "step": formula, "store": "Y[m,d] = acc[m,d] + alpha[m]"},
+        body={"acc": "acc[m,d] = X[m,d]", "alpha": "alpha[m] = max(d, acc[m,d])", "step": formula, "store": "Y[m,d] = acc[m,d] + alpha[m]"},
     )  # fmt: skip
     rows = Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()
     with pytest.raises(MatchError, match="x\\[m,n\\] \\* f\\[m\\]"):
-        made.tile(m=1).to(Block).load("X", RF, rows).step("step", Pointwise.done(UNLESS_ONE)).done()(made(m=4, d=32)).cuda("sm_80")
+        made.tile(m=1).to(Block).load("X", RF, rows).step("step", Pointwise.done(SKIP_IF_IDENTITY)).done()(made(m=4, d=32)).cuda("sm_80")

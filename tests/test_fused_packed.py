@@ -21,7 +21,7 @@ from fireiron.strategies import hmma_ampere
 
 def by_lanes(each, operands, types=None):
     """A definition in pieces of rows, each lane with eight neighbours."""
-    made = Fused(name="rows", dims="m n", operands=operands, each=each, types=types)
+    made = Fused(name="rows", dims="m n", operands=operands, body=each, types=types)
     lane = Move.tile(1, 256).to(Warp).tile(1, 8).to(Lane).done()
     return made, made.tile(m=1, n=512).to(Block).load("X", RF, lane).done()
 
@@ -130,19 +130,19 @@ def test_targets(target, dtype, packed):
 
 def test_epilogues_of_the_library():
     """Accumulated in float32, rounded to halves in pairs, then a bias and a residual on halves."""
-    definition = MatMul.epilogue("h = acc; h = relu(h + bias[n]); h = h + R[m,n]; C = h", types={"h": float16})
+    definition = MatMul.fuse_epilogue("h = acc; h = relu(h + bias[n]); h = h + R[m,n]; C = h", types={"h": float16})
     text = hmma_ampere.strategy(definition(m=70, n=72, k=64)).cuda("sm_80")
     assert "__floats2half2_rn(" in text and "__hmax2(" in text and text.count("__hadd2(") >= 2 and "__half2float" not in text
 
 
 def test_fragments_of_mma_are_pairs():
     """Halves that a product accumulated, and those of a bias of any even number."""
-    copy, fragments, mma = Move.coalesced(8).done(), Move.done(), MatMul.tile(16, 16).unroll().mma_tile().done()
+    copy, fragments, mma = Move.coalesced_copy(8).done(), Move.done(), MatMul.tile(16, 16).unroll().mma_tile().done()
     loop = MatMul.split(32).load(A, SH, copy).load(B, SH, copy).tile(32, 32).to(Warp).split(16).unroll()
     loop = loop.load(A, RF, fragments).load(B, RF, fragments).then(mma)
     made = Fused(
         name="bounded", dims="m n k", operands={"A": "m k", "B": "k n", "bias": "n", "C": "m n"},
-        each={
+        body={
             "product": "acc[m,n] = sum(k, A[m,k] * B[k,n])",
             "bounds": "acc[m,n] = min(relu(acc[m,n]), 6)",
             "bias": "C[m,n] = acc[m,n] * 2 + bias[n]",
@@ -160,7 +160,7 @@ def test_fragments_of_mma_are_pairs():
 def test_elements_apart_are_not_packed():
     """Tiles of a thread whose registers are neighbours along m, with a residual whose neighbours lie along n."""
     by_threads = MatMul.tile(32, 32).to(Block).epilog(RF).split(8).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
-    definition = MatMul.epilogue("relu(acc + R[m,n])", types={"acc": float16})
+    definition = MatMul.fuse_epilogue("relu(acc + R[m,n])", types={"acc": float16})
     text = by_threads(definition(m=64, n=64, k=32)).cuda("sm_80")
     assert "2*>(" in text and "__hadd2" not in text
     turned = by_threads(definition(m=64, n=64, k=32, R=ColMajor, C=ColMajor)).cuda("sm_80")
@@ -270,7 +270,7 @@ def test_functions_of_pairs_where_they_are_asked_for(tmp_path):
     ],
 )  # fmt: skip
 def test_approximations_that_are_none(value, dtype, target, wrong):
-    made = Fused(name="rows", dims="m n", operands={"X": "m n", "Y": "m n"}, each={"y": f"Y[m,n] = {value}"})
+    made = Fused(name="rows", dims="m n", operands={"X": "m n", "Y": "m n"}, body={"y": f"Y[m,n] = {value}"})
     strategy = made.tile(m=1).to(Block).load("X", RF, eight).step("y", Pointwise.done(APPROXIMATE_PAIRS)).done()
     with pytest.raises(FireironError, match=wrong):
         strategy(made(m=4, n=512, dtype=dtype)).cuda(target)

@@ -1,4 +1,4 @@
-"""Reductions left in parts: `.partial(step, parts)` on strategies that deal terms to lanes and to warps.
+"""Reductions left in parts: `.rfactor(step, parts)` on strategies that deal terms to lanes and to warps.
 
 The reference is the definition in float64, which knows of no parts. Planted faults: a completion that leaves a lane out, and barriers.
 """
@@ -21,22 +21,22 @@ from fireiron.ir import execs, rewritten
 from fireiron.measure.data import drawn
 from fireiron.sim import simulate
 from fireiron.specs.fused import fused
-from fireiron.specs.partial import in_parts
+from fireiron.specs.rfactor import rfactor
 from fireiron.strategies import attention
 
 rows = Fused(
     name="rows",
     dims="m n",
-    over="n",
+    loop="n",
     operands={"X": "m n", "w": "m", "y": "m", "z": "m"},
-    first={"t0": "t[m] = 0", "h0": "h[m] = -3"},
-    each={
+    init={"t0": "t[m] = 0", "h0": "h[m] = -3"},
+    body={
         "square": "sq[m,n] = X[m,n] * X[m,n]",
         "total": "t[m] += sum(n, sq[m,n])",
         "top": "top[m] = max(n, X[m,n])",
         "highest": "h[m] = max(h[m], top[m] + w[m])",
     },
-    last={"scaled": "u[m] = t[m] * w[m] / size(n)", "y": "y[m] = abs(u[m])", "z": "z[m] = h[m]"},
+    final={"scaled": "u[m] = t[m] * w[m] / size(n)", "y": "y[m] = abs(u[m])", "z": "z[m] = h[m]"},
 )
 
 
@@ -45,17 +45,17 @@ def by_warps(*partial, definition=rows):
     load = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
     chain = definition
     for one in partial:
-        chain = chain.partial(*one)
+        chain = chain.rfactor(*one)
     return chain.tile(m=1).to(Block).split(n=256).load("X", RF, load).done()
 
 
 def attending(parts):
     """Attention whose row sums are left in parts."""
-    copy, fragments = Move.coalesced(8).done(), Move.done()
+    copy, fragments = Move.coalesced_copy(8).done(), Move.done()
     tiles = MatMul.tile(16, 16).unroll().mma_tile().done()
     chain = attention.definition(causal=True)
-    chain = (chain.partial("sums", parts) if parts else chain).tile(m=32, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle()
-    chain = chain.split(n=32).pipeline(2).load("K", SH, copy).swizzle().load("V", SH, copy).swizzle().tile(m=16).to(Warp)
+    chain = (chain.rfactor("sums", parts) if parts else chain).tile(m=32, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle_storage()
+    chain = chain.split(n=32).pipeline(2).load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage().tile(m=16).to(Warp)
     scores = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(tiles)
     return chain.step("s", scores).step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)).done()
 
@@ -117,7 +117,7 @@ def test_no_spills():
 
 def test_meaning():
     """The definition in parts means the same in float64, whichever terms a part is of."""
-    made = in_parts(in_parts(rows.made, "total"), "top")
+    made = rfactor(rfactor(rows.made, "total"), "top")
     sizes = {"m": 3, "n": 10, "total_part": 4, "top_part": 3}
     arrays = inputs(rows(m=3, n=10))
     for chunk in (0, 3):
@@ -132,7 +132,7 @@ def test_texts():
     assert Strategy.from_json(strategy.to_json()) == strategy and eval(repr(strategy)) == strategy
     assert strategy != by_warps(("total", 32))
     program = strategy(rows(**SHAPE)).program("sm_80")
-    assert "partial(name='total', parts=64)" in "\n".join(show(program))
+    assert "rfactor(step='total', parts=64)" in "\n".join(show(program))
     assert "total: t_parts[m,total_part] += sum(n, sq[m,n]), each part of its own" in program.cuda
     assert "total" in text(explain(strategy(rows(**SHAPE)), "sm_80"))
     assert parse_kernel(graphene_text(program)).cuda == program.cuda
@@ -170,10 +170,10 @@ def test_planted_faults():
 
 def changed(**formulas):
     """`rows` with other formulas, by step."""
-    made = {part: {one.name: str(one.formula) for one in rows.made.steps if one.part == part} for part in ("first", "each", "last")}
+    made = {part: {one.name: str(one.formula) for one in rows.made.steps if one.part == part} for part in ("init", "body", "final")}
     for part in made.values():
         part.update({name: text.replace("size_n", "size(n)") for name, text in {**part, **formulas}.items() if name in part})
-    return Fused(name="rows", dims="m n", over="n", operands={"X": "m n", "w": "m", "y": "m", "z": "m"}, **made)
+    return Fused(name="rows", dims="m n", loop="n", operands={"X": "m n", "w": "m", "y": "m", "z": "m"}, **made)
 
 
 @pytest.mark.sampled(1)
@@ -197,30 +197,30 @@ def test_refusals(definition, partial, parts):
 
 
 def test_refusals_by_place():
-    late = rows.tile(m=1).to(Block).split(n=256).partial("total", 4).done()
-    alone = rows.partial("total", 4).tile(m=32).to(Block).tile(m=1).to(Thread).split(n=4).done()
-    in_memory = rows.partial("total", 4).tile(m=1).to(Block).place("sq", SH).split(n=256).done()
+    late = rows.tile(m=1).to(Block).split(n=256).rfactor("total", 4).done()
+    alone = rows.rfactor("total", 4).tile(m=32).to(Block).tile(m=1).to(Thread).split(n=4).done()
+    in_memory = rows.rfactor("total", 4).tile(m=1).to(Block).set_memory("sq", SH).split(n=256).done()
     by_lanes = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
-    placed = rows.partial("total", 4).tile(m=1).to(Block).place("t_parts", SH).split(n=256).load("X", RF, by_lanes).done()
-    product = attention.definition().partial("pv", 2).done()
-    own = rows.step("total", Reduction.done()).partial("total", 4).done()
+    placed = rows.rfactor("total", 4).tile(m=1).to(Block).set_memory("t_parts", SH).split(n=256).load("X", RF, by_lanes).done()
+    product = attention.definition().rfactor("pv", 2).done()
+    own = rows.step("total", Reduction.done()).rfactor("total", 4).done()
     for strategy, message in (
         (late, "before split"), (alone, "one thread has all terms"), (in_memory, "only what threads hold of the terms"),
-        (placed, "parts lie in registers"), (own, "a strategy of its own"),
+        (placed, "parts lie in registers"), (own, "has its own strategy"),
     ):  # fmt: skip
         with pytest.raises(DecompositionError, match=message):
             strategy(rows(**SHAPE)).cuda("sm_80")
     with pytest.raises(DecompositionError, match="split_k"):
         product(attention.spec(64, 64, 32)).cuda("sm_80")
     with pytest.raises(DecompositionError, match="is one step"):
-        MatMul(8, 8, 8)(GL, GL, GL)(Kernel).partial("total", 4).tile(8, 8).to(Block).done().cuda("sm_80")
+        MatMul(8, 8, 8)(GL, GL, GL)(Kernel).rfactor("total", 4).tile(8, 8).to(Block).done().cuda("sm_80")
     for wrong in (1, 2.0, True):
-        with pytest.raises(ArgumentError, match="how many parts"):
-            rows.partial("total", wrong)
+        with pytest.raises(ArgumentError, match="the number of parts"):
+            rows.rfactor("total", wrong)
 
 
 def completed(made, name):
-    return [one.name for one in in_parts(made, name).steps if "_whole" in one.name]
+    return [one.name for one in rfactor(made, name).steps if "_whole" in one.name]
 
 
 def test_what_is_completed_and_when():
@@ -236,12 +236,12 @@ def test_what_is_completed_and_when():
 
 def test_what_is_written_again_is_completed_again():
     made = Fused(
-        name="x", dims="m n", over="n", operands={"X": "m n", "w": "m", "y": "m"}, first={"t0": "t[m] = 0", "a0": "a[m] = 0"},
-        each={
+        name="x", dims="m n", loop="n", operands={"X": "m n", "w": "m", "y": "m"}, init={"t0": "t[m] = 0", "a0": "a[m] = 0"},
+        body={
             "total": "t[m] += sum(n, X[m,n])", "one": "a[m] = max(a[m], t[m] * t[m])", "scale": "t[m] = t[m] * w[m]",
             "two": "b[m] = max(a[m], t[m] * t[m])", "keep": "a[m] = b[m]",
         },
-        last={"y": "y[m] = a[m]"},
+        final={"y": "y[m] = a[m]"},
     ).made  # fmt: skip
     assert completed(made, "total") == ["t_whole", "t_whole_"]
 
@@ -249,7 +249,7 @@ def test_what_is_written_again_is_completed_again():
 def test_what_is_not_linear_is_completed_first():
     """Where a step in the loop asks for the whole, the parts are joined there; results stay right."""
     asked = changed(highest="h[m] = max(h[m], top[m] * top[m])")
-    made = in_parts(asked.made, "top")
+    made = rfactor(asked.made, "top")
     assert [one.name for one in made.steps if one.name.endswith("_whole")] == ["top_whole"]
     require_right(by_warps(("top", 64), definition=asked)(asked(**SHAPE)).program("sm_80"))
     assert fused(asked(m=3, n=4)).temporaries.keys() <= made.temporaries.keys()

@@ -221,11 +221,20 @@ def test_one_block_stores_a_row_sum():
 
 def test_where_a_sum_lies_is_one_word_of_the_strategy():
     """Each turn adds to the row sum in registers, or, placed there, in shared memory; the rest of the chain is the same."""
-    made, kinds, copy = library("gemm_row_sum").definition, [], Move.coalesced(8).done()
+    made, kinds, copy = library("gemm_row_sum").definition, [], Move.coalesced_copy(8).done()
     spec = library("gemm_row_sum").spec(100, 72, 96)
     mma = MatMul.tile(16, 16).unroll().mma_tile().done()
-    for chain in (made.tile(m=64, n=64).to(Block), made.tile(m=64, n=64).to(Block).place("s", SH)):
-        chain = chain.split(k=32).pipeline(3).load("A", SH, copy).swizzle().load("B", SH, copy).swizzle().tile(m=32, n=32).to(Warp)
+    for chain in (made.tile(m=64, n=64).to(Block), made.tile(m=64, n=64).to(Block).set_memory("s", SH)):
+        chain = (
+            chain.split(k=32)
+            .pipeline(3)
+            .load("A", SH, copy)
+            .swizzle_storage()
+            .load("B", SH, copy)
+            .swizzle_storage()
+            .tile(m=32, n=32)
+            .to(Warp)
+        )
         chain = chain.split(k=16).unroll().load("A", RF, Move.done()).load("B", RF, Move.done())
         program = chain.step("product", mma).done()(spec).program(TARGET)
         assert not problems_of(program.ir)
@@ -278,7 +287,7 @@ def test_an_unguarded_replica_is_found():
 
 # ---------------------------------------------------------------------------------------------- refusals
 
-COPY, FRAGMENTS = Move.coalesced(8).done(), Move.done()
+COPY, FRAGMENTS = Move.coalesced_copy(8).done(), Move.done()
 PRODUCT = MatMul.tile(16, 16).unroll().mma_tile().done()
 
 
@@ -313,19 +322,19 @@ REFUSALS = {
         ["step('midle'): dual has no such step", "in      dual(64,64,64)", "legal   zero left right store", "at      "],
     ),
     "missing init": (
-        lambda: made(over="k", each={"mm": MM}, last={"s": "D[m,n] = acc[m,n]"}),
-        ["step mm: acc is read before anything wrote it", "got     'acc[m,n] += ", "do      first={...: 'acc[m,n] = 0'}", "at      "],
+        lambda: made(loop="k", body={"mm": MM}, final={"s": "D[m,n] = acc[m,n]"}),
+        ["step mm: acc is read before anything wrote it", "got     'acc[m,n] += ", "do      init={...: 'acc[m,n] = 0'}", "at      "],
     ),
     "read before it is written": (
-        lambda: made(each={"s": "D[m,n] = acc[m,n]", "mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])"}),
+        lambda: made(body={"s": "D[m,n] = acc[m,n]", "mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])"}),
         ["step s: acc is read before anything wrote it", "do      a step before that writes it"],
     ),
     "duplicate step": (
-        lambda: made(over="k", first={"mm": "acc[m,n] = 0"}, each={"mm": MM}, last={"s": "D[m,n] = acc[m,n]"}),
+        lambda: made(loop="k", init={"mm": "acc[m,n] = 0"}, body={"mm": MM}, final={"s": "D[m,n] = acc[m,n]"}),
         ["the step mm stands in two parts", "legal   different identifiers"],
     ),
     "loose dimension": (
-        lambda: made(each={"mm": "D[m,n] = A[m,k] * B[k,n]"}),
+        lambda: made(body={"mm": "D[m,n] = A[m,k] * B[k,n]"}),
         ["step mm: k of A[m,k] is neither in the result nor reduced", "got     'D[m,n] = A[m,k] * B[k,n]'"],
     ),
     "reduced dimension tiled": (
@@ -353,7 +362,7 @@ REFUSALS = {
         ["performs Move(2,16)(SH,RF)(Lane)", "level    wants one whose threads hold all of the 2x16 elements, got Lane", "in      Move(2,16)"],
     ),
     "operand placed": (
-        lambda: dual(library("dual").definition.tile(m=64, n=64).to(Block).place("A", SH)),
+        lambda: dual(library("dual").definition.tile(m=64, n=64).to(Block).set_memory("A", SH)),
         ["place('A'): an operand", "legal   acc", "do      load('A', SH)"],
     ),
     "several layers at once": (
@@ -369,7 +378,7 @@ REFUSALS = {
         ["tile(q=64): no such dimension", "legal   m n k"],
     ),
     "rows of other lengths": (
-        lambda: made(operands={"A": "m k", "B": "k n", "D": "m n", "o": "m"}, each={"mm": "D[m,n] = sum(k, A[o[m],k] * B[k,n])"}),
+        lambda: made(operands={"A": "m k", "B": "k n", "D": "m n", "o": "m"}, body={"mm": "D[m,n] = sum(k, A[o[m],k] * B[k,n])"}),
         ["step mm: ", "got     'D[m,n] = sum(k, A[o[m],k] * B[k,n])'"],
     ),
 }  # fmt: skip

@@ -107,7 +107,7 @@ def test_transposed_reads(tmp_path):
 @pytest.mark.parametrize("formula", ["C[m,n] = X[n,m] * 2", "C[n,m] = X[m,n] * 2"])
 def test_parts_of_what_is_read_transposed_are_refused(formula):
     """A tile of rows is no tile of columns; where a tile has all of both, an element is the one that the formula says."""
-    definition = Fused(name="turned", dims="m n", operands={"X": "m n", "C": "m n"}, each={"x": formula})
+    definition = Fused(name="turned", dims="m n", operands={"X": "m n", "C": "m n"}, body={"x": formula})
     spec = definition(m=16, n=16, dtype=float32)
     x = np.arange(256, dtype=np.float32).reshape(16, 16)
     for size, holds in ((8, False), (16, True), (32, True)):
@@ -127,11 +127,11 @@ def softmax_sums():
     definition = Fused(
         name="sums",
         dims="m n",
-        over="n",
+        loop="n",
         operands={"X": "m n", "y": "m", "z": "m"},
-        first={"l": "l[m] = 0", "t": "t[m] = -inf"},
-        each={"e": "e[m,n] = sigmoid(X[m,n])", "sum": "l[m] += sum(n, e[m,n])", "top": "t[m] max= max(n, X[m,n])"},
-        last={"y": "y[m] = l[m]", "z": "z[m] = t[m]"},
+        init={"l": "l[m] = 0", "t": "t[m] = -inf"},
+        body={"e": "e[m,n] = sigmoid(X[m,n])", "sum": "l[m] += sum(n, e[m,n])", "top": "t[m] max= max(n, X[m,n])"},
+        final={"y": "y[m] = l[m]", "z": "z[m] = t[m]"},
     )
     held = Move.tile(1, 1).to(Lane).done()
     strategy = definition.tile(m=4).to(Block).tile(m=1).to(Warp).split(n=32).load("X", RF, held).done()

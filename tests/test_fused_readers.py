@@ -192,8 +192,8 @@ def test_run_finds_a_definition_that_depends_on_its_split(command, tmp_path):
     (tmp_path / "wrong.py").write_text(
         '''"""The sum of the last turn."""
 from fireiron import *
-rows = Fused(name="rows", dims="m n", over="n", operands={"X": "m n", "y": "m", "z": "m n"},
-    each={"s": "t[m] = sum(n, X[m,n])", "z": "z[m,n] = X[m,n]"}, last={"y": "y[m] = t[m]"})
+rows = Fused(name="rows", dims="m n", loop="n", operands={"X": "m n", "y": "m", "z": "m n"},
+    body={"s": "t[m] = sum(n, X[m,n])", "z": "z[m,n] = X[m,n]"}, final={"y": "y[m] = t[m]"})
 strategy = rows.tile(m=4).to(Block).split(n=32).load("X", RF, Move.tile(4, 32).to(Warp).tile(1, 4).to(Lane).done()).done()
 '''
     )
@@ -232,7 +232,7 @@ def test_tune_ranks_by_prediction(command, tmp_path):
     (tmp_path / "tuned.py").write_text(
         '''"""A product with an epilogue."""
 from fireiron import *
-gemm = MatMul.epilogue("relu(acc + bias[n])")
+gemm = MatMul.fuse_epilogue("relu(acc + bias[n])")
 bm = Tunable("bm", 64, 32)
 strategy = gemm.tile(m=bm, n=32).to(Block).then(MatMul.epilog(RF).split(8).tile(4, 4).to(Thread).split(1).tile(1, 1).done())
 def spec(M, N, K, **options):

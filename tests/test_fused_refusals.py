@@ -15,7 +15,7 @@ def definition(**words):
         "name": "rows",
         "dims": "m n",
         "operands": {"X": "m n", "y": "m"},
-        "each": {"s": "t[m] = sum(n, X[m,n])", "y": "y[m] = t[m]"},
+        "body": {"s": "t[m] = sum(n, X[m,n])", "y": "y[m] = t[m]"},
     }
     return Fused(**{**usual, **words})
 
@@ -46,46 +46,46 @@ LAYERS = {"m": 32, "n": 32, "k": 32, "l": 2}
 @pytest.mark.parametrize(
     "words, parts",
     [
-        ({"each": {"y": "y[m] = t[m]", "s": "t[m] = sum(n, X[m,n])"}}, ("step y: t is read before", "do      a step before")),
+        ({"body": {"y": "y[m] = t[m]", "s": "t[m] = sum(n, X[m,n])"}}, ("step y: t is read before", "do      a step before")),
         (
-            {"over": "n", "each": {"s": "t[m] += sum(n, X[m,n])"}, "last": {"y": "y[m] = t[m]"}},
-            ("step s: t is read", "first={...: 't[m] = 0'}"),
+            {"loop": "n", "body": {"s": "t[m] += sum(n, X[m,n])"}, "final": {"y": "y[m] = t[m]"}},
+            ("step s: t is read", "init={...: 't[m] = 0'}"),
         ),
-        ({"over": "n", "first": {"s": "t[m] = 0"}, "each": {"s": "t[m] += sum(n, X[m,n])", "y": "y[m] = t[m]"}}, ("step s stands in two",)),
-        ({"each": {"y": "y[m] = X[m,n]"}}, ("step y: n of X[m,n] is neither in the result nor reduced",)),
-        ({"each": {"s": "t[m] = sum(n, X[n])", "y": "y[m] = t[m]"}}, ("step s: X[n] has other dimensions", "legal   X[m,n]")),
-        ({"each": {"s": "t[m] = sum(q, X[m,q])", "y": "y[m] = t[m]"}}, ("step s: q is no dimension", "legal   m n")),
-        ({"each": {"s": "t[m] = sum(n, X[m,n]) * 2", "y": "y[m] = t[m]"}}, ("step s: ",)),
-        ({"each": {"y": "y[q] = X[m,n]"}}, ("step y: q is no dimension", "legal   m n")),
-        ({"each": {"y": "y[m] = fancy(y[m])"}}, ("step y: formula: unknown function 'fancy'", "legal   abs")),
-        ({"each": {"y": "y[m] = X[m,0]"}}, ("step y: ",)),
+        ({"loop": "n", "init": {"s": "t[m] = 0"}, "body": {"s": "t[m] += sum(n, X[m,n])", "y": "y[m] = t[m]"}}, ("step s stands in two",)),
+        ({"body": {"y": "y[m] = X[m,n]"}}, ("step y: n of X[m,n] is neither in the result nor reduced",)),
+        ({"body": {"s": "t[m] = sum(n, X[n])", "y": "y[m] = t[m]"}}, ("step s: X[n] has other dimensions", "legal   X[m,n]")),
+        ({"body": {"s": "t[m] = sum(q, X[m,q])", "y": "y[m] = t[m]"}}, ("step s: q is no dimension", "legal   m n")),
+        ({"body": {"s": "t[m] = sum(n, X[m,n]) * 2", "y": "y[m] = t[m]"}}, ("step s: ",)),
+        ({"body": {"y": "y[q] = X[m,n]"}}, ("step y: q is no dimension", "legal   m n")),
+        ({"body": {"y": "y[m] = fancy(y[m])"}}, ("step y: formula: unknown function 'fancy'", "legal   abs")),
+        ({"body": {"y": "y[m] = X[m,0]"}}, ("step y: ",)),
         ({"types": {"u": float16}}, ("types name u, which is neither", "legal   X y t")),
-        ({"each": {"s": 3}}, ("the formula of s is a text",)),
-        ({"each": "y[m] = 0"}, ("formulas by the name of their step",)),
-        ({"each": {"a step": "y[m] = 0"}}, ("each names a step 'a step'", "legal   different identifiers")),
+        ({"body": {"s": 3}}, ("the formula of s is a text",)),
+        ({"body": "y[m] = 0"}, ("formulas by the name of their step",)),
+        ({"body": {"a step": "y[m] = 0"}}, ("body names a step 'a step'", "legal   different identifiers")),
         ({"operands": {"X": "m n", "y": "m", "z": "m"}}, ("no step reads or writes z",)),
         ({"operands": {"X": "m n", "y": "m", "exp": "m"}}, ("exp has a meaning of its own", "another name")),
         ({"operands": {"X": "m n", "y": "m", "n": "m"}}, ("n is a dimension and an operand",)),
-        ({"each": {"s": "t[m] = sum(n, X[m,n])"}, "operands": {"X": "m n"}}, ("no step writes an operand", "legal   X")),
+        ({"body": {"s": "t[m] = sum(n, X[m,n])"}, "operands": {"X": "m n"}}, ("no step writes an operand", "legal   X")),
         ({"dims": "m n z"}, ("no step has the dimension z", "leave it out of dims")),
-        ({"over": "z"}, ("Fused: over", "got     'z'", "legal   m n")),
-        ({"over": "n", "scan": "n"}, ("n has two roles",)),
-        ({"first": {"a": "u[m] = 0"}, "each": {"y": "y[m] = u[m]"}, "operands": {"y": "m"}, "dims": "m"}, ("first stands around a loop",)),
+        ({"loop": "z"}, ("Fused: loop", "got     'z'", "legal   m n")),
+        ({"loop": "n", "scan": "n"}, ("n has two roles",)),
+        ({"init": {"a": "u[m] = 0"}, "body": {"y": "y[m] = u[m]"}, "operands": {"y": "m"}, "dims": "m"}, ("init stands around a loop",)),
         ({"scan": "n"}, ("step s: it reduces n, of which all steps take one element at a time", "leave n out of scan")),
-        ({"batch": "n", "each": {"y": "y[m] = X[m,n]"}}, ("y has no n, so blocks of other elements of n would write over it",)),
+        ({"batch": "n", "body": {"y": "y[m] = X[m,n]"}}, ("y has no n, so blocks of other elements of n would write over it",)),
         (
-            {"over": "n", "first": {"a": "u[m] = 0"}, "each": {"y": "v[m] = u[m]"}, "last": {"z": "y[m] = sum(n, X[m,n])"}},
-            ("the loop is over n, which no step of each has",),
+            {"loop": "n", "init": {"a": "u[m] = 0"}, "body": {"y": "v[m] = u[m]"}, "final": {"z": "y[m] = sum(n, X[m,n])"}},
+            ("the loop is over n, which no step of body has",),
         ),
-        ({"each": {"s": "t[m] = sum(n, X[m,n])", "y": "y[m] = y[m] + t[m]"}}, ("step y: ",)),
-        ({"each": {"s": "total[m] = sum(n, X[m,n])", "y": "y[m] = totl[m]"}}, ("step y: totl is no operand", "did you mean total?")),
-        ({"each": {"y": "y[m]"}}, ("step y: formula: nothing is written", "legal   y[m] = ...")),
-        ({"each": {"y": "y[m] = sum(n, X[n,n])"}}, ("step y: formula: X[n,n] has a dimension twice",)),
-        ({"each": {"y": "y[m] = X[m,n ^ 1]"}}, ("step y: formula: X[m,n ^ 1] stands in another place than the result",)),
-        ({"each": {"y": "y[m] = " + "1 + " * 1000 + "1"}}, ("step y: a formula is a text of at most 2000 characters",)),
-        ({"each": {"y": "y[m] = size(q)"}}, ("step y: size(q): no such dimension", "legal   m n")),
-        ({"each": {"a": "t[m] = 0", "y": "t[m] = t[n]"}}, ("step y: t is read at another place than it is written",)),
-        ({"each": {"a": "y[m] = 0", "b": "y[m] = y[m] + 1"}}, ("step b: the operand y is read and written", "a temporary")),
+        ({"body": {"s": "t[m] = sum(n, X[m,n])", "y": "y[m] = y[m] + t[m]"}}, ("step y: ",)),
+        ({"body": {"s": "total[m] = sum(n, X[m,n])", "y": "y[m] = totl[m]"}}, ("step y: totl is no operand", "did you mean total?")),
+        ({"body": {"y": "y[m]"}}, ("step y: formula: nothing is written", "legal   y[m] = ...")),
+        ({"body": {"y": "y[m] = sum(n, X[n,n])"}}, ("step y: formula: X[n,n] has a dimension twice",)),
+        ({"body": {"y": "y[m] = X[m,n ^ 1]"}}, ("step y: formula: X[m,n ^ 1] stands in another place than the result",)),
+        ({"body": {"y": "y[m] = " + "1 + " * 1000 + "1"}}, ("step y: a formula is a text of at most 2000 characters",)),
+        ({"body": {"y": "y[m] = size(q)"}}, ("step y: size(q): no such dimension", "legal   m n")),
+        ({"body": {"a": "t[m] = 0", "y": "t[m] = t[n]"}}, ("step y: t is read at another place than it is written",)),
+        ({"body": {"a": "y[m] = 0", "b": "y[m] = y[m] + 1"}}, ("step b: the operand y is read and written", "a temporary")),
         ({"dims": 3}, ("Fused: dims", "names apart by blanks", "got     3")),
         ({"name": "two words"}, ("the name of a definition is an identifier",)),
     ],
@@ -101,22 +101,22 @@ def test_sizes_by_the_dimensions_of_the_definition():
 
 
 def test_results_that_depend_on_the_split_are_found():
-    running = definition(over="n", each={"s": "t[m] = sum(n, X[m,n])"}, last={"y": "y[m] = t[m]"})
+    running = definition(loop="n", body={"s": "t[m] = sum(n, X[m,n])"}, final={"y": "y[m] = t[m]"})
     text = refused(ArgumentError, running.check, "y depends on how many elements of n", "t is carried", "or +=")
     assert text == refused(ArgumentError, running.check)
     softmax = Fused(
         name="unscaled",
         dims="m n",
-        over="n",
+        loop="n",
         operands={"X": "m n", "y": "m"},
-        first={"l": "l[m] = 0"},
-        each={"top": "t[m] = max(n, X[m,n])", "e": "e[m,n] = exp(X[m,n] - t[m])", "sum": "l[m] += sum(n, e[m,n])"},
-        last={"y": "y[m] = l[m]"},
+        init={"l": "l[m] = 0"},
+        body={"top": "t[m] = max(n, X[m,n])", "e": "e[m,n] = exp(X[m,n] - t[m])", "sum": "l[m] += sum(n, e[m,n])"},
+        final={"y": "y[m] = l[m]"},
     )
     refused(ArgumentError, softmax.check, "unscaled: y depends on", "rescaled where the new turn changes")
-    roots = definition(over="n", each={"r": "r[m,n] = sqrt(X[m,n])", "s": "t[m] = sum(n, r[m,n])"}, last={"y": "y[m] = t[m]"})
+    roots = definition(loop="n", body={"r": "r[m,n] = sqrt(X[m,n])", "s": "t[m] = sum(n, r[m,n])"}, final={"y": "y[m] = t[m]"})
     refused(ArgumentError, roots.check, "y depends on")  # not a number for normal data, so positive ones are tried too
-    idle = definition(each={"s": "t[m] = sum(n, X[m,n])", "z": "z[m] = t[m]", "y": "y[m] = t[m]"})
+    idle = definition(body={"s": "t[m] = sum(n, X[m,n])", "z": "z[m] = t[m]", "y": "y[m] = t[m]"})
     refused(ArgumentError, idle.check, "rows: nothing reads z")
     refused(ArgumentError, lambda: dual.check(sizes={"z": 3}), "no dimension z", "legal   m n k")
 
@@ -141,7 +141,7 @@ def test_reduced_dimensions_are_not_tiled():
 
 def test_only_dimensions_of_the_loop_are_split():
     rows = definition()
-    refused(DecompositionError, lambda: built(rows.tile(m=1).to(Block).split(n=32).done(), m=8, n=64), "split(n=32)", "over='n'")
+    refused(DecompositionError, lambda: built(rows.tile(m=1).to(Block).split(n=32).done(), m=8, n=64), "split(n=32)", "loop='n'")
     strategy = attention.tile(m=64, b=1).to(Block).split(d=16).done()
     refused(DecompositionError, lambda: built(strategy, **ATTENTION), "split(d=16)", "legal   n", "the step s")
 
@@ -170,20 +170,20 @@ def test_stacks_and_layers_one_at_a_time():
     both = attention.tile(m=64, b=2).to(Block).split(n=32).step("s", product).step("pv", product).done()
     refused(DecompositionError, lambda: built(both, **ATTENTION), "its steps take one element of b", "got     '2'", ".tile(b=1) first")
     whole = mlp.tile(m=32).to(Block).step("mm", product).done()
-    refused(DecompositionError, lambda: built(whole, **LAYERS), "each and first and last stand around a loop over l", ".split(l=...) first")
+    refused(DecompositionError, lambda: built(whole, **LAYERS), "body and final and init stand around a loop over l", ".split(l=...) first")
     two = mlp.tile(m=32).to(Block).split(l=2).step("mm", product).done()
     refused(DecompositionError, lambda: built(two, **LAYERS), "its steps take one element of l", ".split(l=1) first")
 
 
 def test_temporaries_are_placed():
     def placed(*arguments, **more):
-        return lambda: built(mlp.tile(m=32).to(Block).place(*arguments, **more).done(), **LAYERS)
+        return lambda: built(mlp.tile(m=32).to(Block).set_memory(*arguments, **more).done(), **LAYERS)
 
-    refused(DecompositionError, placed("X", SH), "place('X'): an operand of mlp", "legal   h acc", "load('X', SH)")
-    refused(DecompositionError, placed("hh", SH), "place('hh'): no temporary of mlp", "legal   h acc")
-    refused(DecompositionError, placed("h", GL), "nowhere for it here", "legal   SH RF")
-    refused(DecompositionError, lambda: built(mlp.place("h", SH).done(), **LAYERS), "below tile(...).to(Block)")
-    refused(ArgumentError, placed("h", SH, pad=-1), "place: pad: elements behind each row", "0 ... 4096")
+    refused(DecompositionError, placed("X", SH), "set_memory('X'): an operand of mlp", "legal   h acc", "load('X', SH)")
+    refused(DecompositionError, placed("hh", SH), "set_memory('hh'): not a temporary of mlp", "legal   h acc")
+    refused(DecompositionError, placed("h", GL), "no such memory at this level", "legal   SH RF")
+    refused(DecompositionError, lambda: built(mlp.set_memory("h", SH).done(), **LAYERS), "below tile(...).to(Block)")
+    refused(ArgumentError, placed("h", SH, pad=-1), "set_memory: pad: elements after each row", "0 ... 4096")
 
 
 def test_an_epilog_is_around_one_product():
@@ -195,7 +195,7 @@ def test_an_epilog_makes_nothing_in_global_memory():
     """The accumulators of all blocks would be one: it ended as a race between them."""
     around = Init.tile(1, 1).to(Thread).done(), Move.tile(1, 1).to(Thread).done()
     strategy = MatMul.tile(24, 4).to(Block).epilog(GL, *around).tile(1, 1).to(Thread).split(1).done()
-    problem = MatMul.epilogue("acc + r[m]")(m=24, n=9, k=2, types={"r": float32, "C": float32})
+    problem = MatMul.fuse_epilogue("acc + r[m]")(m=24, n=9, k=2, types={"r": float32, "C": float32})
     refused(DecompositionError, lambda: strategy(problem).program("sm_80").ir, "epilog(GL): buffers in global memory", "legal   SH RF")
 
 

@@ -194,7 +194,7 @@ def test_rows_are_streamed():
     plain = Move.tile(8, 8).to(Block).tile(1, 8).to(Thread)
     assert "__ldcs" not in plain.load(SRC, RF).done()(Move(8, 8)(GL, GL)(Kernel)).cuda()
     with pytest.raises(FireironError, match="GL -> RF or RF -> GL"):
-        plain.done(STREAMED)(Move(8, 8)(GL, GL)(Kernel)).cuda()
+        plain.done(EVICT_FIRST)(Move(8, 8)(GL, GL)(Kernel)).cuda()
 
 
 # ---------------------------------------------------------------------------------------------- rows in chunks
@@ -242,14 +242,14 @@ def test_a_maximum_of_an_operand_does_not_see_what_lies_behind_its_end():
     made = Fused(
         name="least",
         dims="m n",
-        over="n",
+        loop="n",
         operands={"X": "m n", "low": "m", "total": "m"},
-        first={"start": "least[m] = inf", "zero": "sums[m] = 0"},
-        each={
+        init={"start": "least[m] = inf", "zero": "sums[m] = 0"},
+        body={
             "one": "here[m] = min(n, X[m,n])", "two": "least[m] = min(least[m], here[m])",
             "power": "e[m,n] = exp2(X[m,n])", "sum": "s[m] = sum(n, e[m,n])", "add": "sums[m] = sums[m] + s[m]",
         },
-        last={"out": "low[m] = least[m]", "out2": "total[m] = sums[m]"},
+        final={"out": "low[m] = least[m]", "out2": "total[m] = sums[m]"},
     )  # fmt: skip
     made.check()
     strategy = made.tile(m=1).to(Block).split(n=64).load("X", RF, Move.tile(1, 64).to(Warp).tile(1, 1).to(Lane).done()).done()
@@ -262,7 +262,7 @@ def test_a_maximum_of_an_operand_does_not_see_what_lies_behind_its_end():
 @pytest.mark.parametrize("n", [65, 127, 257])
 def test_vectors_of_lanes_over_the_end(n):
     """Of what a lane takes at once in a later turn, terms behind the end of the row count for nothing."""
-    total = Fused(name="total", dims="m n", operands={"X": "m n", "y": "m"}, each={"s": "t[m] = sum(n, X[m,n])", "y": "y[m] = t[m]"})
+    total = Fused(name="total", dims="m n", operands={"X": "m n", "y": "m"}, body={"s": "t[m] = sum(n, X[m,n])", "y": "y[m] = t[m]"})
     chain = total.tile(m=4).to(Block).tile(m=1).to(Warp).load("X", RF, Move.tile(1, 2).to(Lane).done())
     x = np.random.default_rng(0).standard_normal((3, n)).astype(np.float32)
     got = simulate(chain.done()(total(m=3, n=n, dtype=float32)).program("sm_80").ir, {"X": x}).outputs["y"]

@@ -17,7 +17,7 @@ normalized = Fused(
     name="normalized",
     dims="m n k",
     operands={"A": "m k", "B": "k n", "D": "m n", "y": "m"},
-    each={
+    body={
         "exp": "p[m,k] = exp(A[m,k])",
         "sum": "r[m] = sum(k, p[m,k])",
         "product": "acc[m,n] = sum(k, p[m,k] * B[k,n])",
@@ -32,7 +32,7 @@ def test_each_block_of_a_row_computes_its_own(placed):
     """Only one block stores y, and all of them have p."""
     chain = normalized.tile(m=16, n=16).to(Block)
     for name in placed.split():
-        chain = chain.place(name, SH)
+        chain = chain.set_memory(name, SH)
     program = chain.step("product", small).step("exp", each).done()(normalized(m=33, n=40, k=24, dtype=float32)).program("sm_80")
     assert safety(program.lowered) == ()
     assert program.cuda.count("if (block_n == 0") == 1
@@ -42,7 +42,7 @@ def test_each_block_of_a_row_computes_its_own(placed):
         np.testing.assert_allclose(made[name], wanted, rtol=1e-4, atol=1e-5)
 
 
-doubled = Fused(name="doubled", dims="m n", operands={"row": "m", "Y": "m n"}, each={"s": "t[m] = row[m] * 2", "o": "Y[m,n] = t[m]"})
+doubled = Fused(name="doubled", dims="m n", operands={"row": "m", "Y": "m n"}, body={"s": "t[m] = row[m] * 2", "o": "Y[m,n] = t[m]"})
 BLOCK = doubled.tile(m=16, n=32).to(Block)
 BELOW = {
     "threads": BLOCK.tile(m=1, n=2).to(Thread),
@@ -57,7 +57,7 @@ BELOW = {
 @pytest.mark.parametrize("chain", BELOW.values(), ids=BELOW)
 def test_each_unit_writes_its_copy_of_a_temporary(chain):
     """`n` is no dimension of t: units that differ along it have the same elements, and each has a copy."""
-    program = chain.place("t", SH).done()(doubled(m=35, n=64, dtype=float32)).program("sm_90a")
+    program = chain.set_memory("t", SH).done()(doubled(m=35, n=64, dtype=float32)).program("sm_90a")
     assert not [finding for finding in check(program.lowered) if finding.severity == "error"]
     row = np.arange(1, 36, dtype=np.float32)
     computed = simulate(program.ir, {"row": row}, order=random.Random(3)).outputs["Y"]
@@ -65,12 +65,12 @@ def test_each_unit_writes_its_copy_of_a_temporary(chain):
 
 
 def test_a_thread_writes_its_copy_without_a_condition():
-    text = BELOW["threads"].place("t", SH).done()(doubled(m=16, n=32, dtype=float32)).cuda("sm_80")
+    text = BELOW["threads"].set_memory("t", SH).done()(doubled(m=16, n=32, dtype=float32)).cuda("sm_80")
     assert "\n  t[thread] = row[" in text and "if (" not in text
 
 
 def test_units_that_share_a_copy_write_it_once():
     """A copy for each warp: of its lanes, which share it, only those with the first `n` write."""
-    chain = BLOCK.tile(m=8, n=16).to(Warp).place("t", SH).tile(m=2, n=2).to(Lane)
+    chain = BLOCK.tile(m=8, n=16).to(Warp).set_memory("t", SH).tile(m=2, n=2).to(Lane)
     text = chain.done()(doubled(m=16, n=32, dtype=float32)).cuda("sm_80")
     assert "if (lane_n == 0)" in text and "warp_n == 0" not in text

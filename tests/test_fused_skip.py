@@ -14,7 +14,7 @@ from test_graphene_text import read_back
 
 from fireiron import *
 from fireiron.cost.work import Work
-from fireiron.decomp.skip import SkipSteps
+from fireiron.decomp.skip_steps import SkipSteps
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, VerificationError
 from fireiron.gpu.disassembly import disassemblers, sass
 from fireiron.gpu.toolchain import compile_cuda, toolchains
@@ -54,7 +54,7 @@ def some_warps(spec=SPEC, warps=(1, 2)):
 def definition(more):
     """Rows with a factor `f`, and further steps."""
     each = {"x": "x[m,n] = X[m,n]", "f": "f[m] = max(n, x[m,n])", **more}
-    made = Fused(name="rows", dims="m n", operands={"X": "m n", "Y": "m n"}, each={**each, "Y": more.get("Y", "Y[m,n] = x[m,n]")})
+    made = Fused(name="rows", dims="m n", operands={"X": "m n", "Y": "m n"}, body={**each, "Y": more.get("Y", "Y[m,n] = x[m,n]")})
     return made.tile(m=8).to(Block).tile(m=1).to(Warp).load("X", RF, Move.tile(1, 1).to(Lane).done())
 
 
@@ -66,7 +66,7 @@ def rows_of(strategy):
 
 def factors():
     """Rows scaled by their maximum, which is 1 in every other one: where it is, a warp leaves the product out."""
-    program = rows_of(definition({"scale": "x[m,n] = x[m,n] * f[m]"}).skip("scale", where="1 == f[m]"))
+    program = rows_of(definition({"scale": "x[m,n] = x[m,n] * f[m]"}).skip_steps("scale", where="1 == f[m]"))
     x = np.minimum(np.random.default_rng(0).standard_normal((8, 32)).astype(np.float32), 1)
     x[::2, 3], x[1::2, 3] = 1, 2
     return program, x
@@ -142,7 +142,7 @@ def test_the_printed_text(tmp_path):
     turned = small.changed(r"\? 0 : 1", "? 1 : 0")
     by_lane = small.changed(r"if \(__any_sync", "if (threadIdx.x % 32 < 16 && __any_sync")
     alone = small.changed(r"__any_sync\(0xffffffff, (.*)\)\) \{", r"\1 != 0 && threadIdx.x % 32 != 5) {")
-    program = built(chain().skip("alpha", "shrink", "keep", where="new == mx").skip("rescale", where="alpha == 1"))
+    program = built(chain().skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps("rescale", where="alpha == 1"))
     arrays = some_warps(program.spec, warps=(1,))
     host = printed_text.HostProgram([small, turned, by_lane, printed_text.Printed.of(program), alone], tmp_path)
     expected = simulate(rows.ir, {"X": x}).outputs["Y"]
@@ -180,8 +180,8 @@ def test_two_regions():
 def chain(made=LAZY):
     """Rows of warps, up to where steps are left out."""
     copy, fragments = attention.copy, attention.fragments
-    rows = made.tile(m=32, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle().split(n=32).pipeline(2)
-    rows = rows.load("K", SH, copy).swizzle().load("V", SH, copy).swizzle().tile(m=16).to(Warp)
+    rows = made.tile(m=32, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle_storage().split(n=32).pipeline(2)
+    rows = rows.load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage().tile(m=16).to(Warp)
     product = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(attention.tiles)
     second = MatMul.split(16).unroll().load(B, RF, fragments).then(attention.tiles)
     return rows.step("s", product).step("pv", second)
@@ -196,7 +196,7 @@ def built(strategy, made=LAZY):
 
 def test_one_condition_for_steps_apart():
     """One question for both regions, as `rescale` stands behind the exponentials."""
-    program = built(chain().skip("alpha", "shrink", "keep", "rescale", where="new == mx"))
+    program = built(chain().skip_steps("alpha", "shrink", "keep", "rescale", where="new == mx"))
     assert len(regions(program)) == 2 and {one.needed for one in regions(program)} == {"alpha_needed"}
     assert not errors(program.ir)
     spec = program.spec
@@ -207,16 +207,18 @@ def test_one_condition_for_steps_apart():
 
 def test_regions_side_by_side_are_one():
     """Where no maximum moved on all factors are 1, so what is left out for the one reason may be left out for the other."""
-    program = built(chain().skip("alpha", where="new == mx").skip("shrink", where="alpha == 1").skip("keep", where="mx == new"))
+    program = built(
+        chain().skip_steps("alpha", where="new == mx").skip_steps("shrink", where="alpha == 1").skip_steps("keep", where="mx == new")
+    )
     assert len(regions(program)) == 1 and not errors(program.ir)
     more = {"one": "x[m,n] = x[m,n] * f[m]", "two": "x[m,n] = x[m,n] * x[m,n]"}
-    apart = rows_of(definition(more).skip("one", where="f == 1").skip("two", where="x == 1"))
+    apart = rows_of(definition(more).skip_steps("one", where="f == 1").skip_steps("two", where="x == 1"))
     assert len(regions(apart)) == 2 and len({one.needed for one in regions(apart)}) == 2
 
 
 def test_who_asks_decides_nothing():
     """Where `l` is 0 its product is too: whoever holds `l` is asked, as without."""
-    program = built(chain().skip("shrink", where="l == 0"))
+    program = built(chain().skip_steps("shrink", where="l == 0"))
     assert len(regions(program)) == 1 and not errors(program.ir)
 
 
@@ -228,7 +230,7 @@ def test_a_number_is_set_behind_whoever_reads_the_old_one():
         "one": "z[m] = exp2(f[m] - 1)",
         "Y": "Y[m,n] = x[m,n] + z[m]",
     }
-    program = rows_of(definition(more).skip("double", "one", where="f == 1"))
+    program = rows_of(definition(more).skip_steps("double", "one", where="f == 1"))
     assert len(regions(program)) == 2 and len({one.needed for one in regions(program)}) == 1
     x = np.minimum(np.random.default_rng(0).standard_normal((8, 32)).astype(np.float32), 1)
     x[::2, 3], x[1::2, 3] = 1, 2
@@ -253,7 +255,7 @@ def test_it_compiles_without_spills(d):
 
 @pytest.mark.night
 def test_other_readers():
-    program = built(chain().skip("alpha", "shrink", "keep", where="new == mx").skip("rescale", where="alpha == 1"))
+    program = built(chain().skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps("rescale", where="alpha == 1"))
     assert "alpha_needed" in "\n".join(show(program)) and "skip('rescale', where='alpha == 1')" in "\n".join(show(program))
     read_back(program)
     strategy = attention.by_rows(LAZY)
@@ -275,26 +277,26 @@ def test_rows_of_lanes():
 
 
 REFUSED = {
-    "what is not neutral": (lambda: built(chain().skip("alpha", "update", where="new == mx")), "step update is not the same.*there l\\[m\\] = l\\[m\\] \\+ sum.*legal   l\\[m\\] = l\\[m\\], as it was"),
-    "a factor that may be any": (lambda: built(chain().skip("rescale", where="new == mx")), "step rescale is not the same left out"),
-    "what changed since": (lambda: built(chain().skip("top", "keep", where="new == mx")), "step top"),
-    "a product": (lambda: built(chain().skip("pv", where="alpha == 1")), "step pv"),
-    "no such step": (lambda: built(chain().skip("scale", where="alpha == 1")), "no step scale"),
-    "no such tensor": (lambda: built(chain().skip("rescale", where="beta == 1")), "the condition asks for beta"),
+    "what is not neutral": (lambda: built(chain().skip_steps("alpha", "update", where="new == mx")), "step update is not the same.*there l\\[m\\] = l\\[m\\] \\+ sum.*legal   l\\[m\\] = l\\[m\\], as it was"),
+    "a factor that may be any": (lambda: built(chain().skip_steps("rescale", where="new == mx")), "step rescale is not the same left out"),
+    "what changed since": (lambda: built(chain().skip_steps("top", "keep", where="new == mx")), "step top"),
+    "a product": (lambda: built(chain().skip_steps("pv", where="alpha == 1")), "step pv"),
+    "no such step": (lambda: built(chain().skip_steps("scale", where="alpha == 1")), "no step scale"),
+    "no such tensor": (lambda: built(chain().skip_steps("rescale", where="beta == 1")), "the condition asks for beta"),
     "two conditions": (
-        lambda: built(chain().skip("rescale", where="alpha == 1").skip("rescale", where="alpha == 1")),
+        lambda: built(chain().skip_steps("rescale", where="alpha == 1").skip_steps("rescale", where="alpha == 1")),
         "left out under another condition",
     ),
     "a strategy of its own": (
-        lambda: built(chain().step("rescale", Pointwise.done(UNLESS_ONE)).skip("rescale", where="alpha == 1")),
+        lambda: built(chain().step("rescale", Pointwise.done(SKIP_IF_IDENTITY)).skip_steps("rescale", where="alpha == 1")),
         "rescale has a strategy of its own",
     ),
     "what others see": (
-        lambda: rows_of(definition({"scale": "x[m,n] = x[m,n] * f[m]"}).place("x", SH).skip("scale", where="f == 1")),
+        lambda: rows_of(definition({"scale": "x[m,n] = x[m,n] * f[m]"}).set_memory("x", SH).skip_steps("scale", where="f == 1")),
         "touches x, which other threads see",
     ),
-    "an operand": (lambda: rows_of(definition({}).skip("Y", where="f == 1")), "step Y is not the same"),
-    "a product of matrices": (lambda: MatMul.tile(16, 16).to(Block).skip("mm", where="a == 1").done()(MatMul(32, 32, 32)(GL, GL, GL)(Kernel)).cuda("sm_80"), "is one step"),
+    "an operand": (lambda: rows_of(definition({}).skip_steps("Y", where="f == 1")), "step Y is not the same"),
+    "a product of matrices": (lambda: MatMul.tile(16, 16).to(Block).skip_steps("mm", where="a == 1").done()(MatMul(32, 32, 32)(GL, GL, GL)(Kernel)).cuda("sm_80"), "is one step"),
 }  # fmt: skip
 
 
@@ -309,20 +311,20 @@ def test_what_is_refused(case):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("where", ("alpha", "alpha > 1", "alpha == 1 or l == 0", "alpha * 2 == 2", "alpha ==", 3, ""))
 def test_what_is_no_condition(where):
-    with pytest.raises(FireironError, match="skip: ") as caught:
-        chain().skip("rescale", where=where)
+    with pytest.raises(FireironError, match="skip_steps: ") as caught:
+        chain().skip_steps("rescale", where=where)
     assert "needed[" not in str(caught.value), "of what a condition is made a part is nobody's business"
 
 
 @pytest.mark.parametrize("steps", ((), ("rescale", "rescale"), (3,)))
 def test_what_names_no_steps(steps):
     with pytest.raises(ArgumentError, match="skip"):
-        chain().skip(*steps, where="alpha == 1")
+        chain().skip_steps(*steps, where="alpha == 1")
 
 
 def test_blocks_without_whole_warps():
     made = definition({"scale": "x[m,n] = x[m,n] * f[m]"}).start
-    by_rows = made.tile(m=40).to(Block).tile(m=1).to(Thread).load("X", RF, Move.done()).skip("scale", where="f == 1").done()
+    by_rows = made.tile(m=40).to(Block).tile(m=1).to(Thread).load("X", RF, Move.done()).skip_steps("scale", where="f == 1").done()
     with pytest.raises(DecompositionError, match="a block of 40 threads has no whole warps"):
         _ = by_rows(made(m=40, n=4, dtype=float32)).cuda("sm_80")
 
@@ -331,13 +333,13 @@ def test_threads_that_have_other_rows_than_the_condition():
     """A lane has a row of the factor, and one element of each row: the warp that asks is not the one that would scale."""
     made = Fused(
         name="apart", dims="m n", operands={"F": "m", "X": "m n", "Y": "m n", "G": "m"},
-        each={"f": "f[m] = F[m] * 2", "x": "x[m,n] = X[m,n]", "scale": "x[m,n] = x[m,n] * f[m]", "Y": "Y[m,n] = x[m,n]", "G": "G[m] = f[m]"},
+        body={"f": "f[m] = F[m] * 2", "x": "x[m,n] = X[m,n]", "scale": "x[m,n] = x[m,n] * f[m]", "Y": "Y[m,n] = x[m,n]", "G": "G[m] = f[m]"},
     )  # fmt: skip
     by_columns = made.tile(m=64).to(Block).load("F", RF, Move.tile(1).to(Thread).done()).load("X", RF, Move.tile(64, 1).to(Thread).done())
     spec = made(m=64, n=64, dtype=float32)
     assert "scale_sh" in by_columns.done()(spec).cuda("sm_80")
     with pytest.raises(DecompositionError, match="have not the elements of the condition"):
-        _ = by_columns.skip("scale", where="f == 1").done()(spec).cuda("sm_80")
+        _ = by_columns.skip_steps("scale", where="f == 1").done()(spec).cuda("sm_80")
 
 
 # ---------------------------------------------------------------------------------------------- the statement

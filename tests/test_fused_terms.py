@@ -17,7 +17,7 @@ by_lanes = Move.tile(1, 64).to(Warp).tile(1, 2).to(Lane).done()
 
 
 def of_rows(formula, **operands):
-    definition = Fused(name="rows", dims="m n", operands={**ROWS, **operands}, each={"s": f"t[m] = {formula}"})
+    definition = Fused(name="rows", dims="m n", operands={**ROWS, **operands}, body={"s": f"t[m] = {formula}"})
     return definition, definition.tile(m=2).to(Block).load("X", RF, by_lanes).done()(definition(m=3, n=100, dtype=float32))
 
 
@@ -52,8 +52,8 @@ def test_rows(tmp_path):
 
 def test_a_carried_product():
     definition = Fused(
-        name="carried", dims="m n", over="n", operands=ROWS, first={"one": "p[m] = 1"}, each={"p": "p[m] *= prod(n, 1 + X[m,n] * 0.01)"},
-        last={"t": "t[m] = p[m]"},
+        name="carried", dims="m n", loop="n", operands=ROWS, init={"one": "p[m] = 1"}, body={"p": "p[m] *= prod(n, 1 + X[m,n] * 0.01)"},
+        final={"t": "t[m] = p[m]"},
     )  # fmt: skip
     definition.check()
     chunk = definition.tile(m=2).to(Block).tile(m=1).to(Warp).split(n=32).load("X", RF, Move.tile(1, 1).to(Lane).done()).done()
@@ -62,28 +62,28 @@ def test_a_carried_product():
     assert np.allclose(t, (1 + x * 0.01).prod(1), rtol=1e-5)
     held = Move.tile(1, 1).to(Lane).done()
     twice = Fused(
-        name="twice", dims="m n", over="n", operands=ROWS, first={"one": "p[m] = 1"},
-        each={"part": "q[m] = prod(n, X[m,n])", "p": "p[m] = p[m] * q[m]"}, last={"t": "t[m] = p[m]"},
+        name="twice", dims="m n", loop="n", operands=ROWS, init={"one": "p[m] = 1"},
+        body={"part": "q[m] = prod(n, X[m,n])", "p": "p[m] = p[m] * q[m]"}, final={"t": "t[m] = p[m]"},
     )  # fmt: skip
-    parts = twice.partial("part", 32).tile(m=2).to(Block).tile(m=1).to(Warp).split(n=32).load("X", RF, held).done()
+    parts = twice.rfactor("part", 32).tile(m=2).to(Block).tile(m=1).to(Warp).split(n=32).load("X", RF, held).done()
     program = parts(twice(m=3, n=70, dtype=float32)).program("sm_80")
     assert np.allclose(simulate(program.ir, {"X": 1 + x * 0.01}).outputs["t"], t, rtol=1e-5)
     assert program.cuda.index("__shfl_xor_sync") > program.cuda.index("// t: ") - 1000 and "p_whole" in program.cuda
     with pytest.raises(ArgumentError, match="depends on how many elements of n"):
         Fused(
-            name="lost", dims="m n", over="n", operands=ROWS, first={"one": "p[m] = 1"}, each={"p": "p[m] = prod(n, X[m,n])"},
-            last={"t": "t[m] = p[m]"},
+            name="lost", dims="m n", loop="n", operands=ROWS, init={"one": "p[m] = 1"}, body={"p": "p[m] = prod(n, X[m,n])"},
+            final={"t": "t[m] = p[m]"},
         ).check()  # fmt: skip
 
 
 def test_a_factor_that_is_an_expression():
     definition = Fused(
         name="gemm", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
-        each={"mm": "acc[m,n] = sum(k, relu(A[m,k]) * B[k,n])", "store": "C[m,n] = acc[m,n]"},
+        body={"mm": "acc[m,n] = sum(k, relu(A[m,k]) * B[k,n])", "store": "C[m,n] = acc[m,n]"},
     )  # fmt: skip
     assert "mm_left[m,k] = relu(A[m,k])" in str(definition) and eval(repr(definition)) == definition
     product = MatMul.tile(16, 16).to(Warp).split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(mma)
-    strategy = definition.tile(m=32, n=32).to(Block).place("mm_left", SH, pad=8).load("B", SH, copy).step("mm", product).done()
+    strategy = definition.tile(m=32, n=32).to(Block).set_memory("mm_left", SH, pad=8).load("B", SH, copy).step("mm", product).done()
     a, b = (np.random.default_rng(0).standard_normal(shape).astype(np.float16) for shape in ((40, 32), (32, 40)))
     c = strategy(definition(m=40, n=40, k=32)).compile("sm_80")(a, b)
     assert np.allclose(c, np.maximum(a, 0).astype(np.float32) @ b.astype(np.float32), atol=2e-2)
@@ -91,7 +91,7 @@ def test_a_factor_that_is_an_expression():
 
 def test_names_of_terms_are_new():
     definition = Fused(
-        name="twice", dims="m n", operands={"s_terms": "m n", "t": "m"}, each={"s": "t[m] = sum(n, s_terms[m,n] * s_terms[m,n])"}
+        name="twice", dims="m n", operands={"s_terms": "m n", "t": "m"}, body={"s": "t[m] = sum(n, s_terms[m,n] * s_terms[m,n])"}
     )
     assert "s_terms_[m,n] = s_terms[m,n] * s_terms[m,n]" in str(definition)
 
@@ -99,4 +99,4 @@ def test_names_of_terms_are_new():
 @pytest.mark.parametrize("value", ["max(k, A[m,k] + B[k,n])", "sum(k, A[m,k] * B[k,n] * 2)"])
 def test_more_terms_than_any_tensor_has_are_refused(value):
     with pytest.raises(ArgumentError, match="step mm: (max|sum) of an expression of tensors of which none goes along all of k, m, n"):
-        Fused(name="x", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"}, each={"mm": f"C[m,n] = {value}"})
+        Fused(name="x", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"}, body={"mm": f"C[m,n] = {value}"})

@@ -33,16 +33,16 @@ def test_definitions_are_values(one):
 
 
 def test_what_a_definition_says_counts():
-    words = {"name": "f", "dims": "i j", "operands": {"x": "i j", "y": "i j"}, "each": {"y": "y[i,j] = x[i,j] * 2"}}
+    words = {"name": "f", "dims": "i j", "operands": {"x": "i j", "y": "i j"}, "body": {"y": "y[i,j] = x[i,j] * 2"}}
     one = Fused(**words)
     others = [
         Fused(**{**words, "name": "g"}),
-        Fused(**{**words, "each": {"z": "y[i,j] = x[i,j] * 2"}}),
-        Fused(**{**words, "each": {"y": "y[i,j] = x[i,j] * 3"}}),
+        Fused(**{**words, "body": {"z": "y[i,j] = x[i,j] * 2"}}),
+        Fused(**{**words, "body": {"y": "y[i,j] = x[i,j] * 3"}}),
         Fused(**{**words, "operands": {"y": "i j", "x": "i j"}}),
         Fused(**{**words, "dims": "j i"}),
         Fused(**words, batch="j"),
-        Fused(**words, over="j"),
+        Fused(**words, loop="j"),
     ]
     assert len({one, *others}) == len(others) + 1 and Fused(**words) == one
     hashes = {strategy_hash(other.tile(i=1, j=1).to(Block).done()) for other in (one, *others)}
@@ -77,7 +77,7 @@ def test_the_definition_states_types_of_operands():
     """They hold where the call says no other, and what is written says only what differs."""
     operands = {"X": "m n", "keep": "m n", "scale": "", "Y": "m n"}
     each = {"drop": "Y[m,n] = where(keep[m,n] != 0, X[m,n] * scale, 0)"}
-    made = Fused(name="dropped", dims="m n", operands=operands, each=each, types={"keep": "bool", "scale": float16})
+    made = Fused(name="dropped", dims="m n", operands=operands, body=each, types={"keep": "bool", "scale": float16})
     usual, other = made(m=4, n=8, dtype=bfloat16), made(m=4, n=8, types={"keep": float16})
     drawn = [[spec.operands[name].dtype for name in operands] for spec in (usual, other)]
     assert drawn == [[bfloat16, uint8, float16, bfloat16], [float16] * 4]
@@ -107,12 +107,12 @@ def changed(value, **words):
 @pytest.mark.parametrize(
     "words, message",
     [
-        ({"each": [["y", "__import__('os').system('true')"]]}, "formula"),
-        ({"each": [["y", "y[i,j] = x[i,j]"], ["y", "y[i,j] = 0"]]}, "each name one thing twice"),
-        ({"each": [["y", 3]]}, "a text is needed"),
-        ({"each": {"y": "y[i,j] = 0"}}, "a list is needed"),
+        ({"body": [["y", "__import__('os').system('true')"]]}, "formula"),
+        ({"body": [["y", "y[i,j] = x[i,j]"], ["y", "y[i,j] = 0"]]}, "body name one thing twice"),
+        ({"body": [["y", 3]]}, "a text is needed"),
+        ({"body": {"y": "y[i,j] = 0"}}, "a list is needed"),
         ({"name": "a name"}, "an identifier"),
-        ({"over": 3}, "a text is needed"),
+        ({"loop": 3}, "a text is needed"),
         ({"types": [["t", "float17"]]}, "unknown DType"),
         ({"more": 1}, "unknown field 'more'"),
     ],
@@ -125,7 +125,7 @@ def test_a_file_that_was_edited_holds_no_more_than_a_user_could_say(words, messa
 
 def test_steps_and_places_are_stored_and_checked():
     text = dumps(ALL["mlp"][0])
-    assert '"StepOf"' in text and '"Place"' in text
+    assert '"StepOf"' in text and '"SetMemory"' in text
     for old, new in (('"tensor": "h"', '"tensor": 3'), ('"memory": "SH"', '"memory": "XX"'), ('"name": "mm"', '"name": 4')):
         assert old in text
         with pytest.raises(StoreError):
@@ -134,13 +134,13 @@ def test_steps_and_places_are_stored_and_checked():
 
 def test_records_of_definitions_that_are_none():
     plain = describe(ALL["dual"][1])
-    for steps in ({"each": 3}, {"each": [["a"]]}, {"each": [[1, 2]]}, {"over": 3}, {"more": ""}, [], {"operands": []}):
+    for steps in ({"body": 3}, {"body": [["a"]]}, {"body": [[1, 2]]}, {"loop": 3}, {"more": ""}, [], {"operands": []}):
         with pytest.raises(StoreError):
             spec_of({**plain, "declared": {"steps": steps}})
 
 
 def test_strategies_for_products_are_for_definitions_around_them():
-    gemm = MatMul.epilogue("relu(acc + bias[n])")
+    gemm = MatMul.fuse_epilogue("relu(acc + bias[n])")
     bound = MatMul.tile(64, 64).to(Block).epilog(RF).split(8).tile(8, 8).to(Thread).split(1).tile(1, 1).done()(gemm(m=64, n=64, k=64))
     assert loads(dumps(bound)) == bound and again(repr(bound)) == bound
     for dtype in (None, float16):
@@ -156,7 +156,7 @@ def test_strategies_for_products_are_for_definitions_around_them():
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 def test_a_temporary_that_nobody_reads_compiles():
     """Warnings of the compiler are refused, and it would warn of one."""
-    made = Fused(name="loose", dims="m n", operands={"X": "m n", "Y": "m n"}, each={"t": "t[m,n] = X[m,n] * 2", "y": "Y[m,n] = X[m,n] + 1"})
+    made = Fused(name="loose", dims="m n", operands={"X": "m n", "Y": "m n"}, body={"t": "t[m,n] = X[m,n] * 2", "y": "Y[m,n] = X[m,n] + 1"})
     program = made.tile(m=8, n=32).to(Block).tile(m=1, n=1).to(Thread).done()(made(m=8, n=32)).program("sm_80")
     assert "[[maybe_unused]] float t[1];" in program.cuda
     compile_cuda(program.cuda, "sm_80")

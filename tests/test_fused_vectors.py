@@ -19,7 +19,7 @@ from fireiron.sim import simulate
 from fireiron.strategies import attention, hmma_ampere, layernorm
 from fireiron.values.expr import FALSE, TRUE, Var, conjuncts, less
 
-copy, fragments = Move.coalesced(8).done(), Move.done()
+copy, fragments = Move.coalesced_copy(8).done(), Move.done()
 mma = MatMul.tile(16, 16).unroll().mma_tile().done()
 loop = MatMul.split(32).pipeline(2).load(A, SH, copy).load(B, SH, copy).tile(32, 32).to(Warp).split(16).unroll().load(A, RF, fragments)
 loop = loop.load(B, RF, fragments).then(mma)
@@ -28,7 +28,7 @@ dropped = Fused(
     name="dropped",
     dims="m n k",
     operands={"A": "m k", "B": "k n", "bias": "n", "keep": "m n", "R": "m n", "scale": "", "C": "m n"},
-    each={
+    body={
         "product": "acc[m,n] = sum(k, A[m,k] * B[k,n])",
         "drop": "C[m,n] = where(keep[m,n] != 0, relu(acc[m,n] + bias[n]) * scale + R[m,n], 0)",
     },
@@ -39,7 +39,7 @@ rows = Fused(
     name="rows",
     dims="m n",
     operands={"X": "m n", "R": "m n", "gain": "n", "keep": "m n", "Y": "m n"},
-    each={"y": "Y[m,n] = where(keep[m,n] > 0, X[m,n] * gain[n] + R[m,n], 0)"},
+    body={"y": "Y[m,n] = where(keep[m,n] > 0, X[m,n] * gain[n] + R[m,n], 0)"},
 )
 by_lanes = rows.tile(m=1).to(Block).load("X", RF, Move.tile(1, 256).to(Warp).tile(1, 8).to(Lane).done()).done()
 
@@ -148,7 +148,7 @@ def test_tiles_inside_have_no_conditions(name):
 
 
 def test_epilogues_of_the_library():
-    strategy = hmma_ampere.strategy(MatMul.epilogue("relu(acc + bias[n]) + R[m,n]")(m=M, n=N, k=K))
+    strategy = hmma_ampere.strategy(MatMul.fuse_epilogue("relu(acc + bias[n]) + R[m,n]")(m=M, n=N, k=K))
     whole, inside, outside = versions_of(step_of(strategy.cuda("sm_80"), "epilogue"))
     assert "M" in whole and "N" in whole and "?" not in inside and "__half2" in inside
     assert outside.count("?") == 2, "one for two elements of the bias, one for two of the residual"

@@ -38,7 +38,7 @@ def used(program):
 # --------------------------------------------------------------------------------------------------------------- layouts and tiles
 
 
-ELEMENT = Move.coalesced(1).done()
+ELEMENT = Move.coalesced_copy(1).done()
 STAGED = (
     MatMul.tile(32, 32).to(Block).epilog(RF).split(8).load(A, SH, ELEMENT).load(B, SH, ELEMENT)
     .tile(4, 4).to(Thread).split(1).load(A, RF).load(B, RF).tile(1, 1).unroll().done()

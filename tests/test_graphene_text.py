@@ -92,14 +92,14 @@ def test_several_kernels_are_no_text():
 
 # ------------------------------------------------------------------------------------------------------------ fused kernels
 
-COPY, FRAGMENTS = Move.coalesced(8).done(), Move.done()
+COPY, FRAGMENTS = Move.coalesced_copy(8).done(), Move.done()
 MMA = MatMul.tile(16, 16).unroll().mma_tile().done()
 
 
 def layer_norm():
     norm = Fused(
         name="layernorm", dims="m n", operands={"X": "m n", "gamma": "n", "Y": "m n"},
-        each={"sum": "mean[m] = sum(n, X[m,n])", "mean": "mean[m] = mean[m] / size(n)", "center": "c[m,n] = X[m,n] - mean[m]",
+        body={"sum": "mean[m] = sum(n, X[m,n])", "mean": "mean[m] = mean[m] / size(n)", "center": "c[m,n] = X[m,n] - mean[m]",
               "square": "sq[m,n] = c[m,n] * c[m,n]", "var": "rstd[m] = sum(n, sq[m,n])", "rstd": "rstd[m] = rsqrt(rstd[m] / size(n) + 1e-05)",
               "out": "Y[m,n] = c[m,n] * rstd[m] * gamma[n]"},
     )  # fmt: skip
@@ -108,18 +108,18 @@ def layer_norm():
 
 def attention():
     fused = Fused(
-        name="attention", dims="m n d", over="n", operands={"Q": "m d", "K": "n d", "V": "n d", "O": "m d", "scale": ""},
-        first={"mx": "mx[m] = -inf", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
-        each={"s": "s[m,n] = sum(d, Q[m,d] * K[n,d])", "mask": "s[m,n] = where(n <= m, s[m,n] * scale, -inf)", "top": "top[m] = max(n, s[m,n])",
+        name="attention", dims="m n d", loop="n", operands={"Q": "m d", "K": "n d", "V": "n d", "O": "m d", "scale": ""},
+        init={"mx": "mx[m] = -inf", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
+        body={"s": "s[m,n] = sum(d, Q[m,d] * K[n,d])", "mask": "s[m,n] = where(n <= m, s[m,n] * scale, -inf)", "top": "top[m] = max(n, s[m,n])",
               "new": "new[m] = max(mx[m], top[m])", "alpha": "alpha[m] = exp2(mx[m] - new[m])", "keep": "mx[m] = new[m]",
               "exp": "s[m,n] = exp2(s[m,n] - new[m])", "sums": "sums[m] = sum(n, s[m,n])", "update": "l[m] = l[m] * alpha[m] + sums[m]",
               "scale": "acc[m,d] = acc[m,d] * alpha[m]", "p": "p[m,n] = s[m,n]", "pv": "acc[m,d] += sum(n, p[m,n] * V[n,d])"},
-        last={"norm": "o[m,d] = acc[m,d] / l[m]", "store": "O[m,d] = o[m,d]"},
+        final={"norm": "o[m,d] = acc[m,d] / l[m]", "store": "O[m,d] = o[m,d]"},
     )  # fmt: skip
     product = MatMul.split(16).unroll().pipeline(2).load(B, RF, FRAGMENTS).then(MMA)
     strategy = (
-        fused.tile(m=64).to(Block).load("Q", SH, COPY).swizzle().load("Q", RF, Move.tile(16).to(Warp).done())
-        .split(n=32).pipeline(2).load("K", SH, COPY).swizzle().load("V", SH, COPY).swizzle().tile(m=16).to(Warp)
+        fused.tile(m=64).to(Block).load("Q", SH, COPY).swizzle_storage().load("Q", RF, Move.tile(16).to(Warp).done())
+        .split(n=32).pipeline(2).load("K", SH, COPY).swizzle_storage().load("V", SH, COPY).swizzle_storage().tile(m=16).to(Warp)
         .step("s", product).step("pv", product).done()
     )  # fmt: skip
     return strategy(fused(m=64, n=64, d=64))
@@ -127,12 +127,12 @@ def attention():
 
 def two_outputs():
     dual = Fused(
-        name="dual", dims="m n k", over="k", operands={"A": "m k", "B1": "k n", "D": "m n", "y": "m"},
-        first={"u0": "u[m,n] = 0", "r0": "r[m] = 0"}, each={"u": "u[m,n] += sum(k, A[m,k] * B1[k,n])", "r": "r[m] += sum(k, A[m,k])"},
-        last={"D": "D[m,n] = relu(u[m,n])", "y": "y[m] = r[m]"},
+        name="dual", dims="m n k", loop="k", operands={"A": "m k", "B1": "k n", "D": "m n", "y": "m"},
+        init={"u0": "u[m,n] = 0", "r0": "r[m] = 0"}, body={"u": "u[m,n] += sum(k, A[m,k] * B1[k,n])", "r": "r[m] += sum(k, A[m,k])"},
+        final={"D": "D[m,n] = relu(u[m,n])", "y": "y[m] = r[m]"},
     )  # fmt: skip
     strategy = (
-        dual.tile(m=64, n=64).to(Block).split(k=32).pipeline(3).load("A", SH, COPY).swizzle().load("B1", SH, COPY).swizzle()
+        dual.tile(m=64, n=64).to(Block).split(k=32).pipeline(3).load("A", SH, COPY).swizzle_storage().load("B1", SH, COPY).swizzle_storage()
         .tile(m=32, n=32).to(Warp).split(k=16).unroll().load("A", RF, FRAGMENTS).step("u", MatMul.load(B, RF, FRAGMENTS).then(MMA)).done()
     )  # fmt: skip
     return strategy(dual(m=64, n=64, k=96))
@@ -552,9 +552,9 @@ def test_literals():
 def test_names_that_statements_make_in_front_of_others_are_said():
     """The lane of a shuffle, or of a fragment's store, is named by the statement itself; names behind it were read in front of it."""
     fragments = FR(16, 16, 16)
-    store = Move.load(SRC, SH, Move.tile(16, 16).to(Warp).done()).coalesced(4).done()
+    store = Move.load(SRC, SH, Move.tile(16, 16).to(Warp).done()).coalesced_copy(4).done()
     chain = MatMul.tile(48, 16).to(Block).epilog(fragments, float16, Init.tile(16, 16).to(Warp).done(), store).split(k=32)
-    chain = chain.load(A, SH, Move.coalesced(8).done()).load(B, SH).tile(16, 16).to(Warp).split(16)
+    chain = chain.load(A, SH, Move.coalesced_copy(8).done()).load(B, SH).tile(16, 16).to(Warp).split(16)
     chain = chain.load(A, fragments, Move.done()).load(B, fragments, Move.done()).done()
     program = chain(MatMul(1, 1, 1, dtype=float16, C=RowMajor)(GL, GL, GL)(Kernel)).program("sm_90")
     text = graphene_text(program)
@@ -566,8 +566,8 @@ def test_former_names_of_completion_mechanisms_are_read():
     """Texts of before they were values say `completion=Completion.BULK`."""
     halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
     blocks = MatMul(128, 64, 64, **halves)(GL, GL, GL)(Kernel).tile(64, 64).to(Block)
-    store = Move.tile(64, 64).to(Warpgroup).load(SRC, SH, Move.done()).converted().done()
-    turns = blocks.epilog(RF, float32, Init.done(), store).split(64).pipeline(2).specialize()
+    store = Move.tile(64, 64).to(Warpgroup).load(SRC, SH, Move.done()).cast_on_copy().done()
+    turns = blocks.epilog(RF, float32, Init.done(), store).split(64).pipeline(2).warp_specialize()
     program = turns.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done().program("sm_90a")
     text = graphene_text(program)
     former = re.sub(r"mechanism=Mechanism\.(\w+)", lambda found: f"completion=Completion.{found[1].upper()}", text)

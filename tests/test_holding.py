@@ -27,7 +27,7 @@ from fireiron.performing.matrices import received
 from fireiron.sim import simulate
 from fireiron.spec import Kind
 from fireiron.values.expr import TRUE, ZERO, Var, compiled
-from fireiron.values.tensor import Dealt, Mode
+from fireiron.values.tensor import Mode, UnitMode
 
 ELEMENT = Move.tile(1, 1).done()
 FOLLOWS = Move.done()
@@ -190,7 +190,7 @@ def test_indices_of_digits(base, digits, indices):
     """A coordinate is a number with the digits that were dealt; each index is found in it, as it was written or by division."""
     view = Init(1, 1)(RF)(Thread).dst
     one = (Mode(1, 1),)
-    dealt = tuple(Dealt(size, stride, True) for size, stride in digits)
+    dealt = tuple(UnitMode(size, stride, True) for size, stride in digits)
     access = making.access(view.tensor.name, (base, ZERO), (one, one), (None, None), True, dealt=(dealt, ()))
     holding = Holding.of(making.execution(INSTRUCTIONS[0], Init.on(Thread, view), (access,)), access, ())
     assert [(digit.size, digit.stride) for digit in holding.digits] == list(digits)
@@ -396,7 +396,7 @@ def test_tiles_dealt_in_turns_are_refused():
 
 def test_a_sum_of_parts_that_is_dealt_in_turns_says_whose_it_is():
     """20 x 32 sums for 64 threads, column by column: the error named neither them nor what deals them."""
-    problem = MatMul.epilogue("acc + r[m]")(m=20, n=32, k=8, types={"r": float32, "C": float32})
+    problem = MatMul.fuse_epilogue("acc + r[m]")(m=20, n=32, k=8, types={"r": float32, "C": float32})
     chain = MatMul.tile(20, 32).to(Block).split_k(2, Warp, 2)
     rest = MatMul.tile(4, 4).to(Lane).split(1).tile(1, 1).done()
     said = r"Reduction\(1,1,2\)\(SH,RF\)\(Thread\), whose tile is another in each turn(.|\n)*split_k deals them by its last argument"
@@ -506,7 +506,7 @@ def test_tiles_of_some_threads_are_refused(load):
 
 
 @pytest.mark.parametrize("k", (1, 7))
-@pytest.mark.parametrize("between", ("", ".load(B, SH, Move.coalesced(2).done())"))
+@pytest.mark.parametrize("between", ("", ".load(B, SH, Move.coalesced_copy(2).done())"))
 def test_values_at_once_beyond_an_end_are_asked_one_by_one(k, between):
     """The product takes four elements along k at once, and so decides how many of B a thread holds; B ends among them."""
     chain = MatMul.tile(16, 48).to(Block).epilog(RF).tile(16, 48).to(Warp).load(B, RF).split(k=4).tile(16, 16)

@@ -74,7 +74,7 @@ def test_any_size(sizes):
     require_right(Strategy(strategy.steps[2:], start=strategy.start), halves(*sizes))
 
 
-ORDERS_OF_BLOCKS = {"column_bands(2)": {"bands": 2, "walk": 1}, "hilbert()": {"bands": 1, "walk": 2}}
+ORDERS_OF_BLOCKS = {"rasterize(group_n=2)": {"bands": 2, "walk": 1}, "hilbert()": {"bands": 1, "walk": 2}}
 
 
 @pytest.mark.parametrize("order", ORDERS_OF_BLOCKS)
@@ -88,7 +88,7 @@ def test_orders_of_blocks(order):
 
 
 def test_bands_and_the_curve_are_two_orders():
-    with pytest.raises(DecompositionError, match="Hilbert's curve goes through the whole grid"):
+    with pytest.raises(DecompositionError, match="Hilbert's curve has no groups"):
         _ = hopper.strategy.with_(**SMALL, bands=8, walk=2)(halves(64, 64, 64)).program().ir
 
 

@@ -256,7 +256,7 @@ def test_tiles_of_different_lengths(front):
     """How many turns they have depends on the tile alone; a turn counted too few or too many, in whichever heads, is found."""
     made = attention.definition(causal=True)
     start, sizes, options = FRONTS[front]
-    steps = start(made).load("Q", SH, Move.done()).split(n=64).pipeline(2).skip().specialize(128).delay("pv", behind="s")
+    steps = start(made).load("Q", SH, Move.done()).split(n=64).pipeline(2).skip_masked_tiles().warp_specialize(128).defer("pv", after="s")
     rows = steps.load("K", SH, Move.done()).load("V", SH, Move.done()).tile(m=64).to(Warpgroup)
     rows = rows.step("s", hopper_attention.by_warpgroups).step("pv", hopper_attention.by_warpgroups).done()
     kernel = rows(attention.spec(*sizes, 16, made=made, **options)).program(TARGET).ir
@@ -308,21 +308,32 @@ def growing(more):
 
 def test_groups_that_take_turns_have_tiles_of_one_length():
     made = attention.definition(causal=True)
-    blocks = made.tile(m=64, r=1, g=1, b=1).to(Block).persistent(2).turns(2).load("Q", SH, Move.done()).split(n=32).pipeline(2).skip()
+    blocks = (
+        made.tile(m=64, r=1, g=1, b=1)
+        .to(Block)
+        .persistent(2)
+        .pingpong(2)
+        .load("Q", SH, Move.done())
+        .split(n=32)
+        .pipeline(2)
+        .skip_masked_tiles()
+    )
     product = MatMul.split(16).unroll().done()
-    strategy = blocks.specialize(128).load("K", SH, Move.done()).load("V", SH, Move.done()).tile(m=64).to(Warpgroup)
+    strategy = blocks.warp_specialize(128).load("K", SH, Move.done()).load("V", SH, Move.done()).tile(m=64).to(Warpgroup)
     strategy = strategy.step("s", product).step("pv", product)
     with pytest.raises(DecompositionError, match="another number of turns in each iteration") as caught:
         strategy.done()(attention.spec(256, 256, 64, made=made)).program(TARGET).ir  # noqa: B018
-    assert "leave out .turns()" in caught.value.hint
+    assert "leave out .pingpong()" in caught.value.hint
 
 
 @pytest.mark.parametrize("stages", (1, 2))
 def test_a_ring_in_a_loop_that_differs_from_tile_to_tile(stages):
     """The turns of products inside were numbered as if all tiles were as long as the one at hand: refused as a race."""
     made = attention.definition(causal=True)
-    blocks = made.tile(m=64, r=1, g=1, b=1).to(Block).persistent(2).load("Q", SH, Move.done()).split(n=32).pipeline(stages).skip()
-    scores = MatMul.split(16).pipeline(2).specialize().load(B, SH, Move.done()).tile(64, 32).to(Warpgroup).done()
+    blocks = (
+        made.tile(m=64, r=1, g=1, b=1).to(Block).persistent(2).load("Q", SH, Move.done()).split(n=32).pipeline(stages).skip_masked_tiles()
+    )
+    scores = MatMul.split(16).pipeline(2).warp_specialize().load(B, SH, Move.done()).tile(64, 32).to(Warpgroup).done()
     sums = MatMul.tile(64, 64).to(Warpgroup).split(16).unroll().done()
     strategy = blocks.load("V", SH).step("s", scores).step("pv", sums).done()
     require_right(strategy(attention.spec(256, 256, 64, made=made)).program(TARGET), orders=(4,), causal=True)
@@ -332,7 +343,7 @@ def test_probabilities_are_held_as_the_next_product_wants_them():
     """Scores in shared memory or of another type would not be; the instruction says what it takes."""
     made = attention.definition()
     product = MatMul.split(8).unroll().done()
-    strategy = made.tile(m=64, r=1, g=1, b=1).to(Block).load("Q", SH, Move.done()).split(n=32).pipeline(2).specialize(128)
+    strategy = made.tile(m=64, r=1, g=1, b=1).to(Block).load("Q", SH, Move.done()).split(n=32).pipeline(2).warp_specialize(128)
     strategy = (
         strategy.load("K", SH, Move.done()).load("V", SH, Move.done()).tile(m=64).to(Warpgroup).step("s", MatMul.split(16).unroll().done())
     )
@@ -428,11 +439,11 @@ def test_maxima_that_stay():
 def chain(made, shares=False, delayed=False, skips=()):
     """Attention of two stages, whose sums are in parts."""
     copy = Move.done()
-    steps = made.partial("sums", 4).tile(m=64, r=1, g=1, b=1).to(Block).load("Q", SH, copy).split(n=32).pipeline(4).specialize(128)
-    steps = (steps.delay("pv", behind="s") if delayed else steps).load("K", SH, copy).load("V", SH, copy)
-    rows = (steps.share("K") if shares else steps).tile(m=64).to(Warpgroup)
+    steps = made.rfactor("sums", 4).tile(m=64, r=1, g=1, b=1).to(Block).load("Q", SH, copy).split(n=32).pipeline(4).warp_specialize(128)
+    steps = (steps.defer("pv", after="s") if delayed else steps).load("K", SH, copy).load("V", SH, copy)
+    rows = (steps.share_stages("K") if shares else steps).tile(m=64).to(Warpgroup)
     rows = rows.step("s", hopper_attention.by_warpgroups).step("pv", hopper_attention.by_warpgroups)
-    return (rows.skip(*skips, where="new == mx") if skips else rows).step("store", hopper_attention.staged.with_(chunk=64)).done()
+    return (rows.skip_steps(*skips, where="new == mx") if skips else rows).step("store", hopper_attention.staged.with_(chunk=64)).done()
 
 
 @pytest.mark.parametrize("skips", [(), pytest.param(("keep",), marks=pytest.mark.night), pytest.param(("alpha",), marks=pytest.mark.night)])

@@ -110,11 +110,11 @@ def test_printed_text_of_many_groups(tmp_path):
 
 def clustered(*cluster):
     """The strategy by clusters of blocks."""
-    made = hopper_ragged.grouped_ragged.definition.tile(m=64, n=32).to(Block).cluster(*cluster).split(g=1).skip()
+    made = hopper_ragged.grouped_ragged.definition.tile(m=64, n=32).to(Block).cluster(*cluster).split(g=1).skip_masked_tiles()
     product = (
-        MatMul.split(32).pipeline(2).specialize(32).load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 32).to(Warpgroup).done()
+        MatMul.split(32).pipeline(2).warp_specialize(32).load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 32).to(Warpgroup).done()
     )
-    stored = Move.tile(64, 32).to(Warpgroup).tile(64, 32).unroll().load(SRC, SH, Move.done()).converted().done()
+    stored = Move.tile(64, 32).to(Warpgroup).tile(64, 32).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
     return made.step("product", product).step("store", stored).done()(hopper_ragged.spec(140, 72, 40, groups=GROUPS)).program(TARGET)
 
 

@@ -298,7 +298,7 @@ def too_large():
         .to(Block)
         .split(512)
         .pipeline(2)
-        .load(A, SH, Move.coalesced(4).done())
+        .load(A, SH, Move.coalesced_copy(4).done())
         .tile(8, 8)
         .to(Thread)
         .tile(1, 1)

@@ -106,7 +106,7 @@ def sizes_of(symbolic):
 
 def alone(text, result, symbolic):
     """A definition of one formula, for its refusal alone."""
-    made = Fused(name="one", dims="m n", operands={**operands_of(text), "Y": "m n"}, each={"one": f"Y[m,n] = {text}"})
+    made = Fused(name="one", dims="m n", operands={**operands_of(text), "Y": "m n"}, body={"one": f"Y[m,n] = {text}"})
     return made(**sizes_of(symbolic), types={**types_of(text), "Y": result})
 
 
@@ -163,7 +163,7 @@ def kernel_of(formulas, symbolic):
     outputs = {f"Y{number}": "m n" for number in range(len(formulas))}
     made = Fused(
         name="drawn", dims="m n", operands={**operands_of(text), **outputs},
-        each={f"s{number}": f"Y{number}[m,n] = {node.text}" for number, (node, _) in enumerate(formulas)},
+        body={f"s{number}": f"Y{number}[m,n] = {node.text}" for number, (node, _) in enumerate(formulas)},
     )  # fmt: skip
     types = {**types_of(text), **{f"Y{number}": result for number, (_, result) in enumerate(formulas)}}
     spec = made(**sizes_of(symbolic), types=types)
@@ -229,7 +229,7 @@ def strategy_of(made):
 
 def of_two(formula, **operands):
     """A definition of one step on matrices."""
-    return Fused(name="one", dims="m n", operands={**operands, "Y": "m n"}, each={"one": f"Y[m,n] = {formula}"})
+    return Fused(name="one", dims="m n", operands={**operands, "Y": "m n"}, body={"one": f"Y[m,n] = {formula}"})
 
 
 def everywhere(spec, arrays, tmp_path, symbols=None):
@@ -307,8 +307,8 @@ def nearest(number, dtype):
 @needs_compiler
 def test_what_an_integer_sum_is_added_to_is_no_integer(tmp_path):
     made = Fused(
-        name="total", dims="m n", over="n", operands={"q": "m n", "y": "m"},
-        first={"half": "t[m] = 0.5"}, each={"sum": "t[m] += sum(n, q[m,n])"}, last={"y": "y[m] = t[m]"},
+        name="total", dims="m n", loop="n", operands={"q": "m n", "y": "m"},
+        init={"half": "t[m] = 0.5"}, body={"sum": "t[m] += sum(n, q[m,n])"}, final={"y": "y[m] = t[m]"},
     )  # fmt: skip
     spec = made(m=8, n=64, types={"q": int8, "y": float32})
     strategy = made.tile(m=8).to(Block).split(n=8).tile(m=1).to(Thread).done()(spec)
@@ -321,7 +321,7 @@ def test_what_an_integer_sum_is_added_to_is_no_integer(tmp_path):
 @needs_compiler
 @pytest.mark.parametrize("by", ["sum", "prod", "max"])
 def test_reductions_of_integers_that_become_floats_do_not_wrap_around(by, tmp_path):
-    made = Fused(name="large", dims="m n", operands={"c": "m n", "y": "m"}, each={"y": f"y[m] = {by}(n, c[m,n])"})
+    made = Fused(name="large", dims="m n", operands={"c": "m n", "y": "m"}, body={"y": f"y[m] = {by}(n, c[m,n])"})
     spec = made(m=8, n=2, types={"c": int32, "y": float32})
     strategy = made.tile(m=8).to(Block).tile(m=1).to(Thread).done()(spec)
     c = np.array(

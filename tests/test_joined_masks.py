@@ -17,25 +17,25 @@ element = MatMul.tile(1, 1).to(Thread).split(1).tile(1, 1).done()
 def query_gradient(first="n <= m", second="n <= m", keep="0"):
     """The gradient of causal attention for its queries: probabilities and their gradients have a mask each."""
     return Fused(
-        name="query_gradient", dims="m n d", over="n",
+        name="query_gradient", dims="m n d", loop="n",
         operands={"Q": "m d", "K": "n d", "V": "n d", "dO": "m d", "L": "m", "D": "m", "dQ": "m d"},
-        first={"zero": "acc[m,d] = 0"},
-        each={
+        init={"zero": "acc[m,d] = 0"},
+        body={
             "score": "s[m,n] = sum(d, Q[m,d] * K[n,d])",
             "p": f"p[m,n] = where({first}, exp2(s[m,n] - L[m]), {keep})",
             "dp": "dp[m,n] = sum(d, dO[m,d] * V[n,d])",
             "ds": f"ds[m,n] = where({second}, p[m,n] * (dp[m,n] - D[m]), 0)",
             "add": "acc[m,d] += sum(n, ds[m,n] * K[n,d])",
         },
-        last={"store": "dQ[m,d] = acc[m,d]"},
+        final={"store": "dQ[m,d] = acc[m,d]"},
     )  # fmt: skip
 
 
 def bound(made, skip=True, m=32, n=32):
     chain = made.tile(m=8).to(Block).split(n=4)
-    chain = chain.skip() if skip else chain
+    chain = chain.skip_masked_tiles() if skip else chain
     for name in ("s", "p", "dp", "ds"):
-        chain = chain.place(name, SH)
+        chain = chain.set_memory(name, SH)
     for step in ("score", "dp", "add"):
         chain = chain.step(step, element)
     return chain.done()(made(m=m, n=n, d=4, dtype=float32))

@@ -24,7 +24,7 @@ from fireiron.values.units import index_in, unit_in
 
 REPOSITORY = Path(__file__).parent.parent
 PUBLIC = {name: value for name, value in vars(fireiron).items() if not name.startswith("_")}
-VALUES = PUBLIC | {name: getattr(tensor, name) for name in ("Dim", "Mode", "Dealt")}
+VALUES = PUBLIC | {name: getattr(tensor, name) for name in ("Dim", "Mode", "UnitMode")}
 """What a `repr` may refer to: the public names, and the parts of a view."""
 
 M, N, K = sym("M", multiple_of=4), sym("N"), sym("K", multiple_of=2, high=4096)
@@ -442,7 +442,7 @@ def test_legal_tunables():
     rows, columns = Tunable("rows", 3, 1, 2, 8), Tunable("columns", 1, 8, 5)
     whole = MatMul(128, 128, 4)(GL, GL, GL)(Kernel)
     strategy = MatMul.tile(64, 64).to(Block).tile(rows, columns).to(Thread).split(1).tile(1, 1).done()(whole)
-    legal = [(one["rows"], one["columns"]) for one in strategy.legal()]
+    legal = [(one["rows"], one["columns"]) for one in strategy.legal_assignments()]
     assert legal == [(1, 8), (2, 8), (8, 1), (8, 8)], "divisors of 64 with at most 1024 threads"
     assert strategy.program().chosen == {"rows": 1, "columns": 8}
     assert set(legal) <= {tuple(one.values()) for one in strategy.assignments()}
@@ -460,7 +460,7 @@ def test_illegal_values_are_passed_over():
         (Tile((one, 4 % (16 - one))), [8, 4]),
     ):
         strategy = MatMul.tile(32, 32).to(Block).then(step).refine(To(Thread)).split(1).tile(1, 1).done()
-        assert list(strategy(problem).legal()) == [{"one": value} for value in values]
+        assert list(strategy(problem).legal_assignments()) == [{"one": value} for value in values]
         assert strategy(problem).program().chosen == {"one": values[0]}
         run(strategy, MatMul(64, 64, 3)(GL, GL, GL)(Kernel))
         evaluates(strategy)
@@ -845,9 +845,9 @@ def test_chains_for_any_kind_of_spec():
     for spec in (Move(8, 8)(GL, GL)(Kernel), Init(8, 8)(GL)(Kernel)):
         bound = AnySpec.tile(4, 4).to(Block).then(inner)(spec)
         assert bound.start == spec.starter and "__global__" in bound.cuda("sm_80")
-    both = inner.otherwise(Move.tile(1, 1).to(Thread).done())
+    both = inner.fallback(Move.tile(1, 1).to(Thread).done())
     assert both.start == Move == both.others[0].start
-    for chosen in (inner.otherwise(inner), both):
+    for chosen in (inner.fallback(inner), both):
         assert [one.start for one in chosen(Move(8, 8)(GL, SH)(Block)).alternatives] == [Move, Move]
     with pytest.raises(DecompositionError, match="starts from Move, what it is for is a Init"):
         both(Init(8, 8)(GL)(Kernel))

@@ -208,7 +208,7 @@ def test_compilation_asks_what_kernels_say_of_earlier_launches():
     parts = parts.tile(1, 1).to(Thread).split(1).done()
     with pytest.raises(DecompositionError, match="sets all of C to zero, of which a launch before it wrote a part"):
         _ = parts(SPEC).program("sm_90").ir
-    chained = MatMul.repack(A).tile(8, 8).to(Block).chained(ready=A).tile(1, 1).to(Thread).split(1).done()
+    chained = MatMul.repack(A).tile(8, 8).to(Block).programmatic_launch(no_wait=A).tile(1, 1).to(Thread).split(1).done()
     with pytest.raises(DecompositionError, match="A is copied by the launch in front, for which the kernel has to wait"):
         _ = chained(MatMul(16, 24, 33, A=RowMajor)(GL, GL, GL)(Kernel)).program("sm_90").ir
 
@@ -233,7 +233,7 @@ def test_what_a_launch_left_out_is_known():
     first = BODY(rows_of(SPEC, 0, 8, 16)).program("sm_90")
     arrays = {"A": np.ones((16, 32), np.float32), "B": np.ones((32, 24), np.float32)}
     assert simulate(first.ir, arrays, known={}).written["C"].tolist() == [[row < 8] * 24 for row in range(16)]
-    most = Fused(name="most", dims="m n", operands={"X": "m n", "Y": "m n"}, each={"y": "Y[m, n] = max(X[m, n], 0)"})
+    most = Fused(name="most", dims="m n", operands={"X": "m n", "Y": "m n"}, body={"y": "Y[m, n] = max(X[m, n], 0)"})
     rest = most.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()(most(m=16, n=24, dtype=float32)).program("sm_90")
     launches = [
         types.SimpleNamespace(kernel=first.ir, arrays={"A": "A", "B": "B", "C": "t"}),

@@ -22,9 +22,9 @@ def require_compiled(program):
 def test_a_temporary_in_shared_memory_that_nothing_reads(size):
     """Of one array, and of several that begin in one: compilers warn (#550-D) unless the text says that it knows."""
     each = {"t": "t[m,n] = X[m,n] * 2", "o": "Y[m,n] = X[m,n]"}
-    definition = Fused(name="unread", dims="m n", operands={"X": "m n", "Y": "m n"}, each=each)
-    strategy = definition.tile(m=size, n=128).to(Block).place("t", SH).tile(m=1, n=1).to(Thread) if size == 8 else (
-        definition.tile(m=size, n=128).to(Block).place("t", SH).tile(m=16, n=8).to(Thread).tile(m=1, n=1)
+    definition = Fused(name="unread", dims="m n", operands={"X": "m n", "Y": "m n"}, body=each)
+    strategy = definition.tile(m=size, n=128).to(Block).set_memory("t", SH).tile(m=1, n=1).to(Thread) if size == 8 else (
+        definition.tile(m=size, n=128).to(Block).set_memory("t", SH).tile(m=16, n=8).to(Thread).tile(m=1, n=1)
     )  # fmt: skip
     text = require_compiled(strategy.done()(definition(m=size, n=256, dtype=float32)).program("sm_80"))
     declared = next(line for line in text.splitlines() if re.search(r"\bt\[1024\]|\* const t =", line))
@@ -34,10 +34,10 @@ def test_a_temporary_in_shared_memory_that_nothing_reads(size):
 def over_inner_ring(outer, inner, k, stages):
     """Products with a ring over k inside of two loops, one step at a time."""
     definition = Fused(
-        name="nested", dims="m n k r s", scan="r s", operands={"X": "r s m k", "W": "r s k n", "Y": "m n"}, first={"zero": "acc[m,n] = 0"},
-        each={"mm": "acc[m,n] += sum(k, X[r,s,m,k] * W[r,s,k,n])"}, last={"store": "Y[m,n] = acc[m,n]"},
+        name="nested", dims="m n k r s", scan="r s", operands={"X": "r s m k", "W": "r s k n", "Y": "m n"}, init={"zero": "acc[m,n] = 0"},
+        body={"mm": "acc[m,n] += sum(k, X[r,s,m,k] * W[r,s,k,n])"}, final={"store": "Y[m,n] = acc[m,n]"},
     )  # fmt: skip
-    ring = MatMul.split(32).pipeline(stages).specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
+    ring = MatMul.split(32).pipeline(stages).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
     blocks = definition.tile(m=64, n=64).to(Block)
     strategy = blocks.split(r=1).split(s=1).step("mm", ring.tile(64, 64).to(Warpgroup).done()).done()
     return strategy(definition(m=128, n=128, k=k, r=outer, s=inner, dtype=float16))
@@ -64,5 +64,5 @@ def test_streamed_loads_and_stores_of_all_types(dtype, width):
     """CUDA has no `__ldcs` of one float of 8 bits; it is streamed as the byte that it is."""
     spec = Move(64, 77 if width == 1 else 64, dtype=dtype, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)
     tiles = spec.tile(8, 32 * width).to(Block).tile(1, width).to(Thread)
-    text = require_compiled(tiles.load(SRC, RF, Move.done(STREAMED)).done(STREAMED).program("sm_90"))
+    text = require_compiled(tiles.load(SRC, RF, Move.done(EVICT_FIRST)).done(EVICT_FIRST).program("sm_90"))
     assert "__ldcs(" in text and "__stcs(" in text

@@ -71,7 +71,7 @@ KERNELS = {
     "registers of a block": lambda: held(SH, HELD)(product(9, 8, 6)),
     "registers of a block, at run time": lambda: held(SH, HELD)(product(9, K, 8, dtype=float16, c_dtype=float32, accumulator=float32)),
     "factors in shared memory, swizzled": lambda: (
-        MatMul.tile(8, 8).to(Block).split(4).load(A, SH).swizzle(Swizzle(1, 0, 3)).load(B, SH).tile(1, 1).to(Thread)
+        MatMul.tile(8, 8).to(Block).split(4).load(A, SH).swizzle_storage(Swizzle(1, 0, 3)).load(B, SH).tile(1, 1).to(Thread)
         .done(MicroKernel("dot", DOT))(product(8, 9, 6))
     ),
     "a copy with scratch": lambda: (

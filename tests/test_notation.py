@@ -17,7 +17,7 @@ from fireiron.language import library
 from fireiron.language.execution import Execution, execution_of
 from fireiron.language.statement import STARTERS, parse_spec, parse_statement, spec_symbols, spec_text, statement_text
 from fireiron.spec import Kind, Parameter
-from fireiron.values.expr import Const, Var, positive
+from fireiron.values.expr import Const, Var, assume_positive
 from fireiron.values.layout import Layout, Swizzle, make_layout
 from fireiron.values.machine import DTYPES, FRAGMENTS, LEVELS, MEMORIES, DType, Memory
 from fireiron.values.notation import (
@@ -424,10 +424,13 @@ def test_levels_of_ones_own_come_first():
 
 def test_sizes_that_may_be_nothing_are_sizes_of_something():
     m = Var("m", 0, 10, 1, True)
-    assert parse_tensor("[m].fp32", {"m": m}).shape == (positive(m),) and read_expression("positive(m) * 4", {"m": m}) == positive(m) * 4
+    assert (
+        parse_tensor("[m].fp32", {"m": m}).shape == (assume_positive(m),)
+        and read_expression("assume_positive(m) * 4", {"m": m}) == assume_positive(m) * 4
+    )
     with pytest.raises(LayoutError, match="no text says all"):
         tensor_text(Tensor("A", (m,), float32, GL, ColMajor))
-    one = Tensor("A", (positive(m), Const(4)), float32, GL, RowMajor)
+    one = Tensor("A", (assume_positive(m), Const(4)), float32, GL, RowMajor)
     assert parse_tensor(tensor_text(one), symbols_of(one)) == one
 
 

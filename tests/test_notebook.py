@@ -65,7 +65,7 @@ EXAMPLES = {
     "Records": (lambda: Records(tuple(Records.shipped())[:3]), ["3 records", "TFLOP/s"]),
     "Result": (lambda: tuning().results[1], ["bm=1", "illegal"]),
     "Spec": (lambda: small().spec, ["64 × 16", "float32", "GL", "ColMajor", "formula"]),
-    "Starter": (lambda: attention_strategies.strategy.start, ["acc[m,d] = 0", "first", "each", "last"]),
+    "Starter": (lambda: attention_strategies.strategy.start, ["acc[m,d] = 0", "init", "body", "final"]),
     "Strategy": (small, ["tile(16, 16).to(Block)", "MatMul(16,16,16)(GL,GL,GL)(Block)", "by FFMA"]),
     "TaskMapping": (lambda: mapping().root, ["gemm_host", "HOST"]),
     "Tasks": (lambda: tasks_step().program, ["gemm_block", "inner", "W: int"]),
@@ -73,7 +73,7 @@ EXAMPLES = {
 }
 """By view: a value, and what it shows."""
 
-TWICE = Fused(name="twice", dims="i", operands={"x": "i", "y": "i"}, each={"y": "y[i] = x[i] + x[i]"})
+TWICE = Fused(name="twice", dims="i", operands={"x": "i", "y": "i"}, body={"y": "y[i] = x[i] + x[i]"})
 
 
 class Tags(HTMLParser):

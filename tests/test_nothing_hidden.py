@@ -150,23 +150,23 @@ def idle(**refinements):
 
 
 TOLD = (
-    ({"t": ".within(100000).unchecked('why').swizzle('uid')", "e": ".ahead()", "l": ".no_sync().align(4).to_col_major()"},
-     {"within", "unchecked", "swizzle", "ahead", "no_sync", "align", "storage_layout"}),
+    ({"t": ".max_shared_bytes(100000).unchecked('why').swizzle('uid')", "e": ".prefetch_epilogue()", "l": ".no_sync().align(4).to_col_major()"},
+     {"max_shared_bytes", "unchecked", "swizzle", "prefetch_epilogue", "no_sync", "align", "storage_layout"}),
     ({"t": ".persistent(4)", "s": ".sync()", "l": ".pad(0)", "w": ".unroll()", "k": ".pipeline(1)"}, {"persistent", "sync", "pad", "unroll", "pipeline"}),
-    ({"t": ".cluster(1).turns(1).bands(1)", "w": ".layout(RowMajor)", "r": ".swizzle()"}, {"cluster", "turns", "bands", "layout", "swizzle"}),
+    ({"t": ".cluster(1).pingpong(1).rasterize(group_m=1)", "w": ".layout(RowMajor)", "r": ".swizzle_storage()"}, {"cluster", "pingpong", "rasterize", "layout", "swizzle_storage"}),
 )  # fmt: skip
 """Refinements that change nothing where they stand, and what is told of."""
 
 REFUSED = {
-    "t": (".chained()", ".turns(2)"),
-    "s": (".in_flight(1)", ".specialize()", ".skip()", ".delay('a', behind='b')", ".turns('a', 'b')"),
-    "l": (".stages(2)", ".converted()", ".share(B)"),
+    "t": (".programmatic_launch()", ".pingpong(2)"),
+    "s": (".mma_in_flight(1)", ".warp_specialize()", ".skip_masked_tiles()", ".defer('a', after='b')", ".order_mma('a', 'b')"),
+    "l": (".stages(2)", ".cast_on_copy()", ".share_stages(B)"),
     "b": (".reuse_buffer()",),
     "r": (".no_sync()", ".reuse_buffer()", ".stages(2)"),
 }
 """Refinements that have nothing to change where they stand."""
 
-ALWAYS = {"To", "Resident", "LastFirst", "Staggered"}
+ALWAYS = {"To", "MinBlocksPerSm", "LongestFirst", "StaggerBlocks"}
 """Refinements that change the kernel wherever they are legal."""
 
 
@@ -192,8 +192,7 @@ def test_every_refinement_is_in_one_of_the_tables():
     methods = {
         call.func.attr for call in ast.walk(ast.parse(written)) if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
     }
-    known = {"to_col_major": "StorageLayout", "layout": "DealOrder", "swizzle": "Permute SwizzleStorage", "stages": "OwnStages",
-             "turns": "Turns InTurns"}  # fmt: skip
+    known = {"to_col_major": "StorageLayout", "layout": "TileOrder", "swizzle": "Permute", "stages": "Stages", "pingpong": "PingPong"}
     covered = {kind for method in methods for kind in known.get(method, method.title().replace("_", "")).split()} | ALWAYS
     assert {one.__name__ for one in kinds} - {"Refinement"} <= covered
 
@@ -293,7 +292,7 @@ def test_the_command_line_refuses_a_wrong_text(tmp_path, capsys):
 HALVES = MatMul(256, 256, 128, dtype=float16, c_dtype=float16, **ROWS)(GL, GL, GL)(Kernel)
 BLOCK = MatMul.tile(128, 128).to(Block)
 WITH_EPILOG = BLOCK.epilog(RF, float32, Init.tile(64, 64).to(Warp).done(), Move.tile(64, 64).to(Warp).done())
-TO_SHARED = MatMul.split(32).pipeline(2).load(A, SH, Move.coalesced(8).done()).load(B, SH, Move.coalesced(8).done())
+TO_SHARED = MatMul.split(32).pipeline(2).load(A, SH, Move.coalesced_copy(8).done()).load(B, SH, Move.coalesced_copy(8).done())
 FRAGMENTS = MatMul.tile(64, 64).to(Warp).split(16).unroll().load(A, RF, Move.done()).load(B, RF, Move.done())
 
 

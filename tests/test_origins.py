@@ -14,7 +14,7 @@ from fireiron import *
 from fireiron import ir
 from fireiron.language.store import loads
 from fireiron.strategies import hopper
-from fireiron.values.machine import INDEX
+from fireiron.values.machine import COORD
 
 SMALL = {"bm": 64, "bn": 64, "wm": 64, "wn": 64, "stages": 2}
 
@@ -50,7 +50,7 @@ def test_what_is_made_has_an_origin(kernels):
             kernel = strategy.program(target).lowered
         except FireironError:
             continue
-        made = [one.tensor for one in kernel.buffers if not one.parameter and one.memory != INDEX]
+        made = [one.tensor for one in kernel.buffers if not one.parameter and one.memory != COORD]
         made += [one for one in ir.statements(kernel.body) if isinstance(one, (ir.Exec, ir.For))]
         made += [access for one, _ in ir.execs(kernel.body) for access in one.accesses]
         without += [(name, getattr(one, "name", None) or str(getattr(one, "var", one))) for one in made if one.origin is None]

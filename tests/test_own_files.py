@@ -15,7 +15,7 @@ from fireiron.language.library import bind, find
 NAIVE = "from fireiron import *\nstrategy = MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()\n"
 SCALED = """
 scaled = Fused(
-    name="scaled", dims="m n", operands={"X": "m n", "weight": "n", "Y": "m n"}, each={"out": "Y[m,n] = X[m,n] * weight[n]"}
+    name="scaled", dims="m n", operands={"X": "m n", "weight": "n", "Y": "m n"}, body={"out": "Y[m,n] = X[m,n] * weight[n]"}
 )
 """
 FILES = {
@@ -271,16 +271,16 @@ def test_names_in_comments_of_a_text_are_not_declared():
 
 
 SUGGESTED = {
-    "without a pad": ("matmul", "    .pad(4)  # without which banks conflict: take it out, and ask `check`\n", "", "banks"),
-    "copies of 16 bytes": ("matmul", "copy = Move.tile(1, 1).to(Thread).done()", "copy = Move.coalesced(4).done()", ""),
+    "without a pad": ("matmul", "    .pad(4)  # avoids bank conflicts: remove it, and run `check`\n", "", "banks"),
+    "copies of 16 bytes": ("matmul", "copy = Move.tile(1, 1).to(Thread).done()", "copy = Move.coalesced_copy(4).done()", ""),
     "tiles under way": ("matmul", ".split(bk)", ".split(bk).pipeline(2)", ""),
-    "without a swizzle": ("tensor-core", "    .swizzle()  # no bank conflicts: take it out, and ask `check`\n", "", "banks"),
+    "without a swizzle": ("tensor-core", "    .swizzle_storage()  # no bank conflicts: remove it, and run `check`\n", "", "banks"),
     "fragments ahead": ("tensor-core", "    .split(16)\n    .unroll()\n", "    .split(16)\n    .unroll()\n    .pipeline(2)\n", ""),
-    "bands": ("tensor-core", "    .to(Block)\n", "    .to(Block)\n    .bands(8)\n", ""),
-    "blocks that stay": ("hopper", "    .to(Block)\n", "    .to(Block)\n    .bands(8)\n    .persistent()\n", ""),
+    "bands": ("tensor-core", "    .to(Block)\n", "    .to(Block)\n    .rasterize(group_m=8)\n", ""),
+    "blocks that stay": ("hopper", "    .to(Block)\n", "    .to(Block)\n    .rasterize(group_m=8)\n    .persistent()\n", ""),
     "a column in one bank": ("move", "    .pad(1)  #", "    #", "banks"),
     "another order": ("move", "    .layout(ColMajor)  #", "    #", "coalescing"),
-    "a swizzle": ("move", ".pad(1)", ".swizzle()", "banks"),
+    "a swizzle": ("move", ".pad(1)", ".swizzle_storage()", "banks"),
 }
 """What the files suggest: the kind, what is replaced by what, and what `check` warns of then."""
 

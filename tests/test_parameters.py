@@ -35,7 +35,7 @@ from fireiron.values.strides import lie_apart, strides_chosen
 from fireiron.values.tensor import Tensor, whole_view
 
 M, N = sym("M"), sym("N")
-COPY = Move.tile(16, 16).to(Block).coalesced(4).done()
+COPY = Move.tile(16, 16).to(Block).coalesced_copy(4).done()
 ANYWHERE = Move(64, 32, src=Strides(m=ANY, n=ANY), dst=Strides(m=ANY, n=ANY))(GL, GL)(Kernel)
 PRODUCT = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
 
@@ -103,7 +103,7 @@ def test_a_tensor_of_heads_as_torch_stores_it():
     b, s, h = sym("B", high=4096), sym("S", high=65536), sym("H", high=256)
     by_name = {"m": ANY(8), "n": ANY(8), "p": ANY(8), "q": 1}
     spec = Move(b, h, s, 64, dtype=float16, src=Strides(**by_name), dst=Strides(**by_name))(GL, GL)(Kernel)
-    kernel = Move.tile(1, 1, 8, 64).to(Block).coalesced(8).done()(spec).compile("sm_80")
+    kernel = Move.tile(1, 1, 8, 64).to(Block).coalesced_copy(8).done()(spec).compile("sm_80")
     assert kernel.program.cuda.count("uint4") == 2
     array = numbers(2, 3, 5, 64, dtype=np.float16).transpose(0, 2, 1, 3)
     np.testing.assert_array_equal(kernel(array), array)
@@ -428,7 +428,7 @@ def test_the_command_line_knows_strides(tmp_path, capsys, monkeypatch):
     """Those that nobody gives leave no gaps; broadcast inputs get data that agree."""
     (tmp_path / "strided.py").write_text(
         "from fireiron import *\n"
-        "strategy = Move.tile(16, 16).to(Block).coalesced(4).done()\n"
+        "strategy = Move.tile(16, 16).to(Block).coalesced_copy(4).done()\n"
         "def spec():\n"
         "    return Move(sym('M'), 40, src=Strides(m=ANY(4), n=0), dst=Strides(m=1, n=ANY))(GL, GL)(Kernel)\n"
     )

@@ -16,7 +16,7 @@ BLOCKS = 3
 def plain(blocks=BLOCKS, bands=0):
     """Without a ring: every thread has elements of each tile."""
     chain = MatMul.tile(16, 16).to(Block)
-    chain = chain.bands(*(bands if isinstance(bands, tuple) else (bands,))) if bands else chain
+    chain = chain.rasterize(*(bands if isinstance(bands, tuple) else (bands,))) if bands else chain
     return chain.persistent(blocks).split(8).load(A, SH).load(B, SH).tile(2, 2).to(Thread).tile(1, 1).split(1).done()
 
 
@@ -198,7 +198,10 @@ def test_refusals():
     parts = MatMul.split_k(2, Block, 4).tile(16, 16).to(Block).persistent(2).tile(2, 2).to(Thread).tile(1, 1).split(1).done()
     with pytest.raises(DecompositionError, match=r"persistent\(2\): split_k\(.., Block\) says which block does what"):
         _ = parts(singles(64, 16, 8)).program("sm_80").ir
-    with pytest.raises(DecompositionError, match="bands, cluster, resident, within, persistent, turns and chained are about blocks"):
+    with pytest.raises(
+        DecompositionError,
+        match="these tiles go to .*, and rasterize, cluster, min_blocks_per_sm, max_shared_bytes, persistent, pingpong and programmatic_launch are about blocks",
+    ):
         _ = MatMul.tile(16, 16).to(Block).tile(8, 8).to(Warp).persistent(2).done()(singles(64, 16, 8)).program("sm_80").ir
     with pytest.raises(DecompositionError, match="persistent: must be a positive integer"):
         MatMul.tile(16, 16).to(Block).persistent(0)

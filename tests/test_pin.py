@@ -61,7 +61,7 @@ def copied_by_text():
     """Two turns, a text that copies B, and half of the lanes idle in the last step: of these ptxas made wrong code."""
     threads = lambda start: start.tile(2, 40).to(Warp).layout(ColMajor).tile(2, 1).to(Thread).layout(ColMajor)
     chain = MatMul.tile(8, 40).to(Block).epilog(RF, threads(Init).tile(1, 1).done(), threads(Move).tile(1, 1).done())
-    chain = chain.split(8).pipeline(2, spread=True).load(A, SH, Move.tile(4, 1).to(Thread).layout(RowMajor).done())
+    chain = chain.split(8).pipeline(2, interleave=True).load(A, SH, Move.tile(4, 1).to(Thread).layout(RowMajor).done())
     chain = (
         chain.load(B, SH, Move.done(MicroKernel("copy", COPY))).tile(2, 40).to(Warp).layout(ColMajor).tile(2, 1).to(Thread).layout(ColMajor)
     )

@@ -14,7 +14,7 @@ from problems import integers, library
 from fireiron import *
 from fireiron import ir
 from fireiron.check import Scene, check_banks, safety
-from fireiron.refine.swizzle import by_rows
+from fireiron.refine.swizzle_storage import by_rows
 from fireiron.sim import simulate
 from fireiron.values.expr import constant, hilbert
 
@@ -32,9 +32,9 @@ def fma(stages, ahead=1, spread=False, step=8, width=4):
             Move.tile(4, 4).to(Thread).tile(1, 1).unroll().done(),
         )
         .split(step)
-        .pipeline(stages, spread=spread)
-        .load(A, SH, Move.coalesced(width).done())
-        .load(B, SH, Move.coalesced(width).done())
+        .pipeline(stages, interleave=spread)
+        .load(A, SH, Move.coalesced_copy(width).done())
+        .load(B, SH, Move.coalesced_copy(width).done())
         .tile(4, 4)
         .to(Thread)
         .split(1)
@@ -244,7 +244,7 @@ def test_spread_copies_are_issued_in_the_steps():
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_a_barrier_of_the_user_among_spread_copies(symbolic):
     """The barrier of each step stands in front of the commit, and is no place to wait for the copies of the steps."""
-    chain = MatMul.tile(16, 8).to(Block).epilog(RF).split(k=8).pipeline(2, spread=True).load(B, SH)
+    chain = MatMul.tile(16, 8).to(Block).epilog(RF).split(k=8).pipeline(2, interleave=True).load(B, SH)
     chain = chain.split(4).sync().tile(2, 2).to(Thread).split(1).tile(1, 1).done()
     require_exact(lowered(chain, (16, 8, 24), symbolic=symbolic), (16, 8, 24))
 
@@ -252,7 +252,7 @@ def test_a_barrier_of_the_user_among_spread_copies(symbolic):
 def test_spread_loops_have_names_of_their_own():
     """A share of a copy takes fewer turns than the copy: a range belongs to one name."""
     copy = Move.tile(1, 4).to(Warp).tile(1, 2).unroll().tile(1, 2).to(Lane).done()
-    chain = MatMul.tile(16, 16).to(Block).split(2).pipeline(3, spread=True).load(A, SH).load(B, SH, copy)
+    chain = MatMul.tile(16, 16).to(Block).split(2).pipeline(3, interleave=True).load(A, SH).load(B, SH, copy)
     chain = chain.tile(16, 16).to(Warp).tile(2, 4).to(Lane).split(1).tile(1, 1).done()
     kernel = lowered(chain, (16, 42, 13), symbolic=True)
     ranges = {}
@@ -282,7 +282,7 @@ REFUSED = {
         100,
     ),
     "spread over nothing": (
-        block().pipeline(2, spread=True).load(A, SH).load(B, SH).done("__syncthreads();\n"),
+        block().pipeline(2, interleave=True).load(A, SH).load(B, SH).done("__syncthreads();\n"),
         "no loop of steps inside",
         64,
     ),
@@ -456,8 +456,9 @@ GRIDS = ((1, 1), (1, 7), (5, 1), (8, 3), (7, 5), (16, 16), (17, 2), (3, 20))
 
 
 def ordered(order, *numbers):
-    """A product whose blocks walk in an order, by the name of its verb."""
-    chain = getattr(MatMul.tile(16, 16).to(Block), order)(*numbers)
+    """A product whose blocks walk in an order: of groups of tile rows or columns, or along Hilbert's curve."""
+    tile = MatMul.tile(16, 16).to(Block)
+    chain = tile.hilbert() if order == "hilbert" else tile.rasterize(group_n=numbers[0]) if order == "group_n" else tile.rasterize(*numbers)
     return chain.tile(4, 4).to(Thread).tile(1, 1).split(1).done()
 
 
@@ -478,12 +479,12 @@ def places_of(kernel, symbols, grid):
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 8, 16])
 @pytest.mark.parametrize("symbolic", ["", "M", "N", "MN"])
-@pytest.mark.parametrize("order", ["bands", "column_bands"])
+@pytest.mark.parametrize("order", ["group_m", "group_n"])
 def test_bands_are_a_permutation(order, rows, symbolic):
     for grid in GRIDS:
         kernel, symbols = ordered_kernel(order, (rows,), grid, symbolic)
         places = places_of(kernel, symbols, grid)
-        along, across = (0, 1) if order == "bands" else (1, 0)
+        along, across = (0, 1) if order == "group_m" else (1, 0)
         band = places[: min(rows, grid[along]) * grid[across]]
         assert max(place[along] for place in band) < rows, "the first band is left before the next begins"
         assert safety(kernel) == ()
@@ -500,7 +501,7 @@ def test_hilbert_is_a_permutation(symbolic):
         assert safety(kernel) == ()
 
 
-@pytest.mark.parametrize(("order", "numbers"), [("bands", (3,)), ("column_bands", (4,)), ("hilbert", ())])
+@pytest.mark.parametrize(("order", "numbers"), [("group_m", (3,)), ("group_n", (4,)), ("hilbert", ())])
 def test_orders_of_all_small_grids(order, numbers):
     """One kernel for all sizes takes each tile of each grid once, and as one for that grid alone does."""
     kernel, _ = ordered_kernel(order, numbers, (1, 1), "MN")
@@ -513,25 +514,27 @@ def test_orders_of_all_small_grids(order, numbers):
         assert places == places_of(own, {}, grid) and safety(own) == ()
 
 
-@pytest.mark.parametrize(("walk", "order", "numbers"), [(0, "bands", (4,)), (1, "column_bands", (4,)), (2, "hilbert", ())])
+@pytest.mark.parametrize(("walk", "order", "numbers"), [(0, "group_m", (4,)), (1, "group_n", (4,)), (2, "hilbert", ())])
 def test_a_tunable_chooses_the_order(walk, order, numbers):
     rows, chosen = Tunable("rows", 1, 4), Tunable("walk", 0, 1, 2)
-    open_strategy = ordered("bands", rows, chosen)
-    assert str(ordered("bands", rows, chosen)) != str(ordered("bands", rows))
+    open_strategy = ordered("group_m", rows, chosen)
+    assert str(ordered("group_m", rows, chosen)) != str(ordered("group_m", rows))
     spec = MatMul(70, 40, 4)(GL, GL, GL)(Kernel)
     text = open_strategy.with_(rows=4 if numbers else 1, walk=walk)(spec).cuda("sm_80")
-    assert text == ordered(order, *numbers)(spec).cuda("sm_80") and f".{order}({', '.join(map(str, numbers))})" in text
+    assert (
+        text == ordered(order, *numbers)(spec).cuda("sm_80") and (".hilbert()" if order == "hilbert" else f".rasterize({order}=4)") in text
+    )
 
 
 def test_orders_that_are_refused():
     spec = MatMul(64, 64, 4)(GL, GL, GL)(Kernel)
-    with pytest.raises(DecompositionError, match="Hilbert's curve goes through the whole grid"):
-        _ = ordered("bands", 8, 2)(spec).program().ir
+    with pytest.raises(DecompositionError, match="Hilbert's curve has no groups"):
+        _ = ordered("group_m", 8, 2)(spec).program().ir
     for numbers in ((8, 3), (8, -1), (0,), (8, "columns")):
-        with pytest.raises(DecompositionError, match="bands"):
-            ordered("bands", *numbers)
-    with pytest.raises(DecompositionError, match="column_bands"):
-        ordered("column_bands", 0)
+        with pytest.raises(DecompositionError, match="rasterize"):
+            ordered("group_m", *numbers)
+    with pytest.raises(DecompositionError, match="rasterize: group_n"):
+        ordered("group_n", 0)
     with pytest.raises(DecompositionError, match="are about blocks"):
         _ = MatMul.tile(64, 64).to(Block).tile(16, 16).to(Warp).hilbert().tile(1, 1).done()(spec).program().ir
 
@@ -563,7 +566,7 @@ def test_bands_of_wrong_height_are_not_believed():
     kernel = (
         MatMul.tile(16, 16)
         .to(Block)
-        .bands(4)
+        .rasterize(group_m=4)
         .tile(4, 4)
         .to(Thread)
         .tile(1, 1)
@@ -588,12 +591,12 @@ def test_resident_prints_launch_bounds():
     strategy = fma(2)
     spec = MatMul(64, 64, 64)(GL, GL, GL)(Kernel)
     for blocks in (1, 2, 32):
-        text = strategy.at(Tile).refine(Resident(blocks))(spec).cuda("sm_80") if blocks else ""
+        text = strategy.at(Tile).refine(MinBlocksPerSm(blocks))(spec).cuda("sm_80") if blocks else ""
         assert f"__launch_bounds__(64, {blocks})" in text
     assert "__launch_bounds__(64)" in strategy(spec).cuda("sm_80")
     for wrong in (0, 33):
-        with pytest.raises(DecompositionError, match="resident"):
-            _ = MatMul.tile(32, 32).to(Block).resident(wrong).tile(1, 1).to(Thread).split(1).done()(spec).cuda("sm_80")
+        with pytest.raises(DecompositionError, match="min_blocks_per_sm"):
+            _ = MatMul.tile(32, 32).to(Block).min_blocks_per_sm(wrong).tile(1, 1).to(Thread).split(1).done()(spec).cuda("sm_80")
 
 
 def test_coalesced_picks_widths_by_alignment():
@@ -609,23 +612,23 @@ def test_coalesced_picks_widths_by_alignment():
         ((64, 32), 8, {"src": ColMajor(ld=sym("ld", multiple_of=4))}, (4, 1)),
     )
     for shape, width, layouts, wanted in cases:
-        copy = Move.tile(32, 16).to(Block).load(SRC, SH, Move.coalesced(width).done()).coalesced(width).done()
+        copy = Move.tile(32, 16).to(Block).load(SRC, SH, Move.coalesced_copy(width).done()).coalesced_copy(width).done()
         spec = Move(*shape, **layouts)(GL, GL)(Kernel)
-        step = next(node for node in copy(spec).program().tree.nodes() if node.step is not None and node.step.verb == "coalesced")
+        step = next(node for node in copy(spec).program().tree.nodes() if node.step is not None and node.step.verb == "coalesced_copy")
         (child,) = (node for _, node in step.children)
         assert tuple(constant(size) for size in child.spec.sizes) == wanted, (shape, layouts)
 
 
 def test_coalesced_is_for_copies_of_groups():
     for wrong in (
-        MatMul.tile(32, 32).to(Block).coalesced(4),
-        MatMul.tile(32, 32).to(Block).split(8).load(A, SH, Move.tile(1, 1).to(Thread).coalesced(4)),
+        MatMul.tile(32, 32).to(Block).coalesced_copy(4),
+        MatMul.tile(32, 32).to(Block).split(8).load(A, SH, Move.tile(1, 1).to(Thread).coalesced_copy(4)),
     ):
         with pytest.raises(DecompositionError, match="coalesced") as caught:
             _ = wrong(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program().tree
         assert "test_pipeline.py" in str(caught.value.at)
     with pytest.raises(DecompositionError, match="coalesced"):
-        Move.coalesced(0)
+        Move.coalesced_copy(0)
 
 
 def test_converted_stages_in_the_type_of_the_destination():
@@ -633,20 +636,20 @@ def test_converted_stages_in_the_type_of_the_destination():
     for converted, dtype, size in ((True, float16, 2), (False, float32, 4)):
         strategy = ampere(stages=3)
         if not converted:
-            store = Move.load(SRC, SH, Move.tile(32, 32).to(Warp).done()).pad(8).reuse_buffer().coalesced(8).done()
+            store = Move.load(SRC, SH, Move.tile(32, 32).to(Warp).done()).pad(8).reuse_buffer().coalesced_copy(8).done()
             strategy = strategy.at(Epilog).replace(MatMul.epilog(RF, float32, Init.tile(32, 32).to(Warp).done(), store).steps[0])
         kernel = lowered(strategy, sizes, **HALVES)
         staged = next(buffer for buffer in kernel.buffers if buffer.name.startswith("store"))
         assert staged.dtype == dtype and staged.bytes == 64 * (64 + 8) * size
         require_exact(kernel, sizes)
-    with pytest.raises(DecompositionError, match="converted: MatMul has no single destination"):
-        _ = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).converted()(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program().tree
+    with pytest.raises(DecompositionError, match="cast_on_copy: MatMul has no single destination"):
+        _ = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).cast_on_copy()(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program().tree
 
 
 @pytest.mark.parametrize(("elements", "turns"), [(1, 64), (4, 16)])
 def test_copies_of_many_turns_are_no_long_text(elements, turns):
     """Up to sixteen turns of a coalesced copy are unrolled; more are a loop."""
-    blocks = MatMul.tile(64, 64).to(Block).split(64).load(A, SH, Move.coalesced(elements).done()).load(B, SH)
+    blocks = MatMul.tile(64, 64).to(Block).split(64).load(A, SH, Move.coalesced_copy(elements).done()).load(B, SH)
     strategy = blocks.tile(8, 8).to(Thread).split(1).tile(1, 1).done()
     text = strategy(MatMul(64, 64, 64, A=RowMajor, B=RowMajor)(GL, GL, GL)(Kernel)).program("sm_80").cuda
     copy = text[text.index("// A to a_sh") : text.index("// B to b_sh")]

@@ -25,7 +25,7 @@ from fireiron.ir.statement import Dependence
 from fireiron.ir.text import Braces, If, Made, Noted, Remark
 from fireiron.lower.guard import guard
 from fireiron.values.expr import INT_MAX, TRUE, Const, FloorDiv, Less, Mod, Sum, Var, all_of, as_expr, bit_xor, equal, less
-from fireiron.values.machine import INDEX
+from fireiron.values.machine import COORD
 
 X, Y, Z = Var("x", 0, 99), Var("y", 0, 99), Var("z", 0, 99)
 
@@ -226,7 +226,7 @@ def test_arrays_are_declared_as_they_are_aligned_and_used():
 
 
 def test_a_coordinate_alone_needs_its_names():
-    places = local("m", (1 << 30, 1), INDEX, int32)
+    places = local("m", (1 << 30, 1), COORD, int32)
     fill = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("m", (THREAD * 3, 0)), access("dst", (0, 0), write=True))
     text = emit(of(fill, buffers=(places,)))
     assert "const int thread = threadIdx.x;" in text and "static_cast<float>(" in text
@@ -315,7 +315,7 @@ def test_whose_lines_they_are():
 def counted(terms, number, conditions=(TRUE,), dtype=float32, most=9):
     """A sum of coordinates in float: `terms` by position, `number` beside them."""
     turn, x = Var("turn", 0, 2), Var("x", 0, most)
-    place = local("m", (1 << 30, 1), INDEX, int32)
+    place = local("m", (1 << 30, 1), COORD, int32)
     value = access("m", (x + turn * 2, 0), (2, 1))
     fill = execution(MOVE, Move(2, 1)(GL, GL)(Thread), value, access("dst", (0, 0), (2, 1), write=True))
     kernel = guard(kernel_of(Move(16, 1)(GL, GL), (making.loop(turn, as_expr(3), (fill,), unroll=True),), place))
@@ -740,7 +740,7 @@ def test_counts_of_turns_are_known_no_more_in_front_of_them():
 
 def test_coordinates_that_unrolled_loops_add_to_need_their_names():
     turn = Var("turn", 0, 2)
-    places = local("m", (1 << 30, 1), INDEX, int32)
+    places = local("m", (1 << 30, 1), COORD, int32)
     fill = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("m", (THREAD * 3 + turn * 2, 0)), access("dst", (0, 0), write=True))
     printer = printer_of(making.loop(turn, as_expr(3), (fill,), unroll=True), buffers=(places,))
     assert (

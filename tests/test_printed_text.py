@@ -222,7 +222,11 @@ RINGS = {
         halves(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8)),
         (300, 72, 136),
     ),
-    "clusters, chained": (ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 1)).at(Tile).refine(Chained()), halves(256, 72, 200), None),
+    "clusters, chained": (
+        ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 1)).at(Tile).refine(ProgrammaticLaunch()),
+        halves(256, 72, 200),
+        None,
+    ),
     "clusters side by side": (ring_product((64, 128, 64), (64, 64), 2, cluster=(1, 2)), halves(64, 256, 128, orders="TT"), None),
 }
 

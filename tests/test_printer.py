@@ -11,11 +11,11 @@ from fireiron.cuda.addresses import Names
 from fireiron.cuda.frame import _toucher
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.errors import VerificationError
-from fireiron.executable.thread_move import MOVE, STREAMED
+from fireiron.executable.thread_move import EVICT_FIRST, MOVE
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.lower.guard import guard
 from fireiron.values.expr import TRUE, ZERO, Var, as_expr, equal
-from fireiron.values.machine import INDEX
+from fireiron.values.machine import COORD
 from fireiron.values.tensor import Mode
 
 
@@ -54,8 +54,8 @@ def test_what_is_no_pair_is_converted_one_by_one():
 
 def streamed(dtype, shape):
     r = local("r", (16, 1), RF, dtype)
-    load = execution(STREAMED, Move(*shape)(GL, RF)(Thread), access("src", (0, 0), shape), access("r", (0, 0), shape, write=True))
-    store = execution(STREAMED, Move(*shape)(RF, GL)(Thread), access("r", (0, 0), shape), access("dst", (0, 0), shape, write=True))
+    load = execution(EVICT_FIRST, Move(*shape)(GL, RF)(Thread), access("src", (0, 0), shape), access("r", (0, 0), shape, write=True))
+    store = execution(EVICT_FIRST, Move(*shape)(RF, GL)(Thread), access("r", (0, 0), shape), access("dst", (0, 0), shape, write=True))
     return lines_of(load, store, buffers=(r,), spec=Move(16, 1, dtype=dtype)(GL, GL))
 
 
@@ -138,7 +138,7 @@ def test_pieces_of_one_element_are_no_integers(dtype):
 def coordinate(base, step, most, dtype=float32):
     """The text of a coordinate in a type, `base` and what an unrolled loop of `most` turns adds."""
     turn = Var("turn", 0, most - 1)
-    place = local("m", (1 << 30, 1), INDEX, int32)
+    place = local("m", (1 << 30, 1), COORD, int32)
     value = access("m", (base + turn * step, 0))
     fill = execution(MOVE, Move(1, 1)(GL, GL)(Thread), value, access("dst", (0, 0), write=True))
     kernel = kernel_of(Move(16, 1)(GL, GL), (making.loop(turn, as_expr(most), (fill,), unroll=True),), place)

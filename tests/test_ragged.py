@@ -140,10 +140,10 @@ def test_drawn_offsets():
 def attending(mask, ends, in_parts=False):
     """Attention of each batch's queries to some of the packed keys: definition and strategy."""
     made = Fused(
-        name="packed_keys", dims="m n d b", over="n", batch="b",
+        name="packed_keys", dims="m n d b", loop="n", batch="b",
         operands={"Q": "b m d", "K": "n d", "V": "n d", **dict.fromkeys(ends, "b"), "O": "b m d"},
-        first={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
-        each={
+        init={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
+        body={
             "s": "s[m,n] = sum(d, Q[b,m,d] * K[n,d])",
             "mask": f"s[m,n] = where({mask}, s[m,n], -inf)",
             "top": "top[m] = max(n, s[m,n])",
@@ -157,12 +157,22 @@ def attending(mask, ends, in_parts=False):
             "p": "p[m,n] = s[m,n]",
             "pv": "acc[m,d] += sum(n, p[m,n] * V[n,d])",
         },
-        last={"inverse": "inverse[m] = where(l[m] > 0, 1 / l[m], 0)", "store": "O[b,m,d] = acc[m,d] * inverse[m]"},
+        final={"inverse": "inverse[m] = where(l[m] > 0, 1 / l[m], 0)", "store": "O[b,m,d] = acc[m,d] * inverse[m]"},
     )  # fmt: skip
-    copy, fragments = Move.coalesced(8).done(), Move.done()
+    copy, fragments = Move.coalesced_copy(8).done(), Move.done()
     tiles = MatMul.tile(16, 16).unroll().mma_tile().done()
-    chain = (made.partial("sums", 4) if in_parts else made).tile(m=32, b=1).to(Block).load("Q", SH, copy).swizzle()
-    chain = chain.split(n=32).pipeline(2).skip().load("K", SH, copy).swizzle().load("V", SH, copy).swizzle().tile(m=16).to(Warp)
+    chain = (made.rfactor("sums", 4) if in_parts else made).tile(m=32, b=1).to(Block).load("Q", SH, copy).swizzle_storage()
+    chain = (
+        chain.split(n=32)
+        .pipeline(2)
+        .skip_masked_tiles()
+        .load("K", SH, copy)
+        .swizzle_storage()
+        .load("V", SH, copy)
+        .swizzle_storage()
+        .tile(m=16)
+        .to(Warp)
+    )
     scores = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(tiles)
     return made, chain.step("s", scores).step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)).done()
 
@@ -264,13 +274,13 @@ def test_elements_outside_are_refused(program):
 KEEP = "acc[m,n] = where(begin[g] <= m and m < end[g], p[m,n], acc[m,n])"
 
 
-def kernel(keep=KEEP, split=lambda chain: chain.split(g=1).skip(), types=None, **more):
+def kernel(keep=KEEP, split=lambda chain: chain.split(g=1).skip_masked_tiles(), types=None, **more):
     """A kernel of a definition with another last step of a turn."""
-    first = {"zero": "acc[m,n] = 0", **more.pop("first", {})}
-    each = {"product": "p[m,n] = sum(k, A[m,k] * B[g,k,n])", "keep": keep, **more.pop("each", {})}
+    first = {"zero": "acc[m,n] = 0", **more.pop("init", {})}
+    each = {"product": "p[m,n] = sum(k, A[m,k] * B[g,k,n])", "keep": keep, **more.pop("body", {})}
     operands = {"A": "m k", "B": "g k n", "begin": "g", "end": "g", "D": "m n"}
-    last = {"store": "D[m,n] = acc[m,n]", **more.pop("last", {})}
-    made = Fused(name="x", dims="m n k g", scan="g", operands=operands, first=first, each=each, last=last)
+    last = {"store": "D[m,n] = acc[m,n]", **more.pop("final", {})}
+    made = Fused(name="x", dims="m n k g", scan="g", operands=operands, init=first, body=each, final=last)
     types = {"begin": int32, "end": int32} if types is None else types
     return split(made.tile(m=64, n=64).to(Block)).step("product", MatMul.split(16).done()).done()(made(m=64, n=64, k=32, g=3, types=types))
 
@@ -280,21 +290,21 @@ REFUSED = {
     "adding up": (kernel("acc[m,n] = acc[m,n] + where(begin[g] <= m and m < end[g], p[m,n], 0)"), "changes acc in every turn"),
     "another result": (kernel("acc[m,n] = where(begin[g] <= m and m < end[g], p[m,n], 0)"), "step keep"),
     "a mask that adds": (
-        kernel("s[m,n] = where(begin[g] <= m and m < end[g], p[m,n], 1)", each={"add": "acc[m,n] = acc[m,n] + s[m,n]"}),
+        kernel("s[m,n] = where(begin[g] <= m and m < end[g], p[m,n], 1)", body={"add": "acc[m,n] = acc[m,n] + s[m,n]"}),
         "changes acc",
     ),
     "no integer": (kernel("acc[m,n] = where(n <= m and begin[g] < end[g], p[m,n], acc[m,n])"), "compares no coordinate with an integer"),
     "floats": (kernel(types={"begin": float32, "end": float32}), "compares no coordinate with an integer"),
     "two conditions": (
         kernel(
-            first={"none": "t[m,n] = 0"},
-            each={"more": "t[m,n] = where(m < end[g], p[m,n], t[m,n])"},
-            last={"store": "D[m,n] = acc[m,n] + t[m,n]"},
+            init={"none": "t[m,n] = 0"},
+            body={"more": "t[m,n] = where(m < end[g], p[m,n], t[m,n])"},
+            final={"store": "D[m,n] = acc[m,n] + t[m,n]"},
         ),
         "under different conditions",
     ),
-    "below a block": (kernel(split=lambda chain: chain.tile(m=32, n=32).to(Warp).split(g=1).skip()), "units of a block"),
-    "loads ahead": (kernel(split=lambda chain: chain.split(g=1).pipeline(2).skip()), "loads ahead"),
+    "below a block": (kernel(split=lambda chain: chain.tile(m=32, n=32).to(Warp).split(g=1).skip_masked_tiles()), "units of a block"),
+    "loads ahead": (kernel(split=lambda chain: chain.split(g=1).pipeline(2).skip_masked_tiles()), "loads ahead"),
 }
 
 

@@ -70,11 +70,11 @@ def test_copies_of_any_rank(rank, tmp_path):
         spec = Move(*shape, src=order, dst=order)(GL, GL)(Kernel)
         assert eval(repr(spec)) == spec and loads_spec(dumps(spec)) == spec
         array = whole_numbers(shape)
-        for copy in (None, Move.coalesced(4).done(), Move.tile(*ones).to(Thread).done()):
+        for copy in (None, Move.coalesced_copy(4).done(), Move.tile(*ones).to(Thread).done()):
             chain = Move.tile(*block).to(Block).load(Move.src, SH, copy).tile(*thread).to(Thread).tile(*ones).done()
             assert loads(dumps(chain)) == chain
             cases.append((chain(spec), {"src": array}, array))
-        cases.append((Move.tile(*block).to(Block).coalesced(2).done()(spec), {"src": array}, array))
+        cases.append((Move.tile(*block).to(Block).coalesced_copy(2).done()(spec), {"src": array}, array))
     agree(cases, tmp_path)
     compiles([cases[0][0].program("sm_90")])
 
@@ -82,7 +82,7 @@ def test_copies_of_any_rank(rank, tmp_path):
 def test_coalesced_follows_the_storage_order():
     """Neighbouring threads copy neighbours, whatever the rank: the load is one vector a thread, at its number."""
     for order, sizes, labels in ((ColMajor, (16, 16, 4), "m n p"), (RowMajor, (4, 16, 16), "p n m")):
-        text = Move.tile(*sizes).to(Block).coalesced(4).done()(Move(*sizes, src=order, dst=order)(GL, GL)(Kernel)).program().cuda
+        text = Move.tile(*sizes).to(Block).coalesced_copy(4).done()(Move(*sizes, src=order, dst=order)(GL, GL)(Kernel)).program().cuda
         first, second, third = labels.split()
         assert f"thread_{first} = threadIdx.x % 4;" in text and f"thread_{second} = threadIdx.x / 4 % 16;" in text
         assert f"thread_{third} = threadIdx.x / 64;" in text and "float4" in text
@@ -95,7 +95,7 @@ def test_a_matrix_of_a_stack_is_copied_in_its_own_order():
     for order, label in steps.items():
         matrix = whole_view_of((3, 16, 8), order=order).at(0, as_expr(2), unit=False)
         counting = SimpleNamespace(workers=None)  # while threads are counted, all turns are unrolled
-        assert Coalesced(4)._tile(Move.on(Block, matrix, whole_view_of((16, 8), SH)), counting).label() == label
+        assert CoalescedCopy(4)._tile(Move.on(Block, matrix, whole_view_of((16, 8), SH)), counting).label() == label
 
 
 def whole_view_of(shape, memory=GL, order=ColMajor):
@@ -183,7 +183,7 @@ RAGGED = {
     .to(Block)
     .split(16)
     .pipeline(2)
-    .load("src", SH, Move.coalesced(4).done())
+    .load("src", SH, Move.coalesced_copy(4).done())
     .tile(1)
     .to(Thread)
     .split(16)

@@ -16,7 +16,7 @@ from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir import Divisors, Let, Reciprocal, quotients, statements
 from fireiron.sim import simulate
 from fireiron.strategies import hopper
-from fireiron.values.expr import INT_MAX, Mod, Var, minimum, positive
+from fireiron.values.expr import INT_MAX, Mod, Var, assume_positive, minimum
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_products_are_quotients(part):
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 16])
 def test_the_height_of_a_band_is_whole_or_what_is_left(rows):
     lines, tile = Var("lines", 1, 1 << 20, 1, True), Var("tile", 0, INT_MAX)
-    height = positive(minimum(rows, lines - tile // 8 * rows))
+    height = assume_positive(minimum(rows, lines - tile // 8 * rows))
     divisor = Divisors((lines,), ()).of(Mod(tile, height))
     if rows == 1:
         assert divisor is None or divisor.whole == 1
@@ -141,7 +141,7 @@ def test_a_flat_grid_divides_once(everywhere):
 
 def test_names_are_no_other_names(everywhere):
     spec = MatMul(sym("band"), sym("band_reciprocal"), sym("K"))(GL, GL, GL)(Kernel)
-    strategy = MatMul.tile(16, 16).to(Block).bands(4).tile(4, 4).to(Thread).tile(1, 1).split(1).done()
+    strategy = MatMul.tile(16, 16).to(Block).rasterize(group_m=4).tile(4, 4).to(Thread).tile(1, 1).split(1).done()
     names = [one.name for one in strategy(spec).program("sm_80").ir.parameters]
     assert len(names) == len(set(names)) and sum("reciprocal" in name for name in names) == 3
     with pytest.raises(ArgumentError, match="quotient"):
@@ -151,7 +151,7 @@ def test_names_are_no_other_names(everywhere):
 @pytest.mark.parametrize("bands", [3, 4])
 def test_every_tile_is_somebody_s(bands, everywhere):
     """The simulator, which knows nothing of reciprocals, and the numbers of the text agree for all ragged grids."""
-    strategy = MatMul.tile(8, 8).to(Block).bands(bands).persistent(5).tile(4, 2).to(Thread).tile(1, 1).split(1).done()
+    strategy = MatMul.tile(8, 8).to(Block).rasterize(group_m=bands).persistent(5).tile(4, 2).to(Thread).tile(1, 1).split(1).done()
     program = strategy(MatMul(*map(sym, "MNK"), dtype=int32, c_dtype=int32)(GL, GL, GL)(Kernel)).program("sm_80")
     kernel, names = program.ir, {}
     for one in statements(kernel.body):

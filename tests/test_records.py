@@ -217,8 +217,8 @@ VARIANTS = {
     "another pad": chain.at(Load).refine(Pad(8)),
     "another copy": attrs.evolve(chain, steps=block.split(8).load(A, SH, Move.tile(4, 1).to(Thread).done()).steps + chain.steps[3:]),
     "another operand": attrs.evolve(chain, steps=block.split(8).load(B, SH, copy).steps + chain.steps[3:]),
-    "an alternative": chain.otherwise(block.done("dot.cu text")),
-    "another text": chain.otherwise(block.done("dot.cu other text")),
+    "an alternative": chain.fallback(block.done("dot.cu text")),
+    "another text": chain.fallback(block.done("dot.cu other text")),
     "another start": Move.tile(4, 4).to(Block).done(),
     "resolved": chain.with_(bm=64),
 }

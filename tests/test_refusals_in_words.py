@@ -26,7 +26,7 @@ PLAIN = MatMul.tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1).done()
 SQUARE = MatMul(8, 8, 8)(GL, GL, GL)(Kernel)
 MOVED = Move(8, 8)(GL, GL)(Kernel)
 BOUND = PLAIN(SQUARE)
-TWO = Fused(name="two", dims="m", operands={"X": "m", "Y": "m", "Z": "m"}, each={"y": "Y[m] = X[m]", "z": "Z[m] = X[m] + X[m]"})
+TWO = Fused(name="two", dims="m", operands={"X": "m", "Y": "m", "Z": "m"}, body={"y": "Y[m] = X[m]", "z": "Z[m] = X[m] + X[m]"})
 PAIR = TWO(m=8)
 
 REFUSED = (
@@ -57,7 +57,7 @@ REFUSED = (
     ("Move.split(8)(MOVED).program('sm_80').tree", "has no reduction dimension"), ("Move.split_k(2, Block, 4)(MOVED).program('sm_80').tree", "is no matrix product"),
     ("Move.mma_tile(16, 8)(MOVED).program('sm_80').tree", "mma_tile"), ("MatMul.load(A, GL)(SQUARE).program('sm_80').tree", "load(A, GL)"),
     ("BOUND.program('sm_80').tree.child('x')", "no child 'x' here"), ("MatMul.tile(4, 4).to(Block)(SQUARE).program('sm_80').cuda", "1 open leaf"),
-    ("MatMul.tile(8, 8).otherwise(3)", "otherwise: not a strategy"), ("MatMul.tile(8, 8).to(Block).split(8).load(A, SH, Move.tile(1, 1).done().otherwise(Move.done()))", "chooses between whole strategies"), ("MatMul.place('x', RF)(SQUARE).program('sm_80').tree", "has no temporaries"),
+    ("MatMul.tile(8, 8).fallback(3)", "fallback: not a strategy"), ("MatMul.tile(8, 8).to(Block).split(8).load(A, SH, Move.tile(1, 1).done().fallback(Move.done()))", "chooses between whole strategies"), ("MatMul.set_memory('x', RF)(SQUARE).program('sm_80').tree", "has no temporaries"),
     # storage
     ("store.dumps(3)", "neither a strategy nor a spec"), ("store.loads('{}')", "not a stored strategy"), ("store.loads('[')", "no JSON"), ("store.loads('9' * 6000)", "no JSON"),
     ("store.loads(store.dumps(MatMul.tile(8, 8)).replace('\"Tile\"', '3'))", "needs its class under"), ("store.loads(store.dumps(MatMul.tile(8, 8)).replace('\"Tile\"', '\"Less\"'))", "unknown class 'Less'"),
@@ -70,7 +70,7 @@ REFUSED = (
     ("spec_of({**describe(SQUARE), 'leading': {'X': 8}})", "may name"), ("Records.append_to('/tmp/x.jsonl', 3)", "append_to: not a record"),
     # kernels and arrays
     ("in_order(PAIR, {'Y': 1})", "Z missing"), ("in_order(PAIR, {'Q': 1})", "has no output 'Q'"), ("in_order(PAIR, 3)", "has 2 outputs"), ("in_order(PAIR, (1, 2, 3))", "3 arrays"),
-    ("TWO.check({'q': 3})", "no dimension q"), ("Fused(name='f', dims='m m', operands={}, each={})", "Fused"),
+    ("TWO.check({'q': 3})", "no dimension q"), ("Fused(name='f', dims='m m', operands={}, body={})", "Fused"),
     # measuring
     ("timing.time_kernel(3)", "no compiled kernel"), ("timing.throughput(SQUARE, 0)", "more than no time"), ("sweep('naive', [(8, 8, 8)], values=[{}], bm=[8])", "values= and tunables by keyword"),
     ("sweep(3, [(8, 8, 8)])", "sweep: no strategy"), ("sweep([], [(8, 8, 8)])", "no combination at all"), ("sweep('naive', [(8, 8, 8)], q=[8])", "has no tunable q"), ("sweep(PLAIN, [(8, 8, 8)])", "comes without a spec"), ("best(SQUARE, default=True, pinned=True)", "records are pinned, so only they answer"),
@@ -153,15 +153,15 @@ def test_commands_that_are_refused(line, said, tmp_path, monkeypatch, capsys):
 
 OF_GROUPS = Fused(
     name="of_groups", dims="m n g q", scan="g q", operands={"A": "m n", "w": "q g", "D": "m n"},
-    first={"zero": "acc[m,n] = 0"},
-    each={"mask": "t[m,n] = where(m < q + g, A[m,n] + w[q,g], 0)", "add": "acc[m,n] = acc[m,n] + t[m,n]"},
-    last={"store": "D[m,n] = acc[m,n]"},
+    init={"zero": "acc[m,n] = 0"},
+    body={"mask": "t[m,n] = where(m < q + g, A[m,n] + w[q,g], 0)", "add": "acc[m,n] = acc[m,n] + t[m,n]"},
+    final={"store": "D[m,n] = acc[m,n]"},
 )  # fmt: skip
 
 
 def test_a_condition_is_shown_as_it_was_written():
     """Not as `index_m[m] < ...`, which no user wrote."""
-    skipping = OF_GROUPS.tile(m=8, n=8).to(Block).split(g=1, q=1).skip().tile(m=1, n=1).to(Thread).done()
+    skipping = OF_GROUPS.tile(m=8, n=8).to(Block).split(g=1, q=1).skip_masked_tiles().tile(m=1, n=1).to(Thread).done()
     with pytest.raises(DecompositionError, match="compares no coordinate with an integer of the turn") as refused:
         skipping(OF_GROUPS(m=16, n=16, g=3, q=2)).cuda("sm_80")
     assert refused.value.got == "m < q + g"
@@ -169,9 +169,9 @@ def test_a_condition_is_shown_as_it_was_written():
 
 def test_a_number_above_the_most_is_told_the_most():
     halves = {"dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
-    blocks = MatMul.tile(64, 64).to(Block).persistent(2).turns(3).epilog(RF, float32).split(64).pipeline(2).specialize()
+    blocks = MatMul.tile(64, 64).to(Block).persistent(2).pingpong(3).epilog(RF, float32).split(64).pipeline(2).warp_specialize()
     strategy = blocks.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
-    with pytest.raises(DecompositionError, match="turns: must be at most 2") as refused:
+    with pytest.raises(DecompositionError, match="pingpong: must be at most 2") as refused:
         strategy(MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel)).cuda("sm_90a")
     assert refused.value.got == 3 and refused.value.legal == "1 ... 2"
 
@@ -180,4 +180,4 @@ def test_a_number_above_the_most_is_told_the_most():
 def test_an_output_that_is_added_to_is_an_operand(formula):
     steps = {"double": "t[m,k] = X[m,k] * 2", "add": formula}
     with pytest.raises(ArgumentError, match="the operand H, which holds nothing before the kernel"):
-        Fused(name="sums", dims="m k", operands={"X": "m k", "H": "k"}, each=steps)
+        Fused(name="sums", dims="m k", operands={"X": "m k", "H": "k"}, body=steps)

@@ -103,7 +103,14 @@ def test_spare_threads_stay_idle_under_a_permutation():
 
 def test_micro_kernels_reach_swizzled_storage_by_elements_only():
     store = "dst[dst_stride_m] = src[0];"
-    chain = MatMul.tile(16, 16).to(Block).split(8).load(A, SH, Move.done(MicroKernel("bad", store))).swizzle(Swizzle(2, 0, 3)).then(INNER)
+    chain = (
+        MatMul.tile(16, 16)
+        .to(Block)
+        .split(8)
+        .load(A, SH, Move.done(MicroKernel("bad", store)))
+        .swizzle_storage(Swizzle(2, 0, 3))
+        .then(INNER)
+    )
     with pytest.raises(DecompositionError, match="no fixed step"):
         kernel(chain, 16, 16, 16).cuda()
 
@@ -142,8 +149,8 @@ def test_a_pipeline_to_shared_memory_inside_another(stages):
         Init.tile(8, 16).to(Warp).tile(4, 1).to(Lane).tile(1, 1).done(),
         Move.tile(8, 16).to(Warp).tile(4, 1).to(Lane).tile(1, 1).done(),
     )
-    chain = MatMul.tile(16, 16).to(Block).epilog(RF, *deal).split(16).pipeline(outer).load(A, SH, Move.coalesced(4).done())
-    chain = chain.split(4).pipeline(inner).load(B, SH, Move.coalesced(4).done()).tile(8, 16).to(Warp).tile(4, 1).to(Lane)
+    chain = MatMul.tile(16, 16).to(Block).epilog(RF, *deal).split(16).pipeline(outer).load(A, SH, Move.coalesced_copy(4).done())
+    chain = chain.split(4).pipeline(inner).load(B, SH, Move.coalesced_copy(4).done()).tile(8, 16).to(Warp).tile(4, 1).to(Lane)
     chain = chain.split(1).pipeline(registers).load(A, RF, Move.tile(4, 1).unroll().done()).load(B, RF, Move.done())
     chain = chain.tile(1, 1).unroll().done()
     for target in ("sm_75", "sm_80"):
@@ -187,8 +194,8 @@ def test_stores_of_matrices_fall_back_where_rows_are_not_whole(refinement):
     """stmatrix was chosen for shared rows that do not start at 16 bytes, and refused later; each lane stores what it holds instead."""
     stage = Move.tile(32, 32).to(Warp).done()
     store = Move.load(SRC, SH, stage)
-    chain = MatMul.tile(64, 64).to(Block).epilog(RF, Init.tile(32, 32).to(Warp).done(), store.coalesced(1).done())
-    ragged = MatMul.tile(64, 64).to(Block).epilog(RF, Init.tile(32, 32).to(Warp).done(), store.refine(refinement).coalesced(1).done())
+    chain = MatMul.tile(64, 64).to(Block).epilog(RF, Init.tile(32, 32).to(Warp).done(), store.coalesced_copy(1).done())
+    ragged = MatMul.tile(64, 64).to(Block).epilog(RF, Init.tile(32, 32).to(Warp).done(), store.refine(refinement).coalesced_copy(1).done())
     rest = MatMul.split(16).load(A, SH).load(B, SH).tile(32, 32).to(Warp).load(A, RF, Move.done()).load(B, RF, Move.done())
     rest = rest.tile(16, 16).mma_tile().done()
     spec = MatMul(64, 64, 16, dtype=float16, c_dtype=float16, A=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
@@ -349,7 +356,7 @@ def test_many_illegal_combinations_are_given_up():
     with pytest.raises(DecompositionError, match="deals elements to threads otherwise") as caught:
         kernel(chain, 1024, 1024, 1024).program()
     tried = int(re.search(r"(\d+) of the 540 combinations of the tunables were tried", caught.value.hint).group(1))
-    assert 16 < tried < 100 and "strategy.legal(target)" in caught.value.hint
+    assert 16 < tried < 100 and "strategy.legal_assignments(target)" in caught.value.hint
 
 
 def test_the_only_legal_combination_is_found_behind_others():
@@ -398,7 +405,7 @@ def test_parts_of_k_without_any_k_write_zeros(k):
         (lambda: MatMul.epilog(RF, store=Init.tile(1, 1).done()), "epilog store: the strategy starts from Init, .* is a Move"),
         (lambda: Move.tile(8, 8).done()(MatMul(8, 8, 8)(GL, GL, GL)(Kernel)), "starts from Move, what it is for is a MatMul"),
         (lambda: MatMul.tile(8, 8).done()(Reduction(8, 8, 8)(GL, GL)(Kernel)), "from MatMul, what it is for is a Reduction"),
-        (lambda: MatMul.tile(8, 8).done().otherwise(Move.tile(8, 8).done()), "starts from Move, what it is for is a MatMul"),
+        (lambda: MatMul.tile(8, 8).done().fallback(Move.tile(8, 8).done()), "starts from Move, what it is for is a MatMul"),
         (lambda: Strategy((), Move(8, 8)(GL, GL)(Kernel), MatMul), "starts from MatMul, what it is for is a Move"),
     ],
 )  # fmt: skip
@@ -468,8 +475,8 @@ def test_registers_that_one_thread_fills_are_not_read_by_others():
 def _one_choice():
     """A number of which one thread knows whether it is the larger one, and seven threads choose by it."""
     choice = Fused(
-        name="choice", dims="m n", over="n", operands={"R": "m n", "alpha": "", "y": "m"}, first={"low": "a[m] = -inf"},
-        each={"number": "t[m] = alpha", "top": "s[m] = max(n, where(t[m] < n, 0, R[m,n]))", "join": "a[m] = max(a[m], s[m])"}, last={"out": "y[m] = a[m]"},
+        name="choice", dims="m n", loop="n", operands={"R": "m n", "alpha": "", "y": "m"}, init={"low": "a[m] = -inf"},
+        body={"number": "t[m] = alpha", "top": "s[m] = max(n, where(t[m] < n, 0, R[m,n]))", "join": "a[m] = max(a[m], s[m])"}, final={"out": "y[m] = a[m]"},
     )  # fmt: skip
     return choice.tile(m=1).to(Block).tile(m=1).to(Warp).done()(choice(m=2, n=7, dtype=float32))
 
@@ -502,14 +509,16 @@ def test_clusters_of_more_blocks_than_stay():
 
 
 def test_staggered_turns_of_what_lies_in_shared_memory():
-    chain = MatMul.tile(32, 96).to(Block).epilog(RF).load(B, SH).split(16).staggered(2).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    chain = (
+        MatMul.tile(32, 96).to(Block).epilog(RF).load(B, SH).split(16).stagger_blocks(2).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+    )
     with pytest.raises(DecompositionError, match="which a block has to itself"):
         _ = kernel(chain, 1, 1, 48).program("sm_80").ir
 
 
 def test_work_on_elements_that_reads_nothing():
     """A formula of numbers with functions has no element that says its shape."""
-    ones = Fused(name="ones", dims="m n", operands={"Y": "m n"}, each={"one": "t[m,n] = relu(abs(1))", "out": "Y[m,n] = t[m,n] * 2"})
+    ones = Fused(name="ones", dims="m n", operands={"Y": "m n"}, body={"one": "t[m,n] = relu(abs(1))", "out": "Y[m,n] = t[m,n] * 2"})
     program = ones.tile(m=2, n=4).to(Block).done()(ones(m=3, n=5, types={"Y": float32})).program("sm_80")
     assert (simulate(program.ir, {}).outputs["Y"] == 2).all()
 
@@ -555,7 +564,7 @@ def test_registers_that_are_dealt_in_turns_have_no_lane_map():
 
 def test_a_producer_with_nothing_to_load_inside_a_pipeline_is_left_out():
     """Its loop stood in a pipelined one, was not looked at, and became a role without rings, which the simulator could not run."""
-    chain = MatMul.tile(64, 8).to(Block).epilog(RF).split(64).pipeline(2).load(B, SH).split(32).pipeline(2).specialize()
+    chain = MatMul.tile(64, 8).to(Block).epilog(RF).split(64).pipeline(2).load(B, SH).split(32).pipeline(2).warp_specialize()
     program = chain.tile(64).to(Warpgroup).load(A, RF).done()(MatMul(64, 8, 192, dtype=int8)(GL, GL, GL)(Kernel)).program("sm_90a")
     assert (program.lowered.threads, program.lowered.rings) == (128, ())
     a, b = (np.random.default_rng(5).integers(-3, 4, shape).astype("int8") for shape in ((64, 192), (192, 8)))
@@ -594,8 +603,8 @@ def _without_a_condition(one):
 
 def test_a_producer_inside_a_producer_is_refused():
     """The walker's first draw: a KeyError in the pass of pipelines."""
-    chain = MatMul.tile(128, 64).to(Block).epilog(RF).split(64).pipeline(3).specialize().load(B, SH, Move.done())
-    chain = chain.split(32).pipeline(4).specialize().load(A, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+    chain = MatMul.tile(128, 64).to(Block).epilog(RF).split(64).pipeline(3).warp_specialize().load(B, SH, Move.done())
+    chain = chain.split(32).pipeline(4).warp_specialize().load(A, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
     with pytest.raises(DecompositionError, match="stands in the loop k, whose loads a producer issues too"):
         _ = (
             chain(MatMul(128, 128, 256, B=ColMajor, C=ColMajor, dtype=float16, accumulator=float32)(GL, GL, GL)(Kernel))
@@ -606,8 +615,18 @@ def test_a_producer_inside_a_producer_is_refused():
 
 def test_share_of_a_load_that_no_engine_does_is_refused():
     """A producer with nothing to load has no ring: the buffer went, and was written all the same, which ended in VerificationError."""
-    chain = MatMul.tile(16, 16).to(Block).epilog(RF).load(A, SH).split(16).pipeline(1).specialize().load(B, SH, Move.done()).share("A")
-    with pytest.raises(DecompositionError, match="share: no producer fills b_sh in turns"):
+    chain = (
+        MatMul.tile(16, 16)
+        .to(Block)
+        .epilog(RF)
+        .load(A, SH)
+        .split(16)
+        .pipeline(1)
+        .warp_specialize()
+        .load(B, SH, Move.done())
+        .share_stages("A")
+    )
+    with pytest.raises(DecompositionError, match="share_stages: no producer fills b_sh in turns"):
         _ = (
             chain.tile(16, 8)
             .to(Warp)
@@ -639,7 +658,7 @@ def right_by_roles(chain, K, M=64, N=64):
 @pytest.mark.parametrize(("stages", "K"), [(1, 144), (2, 256), (3, 200)], ids=str)
 def test_turns_of_a_ring_inside_a_pipeline_count_its_iterations(stages, K):
     """Each iteration of the pipeline began the ring's turns at 0 again, so that waits passed by parity, or never: refused as a race."""
-    chain = wide(K).epilog(RF).split(96).pipeline(stages).load(B, SH).split(32).pipeline(2).specialize().load(A, SH, Move.done())
+    chain = wide(K).epilog(RF).split(96).pipeline(stages).load(B, SH).split(32).pipeline(2).warp_specialize().load(A, SH, Move.done())
     kernel = right_by_roles(chain.tile(64, 64).to(Warpgroup).done(), K)
     (ring,) = kernel.rings
     turns = {one.number for one in ir.statements(kernel.body) if isinstance(one, ir.Acquire)}
@@ -649,7 +668,7 @@ def test_turns_of_a_ring_inside_a_pipeline_count_its_iterations(stages, K):
 @pytest.mark.parametrize("stages", (2, 5))
 def test_roles_follow_the_same_iterations_of_a_long_loop(stages):
     """The consumers' copies repeat after other iterations than the ring: the race check followed more of theirs than of the producer's."""
-    chain = wide(64 * 40).epilog(RF).split(64).pipeline(stages).load(B, SH).split(32).pipeline(3).specialize().load(A, SH, Move.done())
+    chain = wide(64 * 40).epilog(RF).split(64).pipeline(stages).load(B, SH).split(32).pipeline(3).warp_specialize().load(A, SH, Move.done())
     lowered = chain.tile(64, 64).to(Warpgroup).done().program("sm_90a").lowered
     assert safety(lowered) == ()
     released = ir.rewritten(lowered.body, lambda one: () if isinstance(one, ir.Release) and one.side is ir.Side.EMPTY else (one,))
@@ -658,7 +677,7 @@ def test_roles_follow_the_same_iterations_of_a_long_loop(stages):
 
 def test_loads_of_an_engine_inside_the_loop_of_a_producer_have_a_ring_of_their_own():
     """A KeyError in the pass of pipelines."""
-    chain = wide(200).epilog(RF).split(96).pipeline(2).specialize().load(A, SH, Move.done()).split(32).load(B, SH, Move.done())
+    chain = wide(200).epilog(RF).split(96).pipeline(2).warp_specialize().load(A, SH, Move.done()).split(32).load(B, SH, Move.done())
     kernel = right_by_roles(chain.tile(64, 64).to(Warpgroup).done(), 200)
     assert [(one.name, one.stages) for one in kernel.rings] == [("k_ring", 2), ("b_sh_ring", 2)]
 
@@ -666,7 +685,7 @@ def test_loads_of_an_engine_inside_the_loop_of_a_producer_have_a_ring_of_their_o
 def test_steps_with_loads_of_an_engine_do_not_begin_in_the_iteration_before():
     """A loop that loads registers ahead, with a producer's loop inside, was taken apart, and its loads lost their ring."""
     chain = wide(256).epilog(RF).split(128).pipeline(2).load(A, SH).split(64).pipeline(2).load(A, RF, Move.done())
-    chain = chain.split(32).pipeline(2).specialize().load(B, SH, Move.done())
+    chain = chain.split(32).pipeline(2).warp_specialize().load(B, SH, Move.done())
     right_by_roles(chain.tile(64, 64).to(Warpgroup).done(), 256)
 
 
@@ -674,26 +693,26 @@ def test_parts_of_terms_that_have_fewer_dimensions():
     """A minimum over `n` of what does not depend on `m`: `partial` ended in ValueError."""
     rows = Fused(
         name="rows", dims="m n", operands={"X": "m n", "w": "n", "Y": "m n"},
-        each={"least": "s_sh[m] = min(n, abs(w[n]))", "store": "Y[m,n] = where(X[m,n] >= s_sh[m], X[m,n], n + 0)"},
+        body={"least": "s_sh[m] = min(n, abs(w[n]))", "store": "Y[m,n] = where(X[m,n] >= s_sh[m], X[m,n], n + 0)"},
     )  # fmt: skip
     with pytest.raises(DecompositionError, match="no threads hold parts of one"):
-        _ = rows.partial("least", 32).tile(m=2).to(Block).done()(rows(m=sym("M", high=4096), n=1)).program("sm_90").lowered
+        _ = rows.rfactor("least", 32).tile(m=2).to(Block).done()(rows(m=sym("M", high=4096), n=1)).program("sm_90").lowered
 
 
 def test_the_cost_of_loops_that_data_and_tiles_decide():
     """Whether a group has a turn depends on the tile that a block takes: `predict` ended in KeyError."""
     groups = Fused(
         name="of_groups", dims="m n k g", scan="g", operands={"A": "m k", "B": "g k n", "begin": "g", "end": "g", "D": "m n"},
-        first={"zero": "acc[m,n] = 0"},
-        each={
+        init={"zero": "acc[m,n] = 0"},
+        body={
             "product": "p[m,n] = sum(k, A[m,k] * B[g,k,n])",
             "keep": "acc[m,n] = where(m < end[g] and begin[g] <= m, p[m,n] + g, acc[m,n])",
         },
-        last={"store": "D[m,n] = acc[m,n]"},
+        final={"store": "D[m,n] = acc[m,n]"},
     )  # fmt: skip
     problem = groups(m=21, n=8, k=4, g=4, types={"begin": int32, "end": int32, "D": float32})
     product = MatMul.split(4).load(A, SH).tile(1, 1).to(Thread).split(1).tile(1, 1).done()
-    strategy = groups.tile(m=8, n=16).to(Block).persistent(2).split(g=1).skip().step("product", product).done()
+    strategy = groups.tile(m=8, n=16).to(Block).persistent(2).split(g=1).skip_masked_tiles().step("product", product).done()
     assert predict(strategy(problem), "H200").us > 0
 
 
@@ -724,7 +743,7 @@ def test_arrays_whose_shape_is_none(call):
 @pytest.mark.parametrize("rows", [1, 2, 48])
 def test_sums_of_a_tile_behind_which_others_stand_are_added(rows):
     """One row, and tiles of one row: the first tile has the whole sum, and those behind the end must not write over it."""
-    made = MatMul.epilogue("C = acc; y[n] += sum(m, acc)")
+    made = MatMul.fuse_epilogue("C = acc; y[n] += sum(m, acc)")
     problem = made(m=rows, n=3, k=1, types={"C": float32, "y": float32})
     strategy = MatMul.tile(48, 64).to(Block).tile(8, 64).to(Warp).tile(2, 8).to(Lane).tile(1, 1).done()
     arrays = {"A": np.ones((rows, 1), np.float16), "B": np.array([[1, 2, 3]], np.float16)}
@@ -733,7 +752,7 @@ def test_sums_of_a_tile_behind_which_others_stand_are_added(rows):
 
 
 def test_maxima_of_a_tile_behind_which_others_stand_are_refused():
-    made = MatMul.epilogue("C = acc; y[n] = max(m, acc)")
+    made = MatMul.fuse_epilogue("C = acc; y[n] = max(m, acc)")
     problem = made(m=1, n=3, k=1, types={"C": float32, "y": float32})
     strategy = MatMul.tile(48, 64).to(Block).tile(8, 64).to(Warp).tile(2, 8).to(Lane).tile(1, 1).done()
     with pytest.raises(DecompositionError, match="each tile has a part of y"):

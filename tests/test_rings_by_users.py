@@ -29,7 +29,7 @@ SEED = 20261122
 # ---------------------------------------------------------------------------------------------- programs
 
 COPY, PRODUCT = Move.done(), MatMul.split(16).unroll().done()
-STORED = Move.tile(64, 64).unroll().load(SRC, SH, Move.done()).converted().done()
+STORED = Move.tile(64, 64).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
 
 STEPS = {
     "u": "u[m,n] += sum(k, A[m,k] * B[k,n])",
@@ -47,27 +47,27 @@ def pair(order, sizes=(128, 64, 320), *, stages=2, blocks=0, loads="ABCE", rows=
     definition = Fused(
         name="two_products",
         dims="m n k",
-        over="k",
+        loop="k",
         operands={"A": "m k", "B": "k n", "C": "m k", "E": "k n", "D": "m n"},
-        first={"zu": "u[m,n] = 0", "zv": "v[m,n] = 0"},
-        each={name: STEPS[name] for name in order.split()},
-        last={"add": "u[m,n] = u[m,n] + v[m,n]", "store": "D[m,n] = u[m,n]"},
+        init={"zu": "u[m,n] = 0", "zv": "v[m,n] = 0"},
+        body={name: STEPS[name] for name in order.split()},
+        final={"add": "u[m,n] = u[m,n] + v[m,n]", "store": "D[m,n] = u[m,n]"},
     )
     chain = definition.tile(m=rows, n=64).to(Block)
     chain = chain.persistent(blocks) if blocks else chain
-    chain = chain.split(k=64).pipeline(stages).specialize()
-    chain = chain if in_flight is None else chain.in_flight(in_flight)
+    chain = chain.split(k=64).pipeline(stages).warp_specialize()
+    chain = chain if in_flight is None else chain.mma_in_flight(in_flight)
     for name in loads:
         chain = chain.load(name, SH, COPY)
-        chain = chain.share(dict(shares)[name]) if name in dict(shares) else chain
+        chain = chain.share_stages(dict(shares)[name]) if name in dict(shares) else chain
     chain = chain.tile(m=64).to(Warpgroup).step("u", PRODUCT).step("v", PRODUCT).step("store", STORED).done()
     return chain(definition(**dict(zip("mnk", sizes, strict=True)), dtype=float16))
 
 
 def of_library(module, steps, loads, sizes, *, rows=128, stages=2, in_flight=None):
     """A definition of the library with rings, bound."""
-    chain = module.definition.tile(m=rows, n=64).to(Block).split(k=64).pipeline(stages).specialize(128)
-    chain = chain if in_flight is None else chain.in_flight(in_flight)
+    chain = module.definition.tile(m=rows, n=64).to(Block).split(k=64).pipeline(stages).warp_specialize(128)
+    chain = chain if in_flight is None else chain.mma_in_flight(in_flight)
     for name in loads.split():
         chain = chain.load(name, SH, COPY)
     chain = chain.tile(m=64).to(Warpgroup)
@@ -168,7 +168,7 @@ INFERRED = {
     "u v low": ([*U, *V, "wait 1", "empty c k - 1 later", "empty a k", "do u"], ["wait 0", "empty c 4"]),
     "u v low high": ([*U, *V, "wait 1", "empty a k", "do u", "wait 0", "empty c k", "do v"], []),
     "u v high low": ([*U, *V, "wait 0", "empty a k", "empty c k", "do v", "do u"], []),
-    # Nothing waits for them: as many run on as `in_flight` says, of one warpgroup one.
+    # Nothing waits for them: as many run on as `mma_in_flight` says, of one warpgroup one.
     "u v": ([*U, *V, "wait 1", "empty c k - 1 later", "empty a k"], ["wait 0", "empty c 4"]),
 }
 

@@ -24,8 +24,8 @@ from fireiron.lower.roles import Part, Partition
 from fireiron.values.expr import Var, less
 
 TMA = Move.done()
-COPIES = Move.coalesced(8).done()
-ELEMENTS = Move.coalesced(1).done()
+COPIES = Move.coalesced_copy(8).done()
+ELEMENTS = Move.coalesced_copy(1).done()
 """Copies of 2 bytes, which cp.async does not do."""
 
 HALVES = halves(128, 64, 320)
@@ -36,7 +36,7 @@ def fed(a, b, tiles=(128, 64, 64), stages=3, threads=32, blocks=0):
     bm, bn, bk = tiles
     chain = MatMul.tile(bm, bn).to(Block)
     chain = chain.persistent(blocks) if blocks else chain
-    chain = chain.epilog(RF, float32, Init.done(), Move.done()).split(bk).pipeline(stages).specialize(threads, copies=True)
+    chain = chain.epilog(RF, float32, Init.done(), Move.done()).split(bk).pipeline(stages).warp_specialize(threads, copies=True)
     return chain.load(A, SH, a).load(B, SH, b).tile(64, 64).to(Warpgroup).done()
 
 
@@ -44,7 +44,7 @@ def warps_fed():
     """Warps with mma.sync, from tiles that a producer copies: threads read the stages, and no engine."""
     store = Move.tile(32, 32).to(Warp).done()
     chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32, Init.tile(32, 32).to(Warp).done(), store)
-    chain = chain.split(32).pipeline(3).specialize(copies=True).load(A, SH, COPIES).load(B, SH, COPIES)
+    chain = chain.split(32).pipeline(3).warp_specialize(copies=True).load(A, SH, COPIES).load(B, SH, COPIES)
     chain = chain.tile(32, 32).to(Warp).split(16).unroll().load(A, RF, Move.done()).load(B, RF, Move.done())
     return chain.tile(16, 16).unroll().mma_tile().done()
 
@@ -96,7 +96,7 @@ def test_sizes_known_at_run_time():
 
 def test_without_copies_all_threads_load():
     """A producer of TMA fills a ring alone, or there is none."""
-    plain = MatMul.tile(128, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(3).specialize()
+    plain = MatMul.tile(128, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(3).warp_specialize()
     assert plain.load(A, SH, TMA).load(B, SH, COPIES).tile(64, 64).to(Warpgroup).done()(HALVES).program(TARGET).ir.rings == ()
 
 
@@ -378,14 +378,14 @@ REFUSED = {
         lambda: CHAIN.persistent(2, True),
         "fills a ring by threads of its own where blocks take tiles from a counter",
     ),
-    "groups in turns": (lambda: CHAIN.persistent(2).turns(2), "fills a ring by threads of its own where warpgroups, or groups"),
+    "groups in turns": (lambda: CHAIN.persistent(2).pingpong(2), "fills a ring by threads of its own where warpgroups, or groups"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals(name):
     chain, text = REFUSED[name]
-    chain = chain().epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(3).specialize(copies=True)
+    chain = chain().epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(3).warp_specialize(copies=True)
     strategy = chain.load(A, SH, TMA).load(B, SH, COPIES).tile(64, 64).to(Warpgroup).done()
     with pytest.raises(DecompositionError, match=text):
         _ = strategy(halves(256, 128, 192)).program(TARGET).ir
@@ -393,7 +393,7 @@ def test_refusals(name):
 
 def test_threads_that_do_not_divide_those_of_consumers():
     chain = MatMul.tile(96, 32).to(Block).epilog(RF, float32, Init.tile(32, 32).to(Warp).done(), Move.tile(32, 32).to(Warp).done())
-    chain = chain.split(32).pipeline(3).specialize(128, copies=True).load(A, SH, COPIES).load(B, SH, COPIES)
+    chain = chain.split(32).pipeline(3).warp_specialize(128, copies=True).load(A, SH, COPIES).load(B, SH, COPIES)
     chain = chain.tile(32, 32).to(Warp).split(16).unroll().load(A, RF, Move.done()).load(B, RF, Move.done())
     with pytest.raises(DecompositionError, match="128 threads copy what is dealt to 96"):
         _ = chain.tile(16, 16).unroll().mma_tile().done()(halves(96, 32, 64, c_dtype=float32)).program(TARGET).ir
@@ -401,9 +401,9 @@ def test_threads_that_do_not_divide_those_of_consumers():
 
 def test_copies_is_a_flag():
     chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(64).pipeline(3)
-    with pytest.raises(DecompositionError, match="specialize: copies is True or False"):
-        chain.specialize(copies=1)
-    assert "specialize(128, copies=True)" in str(chain.specialize(128, copies=True))
+    with pytest.raises(DecompositionError, match="warp_specialize: copies is True or False"):
+        chain.warp_specialize(copies=1)
+    assert "specialize(128, copies=True)" in str(chain.warp_specialize(128, copies=True))
     said = Produced(32, True)
     assert Produced.read(said.written(str), lambda text: None) == said and Produced.read({"producers": "32"}, None) == Produced(32)
 

@@ -1,4 +1,4 @@
-"""`delay`: the end of a turn of a loop is done in the next one; what that makes of a program, against a plain softmax, and what is refused."""
+"""`defer`: the end of a turn of a loop is done in the next one; what that makes of a program, against a plain softmax, and what is refused."""
 
 import itertools
 import random
@@ -32,12 +32,12 @@ PLAIN, CAUSAL = attention.definition(), attention.definition(causal=True)
 
 def blocks(made=PLAIN, stages=2, delay=("pv", "s"), skip=False, copy=attention.copy, producer=False):
     """Rows of two warps, keys by 16: the chain down to the loop."""
-    chain = made.tile(m=32, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle().split(n=16)
+    chain = made.tile(m=32, r=1, g=1, b=1).to(Block).load("Q", SH, copy).swizzle_storage().split(n=16)
     chain = chain.pipeline(stages) if stages else chain
-    chain = chain.specialize() if producer else chain
-    chain = chain.skip() if skip else chain
-    chain = chain.delay(delay[0], behind=delay[1]) if delay else chain
-    return chain.load("K", SH, copy).swizzle().load("V", SH, copy).swizzle()
+    chain = chain.warp_specialize() if producer else chain
+    chain = chain.skip_masked_tiles() if skip else chain
+    chain = chain.defer(delay[0], after=delay[1]) if delay else chain
+    return chain.load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
 
 
 def rows(chain, **steps):
@@ -117,23 +117,23 @@ def formulas(part):
 
 
 PACKED = Fused(
-    name="packed", dims="m n d b", over="n", batch="b", positive="scale",
+    name="packed", dims="m n d b", loop="n", batch="b", positive="scale",
     operands={"Q": "b m d", "K": "n d", "V": "n d", "begin": "b", "end": "b", "scale": "", "O": "b m d"},
-    first=formulas("first"),
-    each={
+    init=formulas("init"),
+    body={
         "s": "s[m,n] = sum(d, Q[b,m,d] * K[n,d])",
         "mask": "s[m,n] = where(begin[b] <= n and n < end[b], s[m,n], -inf)",
-        **{name: text for name, text in formulas("each").items() if name not in ("s", "pv")},
+        **{name: text for name, text in formulas("body").items() if name not in ("s", "pv")},
         "pv": "acc[m,d] += sum(n, p[m,n] * V[n,d])",
     },
-    last={**formulas("last"), "store": "O[b,m,d] = acc[m,d]"},
+    final={**formulas("final"), "store": "O[b,m,d] = acc[m,d]"},
 )  # fmt: skip
 
 
 def packed(stages, copy=attention.copy, producer=False):
-    chain = PACKED.tile(m=32, b=1).to(Block).load("Q", SH, copy).swizzle().split(n=16)
-    chain = (chain.pipeline(stages) if stages else chain).skip().delay("pv", behind="s")
-    chain = (chain.specialize() if producer else chain).load("K", SH, copy).swizzle().load("V", SH, copy).swizzle()
+    chain = PACKED.tile(m=32, b=1).to(Block).load("Q", SH, copy).swizzle_storage().split(n=16)
+    chain = (chain.pipeline(stages) if stages else chain).skip_masked_tiles().defer("pv", after="s")
+    chain = (chain.warp_specialize() if producer else chain).load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
     return rows(chain)(PACKED(m=32, n=70, d=32, b=4, types={"begin": int32, "end": int32}, end=Strides(b=1).aligned(4)))
 
 
@@ -169,20 +169,20 @@ def test_other_steps(step, behind):
 
 
 TIED = Fused(
-    name="tied", dims="m n d", over="n", positive="scale", operands={"Q": "m d", "K": "n d", "scale": "", "O": "m d"},
-    first=formulas("first"),
-    each={
-        **formulas("each"), "s": "s[m,n] = sum(d, Q[m,d] * K[n,d])", "pv": "acc[m,d] += sum(n, p[m,n] * K[n,d])",
+    name="tied", dims="m n d", loop="n", positive="scale", operands={"Q": "m d", "K": "n d", "scale": "", "O": "m d"},
+    init=formulas("init"),
+    body={
+        **formulas("body"), "s": "s[m,n] = sum(d, Q[m,d] * K[n,d])", "pv": "acc[m,d] += sum(n, p[m,n] * K[n,d])",
     },
-    last={**formulas("last"), "store": "O[m,d] = acc[m,d]"},
+    final={**formulas("final"), "store": "O[m,d] = acc[m,d]"},
 )  # fmt: skip
 
 
 def tied(stages):
     """Keys are the values too: what is delayed and what comes in front of it read one buffer."""
-    chain = TIED.tile(m=32).to(Block).load("Q", SH, attention.copy).swizzle().split(n=16)
-    chain = (chain.pipeline(stages) if stages else chain).delay("pv", behind="s")
-    return rows(chain.load("K", SH, attention.copy).swizzle())(TIED(m=32, n=58, d=32)).program("sm_80")
+    chain = TIED.tile(m=32).to(Block).load("Q", SH, attention.copy).swizzle_storage().split(n=16)
+    chain = (chain.pipeline(stages) if stages else chain).defer("pv", after="s")
+    return rows(chain.load("K", SH, attention.copy).swizzle_storage())(TIED(m=32, n=58, d=32)).program("sm_80")
 
 
 @pytest.mark.night
@@ -257,7 +257,7 @@ def test_texts_read_back():
     text = graphene_text(program)
     assert "delay=pv:s" in text and "Step pv" in text
     assert parse_kernel(text).text == program.text
-    assert 'delay("pv", behind="s")' in program.text
+    assert 'defer("pv", after="s")' in program.text
 
 
 @pytest.mark.night
@@ -361,7 +361,7 @@ def test_planted_faults_are_found():
 SPEC = attention.spec(32, 64, 32)
 
 REFUSED = {
-    "no such step": (lambda: delayed(delay=("px", "s")), r"delay\(.px., behind=.s.\): the loop has no step px"),
+    "no such step": (lambda: delayed(delay=("px", "s")), r"defer\(.px., after=.s.\): the loop has no step px"),
     "a step of another part": (lambda: delayed(delay=("pv", "acc")), "the loop has no step acc"),
     "the other way round": (lambda: delayed(delay=("s", "pv")), "pv is not in front of s"),
     "itself": (lambda: delayed(delay=("s", "s")), "s is not in front of s"),
@@ -396,7 +396,7 @@ def test_a_producer_of_turns_that_data_choose():
 
 
 def test_a_product_has_no_steps():
-    chain = MatMul.tile(16, 16).to(Block).split(8).delay("a", behind="b").load(A, SH).load(B, SH).tile(1, 1).to(Thread).split(1).done()
+    chain = MatMul.tile(16, 16).to(Block).split(8).defer("a", after="b").load(A, SH).load(B, SH).tile(1, 1).to(Thread).split(1).done()
     with pytest.raises(DecompositionError, match="MatMul is one step"):
         chain(MatMul(32, 32, 32)(GL, GL, GL)(Kernel)).program("sm_80").cuda  # noqa: B018
 
@@ -404,7 +404,7 @@ def test_a_product_has_no_steps():
 @pytest.mark.parametrize("names", [(3, "s"), ("pv", ""), ("pv", None)])
 def test_names(names):
     with pytest.raises(ArgumentError, match="the names of two steps"):
-        PLAIN.tile(m=32).to(Block).split(n=16).delay(names[0], behind=names[1])
+        PLAIN.tile(m=32).to(Block).split(n=16).defer(names[0], after=names[1])
 
 
 # ---------------------------------------------------------------------------------------------- parts of a turn

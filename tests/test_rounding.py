@@ -276,7 +276,7 @@ def test_examples_stay_within_and_a_wrong_element_does_not(name):
 
 def test_a_definition_multiplies_the_upper_bits_of_tf32_and_reads_all_elsewhere():
     steps = {"sums": "row[m] = sum(k, A[m,k])", "product": "acc[m,n] = sum(k, A[m,k] * B[k,n])", "rest": "C[m,n] = acc[m,n] + row[m]"}
-    made = Fused("both", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"}, each=steps, types={"acc": float32, "row": float32})
+    made = Fused("both", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"}, body=steps, types={"acc": float32, "row": float32})
     spec = made(m=8, n=8, k=64, types={"A": tf32, "B": tf32, "C": float32})
     generator = np.random.default_rng(0)
     A, B = (generator.standard_normal(shape).astype(np.float32) for shape in ((8, 64), (64, 8)))
@@ -289,7 +289,7 @@ def test_a_definition_multiplies_the_upper_bits_of_tf32_and_reads_all_elsewhere(
 
 def test_what_is_kept_in_tf32_may_be_cut_off_by_a_whole_unit():
     steps = {"scaled": "p[m,k] = 2 * A[m,k]", "product": "acc[m,n] = sum(k, p[m,k] * B[k,n])", "store": "C[m,n] = acc[m,n]"}
-    made = Fused("kept", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"}, each=steps, types={"acc": float32, "p": tf32})
+    made = Fused("kept", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"}, body=steps, types={"acc": float32, "p": tf32})
     spec = made(m=8, n=8, k=32, types={"A": float32, "B": tf32, "C": float32})
     A, B = np.full((8, 32), np.nextafter(np.float32(0.5 + 2**-11), np.float32(0))), np.ones((32, 8), np.float32)
     p = 2 * A

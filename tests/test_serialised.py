@@ -16,8 +16,8 @@ needs_nvrtc = pytest.mark.skipif(not COMPILERS, reason="no NVRTC for sm_90a (pip
 HALVES = {"dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
 BYTES = {"A": RowMajor, "B": ColMajor}
 SCALED = Fused(
-    name="scaled", dims="m n k", over="k", operands={"A": "m k", "B": "k n", "D": "m n"}, first={"zero": "acc[m,n] = 0"},
-    each={"scale": "acc[m,n] = acc[m,n] * 0.5", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, last={"store": "D[m,n] = acc[m,n]"},
+    name="scaled", dims="m n k", loop="k", operands={"A": "m k", "B": "k n", "D": "m n"}, init={"zero": "acc[m,n] = 0"},
+    body={"scale": "acc[m,n] = acc[m,n] * 0.5", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, final={"store": "D[m,n] = acc[m,n]"},
 )  # fmt: skip
 
 
@@ -31,7 +31,9 @@ def ringed(spec, tiles, warpgroup, bk, stages, copy=None, store=None, accumulato
     chain = chain.epilog(RF, accumulator) if store is None else chain.epilog(RF, accumulator, Init.done(), store)
     chain = chain.split(bk).pipeline(stages)
     chain = (
-        chain.specialize().load(A, SH, Move.done()).load(B, SH, Move.done()) if copy is None else chain.load(A, SH, copy).load(B, SH, copy)
+        chain.warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
+        if copy is None
+        else chain.load(A, SH, copy).load(B, SH, copy)
     )
     return chain.tile(*warpgroup).to(Warpgroup).done()
 
@@ -46,14 +48,14 @@ def by_warpgroup(*tile):
 
 def scaled(tile, **sizes):
     """Accumulators that are multiplied in each turn, and begin with their first product."""
-    chain = SCALED(**sizes, dtype=float16, B=ColMajor).tile(m=tile, n=64).to(Block).split(k=64).pipeline(3).specialize()
+    chain = SCALED(**sizes, dtype=float16, B=ColMajor).tile(m=tile, n=64).to(Block).split(k=64).pipeline(3).warp_specialize()
     chain = chain.load("A", SH, Move.done()).load("B", SH, Move.done()).tile(m=tile).to(Warpgroup)
     return chain.step("mm", MatMul.split(16).unroll().done()).done()
 
 
 def held(spec, tiles, warpgroup, bk):
     """A factor in registers, which is loaded anew in each turn."""
-    chain = spec.tile(*tiles).to(Block).epilog(RF, int32).split(bk).pipeline(3).specialize()
+    chain = spec.tile(*tiles).to(Block).epilog(RF, int32).split(bk).pipeline(3).warp_specialize()
     return chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(*warpgroup).to(Warpgroup).load(A, RF, Move.done()).done()
 
 
@@ -68,20 +70,20 @@ STRATEGIES = {
         product(156, 28, 32, dtype=tf32, accumulate=True, A=RowMajor, C=RowMajor), (128, 64), (128, 64), 32, 2
     ),
     "C7514, conversions of single accumulators": lambda: ringed(
-        product(256, 128, sym("K", multiple_of=16), dtype=float16, A=RowMajor, B=RowMajor), (64, 128), (64, 128), 32, 4, Move.coalesced(8).done(),
+        product(256, 128, sym("K", multiple_of=16), dtype=float16, A=RowMajor, B=RowMajor), (64, 128), (64, 128), 32, 4, Move.coalesced_copy(8).done(),
         by_warpgroup(64, 128),
     ),
     "C7514, conversions in an unrolled loop": lambda: ringed(
-        product(96, 24, 768, dtype=float8_e4m3, c_dtype=bfloat16, A=RowMajor, C=RowMajor), (128, 8), (64, 8), 256, 2, Move.coalesced(16).done(),
+        product(96, 24, 768, dtype=float8_e4m3, c_dtype=bfloat16, A=RowMajor, C=RowMajor), (128, 8), (64, 8), 256, 2, Move.coalesced_copy(16).done(),
         by_warpgroup(64, 8),
     ),
     "C7515, accumulators that are copied in": lambda: ringed(
         product(384, 128, 991, dtype=float8_e4m3, c_dtype=float16, accumulate=True, A=RowMajor), (192, 48), (192, 48), 128, 3,
-        Move.coalesced(16).done(), by_warpgroup(192, 48),
+        Move.coalesced_copy(16).done(), by_warpgroup(192, 48),
     ),
     "C7515, integers that are copied in": lambda: ringed(
         product(16, sym("N", multiple_of=16), sym("K"), dtype=int8, accumulate=True, A=RowMajor, C=RowMajor), (16, 128), (16, 64), 64, 3,
-        Move.coalesced(16).done(), by_warpgroup(16, 64), int32,
+        Move.coalesced_copy(16).done(), by_warpgroup(16, 64), int32,
     ),
     "C7515, accumulators without a first value": lambda: scaled(64, m=128, n=64, k=512),
     "C7515, the same in a loop of unknown length": lambda: scaled(128, m=sym("M"), n=64, k=sym("K", multiple_of=16)),
@@ -113,11 +115,11 @@ def test_accumulators_that_a_thread_cannot_hold_are_refused(warpgroup, groups, t
     """ptxas would issue each product by itself (C7511, C7512), or refuse the text (C7602)."""
     rows, columns = warpgroup
     chain = product(1536, 1536, 512, **HALVES).tile(rows * groups, columns).to(Block).epilog(RF, float32).split(32).pipeline(2)
-    chain = chain.specialize(threads).load(A, SH, Move.done()).load(B, SH, Move.done()).tile(rows, columns).to(Warpgroup).done()
+    chain = chain.warp_specialize(threads).load(A, SH, Move.done()).load(B, SH, Move.done()).tile(rows, columns).to(Warpgroup).done()
     with pytest.raises(ResourceError) as caught:
         chain.program(TARGET).lowered  # noqa: B018
     assert str(caught.value).startswith(said)
-    assert "a smaller tile for Warpgroup" in str(caught.value) and ("specialize(128)" in str(caught.value)) == (said.startswith("144"))
+    assert "a smaller tile for Warpgroup" in str(caught.value) and ("warp_specialize(128)" in str(caught.value)) == (said.startswith("144"))
 
 
 def test_accumulators_that_are_in_use_together_are_counted_together():
@@ -127,7 +129,7 @@ def test_accumulators_that_are_in_use_together_are_counted_together():
         "right": "more[m,n] = sum(k, A[m,k] * B2[k,n])",
         "store": "D[m,n] = acc[m,n] * more[m,n]",
     }
-    definition = Fused(name="two", dims="m n k", operands={"A": "m k", "B": "k n", "B2": "k n", "D": "m n"}, each=each)
+    definition = Fused(name="two", dims="m n k", operands={"A": "m k", "B": "k n", "B2": "k n", "D": "m n"}, body=each)
     chain = definition(m=256, n=144, k=64, dtype=float16).tile(m=128, n=144).to(Block).load("A", SH).load("B", SH).load("B2", SH)
     chain = chain.tile(m=128).to(Warpgroup).step("left", MatMul.done()).step("right", MatMul.done()).done()
     with pytest.raises(ResourceError, match="288 registers of a thread for products, .*: acc 144, more 144"):
@@ -136,7 +138,7 @@ def test_accumulators_that_are_in_use_together_are_counted_together():
 
 def test_more_registers_from_the_producer_serve():
     """What is refused with a warp as the producer, and its hint."""
-    chain = product(512, 288, 512, **HALVES).tile(256, 144).to(Block).epilog(RF, float32).split(32).pipeline(2).specialize(128)
+    chain = product(512, 288, 512, **HALVES).tile(256, 144).to(Block).epilog(RF, float32).split(32).pipeline(2).warp_specialize(128)
     program = chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(128, 144).to(Warpgroup).done().program(TARGET)
     assert "setmaxnreg" in program.cuda
     for compiler in COMPILERS:

@@ -29,7 +29,7 @@ ZERO_STEP, STORE = {"zero": "acc[m,n] = 0"}, {"store": "C[m,n] = acc[m,n]"}
 
 def made(each, first=ZERO_STEP, **operands):
     every = {"A": "m k", "B": "k n", **operands, "C": "m n"}
-    return Fused(name="made", dims="m n k", over="k", operands=every, first=first, each=each, last=STORE)
+    return Fused(name="made", dims="m n k", loop="k", operands=every, init=first, body=each, final=STORE)
 
 
 HORNER = made({"scale": "acc[m,n] = acc[m,n] * X[m]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m")
@@ -38,10 +38,10 @@ LATER = made({"f": "f[m] = X[m] * 2", "scale": "acc[m,n] = acc[m,n] * f[m]", "mm
 
 
 def kernel_of(one, k=200, delay=None, m=64):
-    chain = one.tile(m=m, n=64).to(Block).split(k=64).pipeline(2).specialize()
-    chain = chain.delay(delay[0], behind=delay[1]) if delay else chain
+    chain = one.tile(m=m, n=64).to(Block).split(k=64).pipeline(2).warp_specialize()
+    chain = chain.defer(delay[0], after=delay[1]) if delay else chain
     chain = chain.load("A", SH, copy).load("B", SH, copy).tile(m=64).to(Warpgroup).step("mm", product)
-    stored = Move.tile(64, 64).unroll().load(SRC, SH, copy).converted().done()
+    stored = Move.tile(64, 64).unroll().load(SRC, SH, copy).cast_on_copy().done()
     return chain.step("store", stored).done()(one(m=m, n=64, k=k, types={"X": float32} if "X" in one.made.uses else {})).program(TARGET)
 
 
@@ -97,7 +97,7 @@ def test_of_a_rotated_loop():
 
 
 def kernel_of_rotated(k):
-    chain = LATER.tile(m=64, n=64).to(Block).split(k=64).pipeline(2).specialize().delay("mm", behind="f")
+    chain = LATER.tile(m=64, n=64).to(Block).split(k=64).pipeline(2).warp_specialize().defer("mm", after="f")
     chain = chain.load("A", SH, copy).load("B", SH, copy).tile(m=64).to(Warpgroup).step("mm", product).done()
     program = chain(LATER(m=64, n=64, k=k, types={"X": float32})).program(TARGET)
     kernel = program.walked
@@ -111,8 +111,8 @@ def kernel_of_rotated(k):
 @pytest.mark.parametrize("k", [200, sym("k", multiple_of=8)], ids=["known", "run time"])
 def test_results_of_a_rotated_loop(k):
     """By threads that all load: products of a turn are under way while the next one's factor is made."""
-    chain = LATER.tile(m=64, n=64).to(Block).split(k=64).pipeline(2).delay("mm", behind="f")
-    chain = chain.load("A", SH, Move.coalesced(8).done()).load("B", SH, Move.coalesced(8).done()).tile(m=64).to(Warpgroup)
+    chain = LATER.tile(m=64, n=64).to(Block).split(k=64).pipeline(2).defer("mm", after="f")
+    chain = chain.load("A", SH, Move.coalesced_copy(8).done()).load("B", SH, Move.coalesced_copy(8).done()).tile(m=64).to(Warpgroup)
     spec = LATER(m=64, n=64, k=k, types={"X": float32})
     kernel = chain.step("mm", product).step("store", Move.done()).done()(spec).program(TARGET).ir
     assert not errors(kernel) and not inits(kernel)
@@ -254,7 +254,7 @@ def test_what_stays_zero_where_the_accumulator_is(value, zero):
         name="one",
         dims="m n",
         operands={"X": "m", "Y": "m n", "C": "m n"},
-        each={"a": "acc[m,n] = Y[m,n] * X[m]", "b": f"C[m,n] = {value}"},
+        body={"a": "acc[m,n] = Y[m,n] * X[m]", "b": f"C[m,n] = {value}"},
     )
     found = one.kind.made.steps[1].formula.value
     assert _is_zero(found, "acc") is zero

@@ -96,15 +96,15 @@ def test_faults_are_found_by_both(which, count):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"shares": (("C", "E"), ("E", "B"))}, "share('E'): no load to SH above this one has made a buffer of that operand"),
-        ({"shares": (("B", "A"),)}, "share: a_sh, b_sh are used together"),
+        ({"shares": (("C", "E"), ("E", "B"))}, "share_stages('E'): no load to SH above this one has made a buffer of that operand"),
+        ({"shares": (("B", "A"),)}, "share_stages: a_sh, b_sh are used together"),
         (
             {"shares": (("C", "A"),)},
-            "share: c_sh, e_sh are used together, so they have turns together, each in slots of another buffer of one ring",
+            "share_stages: c_sh, e_sh are used together, so each of them fills slots of another buffer of one ring",
         ),
-        ({"shares": (("C", "A"), ("E", "A"))}, "share: c_sh, e_sh are used together"),
-        ({"shares": BOTH, "stages": 1}, "share: each iteration has 2 turns in the slots of a_sh, b_sh"),
-        ({"shares": (("C", "B"),), "rows": 128}, "share('B'): a slot holds one kind of tile"),
+        ({"shares": (("C", "A"), ("E", "A"))}, "share_stages: c_sh, e_sh are used together"),
+        ({"shares": BOTH, "stages": 1}, "share_stages: each iteration has 2 turns in the slots of a_sh, b_sh"),
+        ({"shares": (("C", "B"),), "rows": 128}, "share_stages('B'): a slot holds one kind of tile"),
     ],
 )
 def test_refused(options, said):
@@ -115,18 +115,20 @@ def test_refused(options, said):
 
 def test_a_ring_is_needed():
     """Threads that copy have no ring; and registers nobody shares."""
-    plain = MatMul.split(64).pipeline(2).load(A, SH, Move.coalesced(8).done()).load(B, SH, Move.coalesced(8).done()).share(A)
+    plain = (
+        MatMul.split(64).pipeline(2).load(A, SH, Move.coalesced_copy(8).done()).load(B, SH, Move.coalesced_copy(8).done()).share_stages(A)
+    )
     chain = MatMul.tile(64, 64).to(Block).then(plain).tile(8, 4).to(Thread).tile(1, 1).split(1).done()
-    with pytest.raises(DecompositionError, match="share: no producer fills b_sh in turns"):
+    with pytest.raises(DecompositionError, match="share_stages: no producer fills b_sh in turns"):
         _ = chain(halves(64, 64, 128)).program(TARGET).stages["pipeline"]
-    chain = MatMul.tile(64, 64).to(Block).load(A, SH, Move.done()).load(B, RF, Move.done()).share(A).done()
+    chain = MatMul.tile(64, 64).to(Block).load(A, SH, Move.done()).load(B, RF, Move.done()).share_stages(A).done()
     with pytest.raises(DecompositionError, match="share would change nothing for registers"):
         _ = chain(halves(64, 64, 64)).program(TARGET).tree
 
 
 def test_texts():
     """Of a strategy, which says what it was made by, and of a tensor, which can be read again."""
-    assert ".load(C, SH, Move.done()).share('A')" in str(pair("u v", shares=BOTH)).replace("\n", "").replace("  ", "")
+    assert ".load(C, SH, Move.done()).share_stages('A')" in str(pair("u v", shares=BOTH)).replace("\n", "").replace("  ", "")
     tensor = parse_tensor("%h_sh:[64,64].fp16.SH{free, shares=x_sh}")
     assert tensor.shares == "x_sh" and parse_tensor(tensor_text(tensor)) == tensor
 
@@ -139,6 +141,6 @@ def test_two_that_are_used_together_need_two_slots():
     loop = types.SimpleNamespace(origin=None)
     assert slots.rings([["a_sh"], ["c_sh"]], {"a_sh": 2}, loop) == [[["a_sh"], ["c_sh"]]]
     for others, legal in (([["a_sh"]], "those of a_sh"), ([], "there is no ring of others under this split")):
-        with pytest.raises(DecompositionError, match="share: c_sh, e_sh are used together") as caught:
+        with pytest.raises(DecompositionError, match="share_stages: c_sh, e_sh are used together") as caught:
             slots.rings([*others, ["c_sh", "e_sh"]], {"a_sh": 4}, loop)
         assert caught.value.legal == legal

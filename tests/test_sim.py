@@ -123,7 +123,7 @@ def test_without_epilog_or_loads():
 
 
 def test_storage_refinements():
-    refined = small(load_a=lambda s: s.pad(4), load_b=lambda s: s.swizzle(Swizzle(2, 0, 3)))
+    refined = small(load_a=lambda s: s.pad(4), load_b=lambda s: s.swizzle_storage(Swizzle(2, 0, 3)))
     check(kernel_of(65, 64, 17, refined), integers((65, 17)), integers((17, 64), seed=1))
 
 

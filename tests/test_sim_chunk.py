@@ -357,7 +357,7 @@ def test_registers_of_warps_that_leave_something_out(dtype):
         )
 
     spec = (
-        Fused(name="some", dims="m", operands={"N": "m", "X": "m", "Y": "m"}, each={"y": "Y[m] = X[m] * N[m]"})
+        Fused(name="some", dims="m", operands={"N": "m", "X": "m", "Y": "m"}, body={"y": "Y[m] = X[m] * N[m]"})
         .tile(m=1)
         .to(Block)
         .done("// x\n")

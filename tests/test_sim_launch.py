@@ -21,7 +21,6 @@ from fireiron.executable.thread_move import MOVE
 from fireiron.sim import launch as launching
 from fireiron.sim import simulate
 from fireiron.values.expr import TRUE, Var, as_expr, equal, less
-from fireiron.values.tensor import Dealt
 
 WIDTH = 32
 
@@ -312,7 +311,7 @@ def test_tiles_that_interleave(dealt, right):
     """Of layouts that deal every fourth row to a block, some blocks of the last period may have none; what is visited deals nothing."""
     kernel = by_blocks(64, 3)
     (move,) = kernel.body
-    strided = attrs.evolve(move.accesses[1], dealt=(tuple(Dealt(2, abs(stride), stride > 0) for stride in dealt),))
+    strided = attrs.evolve(move.accesses[1], dealt=(tuple(UnitMode(2, abs(stride), stride > 0) for stride in dealt),))
     kernel = attrs.evolve(kernel, body=(attrs.evolve(move, accesses=(move.accesses[0], strided)),))
     if right:
         np.testing.assert_array_equal(*copy_of(kernel, 64))
@@ -605,7 +604,7 @@ def test_one_of_several_that_interleave(dealt, right):
     """One written tile that interleaves is enough; of what is read nothing is asked."""
     kernel = by_blocks(64, 3)
     (move,) = kernel.body
-    of = lambda strides: (tuple(Dealt(2, stride, True) for stride in strides),)
+    of = lambda strides: (tuple(UnitMode(2, stride, True) for stride in strides),)
     body = tuple(attrs.evolve(move, accesses=(move.accesses[0], attrs.evolve(move.accesses[1], dealt=of(one)))) for one in dealt)
     kernel = attrs.evolve(kernel, body=(body[0], making.barrier(ir.BLOCK_SCOPE), body[1]))
     if right:

@@ -333,7 +333,7 @@ def test_a_leading_dimension_holds_a_row_or_a_column(order, least):
 
 def test_a_number_is_given_by_value():
     """An array of no dimension, a Python number, but no array of several."""
-    made = Fused(name="scaled", dims="m", operands={"x": "m", "alpha": "", "y": "m"}, each={"y": "y[m] = alpha * x[m]"})
+    made = Fused(name="scaled", dims="m", operands={"x": "m", "alpha": "", "y": "m"}, body={"y": "y[m] = alpha * x[m]"})
     spec = made.tile(m=1).to(Block).done("// m\n").start(m=8, dtype=float32)
     plan = Plan(kernel_of(lambda level: spec, ()), {})
     for given in (3, 3.0, np.float32(3), np.array(3, np.float32)):

@@ -396,7 +396,7 @@ TWO = Fused(
     name="two",
     dims="m n",
     operands={"X": "m n", "Y": "m n", "Z": "m n"},
-    each={"Y": "Y[m,n] = X[m,n]", "Z": "Z[m,n] = X[m,n] + X[m,n]"},
+    body={"Y": "Y[m,n] = X[m,n]", "Z": "Z[m,n] = X[m,n] + X[m,n]"},
 ).tile(m=1, n=1).to(Block).done("// two\n")  # fmt: skip
 
 
@@ -541,7 +541,7 @@ def test_elements_taken_together_begin_at_their_multiple(width, place, right):
             result((move,))
 
 
-SCALED = Fused(name="scaled", dims="m", operands={"x": "m", "alpha": "", "y": "m"}, each={"y": "y[m] = alpha * x[m]"})
+SCALED = Fused(name="scaled", dims="m", operands={"x": "m", "alpha": "", "y": "m"}, body={"y": "y[m] = alpha * x[m]"})
 SCALED = SCALED.tile(m=1).to(Block).done("// scaled\n")
 
 

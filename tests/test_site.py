@@ -107,7 +107,7 @@ def test_the_whole_gallery(tmp_path, monkeypatch):
     check_loaded(pages, tmp_path.resolve())
     names = gallery.library.names()
     assert {path.stem for path in (tmp_path / "gallery").glob("*.html")} == {*names, "index"}
-    assert '"location":"reference/refinements-split.html#specialize"' in (tmp_path / "search" / "search_index.json").read_text()
+    assert '"location":"reference/refinements-split.html#warp_specialize"' in (tmp_path / "search" / "search_index.json").read_text()
 
 
 def test_a_dead_link_fails_the_build(tmp_path, monkeypatch):

@@ -172,7 +172,7 @@ def products(dtype, instruction, m, n):
 
 def formulas(dtype, text):
     """A formula on pairs."""
-    made = Fused(name="sums", dims="m n", operands=dict.fromkeys("abcy", "m n"), each={"y": text})
+    made = Fused(name="sums", dims="m n", operands=dict.fromkeys("abcy", "m n"), body={"y": text})
     lane = Move.tile(1, 256).to(Warp).tile(1, 8).to(Lane).done()
     return made.tile(m=1, n=256).to(Block).load("a", RF, lane).done()(made(m=1, n=256, dtype=dtype)).program("sm_90")
 

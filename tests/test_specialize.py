@@ -1,4 +1,4 @@
-"""`specialize`: the programs of producer and consumers, from real programs and from hand-made ones, and the text of roles and barriers."""
+"""`warp_specialize`: the programs of producer and consumers, from real programs and from hand-made ones, and the text of roles and barriers."""
 
 import re
 
@@ -174,7 +174,7 @@ def test_a_load_without_a_ring_is_refused():
     with pytest.raises(DecompositionError) as caught:
         specialize(lonely)
     assert str(caught.value).startswith("TMA_LOAD loads by a producer, and none is asked for")
-    assert ".split(64).pipeline(4).specialize(), or .coalesced(8) in the load for copies by all threads" in str(caught.value)
+    assert ".split(64).pipeline(4).warp_specialize(), or .coalesced_copy(8) in the load for copies by all threads" in str(caught.value)
 
 
 def _at_first(statement):
@@ -206,7 +206,7 @@ def test_registers_go_from_the_producer_to_the_consumers(tiles, warpgroup, produ
 # ---------------------------------------------------------------------------------------------- refusals
 
 CHAIN = MatMul.tile(128, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64)
-WHOLE, WIDE = Move.done(), Move.coalesced(8).done()
+WHOLE, WIDE = Move.done(), Move.coalesced_copy(8).done()
 
 
 def finished(chain, a=WHOLE, b=WHOLE):
@@ -214,18 +214,24 @@ def finished(chain, a=WHOLE, b=WHOLE):
 
 
 REFUSED = {
-    "no pipeline": (finished(CHAIN.specialize()), "specialize: the split has no pipeline, whose stages a producer would fill"),
+    "no pipeline": (finished(CHAIN.warp_specialize()), "warp_specialize: the split has no pipeline, whose stages a producer would fill"),
     "half a warpgroup": (
-        finished(CHAIN.pipeline(2).specialize(64)),
+        finished(CHAIN.pipeline(2).warp_specialize(64)),
         r"the producer is a warp or a warpgroup\n  got +64\n(.*\n)  legal +32 128",
     ),
     "no loop at all": (finished(CHAIN, Move.done(TMA_LOAD)), "TMA_LOAD loads by a producer, and none is asked for"),
     "mixed by hand": (
-        finished(CHAIN.pipeline(2).specialize(), Move.done(TMA_LOAD), WIDE),
+        finished(CHAIN.pipeline(2).warp_specialize(), Move.done(TMA_LOAD), WIDE),
         r"a producer's loads are done by TMA, and Move does Move\(1,8\)\(GL,SH\)\(Thread\)",
     ),
-    "too many in flight": (finished(CHAIN.pipeline(2).specialize().in_flight(2)), r"in_flight\(2\): a turn in flight keeps its stage"),
-    "in flight without a ring": (finished(CHAIN.pipeline(2).in_flight(1), WIDE, WIDE), r"in_flight\(1\): no ring, whose turns could be"),
+    "too many in flight": (
+        finished(CHAIN.pipeline(2).warp_specialize().mma_in_flight(2)),
+        r"in_flight\(2\): a turn in flight keeps its stage",
+    ),
+    "in flight without a ring": (
+        finished(CHAIN.pipeline(2).mma_in_flight(1), WIDE, WIDE),
+        r"in_flight\(1\): no ring, whose turns could be",
+    ),
 }
 
 
@@ -240,8 +246,8 @@ def test_refusals(name):
 
 
 def test_loads_by_all_threads_have_no_producer():
-    """`specialize` says who loads where an engine does; where none is asked to, it is a pipeline as ever."""
-    program = finished(CHAIN.pipeline(2).specialize(), WIDE, WIDE)(HALVES).program(TARGET)
+    """`warp_specialize` says who loads where an engine does; where none is asked to, it is a pipeline as ever."""
+    program = finished(CHAIN.pipeline(2).warp_specialize(), WIDE, WIDE)(HALVES).program(TARGET)
     other = finished(CHAIN.pipeline(2), WIDE, WIDE)(HALVES).program(TARGET)
     assert program.ir.body == other.ir.body and program.ir.rings == ()
 

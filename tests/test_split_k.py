@@ -229,7 +229,7 @@ def test_random_arrangements():
         chain = start.epilog(RF, *deal).split(step)
         if draw.random() < 0.5:
             chain = chain.pipeline(draw.randint(1, 4))
-        move = Move.coalesced(draw.choice((1, 2, 4))).done()
+        move = Move.coalesced_copy(draw.choice((1, 2, 4))).done()
         chain = unit(chain.load(A, SH, move).load(B, SH, move), part).split(1).tile(1, 1).done()
         orders = {name: draw.choice((ColMajor, RowMajor)) for name in "ABC"}
         K = draw.choice((1, step, step * parts, step * parts + 1, step * parts * 3 - 1, 37))
@@ -268,9 +268,9 @@ def test_blocks(dtype):
 def test_blocks_in_other_orders():
     spec = MatMul(70, 90, 40)(GL, GL, GL)(Kernel)
     chain = blocks(3, 8)
-    verify(chain.at(Tile).refine(Bands(2)), spec)
-    verify(chain.at(Tile).refine(DealOrder(ColMajor)), spec)
-    verify(chain.at(Tile).refine(Bands(2)), MatMul(*SYMBOLS)(GL, GL, GL)(Kernel), M=70, N=90, K=41)
+    verify(chain.at(Tile).refine(Rasterize(2)), spec)
+    verify(chain.at(Tile).refine(TileOrder(ColMajor)), spec)
+    verify(chain.at(Tile).refine(Rasterize(2)), MatMul(*SYMBOLS)(GL, GL, GL)(Kernel), M=70, N=90, K=41)
 
 
 @pytest.mark.sampled(1)

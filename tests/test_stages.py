@@ -29,8 +29,8 @@ def sums(sizes, depth, *, stages=4, blocks=1, rows=64, producer=True, late=None)
     """Two products of one A, whose loads have rings as deep as `depth` says by operand, bound."""
     chain = dual.definition.tile(m=rows, n=64).to(Block)
     chain = (chain.persistent(blocks) if blocks else chain).split(k=64).pipeline(stages)
-    chain = chain.specialize(128) if producer else chain
-    chain = chain if late is None else chain.in_flight(late)
+    chain = chain.warp_specialize(128) if producer else chain
+    chain = chain if late is None else chain.mma_in_flight(late)
     for name in OPERANDS:
         chain = chain.load(name, SH, COPY)
         chain = chain.stages(depth[name]) if name in depth else chain
@@ -71,7 +71,7 @@ def test_equal_stages_are_those_of_the_pipeline():
         sums((64, 64, 128), depth, stages=stages).program(TARGET) for depth, stages in (({}, 2), (dict.fromkeys(OPERANDS, 2), 3))
     )
     assert code(plain) == code(said) and plain.ir.rings == said.ir.rings
-    chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(3).specialize()
+    chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(3).warp_specialize()
     program = chain.load(A, SH, COPY).stages(2).load(B, SH, COPY).tile(64, 64).to(Warpgroup).done()(halves(64, 64, 128)).program(TARGET)
     assert [(ring.buffers, ring.stages) for ring in program.ir.rings] == [(("a_sh",), 2), (("b_sh",), 3)]
 
@@ -166,11 +166,11 @@ def test_refusals(name):
 
 
 def test_where_threads_load_all_have_the_stages_of_the_pipeline():
-    """As `specialize` then says nothing, either."""
-    copy = Move.coalesced(8).done()
+    """As `warp_specialize` then says nothing, either."""
+    copy = Move.coalesced_copy(8).done()
 
     def program(deep):
-        chain = MatMul.tile(64, 64).to(Block).split(64).pipeline(2).specialize().load(A, SH, copy)
+        chain = MatMul.tile(64, 64).to(Block).split(64).pipeline(2).warp_specialize().load(A, SH, copy)
         chain = (chain.stages(3) if deep else chain).load(B, SH, copy).tile(8, 4).to(Thread).tile(1, 1).split(1).done()
         return chain(halves(64, 64, 128)).program(TARGET)
 

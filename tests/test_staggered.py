@@ -28,7 +28,7 @@ def by_threads(shift=1, stages=0):
     """A product of which all threads load, with stages or without."""
     chain = MatMul.tile(16, 16).to(Block).split(8)
     chain = chain.pipeline(stages) if stages else chain
-    return chain.staggered(shift).load(A, SH, Move.done()).load(B, SH, Move.done()).tile(1, 1).to(Thread).split(1).done()
+    return chain.stagger_blocks(shift).load(A, SH, Move.done()).load(B, SH, Move.done()).tile(1, 1).to(Thread).split(1).done()
 
 
 # ---------------------------------------------------------------------------------------------- against NumPy
@@ -75,7 +75,7 @@ def test_loads_by_all_threads(stages, sizes):
 
 def test_parts_of_k_in_blocks():
     chain = MatMul.split_k(2, Block, 8).tile(16, 16).to(Block).epilog(RF, Init.done(), Move.tile(1, 1).to(Thread).done())
-    chain = chain.split(8).staggered(1).load(A, SH, Move.done()).load(B, SH, Move.done()).tile(1, 1).to(Thread).split(1).done()
+    chain = chain.split(8).stagger_blocks(1).load(A, SH, Move.done()).load(B, SH, Move.done()).tile(1, 1).to(Thread).split(1).done()
     spec = MatMul(32, 48, 88)(GL, GL, GL)(Kernel)
     kernel = chain(spec).program("sm_80").ir
     arrays, expected = inputs_of(spec)
@@ -85,7 +85,7 @@ def test_parts_of_k_in_blocks():
 def test_in_front_of_an_epilogue():
     text = "relu(acc + bias[n])"
     spec = halves(16, 384, 320)
-    program = product(**SKINNY, stages=3, staggered=1)(spec).epilogue(text).program(TARGET)
+    program = product(**SKINNY, stages=3, staggered=1)(spec).fuse_epilogue(text).program(TARGET)
     assert errors(program.ir) == [] and "k_start" in program.cuda
     arrays, expected = inputs_of(spec)
     bias = np.random.default_rng(2).integers(-9, 9, 384).astype(np.float16)
@@ -96,7 +96,7 @@ def test_in_front_of_an_epilogue():
 @pytest.mark.parametrize("by", ["sum", "max"])
 def test_reductions(by):
     spec = Reduction(8, 44, by=by)(GL, GL)(Kernel)
-    kernel = Reduction.tile(2).to(Block).tile(1).to(Thread).split(8).staggered(1).tile(1).split(1).done()(spec).program("sm_80").ir
+    kernel = Reduction.tile(2).to(Block).tile(1).to(Thread).split(8).stagger_blocks(1).tile(1).split(1).done()(spec).program("sm_80").ir
     src = np.random.default_rng(1).integers(-9, 9, (8, 44)).astype(np.float32)
     assert errors(kernel) == [] and np.array_equal(simulate(kernel, {"src": src}).outputs["dst"], getattr(src, by)(axis=1))
 
@@ -137,7 +137,7 @@ def test_blocks_of_a_cluster_begin_together():
 
 def test_text():
     text = product(**SKINNY, stages=3, staggered=1)(halves(16, 512, 320)).program(TARGET).cuda
-    assert ".staggered()" in text and "const int k_start = blockIdx.x % 5;" in text
+    assert ".stagger_blocks()" in text and "const int k_start = blockIdx.x % 5;" in text
     assert text.count("const int k_turn = k + k_start < 5 ? k + k_start : k + k_start - 5;") == 1
     assert "tma_load(" in text and "k_turn * 64" in text and "% 5" in text
     text = product(**SKINNY, stages=3, staggered=1)(halves(16, 512, 512)).program(TARGET).cuda
@@ -157,7 +157,9 @@ def test_a_tunable_of_0_is_as_without():
 def test_readers():
     strategy, spec = product(**SKINNY, staggered=2), halves(16, 320, 320)
     assert loads(dumps(strategy)) == strategy and eval(repr(strategy)) == strategy
-    assert ".staggered(shift=2)" in str(strategy) and "staggered(shift=2)" in "\n".join(show.show(strategy(spec).program(TARGET)))
+    assert ".stagger_blocks(offset=2)" in str(strategy) and "stagger_blocks(offset=2)" in "\n".join(
+        show.show(strategy(spec).program(TARGET))
+    )
     assert parse_kernel(graphene_text(strategy(spec).program(TARGET))).cuda == strategy(spec).program(TARGET).cuda
     plain, turned = (predict(product(**SKINNY, staggered=one)(spec).program(TARGET).ir) for one in (0, 2))
     assert turned.us == pytest.approx(plain.us, rel=0.02)
@@ -244,15 +246,15 @@ def test_reading_behind_the_last_step_is_found_in_the_text_alone(stages):
 # ---------------------------------------------------------------------------------------------- refused
 
 REFUSED = {
-    "no blocks yet": (lambda: MatMul.split(8).staggered(), "no tiles are dealt to Block yet"),
+    "no blocks yet": (lambda: MatMul.split(8).stagger_blocks(), "no tiles are dealt to Block yet"),
     "in shared memory": (
-        lambda: MatMul.tile(16, 16).to(Block).split(8).load(A, SH, Move.done()).load(B, SH, Move.done()).split(4).staggered(),
+        lambda: MatMul.tile(16, 16).to(Block).split(8).load(A, SH, Move.done()).load(B, SH, Move.done()).split(4).stagger_blocks(),
         "which a block has to itself",
     ),
-    "a layout": (lambda: MatMul.tile(16, 16).to(Block).split(Layout((4, 2), (1, 8))).staggered(), "turns of neighbours"),
-    "below 0": (lambda: MatMul.tile(16, 16).to(Block).split(8).staggered(-1), "staggered"),
-    "too far": (lambda: MatMul.tile(16, 16).to(Block).split(8).staggered(1 << 20), "staggered"),
-    "on a tile": (lambda: MatMul.tile(16, 16).to(Block).staggered(), "staggered"),
+    "a layout": (lambda: MatMul.tile(16, 16).to(Block).split(Layout((4, 2), (1, 8))).stagger_blocks(), "turns of neighbours"),
+    "below 0": (lambda: MatMul.tile(16, 16).to(Block).split(8).stagger_blocks(-1), "staggered"),
+    "too far": (lambda: MatMul.tile(16, 16).to(Block).split(8).stagger_blocks(1 << 20), "staggered"),
+    "on a tile": (lambda: MatMul.tile(16, 16).to(Block).stagger_blocks(), "staggered"),
 }
 
 
@@ -260,7 +262,7 @@ def test_loops_that_carry_what_the_turn_before_left():
     """A maximum on the way, by which sums are scaled: nothing proves that any order will do."""
     made = softmax_online.softmax_online
     with pytest.raises(DecompositionError, match="nothing proves that their order is free"):
-        made.tile(m=4).to(Block).split(n=32).staggered().done()(made(m=16, n=128)).cuda("sm_80")
+        made.tile(m=4).to(Block).split(n=32).stagger_blocks().done()(made(m=16, n=128)).cuda("sm_80")
 
 
 @pytest.mark.sampled(1)

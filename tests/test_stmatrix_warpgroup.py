@@ -81,8 +81,8 @@ def test_differences_are_said():
 
 def test_other_warpgroups_rows_are_refused():
     """A warpgroup stores what it holds."""
-    store = Move.tile(128, 64).to(Warpgroup).tile(64, 64).unroll().load(SRC, SH, Move.done()).converted().done()
-    chain = MatMul.tile(128, 128).to(Block).epilog(RF, float32, Init.done(), store).split(64).pipeline(2).specialize()
+    store = Move.tile(128, 64).to(Warpgroup).tile(64, 64).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
+    chain = MatMul.tile(128, 128).to(Block).epilog(RF, float32, Init.done(), store).split(64).pipeline(2).warp_specialize()
     chain = chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 128).to(Warpgroup).done()
     with pytest.raises(DecompositionError, match="STMATRIX_WARPGROUP"):
         _ = chain(hopper.spec(128, 128, 128)).program("sm_90a").ir

@@ -70,7 +70,7 @@ def mixed() -> Strategy:
         .pad(Tunable("pad", 0, 4))
         .align(128)
         .reuse_buffer()
-        .swizzle(Swizzle(2, 0, 3))
+        .swizzle_storage(Swizzle(2, 0, 3))
         .load(B, RF)
         .to_row_major()
         .tile(Strided((4, 32), (4, 16)))

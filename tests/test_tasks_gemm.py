@@ -115,7 +115,7 @@ def told(text):
 
 
 def test_figure_5_is_the_fluent_strategy_of_the_same_structure():
-    loads = MatMul.tile(128, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(2).specialize()
+    loads = MatMul.tile(128, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(2).warp_specialize()
     fluent = loads.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
     problem = halves(136, 64, 200)
     assert told(tasks.strategy(gemm.program, FIGURE_5)(problem).cuda("sm_90a")) == told(fluent(problem).cuda("sm_90a"))
@@ -147,8 +147,8 @@ def test_mappings_at_random(seed):
 
 
 def test_amperes_mapping_has_the_statements_of_its_fluent_twin():
-    tiles, copy = MatMul.tile(32, 32).to(Block).epilog(RF, float32).split(32).pipeline(2), Move.coalesced(8).done()
-    warps = tiles.load(A, SH, copy).swizzle().load(B, SH, copy).swizzle().tile(16, 16).to(Warp).split(16).unroll()
+    tiles, copy = MatMul.tile(32, 32).to(Block).epilog(RF, float32).split(32).pipeline(2), Move.coalesced_copy(8).done()
+    warps = tiles.load(A, SH, copy).swizzle_storage().load(B, SH, copy).swizzle_storage().tile(16, 16).to(Warp).split(16).unroll()
     fluent = warps.load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 8).unroll().done()
     problem = halves(64, 64, 96)
 

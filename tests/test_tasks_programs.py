@@ -462,7 +462,7 @@ def test_slices_and_first_takers_are_refused_where_they_do_not_fit():
 @pytest.mark.night
 @pytest.mark.parametrize("seed", range(16))
 def test_grids_at_random(seed):
-    """Bands, walks, blocks that stay, clusters, rings: the product."""
+    """Rasterize, walks, blocks that stay, clusters, rings: the product."""
     chosen = random.Random(seed)
     groups = chosen.choice([1, 2])
     cluster = chosen.choice([(), (), (2, 1), (1, 2)])

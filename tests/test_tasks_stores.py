@@ -87,7 +87,7 @@ def test_legal_combinations_do_not_spill(name, form):
     """All values of the tunables of a mapping but bands, of which no compiler sees much."""
     target = "sm_80" if form == "strategy" else "sm_90a"
     bound = library.bind(library.find(f"{name}:{form}"), open_values=True)
-    some = {tuple(sorted((key, value) for key, value in one.items() if key != "bands")): one for one in bound.legal(target)}
+    some = {tuple(sorted((key, value) for key, value in one.items() if key != "bands")): one for one in bound.legal_assignments(target)}
     assert len(some) > 1
     for values in some.values():
         program = bound.with_(**values).program(target)
@@ -229,7 +229,7 @@ def test_a_function_says_what_arithmetic_cannot():
     """Where tensors are, too; a combination that the mapping refuses is one that is not legal."""
     strategy = tasks.strategy(gemm.program, placed, U=Tunable("U", 33, 64), swizzled=Tunable("swizzled", 0, 1))
     assert strategy.with_(U=64, swizzled=1) == tasks.strategy(gemm.program, placed(64, True))
-    assert [*strategy(BOUND).legal("sm_80")] == [{"U": 64, "swizzled": 0}, {"U": 64, "swizzled": 1}]
+    assert [*strategy(BOUND).legal_assignments("sm_80")] == [{"U": 64, "swizzled": 0}, {"U": 64, "swizzled": 1}]
     assert STRATEGIES["of a function"].target == "sm_90a"
     with pytest.raises(ArgumentError, match=r"placed: missing(.|\n)*swizzled"):
         tasks.strategy(gemm.program, placed, U=U)

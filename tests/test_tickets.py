@@ -121,9 +121,19 @@ def test_waits_and_arrivals_that_are_missing_are_found():
     ("change", "message"),
     [
         (lambda: product((64, 64, 64), (64, 64), blocks=2, dynamic=True, cluster=(2, 1)), "blocks of a cluster take neighbouring tiles"),
-        (lambda: product((64, 64, 64), (64, 64), blocks=2, dynamic=True, turns=2), "groups take tiles in turns"),
+        (lambda: product((64, 64, 64), (64, 64), blocks=2, dynamic=True, turns=2), "groups alternate tiles"),
         (
-            lambda: MatMul.tile(64, 64).to(Block).chained().persistent(2, dynamic=True).tile(8, 8).to(Thread).tile(1, 1).split(1).done(),
+            lambda: (
+                MatMul.tile(64, 64)
+                .to(Block)
+                .programmatic_launch()
+                .persistent(2, dynamic=True)
+                .tile(8, 8)
+                .to(Thread)
+                .tile(1, 1)
+                .split(1)
+                .done()
+            ),
             "before",
         ),
         (

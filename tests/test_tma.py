@@ -141,13 +141,13 @@ def test_strided_tiles_are_told():
 
 def test_a_store_of_half_a_piece_is_told():
     """Rows of four halves: eight bytes, and TMA copies pieces of 16."""
-    pieces = Move.tile(64, 4).to(Warpgroup).load(SRC, SH, Move.done()).converted().done()
-    chain = MatMul.tile(64, 8).to(Block).epilog(RF, float32, Init.done(), pieces).split(64).pipeline(2).specialize()
+    pieces = Move.tile(64, 4).to(Warpgroup).load(SRC, SH, Move.done()).cast_on_copy().done()
+    chain = MatMul.tile(64, 8).to(Block).epilog(RF, float32, Init.done(), pieces).split(64).pipeline(2).warp_specialize()
     strategy = chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 8).to(Warpgroup).done()
     with pytest.raises(DecompositionError) as caught:
         _ = strategy(halves(64, 8, 64)).program(TARGET).ir
     assert "TMA_STORE: rows of 4 elements of float16 are no multiple of 16 bytes" in str(caught.value)
-    assert "another tile, or .coalesced(8) for a store by all threads" in str(caught.value)
+    assert "another tile, or .coalesced_copy(8) for a store by all threads" in str(caught.value)
 
 
 # ---------------------------------------------------------------------------------------------- storage
@@ -180,7 +180,7 @@ def test_a_storage_that_the_load_asks_for():
     """Consumers that settle nothing read what the user asked for; without a word TMA is not taken."""
     spec = halves(64, 64, 128, c_dtype=float32)
     assert "tma_load(" in by_warps()(spec).program(TARGET).cuda
-    chain = MatMul.tile(64, 64).to(Block).split(64).pipeline(2).specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
+    chain = MatMul.tile(64, 64).to(Block).split(64).pipeline(2).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
     program = chain.tile(8, 4).to(Thread).tile(1, 1).split(1).done()(halves(64, 64, 128)).program(TARGET)
     assert "tma_load(" not in program.cuda
     assert "by all threads: TMA_LOAD wants dst storage swizzled chunks, which a reader settles or storage_layout asks for" in program.cuda
@@ -216,7 +216,7 @@ def test_a_tile_of_several_chunks_is_several_boxes():
 
 def test_boxes_have_at_most_256_rows():
     """384 rows are two boxes of 192 (CUDA Driver API, boxDim)."""
-    strategy = MatMul.tile(384, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(1).specialize()
+    strategy = MatMul.tile(384, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(1).warp_specialize()
     strategy = strategy.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(128, 64).to(Warpgroup).done()
     program = require_right(strategy, halves(384, 64, 128), orders=(None,))
     assert maps_of(program.ir)["A_map"].box == (64, 192)
@@ -310,8 +310,8 @@ def test_sizes_that_say_nothing_of_their_factors():
 
 def test_a_chunk_layout_by_hand():
     """A storage of two chunks that the user writes is loaded as it is."""
-    chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(128).pipeline(2).specialize()
-    chain = chain.load(A, SH, Move.done()).storage_layout(chunk_layout((64, 128), 1, 128, 2)).swizzle(ROWS_OF_128_BYTES)
+    chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(128).pipeline(2).warp_specialize()
+    chain = chain.load(A, SH, Move.done()).storage_layout(chunk_layout((64, 128), 1, 128, 2)).swizzle_storage(ROWS_OF_128_BYTES)
     strategy = chain.load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
     program = require_right(strategy, halves(64, 64, 256))
     assert len([one for one in boxes_of(program.cuda, "tma_load") if "&A_map" in one]) == 2

@@ -129,7 +129,7 @@ def test_what_is_left_out_is_found_by_both_detectors(what):
 def counted():
     """A product of warpgroups, from a ring that a producer fills by loads of one's own."""
     load = Move.done(CountedLoad("COUNTED_LOAD"))
-    blocks = MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(64).pipeline(3).specialize()
+    blocks = MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(64).pipeline(3).warp_specialize()
     strategy = blocks.load(A, SH, load).load(B, SH, load).tile(64, 64).to(Warpgroup).done()
     halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
     return strategy(MatMul(128, 128, 256, **halves)(GL, GL, GL)(Kernel)).program("sm_90a")
@@ -166,7 +166,7 @@ def test_a_ring_that_is_not_kept_is_found_by_both_detectors(kind, number):
 def deferred():
     """A product of warpgroups, from a ring that threads of a producer fill by copies of one's own; tiles of A come by TMA."""
     copies = Move.tile(1, 8).to(Thread).done(DeferredCopy("DEFERRED_COPY"))
-    blocks = MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(64).pipeline(3).specialize(copies=True)
+    blocks = MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(64).pipeline(3).warp_specialize(copies=True)
     strategy = blocks.load(A, SH, Move.done()).load(B, SH, copies).tile(64, 64).to(Warpgroup).done()
     halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
     return strategy(MatMul(128, 128, 256, **halves)(GL, GL, GL)(Kernel)).program("sm_90a")
@@ -307,8 +307,8 @@ def test_a_place_says_which_tile_is_a_blocks():
         (on_curve(), (16, 12, 8), "morton is no permutation of the 12 blocks"),
         (on_curve(), (32, 16, 8), "morton is no permutation of the 32 blocks"),
         (on_curve(), (sym("M"), 16, 8), "morton of blocks whose number is known only at run time cannot be proved a permutation"),
-        (on_curve(lambda one: one.bands(2)), (16, 16, 8), "morton walks through the whole grid, in no bands"),
-        (on_curve(lambda one: one.last_first("m")), (16, 16, 8), "last_first: morton says which tile is a block's too"),
+        (on_curve(lambda one: one.rasterize(group_m=2)), (16, 16, 8), "morton walks through the whole grid, without rasterize"),
+        (on_curve(lambda one: one.longest_first("m")), (16, 16, 8), "longest_first: morton says which tile is a block's too"),
         (on_curve(chain=MatMul.tile(8, 8).to(Block).tile(4, 4).to(Warp)), (16, 16, 8), "are about blocks"),
     ],
 )

@@ -66,9 +66,9 @@ def test_kernels_are_right(name):
 @pytest.mark.parametrize("copied", [False, True], ids=("by TMA", "by all threads"))
 def test_a_tile_whose_ring_stands_in_a_loop_has_one_place_in_the_order(copied):
     """Groups passed the order on in each iteration of the loop around, and one overtook the other: refused as a race."""
-    chain = MatMul.tile(64, 64).to(Block).persistent(2).turns(2).epilog(RF).split(64)
+    chain = MatMul.tile(64, 64).to(Block).persistent(2).pingpong(2).epilog(RF).split(64)
     chain = chain.pipeline(2).load(B, SH).split(32) if copied else chain.split(32)
-    chain = chain.pipeline(3).specialize().load(A, SH, Move.done())
+    chain = chain.pipeline(3).warp_specialize().load(A, SH, Move.done())
     chain = chain if copied else chain.load(B, SH, Move.done())
     kernel = require_right(chain.tile(64, 64).to(Warpgroup).done(), halves(128, 192, 128)).ir
     tiles = [next(one for one in role.body if isinstance(one, ir.For)) for role in roles_of(kernel)[:2]]
@@ -115,7 +115,7 @@ def test_each_group_has_its_iterations_and_its_memory():
 
 def test_text():
     text = in_turns()(halves(512, 64, 192)).program(TARGET).cuda
-    assert ".persistent(2).turns(2)" in text and "const int group_thread = threadIdx.x % 128;" in text
+    assert ".persistent(2).pingpong(2)" in text and "const int group_thread = threadIdx.x % 128;" in text
     assert re.findall(r"for \(int turn = .*\)", text) == [
         "for (int turn = 0; turn < 4; turn += 2)",
         "for (int turn = 1; turn < 4; turn += 2)",
@@ -128,12 +128,14 @@ def test_text():
 
 def test_a_tunable_of_one_is_as_without():
     spec, groups = halves(512, 64, 192), Tunable("groups", 1, 2)
-    rest = MatMul.split(64).pipeline(3).specialize().load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+    rest = (
+        MatMul.split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+    )
     start = MatMul.tile(64, 64).to(Block).persistent(2)
-    store = Move.tile(64, 64).to(Warpgroup).tile(64, 64).unroll().load(SRC, SH, Move.done()).converted().done()
-    chains = [one.epilog(RF, float32, Init.done(), store).then(rest) for one in (start, start.turns(groups))]
+    store = Move.tile(64, 64).to(Warpgroup).tile(64, 64).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
+    chains = [one.epilog(RF, float32, Init.done(), store).then(rest) for one in (start, start.pingpong(groups))]
     texts = [chain(spec).program(TARGET).cuda for chain in (chains[0], chains[1].with_(groups=1), chains[1].with_(groups=2))]
-    assert texts[0] == texts[1].replace(".turns(1)", "") != texts[2] == in_turns()(spec).program(TARGET).cuda
+    assert texts[0] == texts[1].replace(".pingpong(1)", "") != texts[2] == in_turns()(spec).program(TARGET).cuda
 
 
 def test_groups_of_several_warpgroups_have_barriers_of_their_own():
@@ -182,9 +184,9 @@ def test_the_printed_text(tmp_path):
 # ---------------------------------------------------------------------------------------------- refused
 
 REFUSED = {
-    "no persistent": (lambda: MatMul.tile(64, 64).to(Block).turns(2), "a block has one tile, and nothing to take in turns"),
-    "three": (lambda: MatMul.tile(64, 64).to(Block).persistent(2).turns(3), "turns: must be at most 2"),
-    "none": (lambda: MatMul.tile(64, 64).to(Block).persistent(2).turns(0), "turns: must be a positive integer"),
+    "no persistent": (lambda: MatMul.tile(64, 64).to(Block).pingpong(2), "a block has one tile, so groups have nothing to alternate"),
+    "three": (lambda: MatMul.tile(64, 64).to(Block).persistent(2).pingpong(3), "pingpong: must be at most 2"),
+    "none": (lambda: MatMul.tile(64, 64).to(Block).persistent(2).pingpong(0), "pingpong: must be a positive integer"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Warpgroups that issue products in turns, by `turns("s", "pv")` on the split of a definition: attention against a plain softmax, its text on a
+"""Warpgroups that issue products in turns, by `order_mma("s", "pv")` on the split of a definition: attention against a plain softmax, its text on a
 CPU and by NVRTC, faults in their order that both detectors must find, and what is refused.
 """
 
@@ -164,7 +164,7 @@ def test_texts():
     """The verb, the printed text, the account of it, and all texts read back."""
     one = program(192, 64, 16, {"bm": 192}, blocks=1, problem={"heads": 2})
     assert eval(repr(one.strategy)) == one.strategy and Strategy.from_json(one.strategy.to_json()) == one.strategy
-    assert 'delay("pv", behind="s").turns("s", "pv").pipeline(2).specialize(128)' in str(one.strategy)
+    assert 'defer("pv", after="s").order_mma("s", "pv").pipeline(2).warp_specialize(128)' in str(one.strategy)
     printed = one.cuda
     assert (
         printed.count("mbarrier_wait(n_order_empty + (warpgroup + 2) % 3 * 8, ") == 2 == printed.count("mbarrier_arrive(n_order_empty + ")
@@ -184,7 +184,7 @@ def test_texts():
 
 
 def test_one_warpgroup_has_no_turns():
-    ordered, plain = (program(64, 48, 16, {"bm": 64}).text.replace('.turns("s", "pv")', "") for _ in range(2))
+    ordered, plain = (program(64, 48, 16, {"bm": 64}).text.replace('.order_mma("s", "pv")', "") for _ in range(2))
     assert ordered == plain and "order" not in plain
 
 
@@ -221,20 +221,20 @@ def blocks(*turns, start=None, producer=True):
     chain = made.tile(m=128, r=1, g=1, b=1).to(Block)
     chain = chain if start is None else start(chain)
     chain = chain.load("Q", SH, Move.done()).split(n=32).pipeline(2)
-    chain = (chain.specialize() if producer else chain).turns(*turns).load("K", SH, Move.done()).load("V", SH, Move.done())
+    chain = (chain.warp_specialize() if producer else chain).order_mma(*turns).load("K", SH, Move.done()).load("V", SH, Move.done())
     product = MatMul.split(16).unroll().done()
     chain = chain.tile(m=64).to(Warpgroup).step("s", product).step("pv", product).done()
     return chain(attention.spec(256, 64, 32, made=made)).program(TARGET).ir
 
 
 REFUSED = {
-    "no such step": (lambda: blocks("s", "px"), r"turns\('s', 'px'\): the loop has no step px"),
+    "no such step": (lambda: blocks("s", "px"), r"order_mma\('s', 'px'\): the loop has no step px"),
     "the other way round": (lambda: blocks("pv", "s"), "s comes in front of pv"),
     "no product": (lambda: blocks("s", "p"), "p is no product that runs by itself"),
     "no producer": (lambda: blocks("s", "pv", producer=False), "no producer fills the stages"),
-    "no names": (lambda: blocks("s", ""), "turns: the names of two steps of the definition"),
+    "no names": (lambda: blocks("s", ""), "order_mma: the names of two steps of the definition"),
     "tiles in turns, too": (
-        lambda: blocks("s", "pv", start=lambda one: one.persistent(1).turns(2)),
+        lambda: blocks("s", "pv", start=lambda one: one.persistent(1).pingpong(2)),
         "groups of consumers take tiles in turns",
     ),
     "no steps": (
@@ -243,8 +243,8 @@ REFUSED = {
             .to(Block)
             .split(64)
             .pipeline(2)
-            .specialize()
-            .turns("s", "pv")
+            .warp_specialize()
+            .order_mma("s", "pv")
             .done()(MatMul(64, 64, 64, dtype=float16)(GL, GL, GL)(Kernel))
             .program(TARGET)
             .ir

@@ -36,11 +36,11 @@ LANGUAGE = {"then", "tile", "split", "load", "epilog", "done"}
     [
         ("Any", LANGUAGE),
         ("MatMul", LANGUAGE | {"split_k", "repack", "mma_tile"}),
-        ("Move", {"then", "tile", "load", "coalesced", "done"}),
+        ("Move", {"then", "tile", "load", "coalesced_copy", "done"}),
         ("Init", {"then", "tile", "done"}),
         ("Reduction", {"then", "tile", "split", "load", "repack", "done"}),
-        ("Fused", LANGUAGE | {"split_k", "repack", "mma_tile", "step", "skip", "place", "partial"}),
-        ("Every", LANGUAGE | {"split_k", "repack", "mma_tile", "coalesced", "step", "skip", "place", "partial"}),
+        ("Fused", LANGUAGE | {"split_k", "repack", "mma_tile", "step", "skip_steps", "set_memory", "rfactor"}),
+        ("Every", LANGUAGE | {"split_k", "repack", "mma_tile", "coalesced_copy", "step", "skip_steps", "set_memory", "rfactor"}),
     ],
 )
 def test_each_kind_offers_its_verbs(kind: str, verbs: set[str]) -> None:
@@ -52,9 +52,9 @@ def test_notebooks_list_the_same() -> None:
     spec = MatMul(64, 64, 64)(GL, GL, GL)(Kernel)
     every = methods("ForEvery")
     for kind, one in (("MatMul", MatMul), ("MatMul", spec), ("MatMul", spec.tile(8, 8)), ("Move", Move), ("Move", Move.tile(8, 8).to(Block)),
-                      ("Init", Init), ("Fused", MatMul.epilogue("relu(acc)")), ("Every", AnySpec), ("Every", Kind("K", "y[i] = x[i]").starter)):  # fmt: skip
+                      ("Init", Init), ("Fused", MatMul.fuse_epilogue("relu(acc)")), ("Every", AnySpec), ("Every", Kind("K", "y[i] = x[i]").starter)):  # fmt: skip
         assert every & set(dir(one)) == methods(f"For{kind}"), one
-    assert {"compile", "cluster", "to"} <= set(dir(MatMul.tile(8, 8))) and "staggered" not in dir(MatMul.tile(8, 8))
+    assert {"compile", "cluster", "to"} <= set(dir(MatMul.tile(8, 8))) and "stagger_blocks" not in dir(MatMul.tile(8, 8))
 
 
 def test_chains_of_a_kind_keep_it() -> None:
@@ -76,7 +76,7 @@ def test_what_is_offered_has_its_docstring_and_no_type_is_unknown() -> None:
 
 
 def test_refinements_that_are_found_are_those_of_their_steps() -> None:
-    assert methods("FoundOnTile") >= {"to", "bands", "column_bands", "within"} and methods("FoundOnSplitK") == {"pad", "unchecked"}
+    assert methods("FoundOnTile") >= {"to", "rasterize", "hilbert", "max_shared_bytes"} and methods("FoundOnSplitK") == {"pad", "unchecked"}
     for verb, owner in found.REFINING.items():
         assert methods(owner.__name__) == set(offered.made_by(owner))
         assert all(verb in one.makes.applies_to for one in offered.made_by(owner).values())
@@ -99,11 +99,16 @@ REFUSED = {
         ("epilog", RF),
         ("split_k", 2, Warp, 4),
         ("mma_tile",),
-        ("place", "s", RF),
+        ("set_memory", "s", RF),
         ("repack", "src"),
     ),
-    Init(64, 64)(GL)(Kernel): (("load", "dst", SH), ("split", 4), ("coalesced", 4)),
-    MatMul(64, 64, 64)(GL, GL, GL)(Kernel): (("coalesced", 4), ("skip", "s"), ("partial", "s", 2), ("step", "s", AnySpec.done())),
+    Init(64, 64)(GL)(Kernel): (("load", "dst", SH), ("split", 4), ("coalesced_copy", 4)),
+    MatMul(64, 64, 64)(GL, GL, GL)(Kernel): (
+        ("coalesced_copy", 4),
+        ("skip_steps", "s"),
+        ("rfactor", "s", 2),
+        ("step", "s", AnySpec.done()),
+    ),
 }
 """Verbs that the kind of a spec does not offer, with arguments."""
 

@@ -35,14 +35,14 @@ def attended(
     made = attention.definition(**options)
     chain = made.tile(m=rows, r=1, g=1, b=1).to(Block)
     chain = chain.persistent(blocks, dynamic) if blocks else chain
-    chain = chain.load("Q", SH, copy).split(n=16).pipeline(stages).specialize()
-    chain = chain.delay("pv", behind="s") if delay else chain
-    chain = chain.turns(*turns) if turns else chain
-    chain = chain if in_flight is None else chain.in_flight(in_flight)
-    chain = chain.skip() if skip else chain
+    chain = chain.load("Q", SH, copy).split(n=16).pipeline(stages).warp_specialize()
+    chain = chain.defer("pv", after="s") if delay else chain
+    chain = chain.order_mma(*turns) if turns else chain
+    chain = chain if in_flight is None else chain.mma_in_flight(in_flight)
+    chain = chain.skip_masked_tiles() if skip else chain
     second = "V" if first == "K" else "K"
     chain = chain.load(first, SH, copy).load(second, SH, copy)
-    chain = chain.share(first) if share else chain
+    chain = chain.share_stages(first) if share else chain
     chain = chain.tile(m=64).to(Warpgroup).step("s", by_warpgroups).step("pv", by_warpgroups).step("store", stored(16)).done()
     return chain(attention.spec(*sizes, 16, made=made)).program(TARGET)
 
@@ -97,16 +97,16 @@ def test_stages_given_back_too_early_are_found_where_warpgroups_take_turns():
 
 
 DUAL = Fused(
-    name="dual", dims="m n k", over="k", operands={"A": "m k", "B": "k n", "C": "k n", "D": "m n"},
-    first={"one": "p[m,n] = 0", "other": "q[m,n] = 0"},
-    each={"left": "p[m,n] += sum(k, A[m,k] * B[k,n])", "right": "q[m,n] += sum(k, A[m,k] * C[k,n])"},
-    last={"sum": "h[m,n] = p[m,n] + q[m,n]", "store": "D[m,n] = h[m,n]"},
+    name="dual", dims="m n k", loop="k", operands={"A": "m k", "B": "k n", "C": "k n", "D": "m n"},
+    init={"one": "p[m,n] = 0", "other": "q[m,n] = 0"},
+    body={"left": "p[m,n] += sum(k, A[m,k] * B[k,n])", "right": "q[m,n] += sum(k, A[m,k] * C[k,n])"},
+    final={"sum": "h[m,n] = p[m,n] + q[m,n]", "store": "D[m,n] = h[m,n]"},
 )  # fmt: skip
 
 
-def both_read(blocks=lambda tiles: tiles, change=lambda turns: turns.delay("right", behind="left"), m=64):
+def both_read(blocks=lambda tiles: tiles, change=lambda turns: turns.defer("right", after="left"), m=64):
     """Two products of one factor, one of them a turn later."""
-    chain = change(blocks(DUAL.tile(m=64, n=16).to(Block)).split(k=16).pipeline(3).specialize())
+    chain = change(blocks(DUAL.tile(m=64, n=16).to(Block)).split(k=16).pipeline(3).warp_specialize())
     for name in "ABC":
         chain = chain.load(name, SH, copy)
     chain = chain.tile(m=64).to(Warpgroup).step("left", by_warpgroups).step("right", by_warpgroups).step("store", stored(16)).done()
@@ -115,7 +115,7 @@ def both_read(blocks=lambda tiles: tiles, change=lambda turns: turns.delay("righ
 
 def test_coordinates_of_tiles_from_a_counter_are_enumerated():
     """In bands, where ranges alone do not say that they stay inside; and all else that is found of a kernel."""
-    program = both_read(lambda tiles: tiles.bands(2).persistent(2, dynamic=True), lambda turns: turns, m=192)
+    program = both_read(lambda tiles: tiles.rasterize(group_m=2).persistent(2, dynamic=True), lambda turns: turns, m=192)
     assert not [one for one in check(program.ir) if one.severity == "error"]
 
 
@@ -130,7 +130,7 @@ def test_coordinates_of_tiles_from_a_counter_are_enumerated():
 def test_stages_of_one_ring_are_given_back_in_the_turn_that_waits_for_them(change, said):
     with pytest.raises(DecompositionError, match=said) as caught:
         _ = change().ir
-    assert "leave out" in str(caught.value) and "delay(...)" in str(caught.value)
+    assert "leave out" in str(caught.value) and "defer(...)" in str(caught.value)
 
 
 def test_a_product_writes_registers_as_it_numbers_them():

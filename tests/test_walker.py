@@ -94,8 +94,8 @@ def test_a_new_instruction_and_a_new_target_are_drawn(monkeypatch):
 
 LONG = (
     MatMul(33, 40, 24, A=RowMajor, B=RowMajor)(GL, GL, GL)(Kernel)
-    .tile(16, 16).to(Block).bands(2).layout(ColMajor).epilog(RF).split(8).unroll()
-    .load(A, SH, Move.coalesced(4).done()).pad(4).load(B, SH).align(64)
+    .tile(16, 16).to(Block).rasterize(group_m=2).layout(ColMajor).epilog(RF).split(8).unroll()
+    .load(A, SH, Move.coalesced_copy(4).done()).pad(4).load(B, SH).align(64)
     .tile(4, 2).to(Thread).split(2).load(A, RF, Move.tile(1, 1).done()).split(1).tile(1, 1).unroll().done()
 )  # fmt: skip
 

@@ -212,14 +212,14 @@ def test_fields_of_a_descriptor():
 
 def by_hand(layout, swizzle, operand="A", form=F16, orders=None, tiles=(64, 64), chunk=64):
     """A product one of whose factors is stored as somebody asked."""
-    move = Move.coalesced(16 // form.factors[0].bytes).done()
+    move = Move.coalesced_copy(16 // form.factors[0].bytes).done()
     chain = MatMul.tile(*tiles).to(Block).epilog(RF, form.result, Init.done(), Move.done()).split(chunk)
     chain = chain.load(A, SH, move)
     if operand == "A":
-        chain = chain.storage_layout(layout) if swizzle is None else chain.storage_layout(layout).swizzle(swizzle)
+        chain = chain.storage_layout(layout) if swizzle is None else chain.storage_layout(layout).swizzle_storage(swizzle)
     chain = chain.load(B, SH, move)
     if operand == "B":
-        chain = chain.storage_layout(layout) if swizzle is None else chain.storage_layout(layout).swizzle(swizzle)
+        chain = chain.storage_layout(layout) if swizzle is None else chain.storage_layout(layout).swizzle_storage(swizzle)
     a, b = orders or (RowMajor, ColMajor)
     spec = MatMul(tiles[0], 2 * tiles[1], 2 * chunk, dtype=form.factors, c_dtype=form.result, A=a, B=b, C=RowMajor)(GL, GL, GL)(Kernel)
     return chain.tile(64, tiles[1]).to(Warpgroup).split(form.depth).unroll().done()(spec)
@@ -298,7 +298,7 @@ def test_two_leaves_that_want_different_storages():
     text = str(caught.value)
     wanted = f"as {wide.layout}, {wide.swizzle} and as {narrow.layout}, {narrow.swizzle}"
     assert text.startswith(f"a_sh: two leaves want it stored differently, {wanted}")
-    assert "load the operand twice, or say the storage: .storage_layout(...).swizzle(...)" in text
+    assert "load the operand twice, or say the storage: .storage_layout(...).swizzle_storage(...)" in text
     assert draft.expansion((), ()).settled == (("a_sh", wide),)
 
 
@@ -384,7 +384,7 @@ def test_a_target_without_it_is_told():
 
 def test_a_padded_buffer_is_told():
     chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64)
-    chain = chain.load(A, SH, Move.coalesced(8).done()).pad(8).load(B, SH, Move.coalesced(8).done())
+    chain = chain.load(A, SH, Move.coalesced_copy(8).done()).pad(8).load(B, SH, Move.coalesced_copy(8).done())
     spec = MatMul(64, 64, 64, dtype=float16, c_dtype=float32, A=RowMajor)(GL, GL, GL)(Kernel)
     with pytest.raises(MatchError) as caught:
         _ = chain.tile(64, 64).to(Warpgroup).split(16).done()(spec).program("sm_90a").ir
@@ -400,7 +400,7 @@ def test_chunks_out_of_phase_are_told():
 
 def test_sizes_without_whole_rows_are_told():
     chain = MatMul.tile(64, 12).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(16)
-    chain = chain.load(A, SH, Move.coalesced(8).done()).load(B, SH, Move.coalesced(8).done())
+    chain = chain.load(A, SH, Move.coalesced_copy(8).done()).load(B, SH, Move.coalesced_copy(8).done())
     spec = MatMul(64, 24, 32, dtype=float16, c_dtype=float32, A=RowMajor)(GL, GL, GL)(Kernel)
     with pytest.raises(MatchError, match=r"B size +wants multiples of 16 bytes by 8 elements, got 16x12"):
         _ = chain.tile(64, 8).to(Warpgroup).split(16).done()(spec).program("sm_90a").ir
@@ -455,7 +455,7 @@ def test_several_warpgroups(tiles, columns):
 
 def test_two_tiles_of_rows_for_each_warpgroup():
     chain = MatMul.tile(256, 32).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(2)
-    chain = chain.load(A, SH, Move.coalesced(8).done()).load(B, SH, Move.coalesced(8).done())
+    chain = chain.load(A, SH, Move.coalesced_copy(8).done()).load(B, SH, Move.coalesced_copy(8).done())
     strategy = chain.tile(128, 32).to(Warpgroup).split(16).unroll().tile(64, 32).unroll().done()
     require_right(strategy(MatMul(256, 64, 192, dtype=float16, c_dtype=float32, A=RowMajor, B=RowMajor)(GL, GL, GL)(Kernel)))
 
@@ -478,7 +478,7 @@ def test_sizes_at_run_time(stages):
 def test_adds_to_c():
     """With `accumulate` the accumulators start with what C holds."""
     chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32, Move.done(), Move.done()).split(32)
-    chain = chain.load(A, SH, Move.coalesced(8).done()).load(B, SH, Move.coalesced(8).done())
+    chain = chain.load(A, SH, Move.coalesced_copy(8).done()).load(B, SH, Move.coalesced_copy(8).done())
     spec = MatMul(64, 64, 64, dtype=float16, c_dtype=float32, A=RowMajor, C=RowMajor, accumulate=True)(GL, GL, GL)(Kernel)
     kernel = simulated(chain.tile(64, 64).to(Warpgroup).split(16).unroll().done()(spec), "sm_90a")
     generator = np.random.default_rng(3)

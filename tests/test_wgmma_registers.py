@@ -24,9 +24,9 @@ ORDERS = {"NN": (RowMajor, RowMajor), "NT": (RowMajor, ColMajor), "TN": (ColMajo
 
 def ring(factor=A, tiles=(128, 64), part=(64, 64), stages=3, bk=64, in_flight=None):
     """A ring whose stages are read by TMA's counterpart in part: one factor goes through registers."""
-    store = Move.tile(*part).to(Warpgroup).load(SRC, SH, Move.done()).converted().done()
-    chain = MatMul.tile(*tiles).to(Block).epilog(RF, float32, Init.done(), store).split(bk).pipeline(stages).specialize()
-    chain = chain if in_flight is None else chain.in_flight(in_flight)
+    store = Move.tile(*part).to(Warpgroup).load(SRC, SH, Move.done()).cast_on_copy().done()
+    chain = MatMul.tile(*tiles).to(Block).epilog(RF, float32, Init.done(), store).split(bk).pipeline(stages).warp_specialize()
+    chain = chain if in_flight is None else chain.mma_in_flight(in_flight)
     chain = chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(*part).to(Warpgroup)
     return chain.load(factor, RF, Move.done()).done()
 

@@ -119,9 +119,9 @@ def packed(order, sizes, pairs):
 
 
 def strategy(bound, blocks=65536, stages=3):
-    staged = Move.tile(64, 128).to(Warpgroup).tile(64, 64).unroll().load(SRC, SH, Move.done()).converted().done()
-    chain = MatMul.tile(128, 128).to(Block).within(bound).persistent(blocks).epilog(RF, float32, Init.done(), staged).split(64)
-    return chain.pipeline(stages).specialize().load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 128).to(Warpgroup).done()
+    staged = Move.tile(64, 128).to(Warpgroup).tile(64, 64).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
+    chain = MatMul.tile(128, 128).to(Block).max_shared_bytes(bound).persistent(blocks).epilog(RF, float32, Init.done(), staged).split(64)
+    return chain.pipeline(stages).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 128).to(Warpgroup).done()
 
 
 SPEC = halves(200, 136, 328)

@@ -376,7 +376,7 @@ REFUSED = {
     ),
     "leading dimension": (direct(FR16, float32), problem(A=RowMajor(ld=sym("lda", low=64))), "leading dimension lda of A", "multiple_of=16"),
     "swizzle": (
-        direct(FR16, float32, lambda chain: chain.load(A, SH).swizzle(Swizzle(1, 3, 3)).load(B, SH)),
+        direct(FR16, float32, lambda chain: chain.load(A, SH).swizzle_storage(Swizzle(1, 3, 3)).load(B, SH)),
         problem(),
         "src layout wants one with a leading dimension, so no swizzle",
         "fireiron explain",
@@ -464,14 +464,14 @@ def test_headers_of_fragments_are_named_when_they_are_missing(monkeypatch):
 def test_otherwise_is_a_value():
     module = library("wmma_simple")
     strategy = module.strategy
-    assert strategy == module.listing_3.otherwise(module.guarded) != module.listing_3
+    assert strategy == module.listing_3.fallback(module.guarded) != module.listing_3
     assert eval(repr(strategy)) == strategy and hash(eval(repr(strategy))) == hash(strategy)
     assert Strategy.from_json(strategy.to_json()) == strategy
     bound = strategy(module.spec(100, 100, 100))
     assert Strategy.from_json(bound.to_json()) == bound and eval(repr(bound)) == bound
     assert [one.steps for one in strategy.alternatives] == [module.listing_3.steps, module.guarded.steps]
-    assert strategy.otherwise(strategy).others == (module.guarded, module.listing_3, module.guarded)
-    assert MatMul.tile(64, 64).to(Block).then(MatMul.tile(1, 1).done().otherwise(MatMul.done())).alternatives[1].steps[-1] == Done()
+    assert strategy.fallback(strategy).others == (module.guarded, module.listing_3, module.guarded)
+    assert MatMul.tile(64, 64).to(Block).then(MatMul.tile(1, 1).done().fallback(MatMul.done())).alternatives[1].steps[-1] == Done()
 
 
 def test_otherwise_chooses_the_first_legal_one():
@@ -491,7 +491,7 @@ def test_otherwise_and_tunables():
     bm, rows = Tunable("bm", 48, 32), Tunable("rows", 5, 4)
     one = MatMul.tile(bm, 32).to(Block).tile(16, 32).to(Thread).tile(7, 1).split(1).tile(1, 1).done()
     other = MatMul.tile(bm, 32).to(Block).tile(rows, 4).to(Thread).split(1).tile(1, 1).done()
-    strategy = one.otherwise(other)
+    strategy = one.fallback(other)
     assert set(strategy.tunables()) == {"bm", "rows"}
     spec = MatMul(64, 64, 8)(GL, GL, GL)(Kernel)
     program = strategy(spec).program()
@@ -505,15 +505,15 @@ def test_otherwise_refuses():
     done = MatMul.tile(1, 1).done()
     for wrong in (None, 3, "text"):
         with pytest.raises(ArgumentError, match="not a strategy"):
-            done.otherwise(wrong)
+            done.fallback(wrong)
     with pytest.raises(DecompositionError, match="must end with done"):
-        MatMul.tile(1, 1).otherwise(done)
+        MatMul.tile(1, 1).fallback(done)
     with pytest.raises(DecompositionError, match="must end with done"):
-        done.otherwise(MatMul.tile(1, 1))
+        done.fallback(MatMul.tile(1, 1))
     with pytest.raises(DecompositionError, match="bound"):
-        done.otherwise(done(MatMul(4, 4, 4)(GL, GL, GL)(Kernel)))
+        done.fallback(done(MatMul(4, 4, 4)(GL, GL, GL)(Kernel)))
     with pytest.raises(DecompositionError, match="whole strategies"):
-        MatMul.tile(8, 8).to(Block).load(A, SH, Move.tile(1, 1).done().otherwise(Move.done()))
+        MatMul.tile(8, 8).to(Block).load(A, SH, Move.tile(1, 1).done().fallback(Move.done()))
 
 
 def test_commands_on_otherwise(capsys):

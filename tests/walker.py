@@ -33,31 +33,37 @@ MOST_TRIES_FOR_RINGS = 48
 """The same where one of them needs a ring, which most walks do not come to."""
 
 USUAL = {
-    "To": 0.0, "NoSync": 0.04, "Unchecked": 0.03, "Chained": 0.06, "Persistent": 0.08, "Cluster": 0.04, "ReuseBuffer": 0.01, "Within": 0.05,
-    "OwnStages": 0.05, "Share": 0.05, "Specialize": 0.06, "InFlight": 0.1, "Turns": 0.05, "Staggered": 0.06, "Permute": 0.06, "Sync": 0.08,
-    "Align": 0.08, "StorageLayout": 0.2, "LastFirst": 0.03, "Delay": 0.02, "InTurns": 0.02, "Skip": 0.02, "Converted": 0.3, "Ahead": 0.4,
+    "To": 0.0, "NoSync": 0.04, "Unchecked": 0.03, "ProgrammaticLaunch": 0.06, "Persistent": 0.08, "Cluster": 0.04, "ReuseBuffer": 0.01, "MaxSharedBytes": 0.05,
+    "Stages": 0.05, "ShareStages": 0.05, "WarpSpecialize": 0.06, "MmaInFlight": 0.1, "PingPong": 0.05, "StaggerBlocks": 0.06, "Permute": 0.06, "Sync": 0.08,
+    "Align": 0.08, "StorageLayout": 0.2, "LongestFirst": 0.03, "Defer": 0.02, "OrderMma": 0.02, "SkipMaskedTiles": 0.02, "CastOnCopy": 0.3, "PrefetchEpilogue": 0.4,
     "Pipeline": 0.35, "Unroll": 0.35,
 }  # fmt: skip
 """How often a refinement that is offered is taken, by its class; others: 0.15."""
 
-AT = {"Warpgroup": {"Pipeline": 0.8, "Specialize": 0.6, "Pad": 0.05, "StorageLayout": 0.05, "SwizzleStorage": 0.05, "Align": 0.03,
-                    "Cluster": 0.25, "Persistent": 0.3, "Chained": 0.15, "Turns": 0.3, "OwnStages": 0.15, "InFlight": 0.3, "Share": 0.2}}  # fmt: skip
+AT = {"Warpgroup": {"Pipeline": 0.8, "WarpSpecialize": 0.6, "Pad": 0.05, "StorageLayout": 0.05, "SwizzleStorage": 0.05, "Align": 0.03,
+                    "Cluster": 0.25, "Persistent": 0.3, "ProgrammaticLaunch": 0.15, "PingPong": 0.3, "Stages": 0.15, "MmaInFlight": 0.3, "ShareStages": 0.2}}  # fmt: skip
 """The same where the goal is an instruction of a level."""
 
-BEHIND = {"OwnStages": "Specialize", "Share": "Specialize", "InFlight": "Pipeline", "Specialize": "Pipeline", "Turns": "Persistent"}
+BEHIND = {
+    "Stages": "WarpSpecialize",
+    "ShareStages": "WarpSpecialize",
+    "MmaInFlight": "Pipeline",
+    "WarpSpecialize": "Pipeline",
+    "PingPong": "Persistent",
+}
 """What a refinement is worth little without."""
 
-RINGS = {f"refine {name}" for name in ("Specialize", "Cluster", "OwnStages", "Share", "InFlight", "Turns")}
+RINGS = {f"refine {name}" for name in ("WarpSpecialize", "Cluster", "Stages", "ShareStages", "MmaInFlight", "PingPong")}
 """What needs a producer, loads by an engine, and a target that has one."""
 
-NEEDS = {"Specialize": ("Pipeline",), "OwnStages": ("Specialize", "Pipeline"), "Share": ("Specialize", "Pipeline"), "InFlight": ("Specialize", "Pipeline"),
-         "Cluster": ("Specialize", "Pipeline"), "Turns": ("Persistent", "Specialize", "Pipeline")}  # fmt: skip
+NEEDS = {"WarpSpecialize": ("Pipeline",), "Stages": ("WarpSpecialize", "Pipeline"), "ShareStages": ("WarpSpecialize", "Pipeline"), "MmaInFlight": ("WarpSpecialize", "Pipeline"),
+         "Cluster": ("WarpSpecialize", "Pipeline"), "PingPong": ("Persistent", "WarpSpecialize", "Pipeline")}  # fmt: skip
 """What is wanted with a refinement that is nothing alone."""
 
 ROWS_OF_128_BYTES = Swizzle(3, 3, 3)
 """How TMA swizzles 64 halves side by side."""
 
-STAGED = {"Converted", "ReuseBuffer"}
+STAGED = {"CastOnCopy", "ReuseBuffer"}
 """What a store through shared memory has, where it is wanted."""
 
 EPILOGUES = ("relu(acc + bias[n])", "max(acc, 0)", "acc * 2", "acc + R[m,n]", "relu(acc) + bias[m]")
@@ -112,7 +118,7 @@ class Walk:
         steps, problem = self.main_chain(), self.draw_problem()
         self.strategy = Strategy((*self.in_front(problem), *steps), None, MatMul)(problem)
         if self.batch is None and self.chance(0.12, "epilogue") and not self.accumulates:
-            self.strategy = self.strategy.epilogue(self.pick(EPILOGUES))
+            self.strategy = self.strategy.fuse_epilogue(self.pick(EPILOGUES))
 
     def chance(self, share, feature=None):
         """Whether something happens: of what is wanted, almost always."""
@@ -173,7 +179,7 @@ class Walk:
         self.types = {"dtype": (a, b), "c_dtype": c}
         if c == float32 and a in (float16, bfloat16) and a == b and self.chance(0.3, "accumulator"):
             self.types |= {"c_dtype": a, "accumulator": c}
-        if "refine Share" in self.wanted:  # a slot holds one kind of tile
+        if "refine ShareStages" in self.wanted:  # a slot holds one kind of tile
             least = max(tile.values())
             tile.update(dict.fromkeys("mnk", least))
         self.accumulates = self.chance(0.1, "accumulate")
@@ -302,7 +308,7 @@ class Walk:
             if any(size % self.sizes_of_goal.get(dim, 1) for dim, size in sizes.items()):
                 return False
             area = sizes.get("m", 1) * sizes.get("n", 1)
-            if spec.level == Kernel and "refine Share" in self.wanted:
+            if spec.level == Kernel and "refine ShareStages" in self.wanted:
                 return sizes.get("m") == sizes.get("n") == self.tile["m"] and sizes.get("b", 1) == 1
             if spec.level == Kernel:
                 return (64 if self.goal.level.threads == 1 else 1) <= area <= 128 * 256 and sizes.get("b", 1) == 1
@@ -429,7 +435,7 @@ class Walk:
         if self.rings and self.goal.level == Warp and isinstance(step, Load):
             usual |= {"StorageLayout": 0.9, "SwizzleStorage": 0.9, "Pad": 0.02}
         if self.rings:  # one ring is enough
-            usual |= dict.fromkeys({"Pipeline", "Specialize"} & given, 0.05)
+            usual |= dict.fromkeys({"Pipeline", "WarpSpecialize"} & given, 0.05)
         again = STAGED | (given if self.rings else set())
         chosen = [
             one for one in kinds if self.chance(usual.get(one.__name__, 0.15), one.__name__ not in again and f"refine {one.__name__}")
@@ -528,7 +534,7 @@ class Walk:
         single = spec.level.threads == 1
         whole = single and sum(size != 1 for size in map(constant, spec.sizes)) <= 1
         order = ["done"] if (whole and self.chance(0.8)) or (depth == 0 and not single and self.chance(0.15)) else []
-        order += ["coalesced"] if not single and depth == 0 and self.chance(0.4) else []
+        order += ["coalesced_copy"] if not single and depth == 0 and self.chance(0.4) else []
         order += ["load"] if self.chance(0.1) and depth < 3 else []
         if self.chance(0.1):
             order += self.random.sample(sorted(kinds), 2)
@@ -602,7 +608,7 @@ class Walk:
             dealing = [
                 one for one in steps[position + 1 :] if isinstance(one, Tile) and any(isinstance(each, To) for each in one.refinements)
             ]
-            path = [one.unrefined((To, fireiron.DealOrder, fireiron.Permute)) for one in dealing]
+            path = [one.unrefined((To, fireiron.TileOrder, fireiron.Permute)) for one in dealing]
             own = (*path, Done()) if self.goal.level.threads > 1 else (*path, Tile((1, 1)), Done())
             if self.batch is not None or self.accumulates:
                 continue
@@ -614,10 +620,10 @@ class Walk:
     def staged(self, held):
         """A store through shared memory."""
         load = Load("src", SH, tuple(held))
-        for name, argument in (("Converted", ()), ("ReuseBuffer", ()), ("Pad", (self.pick((1, 4, 8)),)), ("SwizzleStorage", ())):
+        for name, argument in (("CastOnCopy", ()), ("ReuseBuffer", ()), ("Pad", (self.pick((1, 4, 8)),)), ("SwizzleStorage", ())):
             if self.chance(0.3, f"refine {name}"):
                 load = load.refined(getattr(fireiron, name)(*argument))
-        behind = [(fireiron.Coalesced(self.pick((1, 2, 4, 8))), Done()), (Tile((1, 1), refinements=(To(Thread),)), Done()), (Done(),)]
+        behind = [(fireiron.CoalescedCopy(self.pick((1, 2, 4, 8))), Done()), (Tile((1, 1), refinements=(To(Thread),)), Done()), (Done(),)]
         return (load, *self.pick(behind))
 
 

@@ -34,7 +34,8 @@ def staged(tile=(4, 4), copies=(copy, copy), refined=lambda chain: chain):
 def on_tensor_cores(refined=lambda chain: chain):
     """A product of halves by `mma.sync`, from shared memory as it is loaded."""
     chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32, Init.tile(32, 32).to(Warp).done(), Move.tile(32, 32).to(Warp).done())
-    chain = refined(chain.split(32).pipeline(3).load(A, SH, Move.coalesced(8).done())).load(B, SH, Move.coalesced(8).done()).swizzle()
+    copy = Move.coalesced_copy(8).done()
+    chain = refined(chain.split(32).pipeline(3).load(A, SH, copy)).load(B, SH, copy).swizzle_storage()
     chain = chain.tile(32, 32).to(Warp).split(16).load(A, RF, Move.done()).load(B, RF, Move.done())
     return chain.tile(16, 16).mma_tile().done()
 
@@ -42,7 +43,7 @@ def on_tensor_cores(refined=lambda chain: chain):
 def ring(refined=lambda chain: chain):
     """A product of halves by `wgmma`, whose stages a producer fills by TMA."""
     chain = refined(MatMul.tile(128, 64).to(Block))
-    chain = chain.epilog(RF, float32).split(64).pipeline(2).specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
+    chain = chain.epilog(RF, float32).split(64).pipeline(2).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
     return chain.tile(64, 64).to(Warpgroup).done()
 
 
@@ -63,14 +64,14 @@ OF = {
     "instructions/mma_f16": Drawn("Lane map (TV layout) of m16n8k16", on_tensor_cores()(HALVES), "lanes"),
     "instructions/wgmma": Drawn("Lane map (TV layout) of a 64 x 64 wgmma", ring()(HALVES), "lanes"),
     "refinements-load/swizzle": Drawn(
-        "Banks of shared memory, A with a swizzle", on_tensor_cores(lambda chain: chain.swizzle())(HALVES), "banks"
+        "Banks of shared memory, A with a swizzle", on_tensor_cores(lambda chain: chain.swizzle_storage())(HALVES), "banks"
     ),
     "refinements-load/pad": Drawn(
         "Banks of shared memory, A with padded rows", on_tensor_cores(lambda chain: chain.pad(8))(HALVES), "banks"
     ),
     "refinements-split/pipeline": Drawn("Three stages, filled and read in each iteration", on_tensor_cores()(HALVES), "timeline"),
     "refinements-split/specialize": Drawn("A producer and its consumers", ring()(HALVES), "timeline"),
-    "refinements-tile/bands": Drawn("Groups of two tile rows", _blocks(lambda chain: chain.bands(2)), "tiles"),
+    "refinements-tile/bands": Drawn("Groups of two tile rows", _blocks(lambda chain: chain.rasterize(group_m=2)), "tiles"),
     "refinements-tile/layout": Drawn("Blocks numbered column by column", _blocks(lambda chain: chain.layout(ColMajor)), "tiles"),
 }
 """By page and section of the reference, the first name of its heading."""

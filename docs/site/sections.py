@@ -55,12 +55,12 @@ _ORDER = (
     "done",
     "split_k",
     "mma_tile",
-    "coalesced",
+    "coalesced_copy",
     "repack",
     "step",
-    "partial",
-    "place",
-    "skip",
+    "rfactor",
+    "set_memory",
+    "skip_steps",
     "then",
 )
 
@@ -114,7 +114,7 @@ def _spec_kind(module, name, starter):
 def machine_parts():
     """The sections of memories, levels and element types."""
     texts = {**attribute_texts(level), **attribute_texts(machine)}
-    memories = [Section(f"`{name}`", (), parts(texts.get(name)), ()) for name in ("GL", "SH", "RF", "VAL", "INDEX")]
+    memories = [Section(f"`{name}`", (), parts(texts.get(name)), ()) for name in ("GL", "SH", "RF", "VAL", "COORD")]
     fragments = Section("`FR`", (signature(machine.FR, "FR"),), parts(machine.FR.__doc__), ())
     levels = [Section(f"`{one.name}`", (), parts(texts.get(one.name)), (_level(one),)) for one in machine.LEVELS]
     types = [

@@ -182,7 +182,7 @@ def _repair(buffer: Buffer, requests: Sequence[Request]) -> dict[str, Any]:
             result["swizzle"] = [swizzle.bits, swizzle.base, swizzle.shift]
             break
     ways = [f"pad({result['pad']})"] if "pad" in result else []
-    ways += [f"swizzle(Swizzle({', '.join(map(str, result['swizzle']))}))"] if "swizzle" in result else []
+    ways += [f"swizzle_storage(Swizzle({', '.join(map(str, result['swizzle']))}))"] if "swizzle" in result else []
     if ways:
         result["text"] = f"{' or '.join(ways)} on {buffer.name} makes all its accesses free of conflicts"
     elif best[1]:

@@ -31,6 +31,7 @@ from fireiron.values.expr import (
     Positive,
     Var,
     as_expr,
+    assume_positive,
     compiled,
     conjuncts,
     constant,
@@ -38,7 +39,6 @@ from fireiron.values.expr import (
     hilbert,
     minimum,
     mod,
-    positive,
     replaced,
     tables_of,
 )
@@ -384,7 +384,7 @@ def _walks(block: Expr, lines: Expr, columns: Expr, rows: int) -> tuple[tuple[Ex
     """The tile of a block in bands, with and without limits that never hold."""
     band, inside = floordiv(block, columns * rows), mod(block, columns * rows)
     found: list[tuple[Expr, Expr]] = []
-    for height in (positive(minimum(as_expr(rows), lines - band * rows)), as_expr(rows)):
+    for height in (assume_positive(minimum(as_expr(rows), lines - band * rows)), as_expr(rows)):
         line, column = band * rows + mod(inside, height), floordiv(inside, height)
         found += _limited(line, column, lines, columns)
     whole = mod(lines, as_expr(rows)) == ZERO

@@ -50,7 +50,7 @@ def _of_loop(kernel: Kernel, loop: For) -> Iterator[Finding]:
                 text = (
                     f"{kept} stays in registers through the loop over {loop.var}, and {other}, of as many registers, is computed behind "
                     f"its product {product.spec}: NVRTC before 13.5 puts both into the same ones; multiply {other} in the next iteration, "
-                    f".delay(step, behind=) with its product and that of {kept}, or leave out the load to RF"
+                    f".defer(step, after=) with its product and that of {kept}, or leave out the load to RF"
                 )
                 yield Finding("registers", "error", kept, text, product.origin)
 

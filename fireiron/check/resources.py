@@ -34,7 +34,7 @@ def register_estimate(kernel: Kernel) -> int:
 
 
 def register_limit(kernel: Kernel) -> int:
-    """The registers a thread that the compiler may take: the block must fit, as often as `resident` asks (`__launch_bounds__`)."""
+    """The registers a thread that the compiler may take: the block must fit, as often as `min_blocks_per_sm` asks (`__launch_bounds__`)."""
     target = kernel.architecture
     warps = _rounded(_warps(kernel), _partitions(target)) * max(kernel.effects[Residency].blocks, 1)
     return min(target.registers_per_thread, target.registers_per_sm // (32 * warps) // 8 * 8)

@@ -114,7 +114,7 @@ class Done(Decomposition):
 
     def _by_all_threads(self, spec: Spec, context: Context, draft: Draft) -> Expansion:
         """A copy that no instruction does as a whole, in pieces of 16 bytes by all threads, with the reason."""
-        (copy,) = written(AnySpec.coalesced(16 // spec.src.dtype.bytes))
+        (copy,) = written(AnySpec.coalesced_copy(16 // spec.src.dtype.bytes))
         steps = (attrs.evolve(copy, origin=self.origin), self)
         candidates = (*context.instructions, *context.left_out)
         engine = next((one for one in candidates if one.mechanism.by_engine and one.may_perform(spec)), None)

@@ -136,16 +136,16 @@ class Load(Decomposition):
         others = [name for name, view in spec.operands.items() if name != self.operand and view.tensor.memory.of_block]
         if plan.shares not in others:
             raise DecompositionError(
-                f"share({plan.shares!r}): no load to SH above this one has made a buffer of that operand",
+                f"share_stages({plan.shares!r}): no load to SH above this one has made a buffer of that operand",
                 legal=others or "none is loaded yet",
                 within=spec,
-                hint=f".load({plan.shares!r}, SH) above, or leave share out",
+                hint=f".load({plan.shares!r}, SH) above, or leave share_stages out",
             )
         view = spec.operands[plan.shares]
         other = tuple(constant(size) for size in view.shape), view.dtype
         if other != (shape, dtype):
             raise DecompositionError(
-                f"share({plan.shares!r}): a slot holds one kind of tile",
+                f"share_stages({plan.shares!r}): a slot holds one kind of tile",
                 got=f"{'x'.join(map(str, shape))} of {dtype} beside {'x'.join(map(str, other[0]))} of {other[1]}",
                 legal="the same shape and element type",
                 within=spec,
@@ -156,7 +156,7 @@ class Load(Decomposition):
         if not plan.converted:
             return view.dtype
         if not spec.moves:
-            raise DecompositionError(f"converted: {spec.title} has no single destination", legal="the load of a Move's source")
+            raise DecompositionError(f"cast_on_copy: {spec.title} has no single destination", legal="the load of a Move's source")
         return spec.operands["dst"].dtype
 
     def _checked(self, spec: Spec) -> str:
@@ -222,7 +222,7 @@ def _leading(layout: MatrixLayout | Layout, shape: tuple[int, ...], pad: int) ->
     """Elements from one row (column) of a buffer to the next."""
     if not isinstance(layout, MatrixLayout):
         raise DecompositionError(
-            "swizzle(): rows of a hierarchical layout are no fixed step apart", hint="swizzle(Swizzle(bits, base, shift))"
+            "swizzle_storage(): rows of a hierarchical layout have no fixed distance", hint="swizzle_storage(Swizzle(bits, base, shift))"
         )
     number = None if layout.leading is None else constant(layout.leading)
     return number or shape[0 if layout.order == "col" else -1] + pad

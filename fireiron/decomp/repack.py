@@ -263,7 +263,7 @@ def _turned(view: View, along: int, wanted: int) -> tuple[Decomposition, ...]:
     load = Move.tile(*_tile(view, side)).to(Block).load(Move.src, SH, _dealt(Move, side, read, threads, first))
     stored = load.storage_layout(ColMajor if first else RowMajor)
     bits = vector.bit_length() - 1
-    apart = stored.swizzle(Swizzle(3, bits, bits + 3)) if 2 * written >= vector else stored.pad(max(BANK // element, 1))
+    apart = stored.swizzle_storage(Swizzle(3, bits, bits + 3)) if 2 * written >= vector else stored.pad(max(BANK // element, 1))
     steps: tuple[Decomposition, ...] = _dealt(apart, side, written, threads, not first).steps
     return steps
 

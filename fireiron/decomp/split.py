@@ -108,25 +108,25 @@ class Split(Decomposition):
         named = [dim for dim, _ in self.by_dim]
         if self.sizes or not set(named) <= set(made.loops):
             reducing = [one.name for one in made.steps if {*named} & {*one.formula.over}]
-            hint = f"the strategy of the step {reducing[0]}, or over={' '.join(named)!r} in the definition" if reducing else None
+            hint = f"the strategy of the step {reducing[0]}, or loop={' '.join(named)!r} in the definition" if reducing else None
             what = f"{self.label()}: no dimension over which {spec.title} goes, by its name"
             raise DecompositionError(what, legal=made.loops or "none", hint=hint)
         steps = {one.part for one in made.steps}
-        if "each" not in steps or not any(dim in spec.dims for dim in named):
+        if "body" not in steps or not any(dim in spec.dims for dim in named):
             return passed(spec)
         draft = context.draft()
         whole, _ = parts_of(with_definition(spec, made.again(), {}), draft)
         inside = fused(whole)
         assert inside is not None
-        if "first" not in steps and "last" not in steps:
+        if "init" not in steps and "final" not in steps:
             return self._loop(whole, draft)
         children: list[Child] = []
         program: tuple[Stmt, ...] = ()
-        for part, name in (("first", "before"), ("each", "body"), ("last", "behind"), (AGAIN, AGAIN)):
+        for part, name in (("init", "before"), ("body", "body"), ("final", "behind"), (AGAIN, AGAIN)):
             if not any(one.part == part for one in inside.steps):
                 continue
             own = with_definition(whole, inside.part(part), {})
-            loop = self._loop(own, draft, name) if part in ("each", AGAIN) else None
+            loop = self._loop(own, draft, name) if part in ("body", AGAIN) else None
             children += [Child(name, own)] if loop is None else loop.children
             program += (Hole(name),) if loop is None else loop.program
         return draft.expansion(tuple(children), program)
@@ -141,7 +141,7 @@ class Split(Decomposition):
         if plan.skip and self._one_at_a_time(spec):
             if Pipelined in plan.asks:
                 raise DecompositionError(
-                    f"{self.label()}: loads ahead, for turns that may be left out", hint="pipeline inside, or no skip()"
+                    f"{self.label()}: loads ahead, for turns that may be left out", hint="pipeline inside, or no skip_masked_tiles()"
                 )
             point, inner = Hole(name), ()
             views, program, variables = loop_over(spec, views, digits, plan.unroll, draft, inner)
@@ -182,7 +182,9 @@ class Split(Decomposition):
             raise DecompositionError(f"{self.label()}: no mask says what to skip", legal="one dimension of a fused definition", within=spec)
         ((dim, size),) = self.extents(spec).items()
         if not isinstance(size, int) or len(digits) > 1:
-            raise DecompositionError(f"{self.label()}: skip wants turns of neighbours", got=size, legal=f"split({dim}=64).skip()")
+            raise DecompositionError(
+                f"{self.label()}: skip wants turns of neighbours", got=size, legal=f"split({dim}=64).skip_masked_tiles()"
+            )
         if not digits:
             return loop_over(spec, views, digits, unroll, draft, inner)
         whole = ceildiv(spec.size(dim), as_expr(size))
@@ -222,24 +224,24 @@ def _require_stages(plan: SplitPlan) -> None:
     stages, running = plan.asks[Pipelined].stages, plan.asks[Running].groups
     if Produced in plan.asks and not stages:
         raise DecompositionError(
-            "specialize: the split has no pipeline, whose stages a producer would fill", hint=".pipeline(4).specialize()"
+            "warp_specialize: the split has no pipeline, whose stages a producer would fill", hint=".pipeline(4).warp_specialize()"
         )
     if running is None:
         return
     if Produced not in plan.asks:
         raise DecompositionError(
-            f"in_flight({running}): no ring, whose turns could be in flight", hint=f".specialize().in_flight({running})"
+            f"mma_in_flight({running}): no ring, whose turns could be in flight", hint=f".warp_specialize().mma_in_flight({running})"
         )
     if not stages > running:
         raise DecompositionError(
-            f"in_flight({running}): a turn in flight keeps its stage", got=f"{stages} stages", legal=f"pipeline({running + 1}) or more"
+            f"mma_in_flight({running}): a turn in flight keeps its stage", got=f"{stages} stages", legal=f"pipeline({running + 1}) or more"
         )
 
 
 def _require_steps(spec: Spec, delayed: Delayed) -> None:
     """Refuse steps that the loop has not, or not in this order."""
     step, behind = delayed.step, delayed.behind
-    said, made = f"delay({step!r}, behind={behind!r})", fused(spec)
+    said, made = f"defer({step!r}, after={behind!r})", fused(spec)
     if made is None:
         raise DecompositionError(f"{said}: {spec.title} is one step", legal="the split of a Fused definition", within=spec)
     names = [one.name for one in made.steps]
@@ -257,7 +259,7 @@ def _require_steps(spec: Spec, delayed: Delayed) -> None:
 def _require_turns(spec: Spec, asks: Asks) -> None:
     """Refuse turns at steps that the loop has not, or not in this order, and turns of loops without a producer."""
     first, last = asks[Ordered].first, asks[Ordered].last
-    said, made = f"turns({first!r}, {last!r})", fused(spec)
+    said, made = f"order_mma({first!r}, {last!r})", fused(spec)
     if made is None:
         raise DecompositionError(f"{said}: {spec.title} is one step", legal="the split of a Fused definition", within=spec)
     names = [one.name for one in made.steps]
@@ -268,7 +270,9 @@ def _require_turns(spec: Spec, asks: Asks) -> None:
         raise DecompositionError(f"{said}: {last} comes in front of {first}", legal=names[names.index(first) :], within=spec)
     if Produced not in asks:
         raise DecompositionError(
-            f"{said}: no producer fills the stages that warpgroups read in turns", hint=f".pipeline(2).specialize().{said}", within=spec
+            f"{said}: no producer fills the stages that warpgroups read in turns",
+            hint=f".pipeline(2).warp_specialize().{said}",
+            within=spec,
         )
 
 

@@ -84,7 +84,7 @@ def step(name: str, strategy: Strategy) -> StepOf:
     >>> from fireiron import *
     >>> doubled = Fused(
     ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
-    ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+    ...     body={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
     ... )
 
     >>> by_threads = MatMul.tile(1, 1).to(Thread).split(1).done()

@@ -199,10 +199,10 @@ class Tile(Decomposition):
         check_below(plan.level, spec.level, spec, context.origin)
         if plan.chaining.chained and context.architecture.capability < CHAINING:
             raise DecompositionError(
-                f"chained: {context.architecture.name} launches no kernel before the one in front of it is over",
+                f"programmatic_launch: {context.architecture.name} launches no kernel before the one in front of it is over",
                 got=context.architecture.name,
                 legal="sm_90 or newer",
-                hint="leave chained() out",
+                hint="leave programmatic_launch() out",
             )
         _check_ready(plan.chaining.ready, spec)
         return _dealt(spec, views, digits, plan, context.draft())
@@ -311,7 +311,8 @@ def _deal(order: list[Step], parent: Level, plan: TilePlan, draft: Draft) -> _De
     assert level is not None
     if plan.about_blocks:
         raise DecompositionError(
-            f"bands, cluster, resident, within, persistent, turns and chained are about blocks, these tiles go to {level}",
+            f"these tiles go to {level}, and rasterize, cluster, min_blocks_per_sm, max_shared_bytes, persistent, pingpong and "
+            "programmatic_launch are about blocks",
             legal="tile(...).to(Block)",
         )
     total = product(order)
@@ -413,7 +414,7 @@ def _check_ready(names: tuple[str, ...], spec: Spec) -> None:
     inputs = [name for name, view in spec.operands.items() if name not in spec.outputs and view.memory.of_grid]
     for name in names:
         if name not in inputs:
-            raise DecompositionError(f"chained(ready={name}): {name} is no input in global memory", within=spec, legal=inputs)
+            raise DecompositionError(f"programmatic_launch(no_wait={name}): {name} is no input in global memory", within=spec, legal=inputs)
 
 
 def _deals_to_blocks(step: Decomposition) -> bool:

@@ -174,7 +174,7 @@ def variants(buffer: Buffer, finding: Finding) -> Iterator[tuple[str, Buffer]]:
     yield "as stored", buffer
     if "swizzle" in finding.details:
         swizzle = Swizzle(*finding.details["swizzle"])
-        yield f"with swizzle({swizzle!r})", _stored(buffer, swizzle=swizzle)
+        yield f"with swizzle_storage({swizzle!r})", _stored(buffer, swizzle=swizzle)
     elif "pad" in finding.details or "best_pad" in finding.details:
         pad = finding.details.get("pad", finding.details.get("best_pad"))
         yield f"with pad({pad})", _stored(buffer, pad=pad)

@@ -20,7 +20,7 @@ _STEPS: Final = (236.0, 420.0)
 _RIGHT: Final = (762.0, 122.0)
 _LETTERS: Final = 66
 _INPUT: Final = "#eaeef2"
-_PARTS: Final = {"first": "#f6f8fa", "each": "#eef6ff", "last": "#f6f8fa"}
+_PARTS: Final = {"init": "#f6f8fa", "body": "#eef6ff", "final": "#f6f8fa"}
 
 
 @attrs.frozen
@@ -49,8 +49,8 @@ def edges(steps: Sequence[Step], given: Sequence[str]) -> tuple[Edge, ...]:
             writers = [place for place, one in enumerate(steps) if one.formula.output == name]
             before = [place for place in writers if place < reader]
             found += [Edge(name, before[-1], reader)] if before else []
-            turning = [place for place in writers if steps[place].part == "each"]
-            if step.part == "each" and turning and not any(place < reader for place in turning):
+            turning = [place for place in writers if steps[place].part == "body"]
+            if step.part == "body" and turning and not any(place < reader for place in turning):
                 found.append(Edge(name, turning[-1], reader, carried=True))
     return tuple(found)
 
@@ -106,7 +106,7 @@ def _title(spec: Spec, part: str) -> str:
     loops = made.loops if isinstance(made, FusedDefinition) else ()
     if not loops:
         return ""
-    said = {"first": "once, in front", "each": f"for each part of {', '.join(loops)}", "last": "once, behind"}
+    said = {"init": "once, before the loop", "body": f"for each part of {', '.join(loops)}", "final": "once, after the loop"}
     return said.get(part, "")
 
 

@@ -137,12 +137,12 @@ class ThreadPointwise(Executable):
 
 
 @attrs.frozen
-class ScaleUnlessOne(ThreadPointwise):
+class SkipIfIdentity(ThreadPointwise):
     """`x[m,n] = x[m,n] * f[m]` in registers, under one branch around all products of a thread: no factor that it has is other than 1.
 
     The result is that of the plain product, since x * 1 is x. The branch also ends what the compiler takes together: it neither moves what
     stands behind it in front of it, nor the other way round, which bounds how many registers live at once. Never chosen where it is not
-    asked for: `done(UNLESS_ONE)`.
+    asked for: `done(SKIP_IF_IDENTITY)`.
     """
 
     def performs(self) -> str:
@@ -615,9 +615,9 @@ def _operand(text: Text, inner: Value, outer: Operation, number: int) -> Text:
 POINTWISE = ThreadPointwise("Pointwise")
 POINTWISE2 = ThreadPointwise("Pointwise2", True)
 
-UNLESS_ONE = ScaleUnlessOne("UnlessOne")
+SKIP_IF_IDENTITY = SkipIfIdentity("SkipIfIdentity")
 APPROXIMATE_PAIRS = ApproximatePairs("ApproximatePairs")
 
 INSTRUCTIONS: tuple[Executable, ...] = (POINTWISE, POINTWISE2)
 
-__all__ = ["APPROXIMATE_PAIRS", "UNLESS_ONE", "ApproximatePairs", "ScaleUnlessOne", "ThreadPointwise"]
+__all__ = ["APPROXIMATE_PAIRS", "SKIP_IF_IDENTITY", "ApproximatePairs", "SkipIfIdentity", "ThreadPointwise"]

@@ -80,11 +80,11 @@ class ThreadMove(Executable):
 
 
 @attrs.frozen
-class StreamedMove(ThreadMove):
+class EvictFirstMove(ThreadMove):
     """`Move(r,c)` of one thread between global memory and registers, of data that nobody reads again soon; at most 16 elements.
 
     Its lines are the first to leave the caches: `ld.global.cs` and `st.global.cs` (PTX ISA, "Cache Operators"), by `__ldcs` and `__stcs`
-    (CUDA C++ Programming Guide, "Load Functions Using Cache Hints"). Never chosen where it is not asked for: `done(STREAMED)`.
+    (CUDA C++ Programming Guide, "Load Functions Using Cache Hints"). Never chosen where it is not asked for: `done(EVICT_FIRST)`.
     """
 
     def performs(self) -> str:
@@ -131,7 +131,7 @@ class ThreadInit(Executable):
 MOVE = ThreadMove("Move")
 INIT = ThreadInit("Init")
 
-STREAMED = StreamedMove("Streamed")
+EVICT_FIRST = EvictFirstMove("EvictFirst")
 
 INSTRUCTIONS: tuple[Executable, ...] = (MOVE, INIT)
 
@@ -149,4 +149,4 @@ def vector(size: int) -> ThreadMove:
     return ThreadMove("Move", size)
 
 
-__all__ = ["STREAMED", "StreamedMove", "ThreadInit", "ThreadMove", "vector"]
+__all__ = ["EVICT_FIRST", "EvictFirstMove", "ThreadInit", "ThreadMove", "vector"]

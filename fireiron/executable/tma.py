@@ -7,7 +7,7 @@ barrier of its ring counts the bytes.
 >>> from fireiron import *
 >>> halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
 >>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).epilog(RF, float32)
->>> turns = blocks.split(64).pipeline(3).specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
+>>> turns = blocks.split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
 >>> text = turns.tile(64, 64).to(Warpgroup).done().cuda()
 >>> text.count("prefetch_map(&")  # tensor maps of A and of B
 2
@@ -49,7 +49,9 @@ class TmaLoad(Executable):
     tests_edges: ClassVar[bool] = True
 
     def performs(self) -> str:
-        return "Move(r,c)(GL,SH)(Block), a whole tile; rows and address multiples of 16 bytes, SH in chunks; under pipeline(n).specialize()"
+        return (
+            "Move(r,c)(GL,SH)(Block), a whole tile; rows, address: multiples of 16 bytes; SH in chunks; under pipeline(n).warp_specialize()"
+        )
 
     def may_perform(self, spec: Spec) -> bool:
         return spec.copies and spec.level == Block and spec.src.memory.of_grid and spec.dst.memory.in_shared
@@ -233,7 +235,7 @@ class TmaStore(Executable):
                 raise DecompositionError(
                     f"{self.name}: rows of {tile[along]} elements of {view.dtype} are no multiple of {MULTIPLE} bytes",
                     within=spec,
-                    hint="another tile, or .coalesced(8) for a store by all threads",
+                    hint="another tile, or .coalesced_copy(8) for a store by all threads",
                 )
             storage = draft.settle(view.tensor, chunk_storage(view, along, span))
         chunks = chunks_of(storage, view, view.dtype.bytes)

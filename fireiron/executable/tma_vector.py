@@ -44,7 +44,7 @@ class TmaVectorLoad(Executable):
     tests_edges: ClassVar[bool] = True
 
     def performs(self) -> str:
-        return "Move(n)(GL,SH)(Block), neighbours of a vector; address and bytes multiples of 16; in a kernel with specialize()"
+        return "Move(n)(GL,SH)(Block), neighbours of a vector; address and bytes multiples of 16; in a kernel with warp_specialize()"
 
     def may_perform(self, spec: Spec) -> bool:
         return spec.copies and spec.level == Block and len(spec.dims) == 1 and spec.src.memory.of_grid and spec.dst.memory.in_shared

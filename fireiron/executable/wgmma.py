@@ -7,7 +7,7 @@ narrow along m. What PTX calls A may lie in registers instead, along k, as its f
 >>> from fireiron import *
 >>> halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
 >>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).epilog(RF, float32)
->>> turns = blocks.split(64).pipeline(3).specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
+>>> turns = blocks.split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
 >>> text = turns.tile(64, 64).to(Warpgroup).done().cuda()
 >>> [line.strip() for line in text.splitlines() if "wgmma.mma_async" in line]
 ['"wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "']

@@ -412,7 +412,7 @@ class ChainedLaunch:
         self._function, self._shape, self._shared = function, tuple(shape), dynamic_shared
         launch = getattr(_driver(), "cuLaunchKernelEx", None)
         if launch is None:
-            hint = "install a driver of CUDA 11.8 or newer, or leave chained() out"
+            hint = "install a driver of CUDA 11.8 or newer, or leave programmatic_launch() out"
             raise LaunchError("this driver knows no chained launches", hint=hint)
         self._launch = launch
         self._thread = threading.local()

@@ -17,7 +17,7 @@ from fireiron.spec import Spec
 from fireiron.specs.move import Move
 from fireiron.values.expr import as_expr, constant
 from fireiron.values.machine import SH, Level, Warp, bfloat16, float16
-from fireiron.values.tensor import Dealt, Dim, Mode, RowMajor, Tensor, Tiled, View, whole_view
+from fireiron.values.tensor import Dim, Mode, RowMajor, Tensor, Tiled, UnitMode, View, whole_view
 from fireiron.values.units import same_threads
 
 _ATOMIC: Final = "%11:[2,2].[1,2].fp16.RF <- Move<<<[32].thread>>>(%10:[1,8].fp16.SH), by ldmatrix"
@@ -68,7 +68,7 @@ def _matrix(view: View) -> Tensor:
     return Tensor(view.tensor.name, (as_expr(16), as_expr(16)), view.dtype, view.memory, RowMajor)
 
 
-def _undealt(view: View) -> tuple[tuple[Dealt, ...], ...]:
+def _undealt(view: View) -> tuple[tuple[UnitMode, ...], ...]:
     """No mode is dealt to units: each thread has all of its registers, and addresses shared memory by its own number."""
     return tuple(() for _ in view.numerals)
 

@@ -11,30 +11,35 @@ import attrs
 
 from fireiron.errors import FireironError, LayoutError
 from fireiron.executable.micro_kernel import MicroKernel
-from fireiron.executable.pointwise import ApproximatePairs, ScaleUnlessOne
-from fireiron.executable.thread_move import StreamedMove
+from fireiron.executable.pointwise import ApproximatePairs, SkipIfIdentity
+from fireiron.executable.thread_move import EvictFirstMove
 from fireiron.ir import AT_ONCE, Access, BlockCluster, Mechanism, Peers, Piece, TensorMap, mechanisms
 from fireiron.ir.lanes import LaneMap
+from fireiron.language import former
 from fireiron.spec import Kind, Parameter
 from fireiron.specs.fused import Fused
 from fireiron.values.expr import Const, Expr, constant
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import DTYPES, LEVELS, NAMED_MEMORIES, DType, Level, Memory
 from fireiron.values.notation import expression_text, read_expression
-from fireiron.values.tensor import ColMajor, Dealt, MatrixLayout, Mode, RowMajor, Storage, Tensor
+from fireiron.values.tensor import ColMajor, MatrixLayout, Mode, RowMajor, Storage, Tensor, UnitMode
 from fireiron.values.trees import expression_tree
 
 CONSTRUCTORS: Final[Mapping[str, Any]] = {
     one.__name__: one
     for one in (
-        Access, ApproximatePairs, BlockCluster, Const, DType, Dealt, Fused, Kind, LaneMap, Layout, Level, Memory, MicroKernel, Mode,
-        Parameter, Peers, Piece, ScaleUnlessOne, Storage, StreamedMove, Swizzle, Tensor, TensorMap,
+        Access, ApproximatePairs, BlockCluster, Const, DType, UnitMode, Fused, Kind, LaneMap, Layout, Level, Memory, MicroKernel, Mode,
+        Parameter, Peers, Piece, SkipIfIdentity, Storage, EvictFirstMove, Swizzle, Tensor, TensorMap,
     )
 }  # fmt: skip
 """What a literal may make."""
 
+FORMER: Final[Mapping[str, Any]] = {first: CONSTRUCTORS[present] for first, present in former.CLASSES.items() if present in CONSTRUCTORS}
+"""The same by the names that older texts contain."""
+
 NAMES: Final[Mapping[str, Any]] = {
     **{str(one): one for one in (*DTYPES, *NAMED_MEMORIES, *LEVELS) if str(one).isidentifier()},
+    **{first: memory for first, name in former.MEMORIES.items() for memory in NAMED_MEMORIES if memory.name == name},
     "ColMajor": ColMajor,
     "RowMajor": RowMajor,
     "inf": float("inf"),
@@ -103,9 +108,10 @@ def _built(node: ast.AST, symbols: Mapping[str, Any]) -> Any:
             return NAMES[name]
         case ast.Call(func=ast.Name(id=("ColMajor" | "RowMajor") as name), args=[leading], keywords=[]):
             return NAMES[name](_built(leading, symbols))
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=words) if name in CONSTRUCTORS:
-            named = {str(word.arg): _built(word.value, symbols) for word in words}
-            return CONSTRUCTORS[name](*(_built(one, symbols) for one in args), **named)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=words) if name in CONSTRUCTORS or name in FORMER:
+            made = CONSTRUCTORS.get(name) or FORMER[name]
+            fields = {str(word.arg): _built(word.value, symbols) for word in words}
+            return made(*(_built(part, symbols) for part in args), **former.present_fields(made.__name__, fields))
     return read_expression(ast.unparse(node), symbols)
 
 

@@ -110,7 +110,7 @@ class RingAccount:
     """A ring: buffers with `stages` stages of `bytes` bytes.
 
     `fillers` and `users` are the instructions that fill and use them, with their lines; so many `arrivals` end a phase of an empty barrier,
-    `filling` that of a full one; `in_flight` groups of products still read when the next turn begins, and `why` says why so many. In a
+    `filling` that of a full one; `mma_in_flight` groups of products still read when the next turn begins, and `why` says why so many. In a
     cluster `shared` are the loads that a block does for several: the buffer, how many blocks do a part of it each, and their ranks. Without
     buffers it holds numbers of tiles, or, filled by nobody, is an order in which so many groups as it has stages take turns: of tiles, or
     `each` of so many threads of a role.
@@ -242,7 +242,7 @@ def _in_flight(ring: Ring, consumers: Role) -> tuple[int, str]:
         turn = "" if any(_of_this_turn(one, ring) for one in loop.body) else " a turn later"
         return depth, f"a stage is given back{turn} where products are waited for anyway: {wait.reason}"
     if wait.asked is not None:
-        return depth, f"asked for by in_flight({wait.asked})"
+        return depth, f"asked for by mma_in_flight({wait.asked})"
     if depth:
         return depth, "one warpgroup: its next products are issued while these run, and the stage is given back a turn later"
     if groups <= 1:

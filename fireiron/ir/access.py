@@ -18,7 +18,7 @@ import attrs
 from fireiron.errors import VerificationError
 from fireiron.values.expr import TRUE, ZERO, Expr, Var, all_of, as_expr, constant
 from fireiron.values.machine import DType, Memory
-from fireiron.values.tensor import Dealt, Mode, Storage, Tensor
+from fireiron.values.tensor import Mode, Storage, Tensor, UnitMode
 
 
 @attrs.frozen(cache_hash=True)
@@ -39,7 +39,7 @@ class Access:
     bounds: tuple[Expr | None, ...]
     write: bool
     copy: Expr = ZERO
-    dealt: tuple[tuple[Dealt, ...], ...] = ()
+    dealt: tuple[tuple[UnitMode, ...], ...] = ()
     storage: Storage | None = None
     points: tuple[tuple[int, ...], ...] = ()
     spread: bool = False

@@ -22,7 +22,7 @@ from fireiron.errors import ArgumentError, LayoutError
 from fireiron.ir import Access
 from fireiron.values.expr import Expr, as_expr, constant
 from fireiron.values.layout import Layout, running_products, runs, shown
-from fireiron.values.tensor import Dealt, Mode, View
+from fireiron.values.tensor import Mode, UnitMode, View
 
 Part = tuple[int, int, int]
 """`(size, dimension, stride)`: `size` numbers, each `stride` coordinates further along a dimension of the tile."""
@@ -133,7 +133,7 @@ class LaneMap:
             if step:
                 digit = lane // weight
                 base[dim] = base[dim] + (digit if weight * part == self.threads else digit % part) * step
-                dealt[dim].append(Dealt(part, step, True))
+                dealt[dim].append(UnitMode(part, step, True))
             weight *= part
         points = [(0,) * len(numerals)]
         for part, dim, step in _placed(self.values, self.tile, view):

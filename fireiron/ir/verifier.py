@@ -239,7 +239,7 @@ def _verify_skip(kernel: Kernel, skip: Skip) -> None:
         if not isinstance(one, (Exec, For, Let, Comment, Hole)):
             raise VerificationError(f"skip: a {type(one).__name__.lower()} in what a warp may leave out")
         if isinstance(one, For) and (Pipelined in one.asks or Produced in one.asks):
-            raise VerificationError(f"skip: loads ahead of loop {one.var} in what a warp may leave out")
+            raise VerificationError(f"skip_masked_tiles: loads ahead of loop {one.var} in what a warp may leave out")
         if isinstance(one, Exec) and one.spec.level.threads != 1:
             raise VerificationError(f"skip: {_described(one)} is performed by several threads, of which some may leave it out")
         for access in one.accesses if isinstance(one, Exec) else ():

@@ -278,7 +278,7 @@ class Taking(Aspect):
     @property
     def of_groups(self) -> Mapping[str, str]:
         """What is said of groups of consumers."""
-        return {"turns": f"turns({self.groups})"} if self.groups > 1 else {}
+        return {"pingpong": f"pingpong({self.groups})"} if self.groups > 1 else {}
 
     @property
     def most(self) -> int:
@@ -299,23 +299,23 @@ def _one_counter(other: str, reason: str) -> Pair:
 
 ILLEGAL: Final = (
     Pair(
-        "last_first",
-        ("bands", "cluster", "swizzle"),
-        "last_first: bands, cluster and swizzle say which tile is a block's too",
+        "longest_first",
+        ("rasterize", "cluster", "swizzle"),
+        "longest_first: rasterize, cluster and swizzle say which tile is a block's too",
         "one of them",
     ),
-    Pair("cluster", ("split_k", "swizzle"), "cluster: {1} says which block does what", "cluster, or {1}; bands"),
+    Pair("cluster", ("split_k", "swizzle"), "cluster: {1} says which block does what", "cluster, or {1}; rasterize"),
     Pair(
-        "turns",
+        "pingpong",
         ("cluster",),
-        "{0} in clusters: whether barriers of other blocks may be waited for by parity is not proved for groups that take turns",
+        "{0} in clusters: whether barriers of other blocks may be waited for by parity is not proved for groups that alternate tiles",
         "cluster, or {0}",
     ),
-    Pair("persistent", ("split_k", "swizzle"), "{0}: {1} says which block does what", "persistent, or {1}; bands", late=True),
+    Pair("persistent", ("split_k", "swizzle"), "{0}: {1} says which block does what", "persistent, or {1}; rasterize", late=True),
     _one_counter("cluster", "the blocks of a cluster take neighbouring tiles, and each of them takes its own from the counter"),
-    _one_counter("turns", "groups take tiles in turns by their numbers, and the last tile of a block is not known before"),
-    _one_counter("chained", "the kernel before may still take tiles from the counter when this one begins"),
-    Pair("turns", ("once",), "{0}: a block has one tile, and nothing to take in turns", "persistent().{0}", late=True),
+    _one_counter("pingpong", "groups alternate tiles by their numbers, and the last tile of a block is not known before"),
+    _one_counter("programmatic_launch", "the kernel before may still take tiles from the counter when this one begins"),
+    Pair("pingpong", ("once",), "{0}: a block has one tile, so groups have nothing to alternate", "persistent().{0}", late=True),
 )
 """The table: in this order pairs are refused."""
 
@@ -357,7 +357,7 @@ class Dealing:
     def said(self, effects: Effects) -> dict[str, str]:
         """All that pairs are about, by name, with the texts in messages."""
         texts = {name: text for aspect in self._aspects for name, text in aspect.said.items()}
-        return {**texts, **({"chained": "chained"} if effects[Chaining].chained else {})}
+        return {**texts, **({"programmatic_launch": "programmatic_launch"} if effects[Chaining].chained else {})}
 
     def check(self, said: Mapping[str, str], late: bool) -> None:
         """Refuse what is not said together: the rows of the table, those of the values, and two places."""

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from fireiron.ir import For, Let, ask
 from fireiron.ir.asks.fetched import Fetched
 from fireiron.language.tree import Draft
-from fireiron.values.expr import Expr, Var, as_expr, constant, hilbert, less, minimum, positive
+from fireiron.values.expr import Expr, Var, as_expr, assume_positive, constant, hilbert, less, minimum
 
 
 class Inside:
@@ -70,7 +70,7 @@ def place_in_bands(unit: Expr, lines: Expr, columns: Expr, rows: int, draft: Nam
     height: Expr = as_expr(rows)
     if number is None or number % rows:
         band = draft.let("band", band)
-        height = positive(minimum(height, lines - band * rows))
+        height = assume_positive(minimum(height, lines - band * rows))
     column = inside // height
     if constant(lines) is None or constant(columns) is None:
         inside = draft.let("inside", inside)

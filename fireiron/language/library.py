@@ -155,7 +155,7 @@ def usual(spec: Spec) -> Strategy:
     found = [default_strategy(name, values, spec) for name, values in defaults(spec)]
     if not found:
         raise ArgumentError(f"neither the file nor the library has a strategy for {spec}", hint="strategy = ....tile(...)... .done()")
-    return functools.reduce(Strategy.otherwise, found)
+    return functools.reduce(Strategy.fallback, found)
 
 
 def default_strategy(name: str, values: Mapping[str, int], spec: Spec) -> Strategy:

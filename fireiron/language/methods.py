@@ -16,7 +16,7 @@ from fireiron.found import REFINING, FoundOnAny, FoundSteps
 from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy, appended
 from fireiron.language.tree import OF_EACH_STEP, Decomposition, Refinement
 from fireiron.spec import Spec
-from fireiron.specs.verbs import Told, Verbs, fitting, require_no_refinement
+from fireiron.specs.verbs import Told, Verbs, fitting
 from fireiron.values.tensor import Printed, Tensor, View
 
 _ENDS = (TileStrategy, SplitStrategy, SplitKStrategy, LoadStrategy, EpilogStrategy)
@@ -40,7 +40,7 @@ def add_found(decompositions: Iterable[ModuleType], refinements: Iterable[Module
         for refinement in _stated(module, Refinement):
             for make in (*((refinement,) if refinement.verb else ()), *_verbs(module)):
                 for chain in _owners(make.applies_to or refinement.applies_to):
-                    _add(chain, refinement, make, _refining(chain, make))
+                    _add(chain, refinement, make, _refining(make))
 
 
 @fitting
@@ -109,15 +109,15 @@ def _owners(steps: Iterable[str]) -> set[type]:
 
 def _add(owner: type[Any], extension: Any, make: Any, method: Callable[..., Any]) -> None:
     """Give the chains of an owner a method that makes an extension."""
-    name, is_step = make.verb, getattr(make, "is_step", False)
+    name = make.verb
     taken = any(hasattr(chain, name) for chain in _CHAINS if issubclass(chain, owner))
-    if not name.isidentifier() or name.startswith("_") or taken != is_step:
+    if not name.isidentifier() or name.startswith("_") or taken:
         raise ArgumentError(f"{extension.__name__}: its verb {name!r} is no name for a method, or that of another", hint="another verb")
     method.__name__, method.__qualname__, method.__module__ = name, f"{owner.__name__}.{name}", make.__module__
     method.__doc__ = make.__doc__
     given = [one for one in inspect.signature(make).parameters.values() if one.name not in OF_EACH_STEP]
     itself = inspect.Parameter.POSITIONAL_ONLY if make is extension else inspect.Parameter.POSITIONAL_OR_KEYWORD  # fields have any name
-    result = _chain_of(extension).__name__ if owner is FoundSteps else "Strategy" if is_step else "Self"
+    result = _chain_of(extension).__name__ if owner is FoundSteps else "Self"
     signature = inspect.Signature([inspect.Parameter("self", itself), *given], return_annotation=result)
     method.__dict__.update(makes=extension, made_by=make, __signature__=signature)
     setattr(owner, name, method)
@@ -126,18 +126,14 @@ def _add(owner: type[Any], extension: Any, make: Any, method: Callable[..., Any]
 def _appending(make: Any, kind: type[Strategy]) -> Callable[..., Strategy]:
     @fitting
     def method(self: Verbs, *args: Any, **kwargs: Any) -> Strategy:
-        step = make(*args, **kwargs)
-        if step is None:
-            require_no_refinement(self, make.verb)
-        return appended(self, step, kind)
+        return appended(self, make(*args, **kwargs), kind)
 
     return method
 
 
-def _refining(owner: type[Any], make: Any) -> Callable[..., Strategy]:
+def _refining(make: Any) -> Callable[..., Strategy]:
     @fitting
     def method(self: Strategy, *args: Any, **kwargs: Any) -> Strategy:
-        refinement = make(*args, **kwargs)
-        return self.refine(refinement) if refinement is not None else getattr(super(owner, self), make.verb)(*args, **kwargs)
+        return self.refine(make(*args, **kwargs))
 
     return method

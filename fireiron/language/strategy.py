@@ -29,9 +29,9 @@ from fireiron.found import ForAny, FoundOnAny, FoundOnEpilog, FoundOnLoad, Found
 from fireiron.language.substrategy import Chain, inner_chains, require_steps
 from fireiron.language.tree import Decomposition, Executable, Refinement
 from fireiron.language.tunable import Derived, Tunable, has_part, resolve, tunables_in
-from fireiron.refine.ahead import Ahead
-from fireiron.refine.specialize import Specialize
+from fireiron.refine.prefetch_epilogue import PrefetchEpilogue
 from fireiron.refine.to import To
+from fireiron.refine.warp_specialize import WarpSpecialize
 from fireiron.spec import AnySpec, AnyStarter, Spec, Starter
 from fireiron.specs.operand import Operand
 from fireiron.specs.verbs import Offering, Verbs, fitting
@@ -66,7 +66,7 @@ class Strategy(Offering, FoundOnAny, ForAny, Chain, Displayed):
 
     `start` is the name of the kind of spec that the chain is for, `AnySpec` for one of every kind; of a bound one, that of its spec: what a
     chain says of its kind is checked where it is bound, passed to a step or joined to another. `others` are the strategies that
-    `otherwise` added; `refused` says, for one that was chosen, why those before it were not.
+    `fallback` added; `refused` says, for one that was chosen, why those before it were not.
     """
 
     steps: tuple[Decomposition, ...] = ()
@@ -98,7 +98,7 @@ class Strategy(Offering, FoundOnAny, ForAny, Chain, Displayed):
         if not all(step.in_words for step in self.steps):
             return self._stored_repr()
         chain = repr(self.start if self.spec is None else self.spec) + "".join(f".{step.label()}" for step in self.steps)
-        return chain + "".join(f".otherwise({other!r})" for other in self.others)
+        return chain + "".join(f".fallback({other!r})" for other in self.others)
 
     def _stored_repr(self) -> str:
         """The strategy as stored, which evaluates; in angle brackets where it cannot be stored."""
@@ -202,7 +202,7 @@ class Strategy(Offering, FoundOnAny, ForAny, Chain, Displayed):
 
     # ------------------------------------------------------------------------------------------ changing
 
-    def otherwise(self, other: Strategy) -> Self:
+    def fallback(self, other: Strategy) -> Self:
         """This strategy, and the other one where this one is not legal for the spec and the target.
 
         Legal when both are finished by `done` and the other is not bound to a spec. `at` and `refine` change this strategy only.
@@ -211,30 +211,30 @@ class Strategy(Offering, FoundOnAny, ForAny, Chain, Displayed):
         >>> from fireiron import *
         >>> fast = MatMul.tile(3, 3).to(Block).tile(1, 1).to(Thread).split(2).tile(1, 1).done()
         >>> slow = MatMul.tile(3, 3).to(Block).done("dot.cu text")
-        >>> fast.otherwise(slow).otherwise(fast).others == (slow, fast)
+        >>> fast.fallback(slow).fallback(fast).others == (slow, fast)
         True
         """
         if not isinstance(other, Strategy):
-            raise ArgumentError("otherwise: not a strategy", got=other, legal="MatMul.tile(...).to(Block) ... .done()", at=call_site())
+            raise ArgumentError("fallback: not a strategy", got=other, legal="MatMul.tile(...).to(Block) ... .done()", at=call_site())
         if not self.finished or not other.finished:
-            raise DecompositionError("otherwise: both strategies must end with done()", at=call_site())
+            raise DecompositionError("fallback: both strategies must end with done()", at=call_site())
         if other.spec is not None:
-            raise DecompositionError("otherwise: the other strategy is bound to a spec", hint="bind the whole", at=call_site())
+            raise DecompositionError("fallback: the other strategy is bound to a spec", hint="bind the whole", at=call_site())
         start = _meet(other.start, self.spec or self.start)
         all_others = (*self.others, other, *other.others)
         return attrs.evolve(self, start=start, others=tuple(Strategy(one.steps, None, start) for one in all_others))
 
-    def epilogue(self, text: str, types: Mapping[str, Any] | None = None, **orders: Any) -> Strategy:
+    def fuse_epilogue(self, text: str, types: Mapping[str, Any] | None = None, **orders: Any) -> Strategy:
         """This strategy for the product with an epilogue, `relu(acc + bias[n])`; of a bound one, on the same sizes, types and storage.
 
-        A strategy that is not bound starts from the definition `MatMul.epilogue(text)` then. Of a bound one, `types` and storage orders by
+        An unbound strategy then starts from the definition `MatMul.fuse_epilogue(text)`. Of a bound one, `types` and storage orders by
         name are those of further operands: without, they are of C's type, numbers float32, and row-major. Sums are made in the type in
         which the plain product makes them.
         Legal on a strategy for a product. rewrite: C = A B --> C = f(A B)      (Graphene, section 6)
 
         >>> from fireiron import *
         >>> mm = MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread).epilog(RF).split(4).tile(1, 1).done()
-        >>> print(mm(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).epilogue("relu(acc + bias[n])").spec)
+        >>> print(mm(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).fuse_epilogue("relu(acc + bias[n])").spec)
         gemm(64,64,64)(GL,GL,GL,GL)(Kernel)
 
         Raises: ArgumentError where the text is none, or names what is no operand.
@@ -271,7 +271,7 @@ class Strategy(Offering, FoundOnAny, ForAny, Chain, Displayed):
 
     @property
     def alternatives(self) -> tuple[Strategy, ...]:
-        """This strategy and those that `otherwise` added, each alone, bound alike."""
+        """This strategy and those that `fallback` added, each alone, bound alike."""
         return (attrs.evolve(self, others=()), *(attrs.evolve(one, spec=self.spec, start=self.start) for one in self.others))
 
     def at(self, kind: type[Decomposition], operand: Operand | str | None = None, index: SupportsIndex = 0) -> Cursor:
@@ -346,7 +346,7 @@ class Strategy(Offering, FoundOnAny, ForAny, Chain, Displayed):
         for combination in itertools.product(*(tunable.values for tunable in known.values())):
             yield dict(zip(known, combination, strict=True))
 
-    def legal(self, architecture: Architecture | str | None = None) -> Iterator[dict[str, int]]:
+    def legal_assignments(self, architecture: Architecture | str | None = None) -> Iterator[dict[str, int]]:
         """The combinations for which code can be generated for the spec and the target; legal when bound."""
         for values in self.assignments():
             try:
@@ -533,9 +533,9 @@ def _fetching(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
     def said(step: Decomposition, kind: type[Refinement]) -> bool:
         return any(isinstance(one, kind) for one in step.refinements)
 
-    last = max((number for number, one in enumerate(steps) if said(one, Specialize)), default=0)
+    last = max((number for number, one in enumerate(steps) if said(one, WarpSpecialize)), default=0)
     return tuple(
-        one.refined(Ahead()) if isinstance(one, Epilog) and number < last and not said(one, Ahead) else one
+        one.refined(PrefetchEpilogue()) if isinstance(one, Epilog) and number < last and not said(one, PrefetchEpilogue) else one
         for number, one in enumerate(steps)
     )
 

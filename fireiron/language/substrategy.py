@@ -89,7 +89,7 @@ def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decompos
         )
     if move.others:
         raise DecompositionError(
-            f"{what}: otherwise() chooses between whole strategies", hint="call it on the outermost one", at=call_site()
+            f"{what}: fallback() chooses between whole strategies", hint="call it on the outermost one", at=call_site()
         )
     return move.steps
 

@@ -39,6 +39,7 @@ from fireiron.ir.effect import Effects
 from fireiron.ir.holding import Holding, owns
 from fireiron.ir.rewrite import by_identities
 from fireiron.ir.text import Item, Path, Printer
+from fireiron.language.former import first_class
 from fireiron.language.launching import Given, Launches
 from fireiron.language.numerals import require_numerals
 from fireiron.spec import Spec
@@ -73,18 +74,16 @@ def _called(value: Any, *found: type[Any]) -> str | None:
     return f"{name}({', '.join(said)})"
 
 
-def verb(*steps: str, name: str = "", is_step: bool = False) -> Callable[[V], V]:
+def verb(*steps: str, name: str = "") -> Callable[[V], V]:
     """Make a function the verb of the step or the refinement in its file: a method of chains with its name, signature and docstring.
 
     The function returns the step or the refinement.
 
-    Args: the verbs of the steps that a refinement refines here (none: all that it applies to); `name`, if the function has another;
-    `is_step`, if a step has this verb too: the method appends the step where the function returns None. That of the step returns None
-    where the refinement is meant.
+    Args: the verbs of the steps that a refinement refines here (none: all that it applies to); `name`, if the function has another.
     """
 
     def declared(make: V) -> V:
-        make.__dict__.update(verb=name or make.__name__, applies_to=steps, is_step=is_step)
+        make.__dict__.update(verb=name or make.__name__, applies_to=steps)
         return make
 
     return declared
@@ -249,8 +248,9 @@ def _check_refinements(step: Decomposition, _field: Any, value: object) -> None:
 
 
 def _refinement_order(refinement: Refinement) -> tuple[bool, str]:
-    """`to` first, as it is written; the others by name."""
-    return type(refinement).__name__ != "To", type(refinement).__name__
+    """`to` first, as it is written; the others by their first names, so that a new name changes neither texts nor hashes."""
+    name = type(refinement).__name__
+    return name != "To", first_class(name)
 
 
 @attrs.frozen
@@ -666,7 +666,7 @@ class Draft(Context):
             raise DecompositionError(
                 f"{tensor.name}: two leaves want it stored differently, as {_stored(known)} and as {_stored(storage)}",
                 at=self.origin,
-                hint="load the operand twice, or say the storage: .storage_layout(...).swizzle(...)",
+                hint="load the operand twice, or say the storage: .storage_layout(...).swizzle_storage(...)",
             )
         self._settled[tensor.name] = storage
         return storage

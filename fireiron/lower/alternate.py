@@ -1,4 +1,4 @@
-"""`alternate`: warpgroups of one role issue their products in turns, as `turns(first, last)` of a split asks for.
+"""`alternate`: warpgroups of one role issue their products in order, as `order_mma(first, last)` of a split requests.
 
 A warpgroup waits for its turn in front of the products of the first step, and gives it on behind those of the last one that follow in the
 same list; where none follow, as in the first turn of a delayed loop, behind those of the first. Turns are counted by the ring that the
@@ -46,10 +46,10 @@ def _written_in(loop: For, step: str) -> str:
     found = {access.buffer for one, _ in execs(inside) if one.mechanism.in_registers for access in one.accesses if access.write}
     if len(found) != 1:
         raise DecompositionError(
-            f'turns("{said.first}", "{said.last}"): {step} is no product that runs by itself while threads go on',
+            f'order_mma("{said.first}", "{said.last}"): {step} is no product that runs by itself while threads go on',
             at=loop.origin,
             legal="steps that wgmma does, directly in the loop",
-            hint=f'leave out turns("{said.first}", "{said.last}")',
+            hint=f'leave out order_mma("{said.first}", "{said.last}")',
         )
     return found.pop()
 

@@ -26,8 +26,8 @@ def chain(kernel: Kernel) -> Kernel:
     if kernel.effects[Zeroed].names:
         names = ", ".join(kernel.effects[Zeroed].names)
         raise DecompositionError(
-            f"chained: {names} is set to zero before the launch, so that the kernel before is no neighbour of this one",
-            hint="leave chained() out, or split k inside a block",
+            f"programmatic_launch: {names} is set to zero before the launch, so that the kernel before is no neighbour of this one",
+            hint="leave programmatic_launch() out, or split k inside a block",
         )
     if kernel.effects[Chaining].ready:
         return attrs.evolve(kernel, body=(Chain(Link.LAUNCH), *(_by_role(kernel, one) for one in kernel.body)))
@@ -39,7 +39,7 @@ def _by_role(kernel: Kernel, statement: Stmt) -> Stmt:
     """A statement of the kernel whose roles wait for the kernel before by themselves."""
     if not isinstance(statement, Roles):
         if _touches(kernel, statement):
-            raise _refused(kernel, "all threads load by themselves", "pipeline(stages).specialize()")
+            raise _refused(kernel, "all threads load by themselves", "pipeline(stages).warp_specialize()")
         return statement
     return Roles(tuple(_linked(kernel, role) for role in statement.roles))
 
@@ -105,7 +105,7 @@ def _is_load_of(kernel: Kernel, statement: Stmt, ready: bool) -> bool:
 
 def _refused(kernel: Kernel, why: str, hint: str) -> DecompositionError:
     return DecompositionError(
-        f"chained(ready={', '.join(kernel.effects[Chaining].ready)}): {why}",
+        f"programmatic_launch(no_wait={', '.join(kernel.effects[Chaining].ready)}): {why}",
         legal="a producer that loads the turns of one tile by TMA",
         hint=hint,
     )

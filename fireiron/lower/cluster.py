@@ -58,7 +58,7 @@ def _nothing_shared(kernel: Kernel) -> DecompositionError:
     return DecompositionError(
         f"a cluster of {kernel.cluster.blocks} blocks, and no load is shared: {why}",
         within=kernel.spec,
-        hint=".pipeline(4).specialize() and loads by TMA, from tiles that neighbours have in common; or no cluster",
+        hint=".pipeline(4).warp_specialize() and loads by TMA, from tiles that neighbours have in common; or no cluster",
     )
 
 

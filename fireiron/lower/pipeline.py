@@ -184,9 +184,9 @@ class _Pipeline:
             loads = list(rewritten(tuple(loads), lambda one: () if commits_copies(one) else (one,)))  # their arrivals are deferred
         elif others:
             raise DecompositionError(
-                f"specialize: a producer's loads are done by TMA, and {others[0].instruction.name} does {others[0].spec}",
+                f"warp_specialize: a producer's loads are done by TMA, and {others[0].instruction.name} does {others[0].spec}",
                 at=loop.origin,
-                hint="Move.done() in the load, or leave specialize() out",
+                hint="Move.done() in the load, or leave warp_specialize() out",
             )
         # Turns are numbered through all loops around, so that a ring goes on where another tile begins.
         number = self._turn(loop)
@@ -236,7 +236,7 @@ class _Pipeline:
                 f"specialize(copies=True): threads fill stages of {', '.join(sorted(filled))} in the loop {loop.var} {where}",
                 at=loop.origin,
                 legal="copies in one loop, whose steps all belong to one iteration",
-                hint="loads by TMA, or specialize() without copies=True",
+                hint="loads by TMA, or warp_specialize() without copies=True",
             )
 
     def _that_hold(self, body: Sequence[Stmt]) -> list[Stmt]:
@@ -286,12 +286,14 @@ class _Pipeline:
             self.grown[around.var] = growth
         if self.grown[around.var] != growth or (growth != ONE and Grouped in around.asks):
             raise DecompositionError(
-                f"specialize: the loop {loop.var} takes another number of turns in each iteration of the loop {around.var}, and "
+                f"warp_specialize: the loop {loop.var} takes another number of turns in each iteration of the loop {around.var}, and "
                 + ("groups take those in turns" if Grouped in around.asks else "so does another loop in it, whose turns are others"),
                 got=f"{loop.extent} turns",
                 legal="one number of turns that differs, for one group of consumers",
                 at=loop.origin,
-                hint="leave out .turns()" if Grouped in around.asks else "leave out .persistent(), or the .skip() of the split",
+                hint="leave out .pingpong()"
+                if Grouped in around.asks
+                else "leave out .persistent(), or the .skip_masked_tiles() of the split",
             )
         return self.counts[around.var]
 
@@ -534,7 +536,9 @@ def _spread(loop: For, fresh: Callable[[str], str]) -> For:
     steps = next((position for position, one in enumerate(loop.body) if isinstance(one, For) and not _is_copy(one)), None)
     if commit is None or steps is None or commit > steps:
         raise DecompositionError(
-            "pipeline(spread=True): no loop of steps inside to spread the copies over", at=loop.origin, hint=".split(...) below the loads"
+            "pipeline(interleave=True): no loop of steps inside to spread the copies over",
+            at=loop.origin,
+            hint=".split(...) below the loads",
         )
     before = tuple(one for one in loop.body[:commit] if isinstance(one, SyncPoint))
     copies = tuple(one for one in loop.body[:commit] if not isinstance(one, SyncPoint))
@@ -643,11 +647,11 @@ def _require_no_other(loop: For, rest: Iterable[Stmt]) -> None:
     inner = next((one for one in statements(rest) if isinstance(one, For) and Produced in one.asks and _has_engine(one)), None)
     if inner is not None:
         raise DecompositionError(
-            f"specialize: the loop {inner.var}, whose loads a producer issues, stands in the loop {loop.var}, "
+            f"warp_specialize: the loop {inner.var}, whose loads a producer issues, stands in the loop {loop.var}, "
             "whose loads a producer issues too",
             legal="one of the loops",
             at=inner.origin or loop.origin,
-            hint="leave specialize() out of one of the splits, or load all operands in one",
+            hint="leave warp_specialize() out of one of the splits, or load all operands in one",
         )
 
 
@@ -711,18 +715,18 @@ def _require_rings(kernel: Kernel) -> None:
     for buffer in kernel.buffers:
         if buffer.tensor.shares and buffer.name not in by_engine:
             raise DecompositionError(
-                f"share: no producer fills {buffer.name} in turns, so there is no ring whose slots it could have",
-                legal="a load directly under a split with pipeline() and specialize(), as that of the operand which it shares with",
+                f"share_stages: no producer fills {buffer.name} in turns, so there is no ring whose slots it could have",
+                legal="a load directly under a split with pipeline() and warp_specialize(), as that of the operand which it shares with",
                 at=buffer.tensor.origin,
-                hint=".split(64).pipeline(4).specialize(), or leave share out",
+                hint=".split(64).pipeline(4).warp_specialize(), or leave share_stages out",
             )
         if buffer.tensor.stages and buffer.name not in filled:
             raise DecompositionError(
                 f"stages({buffer.tensor.stages}) of {buffer.name}: no producer fills it in turns, so it has no ring of its own. Threads "
                 "that copy for themselves wait for all copies of an iteration at once, so all of its loads are as far ahead",
-                legal="a load directly under a split with pipeline() and specialize()",
+                legal="a load directly under a split with pipeline() and warp_specialize()",
                 at=buffer.tensor.origin,
-                hint=".split(64).pipeline(4).specialize(), or pipeline(stages) for all loads",
+                hint=".split(64).pipeline(4).warp_specialize(), or pipeline(stages) for all loads",
             )
 
 

@@ -90,7 +90,7 @@ def _refusal(kernel: Kernel, stmt: Exec, buffers: list[Buffer], limit: int) -> R
     parts = ", ".join(f"{buffer.name} {register_words(buffer)}" for buffer in buffers)
     largest = max(buffers, key=register_words)
     helps = needed + SPARE <= MOST_GIVEN and kernel.threads <= 3 * GROUP_THREADS and not _gives(kernel)
-    more = "; or specialize(128), whose producer gives others its registers" if helps else ""
+    more = "; or warp_specialize(128), whose producer gives others its registers" if helps else ""
     return ResourceError(
         f"{needed} registers of a thread for products, of {limit} with {kernel.threads} threads in a block: {parts}",
         within=stmt.spec,

@@ -146,7 +146,7 @@ class Partition:
             raise DecompositionError(
                 f"{', '.join(ring.buffers)} are one ring, and {' or '.join(map(str, sorted(counts)))} arrivals fill a turn of it",
                 legal="as many for each turn: loads by TMA, or copies by threads",
-                hint="leave share out, or load both in the same way",
+                hint="leave share_stages out, or load both in the same way",
             )
         return next(iter(counts), 1)
 
@@ -444,7 +444,7 @@ def _require_of_threads(copy: Exec, part: Part) -> None:
         within=copy.spec,
         at=copy.origin,
         legal="copies of single threads from global to shared memory",
-        hint=".coalesced(8) in the load",
+        hint=".coalesced_copy(8) in the load",
     )
 
 

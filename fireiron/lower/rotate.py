@@ -91,7 +91,7 @@ class _Rotate:
             raise DecompositionError(
                 f"{_said(step, behind)}: arrays in memory say how many turns the loop {loop.var} has, and a producer fills stages",
                 at=loop.origin,
-                hint="leave out specialize() or delay(...)",
+                hint="leave out warp_specialize() or defer(...)",
             )
         pieces = _pieces(loop, step, behind)
         _require_own_rings(loop, pieces, step, behind)
@@ -233,7 +233,7 @@ def _require_one_turn(loop: For, loads: Sequence[Stmt], readers: set[bool], said
             f"{said}: loads that share the slots of {next(iter(written.values()))} are read in different turns, and a ring is "
             "emptied in the order in which it is filled",
             at=loop.origin,
-            hint="leave out share(...), so that each load has a ring of its own, or delay(...)",
+            hint="leave out share_stages(...), so that each load has a ring of its own, or defer(...)",
         )
 
 
@@ -337,12 +337,12 @@ def _require_own_rings(loop: For, pieces: Sequence[_Piece], step: str, behind: s
                 f"{ring}: {', '.join(sorted(buffers))}",
                 legal="loads each of which is read by steps in front of the delayed one only, or by those from it on only",
                 at=loop.origin,
-                hint="leave out delay(...), or .share(...) in the load where one stands",
+                hint="leave out defer(...), or .share_stages(...) in the load where one stands",
             )
 
 
 def _said(step: str, behind: str) -> str:
-    return f'delay("{step}", behind="{behind}")'
+    return f'defer("{step}", after="{behind}")'
 
 
 Clash = tuple[_Piece, _Piece, Access, bool]

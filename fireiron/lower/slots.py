@@ -38,7 +38,7 @@ class Slots:
         for first, *others in rings.values():
             if depth[first[0]] <= len(others):
                 raise DecompositionError(
-                    f"share: each iteration has {len(others) + 1} turns in the slots of {', '.join(first)}",
+                    f"share_stages: each iteration has {len(others) + 1} turns in the slots of {', '.join(first)}",
                     got=f"{depth[first[0]]} stage{'s' * (depth[first[0]] > 1)}",
                     legal=f"at least {len(others) + 1}",
                     at=loop.origin,
@@ -52,21 +52,21 @@ class Slots:
         if found is None or len(set(others)) < len(others):
             legal = " or ".join(f"those of {', '.join(sorted(one))}" for one in rings) or "there is no ring of others under this split"
             raise DecompositionError(
-                f"share: {', '.join(names)} are used together, so they have turns together, each in slots of another buffer of one ring",
+                f"share_stages: {', '.join(names)} are used together, so each of them fills slots of another buffer of one ring",
                 got=", ".join(f"{name} in {other}" for name, other in zip(names, others, strict=True)),
                 legal=legal,
                 at=loop.origin,
-                hint="share(...) on each of these loads, or on none",
+                hint="share_stages(...) on each of these loads, or on none",
             )
         for name, other in zip(names, others, strict=True):
             one, two = self._tensors[name], self._tensors[other]
             if one.storage() != two.storage() or one.stages not in (0, two.stages):
                 raise DecompositionError(
-                    f"share: {name} and {other} lie in the same slots",
+                    f"share_stages: {name} and {other} lie in the same slots",
                     got=f"{one} beside {two}",
                     legal="one layout, and stages(...) on the first load alone",
                     at=one.origin,
-                    hint="leave share out",
+                    hint="leave share_stages out",
                 )
         return found
 

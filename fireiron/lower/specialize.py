@@ -1,4 +1,4 @@
-"""`specialize`: a program with loads that producers do becomes the programs of its roles, the consumers and those who fill rings.
+"""`warp_specialize`: a program with loads that producers do becomes the programs of its roles, the consumers and those who fill rings.
 
 The passes before see one sequential program. Here its statements are parted among roles (`roles`): one elected thread sets engines to work,
 threads of a role of their own copy what engines do not load, and the consumers do the rest. A turn is acquired, filled, used and released
@@ -68,7 +68,7 @@ def _specialized(kernel: Kernel, divide: Callable[[Kernel, int], Partition]) -> 
             f"{lonely.instruction.name} loads by a producer, and none is asked for",
             within=lonely.spec,
             at=lonely.origin,
-            hint=".split(64).pipeline(4).specialize(), or .coalesced(8) in the load for copies by all threads",
+            hint=".split(64).pipeline(4).warp_specialize(), or .coalesced_copy(8) in the load for copies by all threads",
         )
     loops = [one for one in statements(kernel.body) if isinstance(one, For) and Produced in one.asks]
     _require_producer(kernel, loops)
@@ -137,11 +137,11 @@ def _require_plain(kernel: Kernel, copy: Exec) -> None:
         what = "where blocks take tiles from a counter"
     if what:
         raise DecompositionError(
-            f"specialize: {copy.instruction.name} fills a ring by threads of its own {what}",
+            f"warp_specialize: {copy.instruction.name} fills a ring by threads of its own {what}",
             within=copy.spec,
             at=copy.origin,
             legal="persistent(blocks), or a block for each tile",
-            hint="specialize() without copies=True, by which all threads copy",
+            hint="warp_specialize() without copies=True, by which all threads copy",
         )
 
 
@@ -151,7 +151,7 @@ def _require_producer(kernel: Kernel, loops: Sequence[For]) -> None:
     if fetched is not None and not loops:
         raise DecompositionError(
             "persistent(dynamic=True): nothing is loaded by a producer, which would take tiles from the counter ahead of the others",
-            legal="a split with pipeline() and specialize() whose loads are done by TMA",
+            legal="a split with pipeline() and warp_specialize() whose loads are done by TMA",
             at=fetched.origin,
             hint="leave dynamic=True out",
         )
@@ -199,14 +199,14 @@ def _check_groups(kernel: Kernel, groups: int, producers: int) -> None:
     loops = [one for one in statements(kernel.body) if isinstance(one, For) and Produced in one.asks]
     if kernel.workers % GROUP_THREADS:
         raise DecompositionError(
-            f"turns({groups}): the tile is dealt to {kernel.workers} threads, and a group of consumers is whole warpgroups",
+            f"pingpong({groups}): the tile is dealt to {kernel.workers} threads, and a group of consumers is whole warpgroups",
             legal="a multiple of 128 threads",
         )
     if len(loops) > 1:
-        raise DecompositionError(f"turns({groups}): {len(loops)} splits with producers in one tile", legal="one", at=loops[1].origin)
+        raise DecompositionError(f"pingpong({groups}): {len(loops)} splits with producers in one tile", legal="one", at=loops[1].origin)
     if kernel.workers * groups + producers > MOST_THREADS:
         raise DecompositionError(
-            f"turns({groups}): {groups} groups of {kernel.workers} threads and {producers} of the producer",
+            f"pingpong({groups}): {groups} groups of {kernel.workers} threads and {producers} of the producer",
             legal=f"at most {MOST_THREADS} threads in all",
         )
 
@@ -227,7 +227,7 @@ def _kept(kernel: Kernel, producers: int) -> int:
 def _registers(workers: int, producers: int, kept: int, resident: int) -> tuple[int, int]:
     """The registers that each thread of the producer keeps, and that each consumer gets; 0 where they stay as launched.
 
-    Blocks that share a multiprocessor (`resident`) share its registers.
+    Blocks that share a multiprocessor (`min_blocks_per_sm`) share its registers.
     """
     if producers < GROUP_THREADS or workers % GROUP_THREADS:
         return 0, 0

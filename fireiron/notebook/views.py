@@ -93,7 +93,7 @@ def strategy_view(strategy: Strategy) -> Markup:
 
     tunables = ", ".join(f"{one.name} of {' '.join(map(str, one.values))}" for one in strategy.tunables().values())
     more = [("choices", tunables)] if tunables else []
-    more += [("otherwise", f"{len(strategy.others)} more, where it is not legal")] if strategy.others else []
+    more += [("fallback", f"{len(strategy.others)} more, where it is not legal")] if strategy.others else []
     if strategy.spec is not None:
         try:
             program = strategy.program()

@@ -25,7 +25,7 @@ class Cluster(Refinement):
 
     Of what TMA loads into a ring, and is the same for several blocks of a cluster, each of these loads a part and sends it to all
     (multicast). Barriers and arrivals across blocks are inferred. Legal on a tile of two dimensions that is dealt to Block, for at most
-    16 blocks, on sm_90a, where a producer loads (`specialize`) and some load is shared; tunables may stand for the numbers. Where
+    16 blocks, on sm_90a, where a producer loads (`warp_specialize`) and some load is shared; tunables may stand for the numbers. Where
     tiles are no multiple, clusters overhang: some blocks have a tile outside.
     rewrite: block u: tile u --> blocks k * u ... k * u + k - 1: the k = m * n tiles of cluster u
 
@@ -34,7 +34,7 @@ class Cluster(Refinement):
     >>> from fireiron import *
     >>> halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
     >>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).cluster(2)
-    >>> turns = blocks.epilog(RF, float32).split(64).pipeline(3).specialize()
+    >>> turns = blocks.epilog(RF, float32).split(64).pipeline(3).warp_specialize()
     >>> loads = turns.load(A, SH, Move.done()).load(B, SH, Move.done())
     >>> text = loads.tile(64, 64).to(Warpgroup).done().cuda()
     >>> [line.strip() for line in text.splitlines() if "__cluster_dims__" in line]

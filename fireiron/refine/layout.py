@@ -15,7 +15,7 @@ from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor
 
 
 @attrs.frozen
-class DealOrder(Refinement):
+class TileOrder(Refinement):
     """The order in which tiles are dealt to units: `ColMajor` deals rows first (Fireiron, section 4.2).
 
     Of any number of dimensions, `RowMajor` deals the last first, and `ColMajor` the first; another order names them by their positions,
@@ -38,10 +38,10 @@ class DealOrder(Refinement):
             raise DecompositionError("layout: an order of tiles", got=self.order, legal="RowMajor ColMajor (1, 0, 2)", at=call_site())
 
     @classmethod
-    def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[DealOrder]:
-        yield from map(DealOrder, (RowMajor, ColMajor))
+    def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[TileOrder]:
+        yield from map(TileOrder, (RowMajor, ColMajor))
         if len(spec.tile_dims) > 2:
-            yield from map(DealOrder, itertools.permutations(range(len(spec.tile_dims))))
+            yield from map(TileOrder, itertools.permutations(range(len(spec.tile_dims))))
 
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, order=self.order)
@@ -51,12 +51,12 @@ class DealOrder(Refinement):
 
 
 @verb()
-def layout(order: MatrixLayout | tuple[int, ...]) -> DealOrder:
+def layout(order: MatrixLayout | tuple[int, ...]) -> TileOrder:
     """Deal tiles in column-major (rows first) or row-major order, or in an order of dimensions by position, the first dealt first.
 
     Legal on a tile that is dealt with `to`. rewrite: tile (u // columns, u % columns) --> tile (u % rows, u // rows)
     """
-    return DealOrder(order)
+    return TileOrder(order)
 
 
 def _is_permutation(value: Any) -> bool:
@@ -64,4 +64,4 @@ def _is_permutation(value: Any) -> bool:
     return bool(numbers) and sorted(value) == list(range(len(value)))
 
 
-__all__ = ["DealOrder"]
+__all__ = ["TileOrder"]

@@ -60,10 +60,10 @@ def _flag(_: Any, attribute: Any, value: Any) -> None:
 class Persistent(Refinement):
     """At most `blocks` blocks are launched, one for each multiprocessor, say; each takes every `blocks`-th tile, in a loop.
 
-    With `specialize` the loads of the next tile are under way while this one is stored. Where `dynamic`, a block takes the next tile that
+    With `warp_specialize` the next tile is loaded while this one is stored. Where `dynamic`, a block takes the next tile that
     none has taken when it is free, from a counter in global memory: tiles that take longer than others are best dealt so, longest first.
     Legal on a tile that is dealt to Block; a tunable may stand for the number. `dynamic` is for kernels with a producer, which asks for the
-    next tile while this one is multiplied, without clusters, turns of groups, and chained launches.
+    next tile while this one is multiplied, without clusters, ping-pong groups, and chained launches.
     rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next that is left
 
     Source: decision 40.
@@ -91,9 +91,9 @@ class Persistent(Refinement):
 def persistent(blocks: Integer = 132, dynamic: bool = False) -> Persistent:
     """Launch at most `blocks` blocks, each of which takes one tile after the other; 132 are the multiprocessors of an H100 or H200.
 
-    With `specialize` the loads of the next tile are under way while this one is stored. With `dynamic` a block takes the next tile that
-    is left when it is free, by a counter: for tiles that take longer than others, as under a causal mask, with `last_first`. Legal on a
-    tile dealt to Block, for a number or a tunable; `dynamic` where a producer loads, without cluster, turns and chained.
+    With `warp_specialize` the next tile is loaded while this one is stored. With `dynamic` a block takes the next tile that
+    is left when it is free, by a counter: for tiles that take longer than others, as under a causal mask, with `longest_first`. Legal on a
+    tile dealt to Block, for a number or a tunable; `dynamic` where a producer loads, without cluster, pingpong and chained.
     rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next that is left
     """
     return Persistent(count(blocks, "persistent"), dynamic)

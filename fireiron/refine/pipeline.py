@@ -1,4 +1,4 @@
-"""Loads of later iterations are under way while an iteration computes: `pipeline` on a split."""
+"""Loads of later iterations are in flight while an iteration computes: `pipeline` on a split."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 
 MOST = 16
-"""Most stages; a stage is a whole set of buffers."""
+"""The most stages; a stage is a whole set of buffers."""
 
 
 def _stages(value: Any) -> Any:
@@ -21,12 +21,11 @@ def _stages(value: Any) -> Any:
 
 @attrs.frozen
 class Pipeline(Refinement):
-    """The loads directly under the split are multi-buffered, `stages` buffers each, and run `stages - 1` iterations ahead.
+    """Run the loads directly under the split `stages - 1` iterations ahead, into `stages` buffers each.
 
-    Legal from 1 to 16 stages where at least one load stands under the split; a tunable may stand for the number. Loads to
-    shared memory become asynchronous copies where the target has them and the width allows it. Loads to registers are
-    prefetched; under a pipelined split across its iterations. With `spread` the copies are issued
-    step by step in the split inside, so that they share its issue slots with the arithmetic (at least 2 stages).
+    Legal from 1 to 16 stages if at least one load is under the split; the number may be a tunable. Loads to shared memory become
+    asynchronous copies if the target has them and the width allows it. Loads to registers are prefetched; under a pipelined split across
+    its iterations. With `interleave` the copies are issued between the MMAs of the inner split (at least 2 stages).
     rewrite: for k: load(k); S(k) --> load(0) ... load(stages-2); for k: { load(k+stages-1); S(k) }
 
     Source: decision 10.
@@ -45,31 +44,33 @@ class Pipeline(Refinement):
     applies_to: ClassVar[tuple[str, ...]] = ("split",)
     usual: ClassVar[tuple[tuple[Any, ...], ...]] = ((1,), (2,), (3,), (4,), (5,), (2, True), (3, True), (4, True))
     stages: Any = attrs.field(converter=_stages)
-    spread: bool = False
+    interleave: bool = False
 
     def __attrs_post_init__(self) -> None:
-        if not isinstance(self.spread, bool):
-            raise DecompositionError("pipeline: spread is True or False", got=self.spread, at=call_site())
+        if not isinstance(self.interleave, bool):
+            raise DecompositionError("pipeline: interleave is True or False", got=self.interleave, at=call_site())
 
     def plan(self, plan: Any) -> Any:
         stages = chosen(self.stages, "pipeline", 1, MOST)
-        if self.spread and stages == 1:
-            raise DecompositionError("pipeline(1, spread=True): no copy runs ahead that could be spread", legal=f"2 ... {MOST} stages")
-        return plan.asking(Pipelined(stages, self.spread))
+        if self.interleave and stages == 1:
+            raise DecompositionError(
+                "pipeline(1, interleave=True): no copy runs ahead that could be interleaved", legal=f"2 ... {MOST} stages"
+            )
+        return plan.asking(Pipelined(stages, self.interleave))
 
     def __str__(self) -> str:
-        return f"pipeline({self.stages}{', spread=True' if self.spread else ''})"
+        return f"pipeline({self.stages}{', interleave=True' if self.interleave else ''})"
 
 
 @verb()
-def pipeline(stages: Integer, spread: bool = False) -> Pipeline:
-    """Keep the loads directly under the split `stages - 1` iterations ahead, in `stages` buffers each.
+def pipeline(stages: Integer, interleave: bool = False) -> Pipeline:
+    """Run the loads directly under the split `stages - 1` iterations ahead, into `stages` buffers each.
 
-    Args: stages, 1 to 16, or a tunable; `spread` issues the copies step by step in the split inside instead of all at
-    once. Legal where at least one load stands under the split.
+    Args: stages: 1 to 16, or a tunable; interleave: issue the copies between the MMAs of the inner split instead of all at once. Legal if
+    at least one load is under the split.
     rewrite: for k: load(k); S(k) --> load(0) ... load(stages-2); for k: { load(k+stages-1); S(k) }
     """
-    return Pipeline(count(stages, "pipeline"), spread)
+    return Pipeline(count(stages, "pipeline"), interleave)
 
 
 __all__ = ["Pipeline"]

@@ -19,7 +19,7 @@ class ReuseBuffer(Refinement):
 
     >>> from fireiron import *
     >>> held = Move.tile(4, 4).to(Thread).done()
-    >>> store = Move.load(SRC, SH, held).reuse_buffer().coalesced(4).done()
+    >>> store = Move.load(SRC, SH, held).reuse_buffer().coalesced_copy(4).done()
     >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
     >>> sums = blocks.epilog(RF, Init.tile(4, 4).to(Thread).done(), store)
     >>> kernel = sums.split(16).load(A, SH).load(B, SH).tile(4, 4).to(Thread).tile(1, 1).split(1).done().program().ir

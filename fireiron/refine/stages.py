@@ -1,4 +1,4 @@
-"""The ring that a load fills has a number of stages of its own: `stages` on a load."""
+"""A number of stages for the circular buffer of one load: `stages` on a load."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 
 MOST = 16
-"""Most stages; a stage is a whole buffer."""
+"""The most stages; a stage is a whole buffer."""
 
 
 def _stages(value: Any) -> Any:
@@ -18,21 +18,21 @@ def _stages(value: Any) -> Any:
 
 
 @attrs.frozen
-class OwnStages(Refinement):
-    """The load runs ahead by a number of stages of its own, in place of those that `pipeline` gives to all loads of the split.
+class Stages(Refinement):
+    """Give the circular buffer of this load `stages` stages, instead of the number that `pipeline` gives to all loads of the split.
 
-    Legal from 1 to 16 on a load to SH directly under a split with `specialize`, whose producer waits for each ring by itself; a tunable
-    may stand for the number. Buffers that the same statements use share a ring only where they have as many stages. Where threads do the
-    loads, as no engine can, all have the stages of `pipeline`.
+    Legal from 1 to 16 on a load to SH directly under a split with `warp_specialize`, whose producer waits for each circular buffer
+    separately; the number may be a tunable. Buffers that the same statements access are stages of one circular buffer only if they have the
+    same number of stages. If threads do the loads, because TMA cannot, all have the stages of `pipeline`.
     rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
 
     Source: decision 27.
 
     >>> from fireiron import *
-    >>> halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
-    >>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block)
-    >>> turns = blocks.epilog(RF, float32).split(64).pipeline(3).specialize()
-    >>> loads = turns.load(A, SH, Move.done()).stages(2).load(B, SH, Move.done())
+    >>> types = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+    >>> blocks = MatMul(512, 512, 512, **types)(GL, GL, GL)(Kernel).tile(128, 64).to(Block)
+    >>> steps = blocks.epilog(RF, float32).split(64).pipeline(3).warp_specialize()
+    >>> loads = steps.load(A, SH, Move.done()).stages(2).load(B, SH, Move.done())
     >>> text = loads.tile(64, 64).to(Warpgroup).done().cuda()
     >>> for line in text.splitlines():
     ...     if " copies" in line:
@@ -53,13 +53,13 @@ class OwnStages(Refinement):
 
 
 @verb()
-def stages(stages: Integer) -> OwnStages:
-    """The ring that the load fills has `stages` of its own, not as many as `pipeline` says.
+def stages(stages: Integer) -> Stages:
+    """Give the circular buffer of this load `stages` stages, instead of the number that `pipeline` specifies.
 
-    Legal on a load to SH directly under a split with `specialize`, from 1 to 16, for a number or a tunable. Each ring is waited for
-    by itself. rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
+    Legal on a load to SH directly under a split with `warp_specialize`, from 1 to 16, for a number or a tunable. The producer waits for
+    each circular buffer separately. rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
     """
-    return OwnStages(count(stages, "stages"))
+    return Stages(count(stages, "stages"))
 
 
-__all__ = ["OwnStages"]
+__all__ = ["Stages"]

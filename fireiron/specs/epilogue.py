@@ -1,7 +1,7 @@
 """Epilogues: a product of matrices and what becomes of its elements, as one definition that any strategy for the product takes.
 
-    MatMul.epilogue("relu(acc + bias[n])")                        C[m,n], of A, B and bias
-    MatMul.epilogue("acc = acc * alpha + R[m,n]; Z = acc; C = gelu(acc)", outputs="Z")
+    MatMul.fuse_epilogue("relu(acc + bias[n])")                        C[m,n], of A, B and bias
+    MatMul.fuse_epilogue("acc = acc * alpha + R[m,n]; Z = acc; C = gelu(acc)", outputs="Z")
 
 `acc` are the elements of the product, other names without indices numbers passed by value, names with indices operands of these dimensions.
 """
@@ -59,7 +59,7 @@ def epilogue(text: str, name: str = "gemm", types: Mapping[str, Any] | None = No
     made = _Made(*_sides(signature))
     for number, (target, sign, value) in enumerate(statements):
         made.statement(target, sign, value, any(re.search(rf"\b{ACC}\b", other) for _, _, other in statements[number + 1 :]))
-    return Fused(name=name, dims=" ".join(made.dims), operands={**made.operands, **made.results}, each=made.steps, types=types)
+    return Fused(name=name, dims=" ".join(made.dims), operands={**made.operands, **made.results}, body=made.steps, types=types)
 
 
 def _sides(signature: str) -> tuple[str, str, str]:

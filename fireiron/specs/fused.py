@@ -2,16 +2,16 @@
 
     gemm_bias_relu = Fused(
         name="gemm_bias_relu", dims="m n k", operands={"A": "m k", "B": "k n", "bias": "n", "D": "m n"},
-        each={"mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])", "act": "D[m,n] = relu(acc[m,n] + bias[n])"},
+        body={"mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])", "act": "D[m,n] = relu(acc[m,n] + bias[n])"},
     )
 
 What a step is follows from its formula: a sum of products of two tensors is a `MatMul`, a sum, a maximum, a minimum or a product of the
 elements of one tensor a `Reduction`, a copy a `Move`, a number everywhere an `Init`, anything else work on elements. Tensors that are
 no operands are temporaries.
 
-The steps of `first` stand before a loop over the dimensions `over` (any number of elements at a time) or `scan` (one at a time, in order),
-those of `each` inside it, those of `last` behind it; what is written in one of them and read in another, or read before it is written, is
-carried. A dimension in the place of a value is the element's own coordinate: `where(n <= m, s[m,n], -inf)`; `size(n)` is its extent.
+The steps of `body` are inside a loop over the dimensions `loop` (any number of elements at a time) or `scan` (one at a time, in order),
+those of `init` before it, those of `final` after it. A tensor that one part writes and another reads, or that is read before it is written,
+is carried. A dimension in the place of a value is the element's own coordinate: `where(n <= m, s[m,n], -inf)`; `size(n)` is its extent.
 """
 
 from __future__ import annotations
@@ -45,15 +45,18 @@ from fireiron.specs.meaning import computing, evaluated, joining, limits_of, mul
 from fireiron.specs.terms import Sums
 from fireiron.values.cuda_names import is_taken
 from fireiron.values.expr import Expr, constant
-from fireiron.values.machine import GL, INDEX, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32, tf32
+from fireiron.values.machine import COORD, GL, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32, tf32
 from fireiron.values.strides import MOST_ALIGNED, USUAL_ALIGNMENT, StorageOrder, Strides, strides_of
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, whole_view
 
-PARTS: Final = ("first", "each", "last")
-"""Where a step stands: before the loop, inside it, behind it."""
+PARTS: Final = ("init", "body", "final")
+"""The part of a step: before the loop, inside it, after it."""
 
-ROLES: Final = ("over", "scan", "batch")
-"""What dimensions may be beside tiled: in a loop, any number of elements at a time or one; one in a block."""
+ROLES: Final = ("loop", "scan", "batch")
+"""Roles of dimensions in addition to tiled ones: a loop over any number of elements at a time, or over one; one element per block."""
+
+_FIELDS: Final = {"loop": "over"}
+"""The field of a `FusedDefinition` for an argument of `Fused`, where it has another name."""
 
 INDICES: Final = "index_"
 """How the coordinates of a dimension are called, as an operand: `index_n`."""
@@ -81,7 +84,7 @@ class Step:
 
     name: str
     formula: Formula
-    part: str = "each"
+    part: str = "body"
     parts: str = ""
 
     def __str__(self) -> str:
@@ -285,18 +288,18 @@ class FusedDefinition(Definition):
         """
         steps = tuple(one for one in self.steps if one.part == name)
         touched = {tensor for one in steps for tensor in (*one.reads, one.formula.output)}
-        counted = {*self.tile_dims, *(self.over if name in ("each", AGAIN) else ()), *(dim for one in steps for dim in one.formula.over)}
+        counted = {*self.tile_dims, *(self.over if name in ("body", AGAIN) else ()), *(dim for one in steps for dim in one.formula.over)}
         counted |= {tensor[len(EXTENTS) :] for tensor in touched if tensor.startswith(EXTENTS)}
         touched |= {f"{INDICES}{dim}" for dim in counted}
         given = tuple((tensor, dims) for tensor, dims in self.given if tensor in touched)
         return self.of(steps=steps, given=given)
 
     def again(self) -> FusedDefinition:
-        """The same with a part of its own for the steps of `last` from the first one on whose result has a dimension of the loop.
+        """The same with a part of its own for the steps of `final` from the first one on whose result has a dimension of the loop.
 
         Another loop may carry them out, in blocks of any size; they stay where one of them reduces such a dimension.
         """
-        last = [one for one in self.steps if one.part == "last"]
+        last = [one for one in self.steps if one.part == "final"]
         along = [set(one.formula.target.dims) & set(self.over) for one in last]
         start = next((number for number, dims in enumerate(along) if dims), len(last))
         if any(set(one.formula.over) & set(self.over) for one in last[start:]):
@@ -319,7 +322,7 @@ class FusedDefinition(Definition):
     # ------------------------------------------------------------------------------------------ meaning
 
     def evaluate(self, arrays: Mapping[str, Any], sizes: Mapping[str, int], types: Mapping[str, DType], chunk: int = 0) -> dict[str, Any]:
-        """The outputs in float64, from the inputs; loops `over` dimensions take `chunk` elements at a time, or all (0).
+        """The outputs in float64, from the inputs; loops over dimensions take `chunk` elements at a time, or all (0).
 
         Integers are exact: temporaries of integers have the values that a kernel's have.
         """
@@ -345,10 +348,10 @@ class FusedDefinition(Definition):
     def turns(self, values: dict[str, Any], sizes: Mapping[str, int], chunk: int, types: Mapping[str, DType]) -> None:
         """All steps in all turns of the loops, on values by name, whose tensors have these types."""
         for batch in self._turns(self.batch, sizes, 1):
-            self._run("first", values, batch, types)
+            self._run("init", values, batch, types)
             for place in self._turns(self.loops, sizes, chunk):
-                self._run("each", values, {**batch, **place}, types)
-            self._run("last", values, batch, types)
+                self._run("body", values, {**batch, **place}, types)
+            self._run("final", values, batch, types)
 
     def _turns(self, dims: tuple[str, ...], sizes: Mapping[str, int], chunk: int) -> Iterator[dict[str, slice]]:
         """The part of each dimension that a turn works on."""
@@ -582,33 +585,36 @@ class Fused(ForFused, Starter):
         name: str,
         dims: str,
         operands: Mapping[str, str],
-        each: Mapping[str, str],
-        first: Mapping[str, str] | None = None,
-        last: Mapping[str, str] | None = None,
-        over: str = "",
+        body: Mapping[str, str],
+        init: Mapping[str, str] | None = None,
+        final: Mapping[str, str] | None = None,
+        loop: str = "",
         scan: str = "",
         batch: str = "",
         types: Mapping[str, Any] | None = None,
         positive: str = "",
     ) -> None:
-        """Args: `dims` are all dimensions, `operands` name those of each tensor that the kernel takes (of a number none).
+        """Args:
+            dims: all dimensions.
+            operands: the dimensions of each tensor that the kernel takes; a number has none.
+            init, body, final: formulas by the name of their step: before the loop, inside it, after it.
+            loop: dimensions of which `body` may take any number of elements at a time.
+            scan: dimensions of which `body` takes one element at a time, in order.
+            batch: dimensions of which all steps take one element.
+            types: element types of temporaries, if not the default (float32, and for a factor of an MMA the type of the other factor), and
+                of operands, if the call does not specify others.
+            positive: numbers passed by value that are above 0; a kernel refuses others.
 
-        `first`, `each` and `last` are formulas by the name of their step. `over` are dimensions along which `each` may take any number of
-        elements at a time, `scan` those of which it takes one, in order, `batch` those of which all steps take one. `types` are those of
-        temporaries where they are not what follows (float32, and for a factor of a product the type of the other factor), and of
-        operands where the call does not say others. `positive` are numbers by value for which it holds only above 0: a kernel refuses
-        others.
-
-        Raises: ArgumentError for formulas that no kernel could mean, by step.
+        Raises: ArgumentError, by step, for formulas that no kernel can compute.
         """
         order = _dims_of(dims, "dims")
         for what, by_name, legal in (("operands", operands, '{"X": "m n"}'), ("types", types or {}, '{"t": float32}')):
             if not isinstance(by_name, Mapping):
                 raise ArgumentError(f"Fused: {what} stand by name", got=by_name, legal=legal)
         uses = {one: _dims_of(text, f"the dimensions of {one}", order) for one, text in dict(operands).items()}
-        roles = {role: _dims_of(text, role, order) for role, text in zip(ROLES, (over, scan, batch), strict=True)}
+        roles = {role: _dims_of(text, role, order) for role, text in zip(ROLES, (loop, scan, batch), strict=True)}
         _check_names(name, order, uses, roles)
-        parts = (("first", first or {}), ("each", each), ("last", last or {}))
+        parts = (("init", init or {}), ("body", body), ("final", final or {}))
         steps = tuple(
             Step(step, _read(text, step, order), part) for part, formulas in parts for step, text in _named(formulas, part, parts).items()
         )
@@ -623,7 +629,7 @@ class Fused(ForFused, Starter):
             tuple(one.formula for one in steps), steps=steps, given=tuple(given.items()), order=order, reduced=reduced,
             stored=only_stored(steps, given), names=tuple(one.name for one in steps), known=tuple(given), hidden=tuple(hidden),
             types=known, positive=_positive_numbers(positive, uses),
-            over=roles["over"], scan=roles["scan"], batch=roles["batch"],
+            over=roles["loop"], scan=roles["scan"], batch=roles["batch"],
         )  # fmt: skip
         _check_steps(made)
         super().__init__(FusedKind(name, _text(made), made=made))
@@ -669,7 +675,7 @@ class Fused(ForFused, Starter):
         for one, dims in made.uses.items():
             shape = tuple(extents[dim] for dim in dims)
             if one.startswith(INDICES):
-                views.append(whole_view(Tensor(one, shape, int32, INDEX, ColMajor)))
+                views.append(whole_view(Tensor(one, shape, int32, COORD, ColMajor)))
                 continue
             kind = said.get(one) or stated.get(one) or (as_dtype(dtype) if dims else float32)
             asked = layouts.get(one, RowMajor)
@@ -688,13 +694,13 @@ class Fused(ForFused, Starter):
     def check(self, sizes: Mapping[str, int] | None = None, seed: int = 0) -> None:
         """Refuse a definition whose result depends on how a kernel goes along it, or in which a temporary serves nothing.
 
-        A kernel takes as many elements of `over` at a time as its strategy says. The definition is evaluated in float64 on the same
+        A kernel takes as many elements of `loop` at a time as its strategy says. The definition is evaluated in float64 on the same
         random inputs, normal and positive ones, with all elements at a time, with 7 and with 1: the outputs have to be the same, but for
         rounding. Equal arguments give equal answers. `sizes` are those of dimensions, small ones where none are named.
 
         >>> from fireiron import *
-        >>> total = Fused(name="total", dims="m n", over="n", operands={"X": "m n", "y": "m"},
-        ...     first={"zero": "s[m] = 0"}, each={"s": "s[m] += sum(n, X[m,n])"}, last={"y": "y[m] = s[m]"})
+        >>> total = Fused(name="total", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+        ...     init={"zero": "s[m] = 0"}, body={"s": "s[m] += sum(n, X[m,n])"}, final={"y": "y[m] = s[m]"})
         >>> total.check()  # with s[m] = sum(n, X[m,n]) in its place the last turn's sum would be all that is left
 
         Raises: ArgumentError that names the output, an element and its two values; and the temporary that nothing reads.
@@ -733,11 +739,11 @@ class Fused(ForFused, Starter):
             return
         made, place = self.made, tuple(map(int, numpy.argwhere(wrong)[0]))
         at = f"{name}[{','.join(map(str, place))}]"
-        lost = [one for one in made.carried if not any(step.part == "first" and step.formula.output == one for step in made.steps)]
-        step = next((one for one in made.steps if one.formula.output in lost and one.part == "each"), None)
+        lost = [one for one in made.carried if not any(step.part == "init" and step.formula.output == one for step in made.steps)]
+        step = next((one for one in made.steps if one.formula.output in lost and one.part == "body"), None)
         hint = "what a turn leaves to the next has to be carried, and rescaled where the new turn changes what it meant"
         if step is not None:
-            hint = f"{step.formula.output} is carried: say in first what it is before the loop, and join it in each: "
+            hint = f"{step.formula.output} is carried: specify in init what it is before the loop, and join it in body: "
             hint += f"{step.formula.target} = {step.formula.target} + ..., or +="
         raise ArgumentError(
             f"{self.kind.title}: {name} depends on how many elements of {' '.join(made.over)} a turn of the loop takes",
@@ -776,9 +782,9 @@ def words_of(kind: FusedKind) -> dict[str, Any]:
     words: dict[str, Any] = {"name": kind.title, "dims": " ".join(made.order)}
     words["operands"] = {one: " ".join(dims) for one, dims in made.uses.items() if not one.startswith(INDICES)}
     words |= {part: {one.name: shown(one.formula) for one in made.steps if one.part == part} for part in PARTS}
-    words |= {word: " ".join(getattr(made, word)) for word in NAMES}
+    words |= {word: " ".join(getattr(made, _FIELDS.get(word, word))) for word in NAMES}
     words["types"] = dict(made.types)
-    return {word: value for word, value in words.items() if value or word in ("operands", "each")}
+    return {word: value for word, value in words.items() if value or word in ("operands", "body")}
 
 
 PAIRED: Final = ("operands", *PARTS, "types")
@@ -809,7 +815,7 @@ def definition(fields: Mapping[str, Any]) -> FusedKind:
 
 def text_of(made: FusedDefinition, title: str) -> str:
     """A definition for people: its dimensions with their roles, its operands, and a step a line."""
-    roles = [f"{role} {' '.join(getattr(made, role))}" for role in ROLES if getattr(made, role)]
+    roles = [f"{role} {' '.join(names)}" for role in ROLES if (names := getattr(made, _FIELDS.get(role, role)))]
     signs = dict.fromkeys(made.positive, " > 0")
     arrays = {one: dims for one, dims in made.uses.items() if not one.startswith(INDICES)}
     tensors = [f"{one}[{','.join(dims)}]" if dims else f"{one}{signs.get(one, '')}" for one, dims in arrays.items()]
@@ -817,7 +823,7 @@ def text_of(made: FusedDefinition, title: str) -> str:
     lines = [f"{title}({', '.join(made.order)})  {'  '.join(roles)}".rstrip(), f"  of {', '.join(tensors)}"]
     for part in PARTS:
         steps = [one for one in made.steps if one.part == part]
-        lines += [f"  {part}"] if steps and (made.loops or part != "each") else []
+        lines += [f"  {part}"] if steps and (made.loops or part != "body") else []
         lines += [f"    {one.name:<{width}}  {shown(one.formula)}" for one in steps]
     return "\n".join(lines)
 
@@ -1015,7 +1021,7 @@ def _check_replaced(made: FusedDefinition, step: Step, types: Mapping[str, DType
     """Refuse floats in the place of a product's integers where a later turn of a loop, or another loop, goes on with these."""
     name = step.formula.output
     again = made.again()
-    later = any(one.part == AGAIN and name in one.reads for one in again.steps) if step.part == "last" else name in made.carried
+    later = any(one.part == AGAIN and name in one.reads for one in again.steps) if step.part == "final" else name in made.carried
     if later:
         raise ArgumentError(
             f"step {step.name}: {name} is {types[name]}, and this step makes floats of it that outlive a turn of the loop",
@@ -1050,7 +1056,7 @@ def _check_steps(made: FusedDefinition) -> None:
                     got=shown(one), legal=names, hint=f"did you mean {meant}?" if meant else "an operand, or a step before that writes it",
                 )  # fmt: skip
             if name not in written and not name.startswith(EXTENTS):
-                hint = f"first={{...: '{one.target} = 0'}}" if name == one.output else "a step before that writes it"
+                hint = f"init={{...: '{one.target} = 0'}}" if name == one.output else "a step before that writes it"
                 raise ArgumentError(f"step {step.name}: {name} is read before anything wrote it", got=shown(one), hint=hint)
         known.setdefault(one.output, one.target.dims)
         written.add(one.output)
@@ -1065,7 +1071,7 @@ def _check_steps(made: FusedDefinition) -> None:
 
 
 def _check_roles(made: FusedDefinition) -> None:
-    """Refuse dimensions that mean nothing: in no step, in a loop that no step of `each` goes along, reduced though one is taken."""
+    """Refuse dimensions that mean nothing: in no step, in a loop that no step of `body` goes along, reduced though one is taken."""
     counted: dict[str, set[str]] = {part: set() for part in PARTS}
     for step in made.steps:
         one = step.formula
@@ -1074,8 +1080,8 @@ def _check_roles(made: FusedDefinition) -> None:
     if idle:
         raise ArgumentError(f"Fused: no step has the dimension {idle[0]}", legal="dimensions of formulas", hint="leave it out of dims")
     for dim in made.loops:
-        if dim not in counted["each"]:
-            raise ArgumentError(f"Fused: the loop is over {dim}, which no step of each has", legal=sorted(counted["each"]))
+        if dim not in counted["body"]:
+            raise ArgumentError(f"Fused: the loop is over {dim}, which no step of body has", legal=sorted(counted["body"]))
     for step in made.steps:
         alone = [dim for dim in step.formula.over if dim in (*made.scan, *made.batch)]
         if alone:
@@ -1090,10 +1096,10 @@ def _check_roles(made: FusedDefinition) -> None:
                 f"Fused: {name} has no {shared[0]}, so blocks of other elements of {shared[0]} would write over it",
                 got=f"{name}[{','.join(made.uses[name])}]", legal=f"every dimension of batch in {name}",
             )  # fmt: skip
-    around = [one for one in made.steps if one.part != "each"]
+    around = [one for one in made.steps if one.part != "body"]
     if around and not made.loops:
         what = f"step {around[0].name}: {around[0].part} stands around a loop, and the definition has none"
-        raise ArgumentError(what, hint=f"each={{{around[0].name!r}: ...}}, or over=... names dimensions of a loop")
+        raise ArgumentError(what, hint=f"body={{{around[0].name!r}: ...}}, or loop=... names dimensions of a loop")
 
 
 def _check_element(step: Step, element: Element, known: Mapping[str, tuple[str, ...]], made: FusedDefinition) -> None:

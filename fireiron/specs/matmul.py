@@ -63,8 +63,8 @@ class MatMulStarter(ForMatMul, Starter):
             (M, N, K, *others), dtype, {"C": c_dtype}, layouts, accumulator=accumulator, accumulate=accumulate, signature=signature
         )
 
-    def epilogue(self, text: str, name: str = "gemm", types: Mapping[str, Any] | None = None, signature: str = "") -> Fused:
-        """The product with what becomes of its elements, as a definition: `MatMul.epilogue("relu(acc + bias[n])")`.
+    def fuse_epilogue(self, text: str, name: str = "gemm", types: Mapping[str, Any] | None = None, signature: str = "") -> Fused:
+        """The product with what becomes of its elements, as a definition: `MatMul.fuse_epilogue("relu(acc + bias[n])")`.
 
         Any strategy for a product takes its spec. See `fireiron.specs.epilogue`.
         """

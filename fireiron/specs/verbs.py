@@ -111,11 +111,6 @@ def require_no_refinement(chain: object, name: str) -> None:
         raise error
 
 
-def says_nothing(steps: object, where: object) -> bool:
-    """Whether the arguments of `skip` are none: then it refines a split."""
-    return steps == () and (where is None or (isinstance(where, str) and not where))
-
-
 class Refusing:
     """Refuses refinements that what a chain starts from, or its last step, has not, and lists no verbs of other kinds of specs."""
 

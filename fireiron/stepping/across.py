@@ -64,7 +64,7 @@ def reduced_by(spec: Spec, context: Context) -> Following | None:
     if spec.in_parts and not spec.src.memory.private:
         raise DecompositionError(
             f"{spec}: only what threads hold of the terms says whose part is which", got=f"terms in {spec.src.memory}",
-            hint="a load of the terms to RF with a strategy, or no partial(...)",
+            hint="a load of the terms to RF with a strategy, or no rfactor(...)",
         )  # fmt: skip
     name = "src" if spec.src.memory.private else "dst"
     holding = context.held.get(spec.operands[name].tensor.name)
@@ -95,7 +95,7 @@ def require_apart(spec: Spec) -> None:
     if spec.level.threads == 1:
         raise DecompositionError(
             f"{spec}: one thread has all terms of a result, so there are no parts",
-            hint="deal the terms to lanes, or leave partial(...) out",
+            hint="deal the terms to lanes, or leave rfactor(...) out",
         )
 
 

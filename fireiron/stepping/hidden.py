@@ -28,7 +28,9 @@ def shown_turn(spec: Spec, views: Mapping[str, View], draft: Draft, body: tuple[
     made = fused(spec)
     assert made is not None
     if spec.level.is_below(Block):
-        raise DecompositionError("skip: units of a block would take different turns", within=spec, hint="the split in front of .to(Warp)")
+        raise DecompositionError(
+            "skip_masked_tiles: units of a block would take different turns", within=spec, hint="the split in front of .to(Warp)"
+        )
     condition = _condition(made, spec)
     sizes = {f"{INDICES}{dim}": spec.size(dim) for dim in made.dims}
     lets: dict[str, Let] = {}
@@ -46,7 +48,7 @@ def shown_turn(spec: Spec, views: Mapping[str, View], draft: Draft, body: tuple[
         sides.append(bound.parts(views, last=True, numbers=numbers))
     if not sides:
         raise DecompositionError(
-            "skip: the mask compares no coordinate with an integer of the turn",
+            "skip_masked_tiles: the mask compares no coordinate with an integer of the turn",
             got=shown(condition), legal="begin[g] <= m and m < end[g], of int32 in GL", within=spec,
         )  # fmt: skip
     seen = Var(draft.fresh("seen"), 0, 1)
@@ -61,14 +63,16 @@ def _condition(made: FusedDefinition, spec: Spec) -> Value:
     if len(known) == len(kept):
         first, *others = dict.fromkeys(known)
         if others:
-            raise DecompositionError("skip: what the turn writes changes under different conditions", got=[*map(shown, known)], within=spec)
+            raise DecompositionError(
+                "skip_masked_tiles: what the turn writes changes under different conditions", got=[*map(shown, known)], within=spec
+            )
         return first
     mask = next((step for step in made.steps if hides(step) is not None and _reads_numbers(step, made)), None)
     if mask is None:
         wrong = next(step for step in made.steps if step.name in kept and kept[step.name] is None)
         name = wrong.formula.target
         raise DecompositionError(
-            f"skip: step {wrong.name} changes {name.tensor} in every turn", got=shown(wrong.formula),
+            f"skip_masked_tiles: step {wrong.name} changes {name.tensor} in every turn", got=shown(wrong.formula),
             legal=f"{name} = where(..., ..., {name}), or a mask where(begin[g] <= m and ..., s[m,n], -inf) in front of it", within=spec,
         )  # fmt: skip
     condition = condition_of(mask)

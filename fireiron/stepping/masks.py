@@ -198,7 +198,7 @@ def seen(spec: Spec, dim: str, size: int, whole: Expr) -> Turns:
     assert made is not None
     if spec.level.is_below(Block):
         raise DecompositionError(
-            "skip: units of a block would take different numbers of turns", within=spec, hint="the split in front of .to(Warp)"
+            "skip_masked_tiles: units of a block would take different numbers of turns", within=spec, hint="the split in front of .to(Warp)"
         )
     masks = [one for one in made.steps if hides(one) is not None and dim in one.formula.target.dims]
     numbers = numbers_of(made, spec.operands, spec.size(dim))
@@ -207,7 +207,7 @@ def seen(spec: Spec, dim: str, size: int, whole: Expr) -> Turns:
     bounds = [(step, bound) for step, bound in bounds if abs(bound.factor(f"{INDICES}{dim}")) == 1]
     if not bounds:
         raise DecompositionError(
-            f"skip: no step hides elements by a condition that bounds {dim}", got=_conditions(made, dim),
+            f"skip_masked_tiles: no step hides elements by a condition that bounds {dim}", got=_conditions(made, dim),
             within=spec, legal=f"s[m,{dim}] = where({dim} <= m, s[m,{dim}], -inf)",
         )  # fmt: skip
     hidden: Expr = ZERO
@@ -279,12 +279,12 @@ def changed_without(made: FusedDefinition, mask: Step, fails: Fails, spec: Spec)
     """
     written = [one.formula.output for one in made.steps if one.formula.output in made.known]
     if written:
-        raise DecompositionError(f"skip: each turn writes {written[0]}", within=spec, hint="write it behind the loop")
+        raise DecompositionError(f"skip_masked_tiles: each turn writes {written[0]}", within=spec, hint="write it behind the loop")
     changed = changed_by(made, fails)
     if changed is None:
         return None
     return DecompositionError(
-        f"skip: a turn in which {mask.name} hides all elements changes {changed.step.formula.output}",
+        f"skip_masked_tiles: a turn in which {mask.name} hides all elements changes {changed.step.formula.output}",
         got=f"step {changed.step.name}: {changed}, where {mask.formula.target} is {hides(mask)}", within=spec,
         legal=f"{changed.step.formula.target} as it was, whatever arrays hold",
         hint="an else-value that changes no maximum and no sum, as -inf in front of exp2",

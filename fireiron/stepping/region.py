@@ -87,9 +87,9 @@ def left_out(made: FusedDefinition, skipped: Skipped) -> dict[str, Number | None
         is_number = isinstance(after, Number) and step.formula.output not in step.reads
         if step.formula.reduction is not None or not (after == before or is_number):
             raise DecompositionError(
-                f"skip: step {step.name} is not the same left out where {skipped.condition}",
+                f"skip_steps: step {step.name} is not the same left out where {skipped.condition}",
                 got=f"{shown(step.formula)}, there {step.formula.target} = {after}",
-                legal=f"{step.formula.target} = {before}, as it was, or a number", hint="skip(...) without the step, or another condition",
+                legal=f"{step.formula.target} = {before}, as it was, or a number", hint="skip_steps without the step, or another condition",
             )  # fmt: skip
         found[step.name] = after if isinstance(after, Number) and after != before else None
     return found
@@ -107,7 +107,7 @@ def equalities(condition: Operation) -> Iterator[tuple[Element, Element | Number
         left, right = right, left
     if condition.name != "==" or not isinstance(left, Element) or isinstance(right, Operation):
         raise DecompositionError(
-            "skip: a condition says that elements are equal, or a number",
+            "skip_steps: a condition says that elements are equal, or a number",
             got=str(condition),
             legal="new == mx, alpha == 1, joined by and",
             at=call_site(),
@@ -128,7 +128,7 @@ def require_alike(spec: Spec, needed: Spec, context: Context) -> None:
     following = Following.of(spec, context)
     if (context.workers or 0) % WARP:
         raise DecompositionError(
-            f"skip: a block of {context.workers} threads has no whole warps, each of which decides", within=spec, at=context.origin,
+            f"skip_steps: a block of {context.workers} threads has no whole warps, each of which decides", within=spec, at=context.origin,
             legal=f"multiples of {WARP} threads",
         )  # fmt: skip
     if spec.level.threads == 1 or following is None or following.steps is None:
@@ -144,8 +144,8 @@ def require_alike(spec: Spec, needed: Spec, context: Context) -> None:
     )
     if not alike or held_otherwise(following, context):
         raise DecompositionError(
-            "skip: the threads that do the step have not the elements of the condition", got=f"{spec}, and {needed}",
-            within=spec, at=context.origin, hint="leave the step out of skip(...), or hold both alike",
+            "skip_steps: the threads that do the step have not the elements of the condition", got=f"{spec}, and {needed}",
+            within=spec, at=context.origin, hint="leave the step out of skip_steps(...), or hold both alike",
         )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ def require_order_free(spec: Spec, digits: Sequence[Step], what: str, context: C
             hint="tile(...).to(Block) before the split",
         )
     if len(digits) > 1:
-        raise DecompositionError(f"{what}: staggered wants turns of neighbours along one dimension", within=spec, legal="split(64)")
+        raise DecompositionError(f"{what}: stagger_blocks wants turns of neighbours along one dimension", within=spec, legal="split(64)")
     dims = {digit.dim for digit in digits}
     along = [view for name, view in spec.operands.items() if dims & {*spec.uses[name]}]
     if digits and not all(view.memory.of_grid for view in along):

@@ -262,12 +262,12 @@ class _Steps:
         wrong = next((name for name in names if not self._is_private(name)), None)
         if wrong is not None:
             raise DecompositionError(
-                f"skip: step {step.name} touches {wrong}, which other threads see", got=shown(step.formula),
+                f"skip_steps: step {step.name} touches {wrong}, which other threads see", got=shown(step.formula),
                 legal="steps on registers", within=self.spec, at=self.draft.origin, hint=f"load({wrong!r}, RF, ...)",
             )  # fmt: skip
         if self.made.strategy_of(step.name) is not None:
             raise DecompositionError(
-                f"skip: step {step.name} has a strategy of its own", within=self.spec, at=self.draft.origin,
+                f"skip_steps: step {step.name} has a strategy of its own", within=self.spec, at=self.draft.origin,
                 legal="steps that follow who holds their registers",
             )  # fmt: skip
 
@@ -316,7 +316,7 @@ class _Steps:
         dtype = self.made.kept_in(step, types, types[name])
         if self.needed is not None:
             raise DecompositionError(
-                f"skip: step {step.name} makes {dtype} of {name}, which is {types[name]}", got=shown(step.formula), within=self.spec,
+                f"skip_steps: step {step.name} makes {dtype} of {name}, which is {types[name]}", got=shown(step.formula), within=self.spec,
                 at=self.draft.origin, hint="a temporary of its own for what it makes",
             )  # fmt: skip
         self.views[name] = self._another(name, dtype)

@@ -12,8 +12,8 @@ from fireiron.ir import BlockCluster
 from fireiron.language.dealing import Taken, Taking
 from fireiron.language.grid import Inside, let_of_grid
 from fireiron.language.tree import Draft
-from fireiron.refine.bands import WALKING
 from fireiron.refine.persistent import Staying
+from fireiron.refine.rasterize import RASTER_PLACES
 from fireiron.tasks.mapping import TaskMapping
 from fireiron.values.expr import ONE, ZERO, Expr, Var, as_expr, constant, minimum, mod
 from fireiron.values.machine import WARPGROUP_ARCHITECTURE
@@ -123,7 +123,7 @@ def _in_order(counts: tuple[Expr, ...], unit: Expr, one: TaskMapping, names: Dra
         grid = lines * columns
         front, unit = _digits(tuple(outer), unit // grid), mod(unit, grid)
         unit = unit if constant(grid) is not None else names.let("block_tile", unit)
-    walk = WALKING[one.walk](one.bands).of_clusters(*(1, 1, *one.cluster)[-2:])
+    walk = RASTER_PLACES[one.walk](one.bands).of_clusters(*(1, 1, *one.cluster)[-2:])
     return (*front, *walk.cell(unit, lines, columns, names))
 
 

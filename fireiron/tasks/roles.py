@@ -2,7 +2,7 @@
 Figure 12).
 
 A warp of its own does the copies from global to shared memory, the other warps all else. Where an event of one role is waited for by
-another, a barrier is needed: in a kernel these are the rings of `specialize`, which decides by itself. Another partition is another
+another, a barrier is needed: in a kernel these are the rings of `warp_specialize`, which decides by itself. Another partition is another
 function.
 """
 

@@ -34,7 +34,7 @@ from fireiron.language.strategy import Strategy
 from fireiron.language.substrategy import copies_of, default_copy, steps_at, steps_for
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, count_workers
 from fireiron.language.tunable import has_part, tunables_in
-from fireiron.refine.swizzle import by_rows
+from fireiron.refine.swizzle_storage import by_rows
 from fireiron.refine.unroll import Unroll
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Operation
@@ -52,7 +52,7 @@ from fireiron.tasks.partition import Partition, pieces
 from fireiron.tasks.program import CALL, Launch, Leaf, Runner, Tasks, TaskTensor, Variant, plain, require_program
 from fireiron.tasks.scalar import scalar
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of, any_of, as_expr, constant, less, mod
-from fireiron.values.machine import INDEX, RF, WARPGROUP_ARCHITECTURE, Block, DType, Kernel, Level, Memory, Warpgroup, int32
+from fireiron.values.machine import COORD, RF, WARPGROUP_ARCHITECTURE, Block, DType, Kernel, Level, Memory, Warpgroup, int32
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, whole_view
 from fireiron.values.units import threads_for
 
@@ -256,7 +256,7 @@ class Reader(Runner):
                 legal="pieces of the entry point's tensors, and copies of them", at=call_site(),
             )  # fmt: skip
         name = "index" if self.draft is None else self.draft.fresh("index")
-        return whole_view(Tensor(name, (view.extent(dim),), int32, INDEX, ColMajor)).with_dims({0: view.dims[dim]})
+        return whole_view(Tensor(name, (view.extent(dim),), int32, COORD, ColMajor)).with_dims({0: view.dims[dim]})
 
     def _name(self, wanted: str, memory: Memory) -> str:
         name = f"{wanted.lower()}_{memory.label}"

@@ -18,11 +18,12 @@ import attrs
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError, StoreError
 from fireiron.ir.lanes import LaneMap
+from fireiron.language import former
 from fireiron.language.strategy import Strategy
-from fireiron.refine.layout import DealOrder
-from fireiron.spec import Kind, Parameter, Spec, Starter
+from fireiron.refine.layout import TileOrder
+from fireiron.spec import AnyStarter, Kind, Parameter, Spec, Starter
 from fireiron.specs.formula import Definition
-from fireiron.specs.fused import NAMES, PAIRED, FusedDefinition, FusedKind, definition, definition_fields
+from fireiron.specs.fused import NAMES, PAIRED, Fused, FusedDefinition, FusedKind, definition, definition_fields, words_of
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
@@ -47,8 +48,17 @@ def strategy_hash(strategy: Strategy) -> str:
     """
     import hashlib  # takes milliseconds, and most programs that import this package need none
 
-    plain = {"start": repr(strategy.start), "steps": _plain(strategy.steps), "others": [_plain(one.steps) for one in strategy.others]}
+    others = [_plain(other.steps) for other in strategy.others]
+    plain = {"start": _first_start(strategy.start), "steps": _plain(strategy.steps), "others": others}
     return hashlib.sha256(json.dumps(plain, sort_keys=True, allow_nan=False).encode()).hexdigest()[:16]
+
+
+def _first_start(start: Starter | AnyStarter) -> str:
+    """What a strategy starts from as text, a definition with the first names of its arguments."""
+    if not isinstance(start, Fused) or not isinstance(start.kind, FusedKind):
+        return repr(start)
+    first = former.first_fields("FusedKind")
+    return f"Fused({', '.join(f'{first.get(word, word)}={value!r}' for word, value in words_of(start.kind).items())})"
 
 
 def _plain(value: Any) -> Any:
@@ -66,13 +76,27 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {"mapping": sorted(([_plain(key), _plain(part)] for key, part in value.items()), key=json.dumps)}
     if attrs.has(type(value)):
-        name = _RECORDED_AS.get(type(value), type(value).__qualname__)
-        return {"type": name, **{f".{field}": _plain(part) for field, part in _recorded(value).items()}}
+        name, fields = _first_names(type(value))
+        return {
+            "type": name,
+            **{
+                f".{fields.get(field, field)}": _plain(former.first_value(type(value).__name__, field, part))
+                for field, part in _recorded(value).items()
+            },
+        }
     raise StoreError(f"a strategy with a value of {type(value).__qualname__} has no hash", got=value, hint="make it a frozen attrs class")
 
 
-_RECORDED_AS: Final[Mapping[type, str]] = {DealOrder: "Layout"}
-"""Classes that had another name when the first records were written: the hashes of strategies stay."""
+def _first_names(cls: type) -> tuple[str, Mapping[str, str]]:
+    """The name of a class when the first records were written, and those of its fields that had others, so that hashes stay."""
+    name = cls.__qualname__
+    if not cls.__module__.startswith("fireiron."):
+        return name, {}
+    return _RECORDED_AS.get(cls, former.first_class(name)), former.first_fields(name)
+
+
+_RECORDED_AS: Final[Mapping[type, str]] = {TileOrder: "Layout"}
+"""Classes that share their first name with another one: the hashes of strategies stay as they were."""
 
 
 def _recorded(value: Any) -> dict[str, Any]:
@@ -143,6 +167,7 @@ def kind_of(plain: Mapping[str, Any]) -> Kind:
 
 def _defined(name: object, fields: Any) -> Kind:
     """The kind of a definition of several steps, from its declaration."""
+    fields = former.present_fields("FusedKind", fields) if isinstance(fields, Mapping) else fields
     if not isinstance(fields, Mapping) or set(fields) - {*PAIRED, *NAMES, "dims"}:
         raise StoreError("spec: no declaration of a definition", got=fields)
     pairs = {one: fields.get(one, []) for one in PAIRED}

@@ -111,7 +111,7 @@ class Task:
 
 def _dims_of(step: Step, made: FusedDefinition) -> set[str]:
     """The dimensions along which a step is done: its formula's, and those of loops and of parallel parts around it."""
-    around = (*made.scan, *made.batch, *made.over) if step.part == "each" else made.batch
+    around = (*made.scan, *made.batch, *made.over) if step.part == "body" else made.batch
     return {*step.formula.over, *step.formula.dims, *around}
 
 

@@ -229,7 +229,7 @@ MEMORIES: tuple[Memory, ...] = (GL, SH, RF)
 VAL = Memory("VAL", 0, "grid", "the kernel's parameters", by_value=True)
 """Where an operand without dimensions lies that is passed by value: `const float alpha`."""
 
-INDEX = Memory("INDEX", 0, "grid", "no memory", counts=True)
+COORD = Memory("COORD", 0, "grid", "no memory", counts=True)
 """Where the coordinates of a dimension lie, of which no array is made: element n of its tensors is n."""
 
 FRAGMENTS: tuple[Memory, ...] = tuple(
@@ -240,7 +240,7 @@ FRAGMENTS: tuple[Memory, ...] = tuple(
 
 The shapes are those of the CUDA C++ Programming Guide, "Element Types and Matrix Sizes"."""
 
-NAMED_MEMORIES: tuple[Memory, ...] = (*MEMORIES, *FRAGMENTS, VAL, INDEX)
+NAMED_MEMORIES: tuple[Memory, ...] = (*MEMORIES, *FRAGMENTS, VAL, COORD)
 """Memories that stand by name in stored and printed texts."""
 
 
@@ -331,7 +331,7 @@ __all__ = [
     "DType",
     "FR",
     "GL",
-    "INDEX",
+    "COORD",
     "Kernel",
     "Lane",
     "Level",

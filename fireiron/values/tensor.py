@@ -211,7 +211,7 @@ class Mode:
 
 
 @attrs.frozen
-class Dealt:
+class UnitMode:
     """A mode that was taken out of a view: dealt to units (`unit`), or visited one after the other."""
 
     size: int
@@ -253,10 +253,10 @@ class Dim:
         return total
 
     @functools.cached_property
-    def dealt(self) -> tuple[Dealt, ...]:
+    def dealt(self) -> tuple[UnitMode, ...]:
         """The fixed digits of known size and stride, whatever they are fixed to."""
         known = ((constant(digit.size), constant(digit.stride), digit.unit) for digit in self.fixed)
-        return tuple(Dealt(size, stride, unit) for size, stride, unit in known if size is not None and stride is not None)
+        return tuple(UnitMode(size, stride, unit) for size, stride, unit in known if size is not None and stride is not None)
 
     @functools.cached_property
     def size(self) -> Expr:

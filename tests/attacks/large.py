@@ -133,7 +133,7 @@ FAMILIES: Mapping[str, Callable[[int], object]] = {
         MatMul.tile(32, 32).to(Block).split(8).pipeline(n).load(A, SH).load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done(), _matrix(64, 64, 64)
     ),
     "padding": lambda n: _program(MatMul.tile(32, 32).to(Block).split(8).load(A, SH).pad(n).load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done(), _matrix(64, 64, 64)),
-    "bands": lambda n: _program(MatMul.tile(4, 4).to(Block).bands(n).tile(1, 1).to(Thread).split(1).tile(1, 1).done(), _matrix(8, 8, 8)),
+    "bands": lambda n: _program(MatMul.tile(4, 4).to(Block).rasterize(group_m=n).tile(1, 1).to(Thread).split(1).tile(1, 1).done(), _matrix(8, 8, 8)),
     "parts of k": lambda n: _program(MatMul.tile(4, 4).to(Block).split_k(n).tile(1, 1).to(Thread).split(1).tile(1, 1).done(), _matrix(8, 8, _clip(n))),
     "persistent": lambda n: _program(MatMul.tile(4, 4).to(Block).persistent(n).tile(1, 1).to(Thread).split(1).tile(1, 1).done(), _matrix(_clip(n), 8, 8)),
     "a long loop": lambda n: _program(PIPED, _matrix(32, 32, _clip(n))),
@@ -148,7 +148,7 @@ FAMILIES: Mapping[str, Callable[[int], object]] = {
         MatMul.tile(32, 32).to(Block).split(8).load(A, SH).storage_layout(Layout((32, 8), (n, 1))).load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done(), _matrix(64, 64, 64)
     ),
     "swizzled storage": lambda n: _program(
-        MatMul.tile(32, 32).to(Block).split(8).load(A, SH).swizzle(Swizzle(n.bit_length(), 0, n.bit_length())).load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done(),
+        MatMul.tile(32, 32).to(Block).split(8).load(A, SH).swizzle_storage(Swizzle(n.bit_length(), 0, n.bit_length())).load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done(),
         _matrix(64, 64, 64),
     ),
     "values of a tunable": lambda n: Tunable("bm", *range(1, min(n, 300_000) + 1)),
@@ -175,11 +175,11 @@ FAMILIES: Mapping[str, Callable[[int], object]] = {
     "a name": lambda n: Kind("K" * min(n, 1_000_000), "y[i] = x[i]"),
     "dimensions": lambda n: Kind("K", f"y[{','.join(f'i{one}' for one in range(min(n, 3000)))}] = 1"),
     "statements": lambda n: Kind("K", "; ".join(f"y{one}[i] = x[i]" for one in range(min(n, 3000)))),
-    "an epilogue": lambda n: MatMul.epilogue("acc" + " + acc" * min(n, 5_000), Move),
+    "an epilogue": lambda n: MatMul.fuse_epilogue("acc" + " + acc" * min(n, 5_000), Move),
     "definitions of many steps": lambda n: Fused(
-        name="f", dims="m", operands={"X": "m", "Y": "m"}, each={f"s{one}": f"t{one}[m] = X[m]" for one in range(min(n, 2000))} | {"y": "Y[m] = X[m]"}
+        name="f", dims="m", operands={"X": "m", "Y": "m"}, body={f"s{one}": f"t{one}[m] = X[m]" for one in range(min(n, 2000))} | {"y": "Y[m] = X[m]"}
     ),
-    "definitions of long names": lambda n: Fused(name="f" * min(n, 10**6), dims="m", operands={"X": "m", "Y": "m"}, each={"y": "Y[m] = X[m]"}),
+    "definitions of long names": lambda n: Fused(name="f" * min(n, 10**6), dims="m", operands={"X": "m", "Y": "m"}, body={"y": "Y[m] = X[m]"}),
     "JSON nested deep": lambda n: store.loads("[" * min(n, 10**7) + "]" * min(n, 10**7)),
     "JSON of long numbers": lambda n: store.loads(store.dumps(MatMul.tile(8, 8)).replace("8", "9" * min(n, 10**6), 1)),
     "JSON of large numbers": lambda n: store.loads(store.dumps(MatMul.tile(8, 8)).replace("8", str(n), 1)),

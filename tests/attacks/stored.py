@@ -21,7 +21,7 @@ SPECS = (
     "MatMul(8, 8, 8, A=Strides(m=ANY(8), k=1))(GL, GL, GL)(Kernel)",
     "Init(64, 32, value=-3, dst=RowMajor(ld=40))(GL)(Kernel)",
     "Kind('Sums', 's[m,n] = {by} * x[m,n]; d[n,m] = x[m,n] - {by}', (Parameter('by', real=True),)).starter(0.5, 8, 16)(GL, GL, GL)(Kernel)",
-    "Fused(name='scaled', dims='m n', operands={'X': 'm n', 'w': 'n', 'Y': 'm n'}, each={'out': 'Y[m,n] = X[m,n] * w[n]'})(m=8, n=8)",
+    "Fused(name='scaled', dims='m n', operands={'X': 'm n', 'w': 'n', 'Y': 'm n'}, body={'out': 'Y[m,n] = X[m,n] * w[n]'})(m=8, n=8)",
 )
 
 

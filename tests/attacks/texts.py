@@ -22,14 +22,14 @@ FORMULAS = (
 )  # fmt: skip
 
 DEFINITIONS = (
-    {"name": "scaled", "dims": "m n", "operands": {"X": "m n", "w": "n", "Y": "m n"}, "each": {"out": "Y[m,n] = X[m,n] * w[n]"}},
+    {"name": "scaled", "dims": "m n", "operands": {"X": "m n", "w": "n", "Y": "m n"}, "body": {"out": "Y[m,n] = X[m,n] * w[n]"}},
     {
         "name": "norm", "dims": "m n", "operands": {"X": "m n", "Y": "m n"},
-        "each": {"total": "t[m] = sum(n, X[m,n])", "mean": "u[m] = t[m] / {n}", "out": "Y[m,n] = X[m,n] - u[m]"},
+        "body": {"total": "t[m] = sum(n, X[m,n])", "mean": "u[m] = t[m] / {n}", "out": "Y[m,n] = X[m,n] - u[m]"},
     },
     {
         "name": "attend", "dims": "m n k", "operands": {"Q": "m k", "K": "n k", "V": "n k", "O": "m k"},
-        "each": {"s": "S[m,n] = sum(k, Q[m,k] * K[n,k])", "o": "O[m,k] = sum(n, S[m,n] * V[n,k])"},
+        "body": {"s": "S[m,n] = sum(k, Q[m,k] * K[n,k])", "o": "O[m,k] = sum(n, S[m,n] * V[n,k])"},
     },
 )  # fmt: skip
 

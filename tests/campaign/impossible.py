@@ -27,16 +27,25 @@ in_a_ring = (
 )
 
 OF_DEFINITIONS: dict[str, Reason] = {
-    "refine Delay": Reason("names steps of a definition", lambda: blocks.split(8).delay("a", behind="b"), "is one step"),
-    "refine InTurns": Reason("names steps of a definition", lambda: blocks.split(8).turns("a", "b"), "is one step"),
-    "refine Share": Reason(
+    "refine Defer": Reason("names steps of a definition", lambda: blocks.split(8).defer("a", after="b"), "is one step"),
+    "refine OrderMma": Reason("names steps of a definition", lambda: blocks.split(8).order_mma("a", "b"), "is one step"),
+    "refine ShareStages": Reason(
         "the factors of one product are used together, so none takes turns with the other",
         lambda: (
-            in_a_ring.pipeline(2).specialize().load(A, SH, Move.done()).load(B, SH, Move.done()).share(A).tile(64, 64).to(Warpgroup).done()
+            in_a_ring.pipeline(2)
+            .warp_specialize()
+            .load(A, SH, Move.done())
+            .load(B, SH, Move.done())
+            .share_stages(A)
+            .tile(64, 64)
+            .to(Warpgroup)
+            .done()
         ),
         "are used together",
     ),
-    "refine Skip": Reason("a mask of a definition says what to skip", lambda: blocks.split(8).skip(), "no mask says what to skip"),
+    "refine SkipMaskedTiles": Reason(
+        "a mask of a definition says what to skip", lambda: blocks.split(8).skip_masked_tiles(), "no mask says what to skip"
+    ),
 }
 """Refinements of loops of definitions: with no other feature of a plain product."""
 
@@ -48,11 +57,11 @@ IMPOSSIBLE: dict[frozenset[str], Reason] = {
         lambda: MatMul(32, 32, 32)(GL, GL, GL)(Kernel).split_k(2, Block, 16).tile(16, 16).to(Block).cluster(1, 2).done(),
         "says which block does what",
     ),
-    frozenset({"refine LastFirst", "refine Bands"}): Reason(
-        LAST_FIRST, lambda: blocks.bands(2).last_first("m").done(), "which tile is a block's too"
+    frozenset({"refine LongestFirst", "refine Rasterize"}): Reason(
+        LAST_FIRST, lambda: blocks.rasterize(group_m=2).longest_first("m").done(), "which tile is a block's too"
     ),
-    frozenset({"refine LastFirst", "refine Cluster"}): Reason(
-        LAST_FIRST, lambda: blocks.cluster(1, 2).last_first("m").done(), "which tile is a block's too"
+    frozenset({"refine LongestFirst", "refine Cluster"}): Reason(
+        LAST_FIRST, lambda: blocks.cluster(1, 2).longest_first("m").done(), "which tile is a block's too"
     ),
 }
 """Pairs of features of products each of which is drawn."""

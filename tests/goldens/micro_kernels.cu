@@ -500,7 +500,7 @@ matmul(const __half* __restrict__ A, const __half* __restrict__ B, float* __rest
 // MatMul(8,9,6)(GL,GL,GL)(Kernel)
 //   .tile(8, 8).to(Block)
 //   .split(4)
-//   .load(A, SH).swizzle(Swizzle(1, 0, 3))
+//   .load(A, SH).swizzle_storage(Swizzle(1, 0, 3))
 //   .load(B, SH)
 //   .tile(1, 1).to(Thread)
 //   .done(dot)

@@ -123,7 +123,7 @@ NEAREST = {
     "refine/last_first.py": "dealing fused_orders",
     "refine/permute.py": "dealing",
     "refine/storage_layout.py": "graphene_kernels",
-    "refine/swizzle.py": "pipeline",
+    "refine/swizzle_storage.py": "pipeline",
     "sim/chunk.py": "sim_boxes fused_skip",
     "sim/memory.py": "sim_places sim_launch",
     "sim/plan.py": "sim_boxes sim_launch sim",

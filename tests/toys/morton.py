@@ -18,7 +18,7 @@ class OnMortonCurve(Place):
     """Tile number u has the bits of u as the bits of its indices, those of the fastest digit first."""
 
     name: ClassVar[str] = "morton"
-    illegal: ClassVar = (Pair("morton", ("bands",), "{0} walks through the whole grid, in no {1}", "{0}, or {1}"),)
+    illegal: ClassVar = (Pair("morton", ("rasterize",), "{0} walks through the whole grid, without {1}", "{0}, or {1}"),)
 
     def tile(self, spec, digits, unit, names):
         bits = max((digit.size.high - 1 for digit in digits), default=0).bit_length()

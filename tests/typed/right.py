@@ -21,22 +21,24 @@ bm, bn = Tunable("bm", 64, 128), Tunable("bn", 64, 128)
 assert_type(MatMul.tile(bm, bn), MatMulTile)
 assert_type(MatMul.tile(64, 64).to(Block).layout(ColMajor).unroll(), MatMulTile)
 assert_type(MatMul.tile(m=bm * 2, n=np.int64(8)).tile(Strided((4, 32), (bn // 4, 16))).tile(Layout(2, 4), 8), MatMulTile)
-assert_type(MatMul.tile(8, 8).to(Block).epilog(RF).split(8).load(A, SH).pad(4).swizzle(), MatMulLoad)
-assert_type(MatMul.load(MatMul.a, SH, Move.coalesced(4).done()).no_sync().to_row_major(), MatMulLoad)
-copy: Strategy = Move.tile(1, 4).to(Thread).done(STREAMED)
-product: MatMulStrategy = MatMul.tile(bm, bn).to(Block).within(48 * 1024).bands(8).persistent(132).chained(ready=B)
+assert_type(MatMul.tile(8, 8).to(Block).epilog(RF).split(8).load(A, SH).pad(4).swizzle_storage(), MatMulLoad)
+assert_type(MatMul.load(MatMul.a, SH, Move.coalesced_copy(4).done()).no_sync().to_row_major(), MatMulLoad)
+copy: Strategy = Move.tile(1, 4).to(Thread).done(EVICT_FIRST)
+product: MatMulStrategy = (
+    MatMul.tile(bm, bn).to(Block).max_shared_bytes(48 * 1024).rasterize(group_m=8).persistent(132).programmatic_launch(no_wait=B)
+)
 product = product.epilog(RF, init=Init.tile(1, 1).to(Thread).done(), store=copy)
-product = product.split(k=32).pipeline(3).specialize().in_flight(1).load(A, SH, copy).load("B", SH).stages(2)
+product = product.split(k=32).pipeline(3).warp_specialize().mma_in_flight(1).load(A, SH, copy).load("B", SH).stages(2)
 product = product.tile(64, 64).to(Warp).mma_tile().done()
 assert_type(MatMul.tile(64, 64).to(Block).split_k(2, Warp, 8).pad(1).tile(8, 8), MatMulTile)
-assert_type(MatMul.repack(A, order=RowMajor).tile(64, 64).to(Block).cluster(2).last_first("m").swizzle(lambda uid: uid ^ 1), MatMulTile)
-assert_type(Move.tile(8, 8).to(Warp).coalesced(bm).done(), MoveStrategy)
+assert_type(MatMul.repack(A, order=RowMajor).tile(64, 64).to(Block).cluster(2).longest_first("m").swizzle(lambda uid: uid ^ 1), MatMulTile)
+assert_type(Move.tile(8, 8).to(Warp).coalesced_copy(bm).done(), MoveStrategy)
 assert_type(AnySpec.tile(1, 1).to(Thread).then(MatMul.mma_tile()).done(HMMA_16816_F32).finished, bool)
 
 
 def slow(strategy: Strategy, spec: Spec) -> Strategy:
     """Whoever takes a strategy of any kind goes on by the verbs of the language, and by chains."""
-    return strategy.load(A, SH).split(8).then(MatMul.mma_tile()).done().otherwise(strategy)(spec)
+    return strategy.load(A, SH).split(8).then(MatMul.mma_tile()).done().fallback(strategy)(spec)
 
 
 def simple(tile: int, threads: int | Tunable = 4) -> Strategy:
@@ -45,7 +47,7 @@ def simple(tile: int, threads: int | Tunable = 4) -> Strategy:
 
 assert_type(product.at(Load, "A").refine(Pad(4)).at(Tile).unrefine(Unroll).unrefined().with_(bm=64), Strategy)
 assert_type(product.tunables(), dict[str, Tunable])
-assert_type(list(product.legal("sm_90")), list[dict[str, int]])
+assert_type(list(product.legal_assignments("sm_90")), list[dict[str, int]])
 assert_type(Strategy.from_json(product.to_json()), Strategy)
 
 # ---------------------------------------------------------------------------------------------- specs
@@ -57,7 +59,7 @@ assert_type(spec.A, View)
 assert_type(spec.sizes, tuple[Expr, ...])
 assert_type(spec.tile(64, 64).to(Block), MatMulTile)
 assert_type(spec.reference(np.ones((2, 3)), np.ones((3, 2))).ndim, int)
-assert_type(Move(M=64, N=32)(GL, SH)(Block).tile(8, 8).coalesced(4).result, Spec)
+assert_type(Move(M=64, N=32)(GL, SH)(Block).tile(8, 8).coalesced_copy(4).result, Spec)
 assert_type(Init(8, 8, value=float("-inf"))(RF)(Warp).value, float)
 assert_type(UnaryPointwise("relu", 64, K)(GL, GL)(Kernel).operation, str)
 assert_type(Reduction(64, 8, by="max", axes=-1)(GL, GL)(Kernel).split(2).tile(4).to(Block).result, Spec)
@@ -100,11 +102,20 @@ export(kernel, "folder", arch="sm_90")
 # ---------------------------------------------------------------------------------------------- definitions
 
 total = Fused(
-    name="total", dims="m n", over="n", operands={"X": "m n", "y": "m"},
-    first={"zero": "s[m] = 0"}, each={"s": "s[m] += sum(n, X[m,n])"}, last={"y": "y[m] = s[m]"},
+    name="total", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+    init={"zero": "s[m] = 0"}, body={"s": "s[m] += sum(n, X[m,n])"}, final={"y": "y[m] = s[m]"},
 )  # fmt: skip
 assert_type(total(m=64, n=K, dtype=float16, X=ColMajor), FusedSpec)
-rows = total.tile(m=1).to(Block).place("s", RF).split(n=32).skip().delay("s", behind="zero").partial("s", 4).step("s", AnySpec.done())
-assert_type(rows.skip("s", where="s == 0").done(), FusedStrategy)
+rows = (
+    total.tile(m=1)
+    .to(Block)
+    .set_memory("s", RF)
+    .split(n=32)
+    .skip_masked_tiles()
+    .defer("s", after="zero")
+    .rfactor("s", 4)
+    .step("s", AnySpec.done())
+)
+assert_type(rows.skip_steps("s", where="s == 0").done(), FusedStrategy)
 assert_type(rows.done()(total(m=64, n=64)).compile(), FusedKernel)
-assert_type(MatMul.epilogue("relu(acc)").tile(m=8, n=8).to(Block).epilog(RF).ahead(fetched=False).done(), FusedStrategy)
+assert_type(MatMul.fuse_epilogue("relu(acc)").tile(m=8, n=8).to(Block).epilog(RF).prefetch_epilogue(enable=False).done(), FusedStrategy)

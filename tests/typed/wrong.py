@@ -13,17 +13,17 @@ bound = MatMul.tile(8, 8).to(Block).done()(spec)
 
 # ---------------------------------------------------------------------------------------------- what is for another kind
 Move.mma_tile()  # wrong: "mma_tile"
-MatMul.coalesced(4)  # wrong: "coalesced"
+MatMul.coalesced_copy(4)  # wrong: "coalesced_copy"
 Move.tile(8, 8).to(Warp).mma_tile()  # wrong: "mma_tile"
-MatMul.tile(8, 8).to(Warp).coalesced(4)  # wrong: "coalesced"
-MatMul.tile(8, 8).to(Block).load(A, SH).coalesced(4)  # wrong: "coalesced"
-MatMul.skip("s", where="s == 0")  # wrong: "skip"
-MatMul.place("s", RF)  # wrong: "place"
+MatMul.tile(8, 8).to(Warp).coalesced_copy(4)  # wrong: "coalesced_copy"
+MatMul.tile(8, 8).to(Block).load(A, SH).coalesced_copy(4)  # wrong: "coalesced_copy"
+MatMul.skip_steps("s", where="s == 0")  # wrong: "skip_steps"
+MatMul.set_memory("s", RF)  # wrong: "set_memory"
 Move.split(4)  # wrong: "split"
 Move.epilog(RF)  # wrong: "epilog"
 Move.split_k(2, Warp, 4)  # wrong: "split_k"
 Init.load("dst", SH)  # wrong: "load"
-spec.coalesced(4)  # wrong: callable
+spec.coalesced_copy(4)  # wrong: callable
 
 # ---------------------------------------------------------------------------------------------- what refines another step
 MatMul.to(Block)  # wrong: "to"
@@ -32,8 +32,8 @@ MatMul.split(8).cluster(2)  # wrong: "cluster"
 MatMul.split(8).to(Block)  # wrong: "to"
 MatMul.load(A, SH).unroll()  # wrong: "unroll"
 MatMul.epilog(RF).pipeline(2)  # wrong: "pipeline"
-MatMul.tile(8, 8).ahead()  # wrong: "ahead"
-MatMul.tile(8, 8).staggered()  # wrong: "staggered"
+MatMul.tile(8, 8).prefetch_epilogue()  # wrong: "prefetch_epilogue"
+MatMul.tile(8, 8).stagger_blocks()  # wrong: "stagger_blocks"
 MatMul.tile(8, 8).done().to(Block)  # wrong: "to"
 
 # ---------------------------------------------------------------------------------------------- what is misspelt
@@ -62,7 +62,7 @@ MatMul.tile(8, 8).cluster("2")  # wrong: "str" | Literal['2']
 MatMul.tile(8, 8).layout("row")  # wrong: "MatrixLayout
 MatMul.split(8).pipeline("3")  # wrong: "str" | Literal['3']
 MatMul.load(A, SH).pad("4")  # wrong: "str" | Literal['4']
-Move.coalesced("4")  # wrong: "str" | Literal['4']
+Move.coalesced_copy("4")  # wrong: "str" | Literal['4']
 MatMul("64", 64, 64)  # wrong: "str" | Literal['64']
 MatMul(64, 64)  # wrong: "K"
 MatMul(64, 64, 64, dtype=np.float16)  # wrong: "DType

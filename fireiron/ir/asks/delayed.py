@@ -1,4 +1,4 @@
-"""The end of a turn done in the next one: `delay` on the split of a definition."""
+"""The end of a turn done in the next one: `defer` on the split of a definition."""
 
 from __future__ import annotations
 

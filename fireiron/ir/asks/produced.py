@@ -1,4 +1,4 @@
-"""Loads by threads of their own: `specialize` on a split."""
+"""Loads by threads of their own: `warp_specialize` on a split."""
 
 from __future__ import annotations
 

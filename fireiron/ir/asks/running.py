@@ -1,4 +1,4 @@
-"""Products that run on: `in_flight` on a split."""
+"""Products that run on: `mma_in_flight` on a split."""
 
 from __future__ import annotations
 

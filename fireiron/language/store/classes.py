@@ -17,6 +17,7 @@ from fireiron.errors import ArgumentError
 from fireiron.executable.atomic_add import ATOMIC_ADD
 from fireiron.executable.thread_move import INIT, MOVE
 from fireiron.ir.lanes import LaneMap
+from fireiron.language import former
 from fireiron.language.store.expressions import expression
 from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
 from fireiron.language.tree import Decomposition, Executable
@@ -62,7 +63,10 @@ CHAINS: Final[Mapping[type[Decomposition], type[Strategy]]] = {
 
 NAMED: Final[Mapping[Any, Mapping[str, Any]]] = {
     DType: {one.name: one for one in DTYPES},
-    Memory: {one.name: one for one in NAMED_MEMORIES},
+    Memory: {
+        **(memories := {memory.name: memory for memory in NAMED_MEMORIES}),
+        **{first: memories[name] for first, name in former.MEMORIES.items()},
+    },
     Level: {one.name: one for one in LEVELS},
     Sharer: {one.name: one for one in SHARERS},
     MatrixLayout: {repr(one): one for one in (ColMajor, RowMajor)},

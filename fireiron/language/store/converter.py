@@ -18,6 +18,7 @@ from cattrs.errors import (
 from cattrs.gen import make_dict_structure_fn, override
 
 from fireiron.errors import ArgumentError, StoreError, shown
+from fireiron.language import former
 from fireiron.language.store.checks import check_value
 from fireiron.language.store.classes import (
     CHAINS,
@@ -64,7 +65,7 @@ class Store:
             if isinstance(value.start, Starter) and STARTERS.get(start) != value.start:
                 start = self.plain(value.start.kind)
             plain = {"start": start, "spec": spec, "steps": [self.plain(step) for step in value.steps]}
-            return plain | ({"otherwise": [self.plain(one) for one in value.others]} if value.others else {})
+            return plain | ({"fallback": [self.plain(one) for one in value.others]} if value.others else {})
         if isinstance(value, Spec):
             return self._plain_spec(value)
         if value is None or isinstance(value, (bool, int, float, str)):
@@ -148,15 +149,16 @@ class Store:
 
     def _strategy(self, value: Any, _: Any) -> Strategy:
         kinds: dict[str, Any] = {"start": Any, "spec": Spec | None, "steps": tuple[Decomposition, ...]}
-        if isinstance(value, dict) and "otherwise" in value:
-            kinds["otherwise"] = tuple[Strategy, ...]
+        value = former.present_fields("Strategy", value) if isinstance(value, dict) else value
+        if isinstance(value, dict) and "fallback" in value:
+            kinds["fallback"] = tuple[Strategy, ...]
         fields = self._fields(value, kinds)
         steps, spec = fields["steps"], fields["spec"]
         start = _start(fields["start"], spec)
         chain = CHAINS.get(type(steps[-1]), Strategy) if steps else Strategy
         made = chain(steps, spec, start)
-        for other in fields.get("otherwise", ()):
-            made = made.otherwise(other)
+        for other in fields.get("fallback", ()):
+            made = made.fallback(other)
         return made
 
     def _fields(self, value: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,6 +221,7 @@ class Store:
         above = later(name)
         if above is not None:
             return above
+        name = name if name in self.table else former.CLASSES.get(name, name)
         if name not in self.table:
             known = len(name) < 100 and name.isidentifier()
             raise StoreError(f"unknown class {shown(name)}", hint=f"classes=[{name}] if it is yours" if known else None)
@@ -239,6 +242,7 @@ class Store:
         if value["type"] in FORMER_EXECUTABLES:
             return FORMER_EXECUTABLES[value["type"]]
         fields = {key: part for key, part in value.items() if key != "type"}
+        fields = former.present_fields(cls.__name__, fields) if cls.__module__.startswith("fireiron.") else fields
         if cls is Spec:
             return self._spec(value["type"], fields)
         if cls is later(value["type"]):

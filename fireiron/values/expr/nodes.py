@@ -410,7 +410,7 @@ class Positive(Expr):
         return (self.value,)
 
     def rebuilt(self, children: Atoms) -> Expr:
-        return positive(children[0])
+        return assume_positive(children[0])
 
 
 @node
@@ -502,7 +502,7 @@ def _shift(amount: object) -> int:
     return value
 
 
-def positive(value: Expr | int) -> Expr:
+def assume_positive(value: Expr | int) -> Expr:
     """The value, taken to be at least 1; whoever uses it must check that."""
     size = as_expr(value)
     return size if size.low >= 1 else Positive(size)

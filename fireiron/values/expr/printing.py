@@ -26,7 +26,7 @@ def _written(value: Expr, outer: int, name: Callable[[Var], str] = _variable_nam
     elif isinstance(value, Var):
         return name(value)
     elif isinstance(value, Positive):
-        return f"positive({_written(value.value, 0, name)})" if name is _variable_repr else _written(value.value, outer, name)
+        return f"assume_positive({_written(value.value, 0, name)})" if name is _variable_repr else _written(value.value, outer, name)
     elif isinstance(value, Lookup) and name is _variable_repr:
         return f"lookup({value.array!r}, {_written(value.index, 0, name)}, {value.most})"
     else:

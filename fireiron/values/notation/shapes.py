@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from fireiron.errors import ArgumentError, LayoutError
-from fireiron.values.expr import constant, positive
+from fireiron.values.expr import assume_positive, constant
 from fireiron.values.layout import Layout, Swizzle, check_depth, congruent, flatten, read_tree, row_major_strides
 from fireiron.values.notation.words import Symbols, expression_text, pieces, read_expression
 
@@ -81,7 +81,7 @@ def read_leaf(text: str, symbols: Symbols, least: int) -> Any:
     value = read_expression(text, symbols)
     number = constant(value)
     if number is None:
-        return positive(value) if least else value
+        return assume_positive(value) if least else value
     if number < least:
         raise LayoutError(f"a {'size' if least else 'stride'} is at least {least}", got=number)
     return number

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import attrs
 
 from fireiron.errors import FireironError, LayoutError
-from fireiron.values.expr import Expr, Var, all_of, any_of, as_expr, constant, equal, hilbert, lookup, minimum, positive
+from fireiron.values.expr import Expr, Var, all_of, any_of, as_expr, assume_positive, constant, equal, hilbert, lookup, minimum
 from fireiron.values.layout import Layout, flatten
 from fireiron.values.machine import DTYPES, NAMED_MEMORIES, DType, Level, Memory
 from fireiron.values.tensor import Dim, Fixed, MatrixLayout, Mode, Tensor, View
@@ -38,7 +38,8 @@ _OPERATORS: Final[Mapping[type[ast.AST], Callable[[Any, Any], Any]]] = {
 
 
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
-    "minimum": minimum, "equal": equal, "positive": positive, "hilbert": hilbert, "all_of": all_of, "any_of": any_of,
+    "minimum": minimum, "equal": equal, "assume_positive": assume_positive,
+    "positive": assume_positive, "hilbert": hilbert, "all_of": all_of, "any_of": any_of,
 }  # fmt: skip
 
 
@@ -68,7 +69,9 @@ def _built(node: ast.AST, symbols: Symbols) -> Any:
             func=ast.Name(id="lookup"), args=[ast.Constant(value=str() as array), index, ast.Constant(value=int() as most)], keywords=[]
         ):
             return lookup(array, _built(index, symbols), most)
-        case ast.Call(func=ast.Name(id=("minimum" | "equal" | "positive" | "hilbert") as name), args=parts, keywords=[]):
+        case ast.Call(
+            func=ast.Name(id=("minimum" | "equal" | "assume_positive" | "positive" | "hilbert") as name), args=parts, keywords=[]
+        ):
             return _FUNCTIONS[name](*(_built(part, symbols) for part in parts))
     raise LayoutError(f"{ast.unparse(node)!r} is no index expression", legal="integers, symbols, + - * // % & | ^ <")
 

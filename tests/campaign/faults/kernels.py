@@ -125,7 +125,7 @@ def _of_tiles_as_blocks_become_free(chance: random.Random) -> Case:
     return _of_halves("dynamic", product((64, 64, 64), (64, 64), stages, dynamic=True, **options), sizes, {**options, "stages": stages})
 
 
-COPY, STORED = Move.done(), Move.tile(64, 64).unroll().load(SRC, SH, Move.done()).converted().done()
+COPY, STORED = Move.done(), Move.tile(64, 64).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
 TWO = {"u": "u[m,n] += sum(k, A[m,k] * B[k,n])", "v": "v[m,n] += sum(k, C[m,k] * E[k,n])", "low": "u[m,n] = max(u[m,n], -9999)", "high": "v[m,n] = min(v[m,n], 9999)"}  # fmt: skip
 
 
@@ -136,17 +136,17 @@ def _of_two_products(chance: random.Random) -> Case:
     definition = Fused(
         name="two_products",
         dims="m n k",
-        over="k",
+        loop="k",
         operands={"A": "m k", "B": "k n", "C": "m k", "E": "k n", "D": "m n"},
-        first={"zu": "u[m,n] = 0", "zv": "v[m,n] = 0"},
-        each={name: TWO[name] for name in order.split()},
-        last={"add": "u[m,n] = u[m,n] + v[m,n]", "store": "D[m,n] = u[m,n]"},
+        init={"zu": "u[m,n] = 0", "zv": "v[m,n] = 0"},
+        body={name: TWO[name] for name in order.split()},
+        final={"add": "u[m,n] = u[m,n] + v[m,n]", "store": "D[m,n] = u[m,n]"},
     )
     chain = definition.tile(m=64, n=64).to(Block)
-    chain = (chain.persistent(blocks) if blocks else chain).split(k=32).pipeline(stages).specialize()
+    chain = (chain.persistent(blocks) if blocks else chain).split(k=32).pipeline(stages).warp_specialize()
     for name in "ABCE":
         chain = chain.load(name, SH, COPY)
-        chain = chain.share({"C": "A", "E": "B"}[name]) if shared and name in "CE" else chain
+        chain = chain.share_stages({"C": "A", "E": "B"}[name]) if shared and name in "CE" else chain
     chain = chain.tile(m=64).to(Warpgroup).step("u", MatMul.split(16).unroll().done())
     bound = chain.step("v", MatMul.split(16).unroll().done()).step("store", STORED).done()(
         definition(m=64 * chance.choice((1, 3)), n=64, k=32 * chance.randint(4, 6), A=RowMajor, B=RowMajor, C=RowMajor, E=RowMajor, D=RowMajor, dtype=float16)

@@ -1,16 +1,17 @@
 // attention(40,48,32,2,1,1)(GL,GL,GL,VAL,GL)(Kernel) with Q, K, V, O float16 RowMajor
 //   .tile(m=64, r=1, g=1, b=1).to(Block)
-//   .load('Q', SH, Move.coalesced(8).done()).swizzle()
+//   .load('Q', SH, Move.coalesced_copy(8).done()).swizzle_storage()
 //   .load('Q', RF, Move.tile(32).to(Warp).done())
 //   .split(n=64).pipeline(2)
-//   .load('K', SH, Move.coalesced(8).done()).swizzle()
-//   .load('V', SH, Move.coalesced(8).done()).swizzle()
+//   .load('K', SH, Move.coalesced_copy(8).done()).swizzle_storage()
+//   .load('V', SH, Move.coalesced_copy(8).done()).swizzle_storage()
 //   .tile(m=32).to(Warp)
 //   .step("s", AnySpec.split(32).split(16).unroll().tile(32, 64).unroll().load(B, RF, Move.done()).tile(16,
 //     16).unroll().mma_tile().done())
-//   .step("rescale", AnySpec.done(UnlessOne))
+//   .step("rescale", AnySpec.done(SkipIfIdentity))
 //   .step("pv", AnySpec.split(16).unroll().load(B, RF, Move.done()).tile(16, 16).unroll().mma_tile().done())
-//   .step("store", AnySpec.load('src', SH, Move.done()).converted().reuse_buffer().swizzle().coalesced(8).done())
+//   .step("store", AnySpec.load('src', SH,
+//     Move.done()).cast_on_copy().reuse_buffer().swizzle_storage().coalesced_copy(8).done())
 //   .done()
 // target sm_90; launch <<<2, 64>>>, 12288 bytes of dynamic shared memory
 #include <cuda_fp16.h>

@@ -1,12 +1,12 @@
 // attention_decode(m,n,32,2,1,(n + 31) // 32)(GL,GL,GL,VAL,GL,GL,GL)(Kernel) with Q, K, V float16 RowMajor; P, T, S
 //     RowMajor
-//   .partial(name='sums', parts=4)
+//   .rfactor(step='sums', parts=4)
 //   .tile(m=16, g=1, b=1, p=1).to(Block)
-//   .load('Q', SH, Move.coalesced(8).done()).swizzle()
+//   .load('Q', SH, Move.coalesced_copy(8).done()).swizzle_storage()
 //   .load('Q', RF, Move.tile(16).to(Warp).done())
-//   .split(n=64).pipeline(3).skip()
-//   .load('K', SH, Move.coalesced(8).done()).swizzle()
-//   .load('V', SH, Move.coalesced(8).done()).swizzle()
+//   .split(n=64).pipeline(3).skip_masked_tiles()
+//   .load('K', SH, Move.coalesced_copy(8).done()).swizzle_storage()
+//   .load('V', SH, Move.coalesced_copy(8).done()).swizzle_storage()
 //   .tile(m=16).to(Warp)
 //   .step("s", AnySpec.split(16).unroll().load(B, RF, Move.done()).tile(16, 16).unroll().mma_tile().done())
 //   .step("pv", AnySpec.split(16).unroll().load(B, RF, Move.done()).tile(16, 16).unroll().mma_tile().done())

@@ -1,18 +1,18 @@
 // attention_packed(40,48,32,1,1,1)(GL,GL,GL,VAL,GL,GL,GL,GL,GL,GL,GL)(Kernel) with Q, K, V, O float16 RowMajor; begin,
 //     end, inner, outer int32; low, high int32 RowMajor
-//   .partial(name='sums', parts=4)
+//   .rfactor(step='sums', parts=4)
 //   .tile(r=1, g=1, t=1).to(Block)
 //   .tile(m=64).to(Block)
 //   .load('Q', SH, Move.done())
-//   .split(n=128).delay("pv", behind="s").pipeline(2).skip().specialize(128)
+//   .split(n=128).defer("pv", after="s").pipeline(2).skip_masked_tiles().warp_specialize(128)
 //   .load('K', SH, Move.done())
 //   .load('V', SH, Move.done())
 //   .tile(m=64).to(Warpgroup)
 //   .step("s", AnySpec.split(16).unroll().done())
 //   .step("pv", AnySpec.split(16).unroll().done())
-//   .skip('alpha', 'shrink', 'keep', where='new == mx')
-//   .skip('rescale', where='alpha == 1')
-//   .step("store", AnySpec.tile(64, 32).unroll().load('src', SH, Move.done()).converted().done())
+//   .skip_steps('alpha', 'shrink', 'keep', where='new == mx')
+//   .skip_steps('rescale', where='alpha == 1')
+//   .step("store", AnySpec.tile(64, 32).unroll().load('src', SH, Move.done()).cast_on_copy().done())
 //   .done()
 // target sm_90a; launch <<<1, 256>>>, 41040 bytes of static shared memory
 #include <cuda_fp16.h>

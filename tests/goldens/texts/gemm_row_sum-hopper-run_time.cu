@@ -1,13 +1,13 @@
 // gemm_row_sum(m,n,k)(GL,GL,GL,GL)(Kernel) with A, B, D float16 RowMajor
-//   .partial(name='row', parts=4)
-//   .tile(m=128, n=256).to(Block).bands(8).persistent(132)
-//   .split(k=64).pipeline(3).specialize(128)
+//   .rfactor(step='row', parts=4)
+//   .tile(m=128, n=256).to(Block).rasterize(group_m=8).persistent(132)
+//   .split(k=64).pipeline(3).warp_specialize(128)
 //   .load(A, SH, Move.done())
 //   .load(B, SH, Move.done())
 //   .tile(m=64).to(Warpgroup)
 //   .step("product", AnySpec.split(16).unroll().done())
 //   .step("row", AnySpec.load('src', RF, Move.done()).done())
-//   .step("store", AnySpec.tile(64, 256).unroll().load('src', SH, Move.done()).converted().done())
+//   .step("store", AnySpec.tile(64, 256).unroll().load('src', SH, Move.done()).cast_on_copy().done())
 //   .done()
 // target sm_90a; launch <<<minimum((m + 127) / 128 * ((n + 255) / 256), 132), 384>>>, 213040 bytes of dynamic shared
 //     memory

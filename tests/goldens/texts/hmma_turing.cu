@@ -1,10 +1,10 @@
 // MatMul(40,48,40)(GL,GL,GL)(Kernel) with A, B, C float16 RowMajor
-//   .tile(128, 128).to(Block).bands(8)
+//   .tile(128, 128).to(Block).rasterize(group_m=8)
 //   .epilog(RF, float32, Init.tile(64, 64).to(Warp).done(), Move.load('src', SH, Move.tile(64,
-//     64).to(Warp).done()).converted().pad(8).reuse_buffer().coalesced(8).done())
+//     64).to(Warp).done()).cast_on_copy().pad(8).reuse_buffer().coalesced_copy(8).done())
 //   .split(32).pipeline(2)
-//   .load(A, SH, Move.coalesced(8).done()).swizzle()
-//   .load(B, SH, Move.coalesced(8).done()).swizzle()
+//   .load(A, SH, Move.coalesced_copy(8).done()).swizzle_storage()
+//   .load(B, SH, Move.coalesced_copy(8).done()).swizzle_storage()
 //   .tile(64, 64).to(Warp)
 //   .split(16).pipeline(2).unroll()
 //   .load(A, RF, Move.done())

@@ -1,10 +1,10 @@
 // MatMul(m,n,k)(GL,GL,GL)(Kernel) with A, B, C float16 RowMajor
 //   .repack(A)
 //   .repack(B)
-//   .tile(128, 256).to(Block).bands(8).persistent(132)
+//   .tile(128, 256).to(Block).rasterize(group_m=8).persistent(132)
 //   .epilog(RF, float32, Init.done(), Move.tile(64, 256).to(Warpgroup).tile(64, 64).unroll().load('src', SH,
-//     Move.done()).converted().done())
-//   .split(64).pipeline(4).specialize()
+//     Move.done()).cast_on_copy().done())
+//   .split(64).pipeline(4).warp_specialize()
 //   .load(A, SH, Move.done())
 //   .load(B, SH, Move.done())
 //   .tile(64, 256).to(Warpgroup)

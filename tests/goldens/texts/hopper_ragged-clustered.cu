@@ -1,11 +1,11 @@
 // grouped_ragged(40,48,40,3)(GL,GL,GL,GL,GL)(Kernel) with A, B, D float16 RowMajor; begin, end int32
 //     Strides(g=1).aligned(4)
-//   .tile(m=128, n=128).to(Block).bands(8).cluster(m=1, n=2)
-//   .split(g=1).skip()
-//   .step("product", AnySpec.split(64).pipeline(4).specialize(128).load(A, SH, Move.done()).load(B, SH,
+//   .tile(m=128, n=128).to(Block).rasterize(group_m=8).cluster(m=1, n=2)
+//   .split(g=1).skip_masked_tiles()
+//   .step("product", AnySpec.split(64).pipeline(4).warp_specialize(128).load(A, SH, Move.done()).load(B, SH,
 //     Move.done()).tile(64, 128).to(Warpgroup).done())
 //   .step("store", AnySpec.tile(64, 128).to(Warpgroup).tile(64, 64).unroll().load('src', SH,
-//     Move.done()).converted().done())
+//     Move.done()).cast_on_copy().done())
 //   .done()
 // target sm_90a; launch <<<2, 384>>>, 147520 bytes of dynamic shared memory
 // clusters of 2 neighbouring blocks

@@ -1,8 +1,8 @@
 // MatMul(40,48,40)(GL,GL,GL)(Kernel) with A, B, C float16 RowMajor
 //   .tile(16, 64).to(Block)
 //   .epilog(RF, float32, Init.done(), Move.tile(16, 64).to(Warpgroup).tile(16, 64).unroll().load('src', SH,
-//     Move.done()).converted().done())
-//   .split(64).in_flight(1).pipeline(16).specialize()
+//     Move.done()).cast_on_copy().done())
+//   .split(64).mma_in_flight(1).pipeline(16).warp_specialize()
 //   .load(A, SH, Move.done())
 //   .load(B, SH, Move.done())
 //   .tile(16, 64).to(Warpgroup)

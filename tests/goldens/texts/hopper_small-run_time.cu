@@ -1,8 +1,8 @@
 // MatMul(m,n,k)(GL,GL,GL)(Kernel) with A, B, C float16 RowMajor
-//   .tile(64, 32).to(Block).bands(4)
+//   .tile(64, 32).to(Block).rasterize(group_m=4)
 //   .epilog(RF, float32, Init.done(), Move.tile(64, 32).to(Warpgroup).tile(64, 32).unroll().load('src', SH,
-//     Move.done()).converted().done())
-//   .split(128).in_flight(1).pipeline(4).specialize()
+//     Move.done()).cast_on_copy().done())
+//   .split(128).mma_in_flight(1).pipeline(4).warp_specialize()
 //   .load(A, SH, Move.done())
 //   .load(B, SH, Move.done())
 //   .tile(64, 32).to(Warpgroup)

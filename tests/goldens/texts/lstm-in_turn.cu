@@ -1,14 +1,16 @@
 // lstm(40,48,40)(GL,GL,GL,GL,GL,GL)(Kernel) with X, W, H, R, D float16 RowMajor; bias float16
-//   .tile(m=128, n=128).to(Block).bands(8)
-//   .step("input", AnySpec.split(32).pipeline(4, spread=True).load(A, SH, Move.coalesced(8).done()).swizzle().load(B,
-//     SH, Move.coalesced(8).done()).swizzle().tile(64, 32).to(Warp).split(16).pipeline(2).unroll().load(A, RF,
+//   .tile(m=128, n=128).to(Block).rasterize(group_m=8)
+//   .step("input", AnySpec.split(32).pipeline(4, interleave=True).load(A, SH,
+//     Move.coalesced_copy(8).done()).swizzle_storage().load(B, SH,
+//     Move.coalesced_copy(8).done()).swizzle_storage().tile(64, 32).to(Warp).split(16).pipeline(2).unroll().load(A, RF,
 //     Move.done()).load(B, RF, Move.done()).tile(16, 16).unroll().mma_tile().done())
-//   .step("hidden", AnySpec.split(32).pipeline(4, spread=True).load(A, SH,
-//     Move.coalesced(8).done()).reuse_buffer().swizzle().load(B, SH,
-//     Move.coalesced(8).done()).reuse_buffer().swizzle().tile(64, 32).to(Warp).split(16).pipeline(2).unroll().load(A,
-//     RF, Move.done()).load(B, RF, Move.done()).tile(16, 16).unroll().mma_tile().done())
+//   .step("hidden", AnySpec.split(32).pipeline(4, interleave=True).load(A, SH,
+//     Move.coalesced_copy(8).done()).reuse_buffer().swizzle_storage().load(B, SH,
+//     Move.coalesced_copy(8).done()).reuse_buffer().swizzle_storage().tile(64,
+//     32).to(Warp).split(16).pipeline(2).unroll().load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16,
+//     16).unroll().mma_tile().done())
 //   .step("store", AnySpec.load('src', SH, Move.tile(64,
-//     32).to(Warp).done()).converted().reuse_buffer().swizzle().coalesced(8).done())
+//     32).to(Warp).done()).cast_on_copy().reuse_buffer().swizzle_storage().coalesced_copy(8).done())
 //   .done()
 // target sm_90; launch <<<1, 256>>>, 65536 bytes of dynamic shared memory
 #include <cuda_fp16.h>

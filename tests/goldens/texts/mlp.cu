@@ -1,14 +1,14 @@
 // mlp(40,48,48,2)(GL,GL,GL,GL)(Kernel) with X, W, bias, Y float16 RowMajor
 //   .tile(m=128).to(Block)
-//   .place(tensor='h', memory=SH, pad=8)
-//   .step("start", AnySpec.coalesced(8).done())
+//   .set_memory(tensor='h', memory=SH, pad=8)
+//   .step("start", AnySpec.coalesced_copy(8).done())
 //   .split(l=1).pipeline(2)
-//   .load('W', SH, Move.coalesced(8).done()).swizzle()
-//   .load('bias', SH, Move.coalesced(8).done())
+//   .load('W', SH, Move.coalesced_copy(8).done()).swizzle_storage()
+//   .load('bias', SH, Move.coalesced_copy(8).done())
 //   .step("product", AnySpec.tile(32, 16).to(Warp).split(16).unroll().load(A, RF, Move.done()).load(B, RF,
 //     Move.done()).tile(16, 16).unroll().mma_tile().done())
 //   .load('bias', RF, Move.done())
-//   .step("store", AnySpec.coalesced(8).done())
+//   .step("store", AnySpec.coalesced_copy(8).done())
 //   .done()
 // target sm_90; launch <<<1, 384>>>, 23744 bytes of static shared memory
 #include <cuda_fp16.h>

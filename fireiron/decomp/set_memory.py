@@ -1,4 +1,4 @@
-"""`place`: where a temporary of a fused definition lies."""
+"""`set_memory`: the memory of a temporary of a fused definition."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from fireiron.values.machine import RF, SH, Memory
 
 
 @attrs.frozen
-class Place(Decomposition):
-    """A temporary of the definition in a memory, allocated here: of shared memory one copy for each unit of this level.
+class SetMemory(Decomposition):
+    """Allocate a temporary of the definition in a memory at this level: in shared memory one copy for each unit of the level.
 
-    `pad` are elements by which its rows are longer. Temporaries that are not placed lie in registers.
+    `pad` is the number of elements by which its rows are longer. Other temporaries are in registers.
 
-    Legal when: below Block, of SH or RF. rewrite: definition --> allocate t in memory; definition on t
+    Legal below Block, for SH and RF. rewrite: definition --> allocate t in memory; definition on t
 
     Source: Cypress, section 3.3; decision 36.
 
     >>> from fireiron import *
     >>> doubled = Fused(
     ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
-    ...     each={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+    ...     body={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
     ... )
 
-    >>> blocks = doubled.tile(m=16, n=16).to(Block).place("c", SH, pad=1).step("product", MatMul.tile(1, 1).to(Thread).split(1).done())
+    >>> blocks = doubled.tile(m=16, n=16).to(Block).set_memory("c", SH, pad=1).step("product", MatMul.tile(1, 1).to(Thread).split(1).done())
     >>> text = blocks.done()(doubled(m=64, n=64, k=8)).cuda()
     >>> [line.strip() for line in text.splitlines() if "__shared__" in line]
     ['__shared__ __align__(16) float c_sh[272];  // 16 x 16']
     """
 
-    verb: ClassVar[str] = "place"
+    verb: ClassVar[str] = "set_memory"
     kinds: ClassVar[tuple[str, ...]] = ("Fused",)
     tensor: str
     memory: Memory
@@ -47,33 +47,35 @@ class Place(Decomposition):
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.tensor, str) or not isinstance(self.memory, Memory) or type(self.pad) is not int:
-            raise ArgumentError("place: a temporary's name and a memory", got=(self.tensor, self.memory, self.pad), at=call_site())
+            raise ArgumentError("set_memory: a temporary's name and a memory", got=(self.tensor, self.memory, self.pad), at=call_site())
         if not 0 <= self.pad <= MOST:
-            raise ArgumentError("place: pad: elements behind each row", got=self.pad, legal=f"0 ... {MOST}", at=call_site())
+            raise ArgumentError("set_memory: pad: elements after each row", got=self.pad, legal=f"0 ... {MOST}", at=call_site())
 
     @classmethod
-    def choices(cls, spec: Spec, context: Context) -> Iterator[Place]:
+    def choices(cls, spec: Spec, context: Context) -> Iterator[SetMemory]:
         made = fused(spec)
         names = () if made is None else made.temporaries
         pads = ((SH, 0), (SH, 1), (SH, 4), (RF, 0))
-        yield from legal_among((Place(name, *where) for name in names for where in pads), spec, context)
+        yield from legal_among((SetMemory(name, *where) for name in names for where in pads), spec, context)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         made = fused(spec)
         if made is None or not isinstance(spec.kind, FusedKind):
             raise DecompositionError(
-                f"place({self.tensor!r}): {spec.title} has no temporaries", legal="a Fused definition of several steps"
+                f"set_memory({self.tensor!r}): {spec.title} has no temporaries", legal="a Fused definition of several steps"
             )
         if self.tensor in made.known:
             legal = tuple(made.temporaries) or "none"
-            raise DecompositionError(f"place({self.tensor!r}): an operand of {spec.title}", legal=legal, hint=f"load({self.tensor!r}, SH)")
+            raise DecompositionError(
+                f"set_memory({self.tensor!r}): an operand of {spec.title}", legal=legal, hint=f"load({self.tensor!r}, SH)"
+            )
         if self.tensor not in made.temporaries:
             if self.tensor in made.uses or self.tensor not in made.hidden:
-                raise DecompositionError(f"place({self.tensor!r}): no temporary of {spec.title}", legal=tuple(made.temporaries))
+                raise DecompositionError(f"set_memory({self.tensor!r}): not a temporary of {spec.title}", legal=tuple(made.temporaries))
             return passed(spec)
         if spec.level.is_launch or self.memory.of_grid or self.memory.counts:
             raise DecompositionError(
-                f"place({self.tensor!r}, {self.memory}): nowhere for it here", legal="SH RF, below tile(...).to(Block)"
+                f"set_memory({self.tensor!r}, {self.memory}): no such memory at this level", legal="SH RF, below tile(...).to(Block)"
             )
         draft = context.draft()
         placed = (*made.placed, Placed(self.tensor, self.memory, self.pad))
@@ -85,7 +87,7 @@ class Place(Decomposition):
         return draft.expansion((Child("body", child),), (Hole("body"),))
 
 
-EXAMPLES = (Place("h", Memory("SH", 1, "block", "shared memory")),)
-"""Any of the kind, which cannot be made without arguments."""
+EXAMPLES = (SetMemory("h", Memory("SH", 1, "block", "shared memory")),)
+"""Examples of the class, which has no default arguments."""
 
-__all__ = ["Place"]
+__all__ = ["SetMemory"]

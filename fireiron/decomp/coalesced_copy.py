@@ -1,4 +1,4 @@
-"""`coalesced`: a cooperative copy that touches far memory in its own order, neighbouring threads neighbouring vectors."""
+"""`coalesced_copy`: a cooperative copy whose adjacent threads access adjacent vectors of the farther memory."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from fireiron.values.tensor import ColMajor, RowMajor, View
 from fireiron.values.units import thread_of
 
 
-def _elements(value: Any) -> Any:
-    return integral(value, "coalesced")
+def _width(value: Any) -> Any:
+    return integral(value, "coalesced_copy")
 
 
 MOST_UNROLLED = 16
-"""Most iterations of a thread that are unrolled: single-element copies have many, whose addresses would fill the registers."""
+"""Iterations of a thread that are unrolled: copies of single elements have many, whose addresses would fill the registers."""
 
 
 @attrs.frozen
-class Coalesced(Decomposition):
-    """Vectors of `elements` neighbours, dealt to threads in storage order; see the verb `coalesced`."""
+class CoalescedCopy(Decomposition):
+    """Vectors of `width` contiguous elements, distributed over threads in storage order; see the verb `coalesced_copy`."""
 
-    verb: ClassVar[str] = "coalesced"
+    verb: ClassVar[str] = "coalesced_copy"
     kinds: ClassVar[tuple[str, ...]] = ("Move",)
-    elements: Any = attrs.field(converter=_elements)
+    width: Any = attrs.field(converter=_width)
 
     @staticmethod
-    def of(elements: Any) -> Coalesced:
+    def of(width: Any) -> CoalescedCopy:
         """The step from the argument of the verb."""
-        return Coalesced(count(elements, "coalesced"))
+        return CoalescedCopy(count(width, "coalesced_copy"))
 
     def label(self) -> str:
-        return f"coalesced({self.elements})"
+        return f"coalesced_copy({self.width})"
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         return self._tile(spec, context).expand(spec, context)
@@ -50,15 +50,15 @@ class Coalesced(Decomposition):
 
     def _tile(self, spec: Spec, context: Context) -> Decomposition:
         if not spec.moves:
-            raise DecompositionError(f"coalesced: {spec.title} is no copy", legal="Move")
+            raise DecompositionError(f"coalesced_copy: {spec.title} is not a copy", legal="Move")
         if spec.level.threads == 1:
-            raise DecompositionError("coalesced: a single thread has nobody to share the copy with", hint=".tile(1, 4).unroll()")
+            raise DecompositionError("coalesced_copy: a single thread cannot share a copy", hint=".tile(1, 4).unroll()")
         name = _far(spec)
         view = spec.operands[name]
         stored = view.storage_order
         order = tuple(spec.dims.index(spec.uses[name][dim]) for dim in stored)
         along = order[0]
-        width = chosen(self.elements, "coalesced")
+        width = chosen(self.width, "coalesced_copy")
         width = math.gcd(width, constant(spec.sizes[along]) or 1, _alignment(view, stored[0]))
         sizes = tuple(width if dim == along else 1 for dim in range(len(order)))
         dealt = {(0,): RowMajor, (0, 1): ColMajor, (1, 0): RowMajor}.get(order, order)
@@ -68,10 +68,10 @@ class Coalesced(Decomposition):
         return step
 
     @classmethod
-    def choices(cls, spec: Spec, context: Context) -> Iterator[Coalesced]:
+    def choices(cls, spec: Spec, context: Context) -> Iterator[CoalescedCopy]:
         whole = all(constant(size) is not None for size in spec.sizes)
         if spec.moves and not spec.level.is_launch and spec.level.threads != 1 and whole:
-            yield from (Coalesced(width) for width in (1, 2, 4, 8))
+            yield from (CoalescedCopy(width) for width in (1, 2, 4, 8))
 
 
 def _turns(spec: Spec, width: int, context: Context) -> int:
@@ -95,22 +95,23 @@ def _alignment(view: View, along: int) -> int:
 
 
 @verb()
-def coalesced(elements: Integer) -> Coalesced:
-    """A copy by all threads of the group, each a vector of neighbours, in the storage order of the memory further away.
+def coalesced_copy(width: Integer) -> CoalescedCopy:
+    """Copy by all threads of the group, a vector of contiguous elements each, in the storage order of the farther memory.
 
-    Args: the most elements of a vector; fewer where sizes or leading dimensions prove no more. Legal on a `Move` of a group of threads.
-    rewrite: Move(m,n)(Block) --> Move(1,elements)(Thread), or Move(elements,1)(Thread) where storage is column-major
+    Args: width: the most elements of a vector; fewer if sizes and leading dimensions do not prove more. Legal on a `Move` of a group of
+    threads.
+    rewrite: Move(m,n)(Block) --> Move(1,width)(Thread), or Move(width,1)(Thread) if the storage is column-major
 
     >>> from fireiron import *
-    >>> print(Move(64, 32)(GL, SH)(Block).coalesced(4).result)
+    >>> print(Move(64, 32)(GL, SH)(Block).coalesced_copy(4).result)
     Move(4,1)(GL,SH)(Thread)
 
     Source: CUDA C++ Programming Guide, "Device Memory Accesses".
     """
-    return Coalesced.of(elements)
+    return CoalescedCopy.of(width)
 
 
-EXAMPLES = (Coalesced(4),)
-"""Any of the kind, which cannot be made without arguments."""
+EXAMPLES = (CoalescedCopy(4),)
+"""Examples of the class, which has no default arguments."""
 
-__all__ = ["Coalesced"]
+__all__ = ["CoalescedCopy"]

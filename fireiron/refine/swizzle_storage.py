@@ -1,4 +1,4 @@
-"""Addresses in the new buffer are XORed as the swizzle says, against bank conflicts: `swizzle` on a load."""
+"""XOR swizzle of a buffer's addresses, against bank conflicts: `swizzle_storage` on a load."""
 
 from __future__ import annotations
 
@@ -8,37 +8,36 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
-from fireiron.language.tree import Context, Decomposition, Refinement, verb
+from fireiron.language.tree import Context, Decomposition, Refinement
 from fireiron.spec import Spec
 from fireiron.values.layout import Swizzle
 
 
 @attrs.frozen
 class SwizzleStorage(Refinement):
-    """Addresses in the new buffer are XORed as the swizzle says, against bank conflicts: `swizzle` on a load.
+    """XOR the addresses in the new buffer as the swizzle specifies, against bank conflicts.
 
-    Legal for every `Swizzle`; the buffer grows to a multiple of its period. Without one, the swizzle by which 16-byte pieces
-    of neighbouring rows (columns) lie in different banks, from the buffer's own leading dimension.
+    Legal for every `Swizzle`; the buffer grows to a multiple of its period. The default is computed from the buffer's leading dimension:
+    16-byte pieces of adjacent rows (columns) are in different banks.
     rewrite: A_sh[i] --> A_sh[swizzle(i)]
 
     Source: CUDA C++ Programming Guide, "Shared Memory".
 
     >>> from fireiron import *
     >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
-    >>> loads = blocks.split(8).load(A, SH).swizzle(Swizzle(2, 0, 3)).load(B, SH)
+    >>> loads = blocks.split(8).load(A, SH).swizzle_storage(Swizzle(2, 0, 3)).load(B, SH)
     >>> text = loads.tile(4, 4).to(Thread).tile(1, 1).split(1).done().cuda()
     >>> [line.strip() for line in text.splitlines() if "int a_sh_swizzle" in line]
     ['const int a_sh_swizzle = thread_m % 4;', 'const int a_sh_swizzle2 = thread_m / 2;']
     """
 
+    verb: ClassVar[str] = "swizzle_storage"
     applies_to: ClassVar[tuple[str, ...]] = ("load",)
     swizzle: Swizzle | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.swizzle is not None and not isinstance(self.swizzle, Swizzle):
-            raise DecompositionError(
-                "swizzle of a load: not a Swizzle", got=self.swizzle, legal="Swizzle(bits, base, shift)", at=call_site()
-            )
+            raise DecompositionError("swizzle_storage: not a Swizzle", got=self.swizzle, legal="Swizzle(bits, base, shift)", at=call_site())
 
     @classmethod
     def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[SwizzleStorage]:
@@ -49,23 +48,14 @@ class SwizzleStorage(Refinement):
         return attrs.evolve(plan, swizzle=self.swizzle or by_rows)
 
     def __str__(self) -> str:
-        return f"swizzle({'' if self.swizzle is None else repr(self.swizzle)})"
-
-
-@verb()
-def swizzle(swizzle: Swizzle | None = None) -> SwizzleStorage:
-    """XOR the addresses in the new buffer; without an argument so that 16-byte pieces of eight rows lie in all banks.
-
-    Legal for every `Swizzle`. rewrite: A_sh[i] --> A_sh[swizzle(i)]
-    """
-    return SwizzleStorage(swizzle)
+        return f"swizzle_storage({'' if self.swizzle is None else repr(self.swizzle)})"
 
 
 PIECE = 4
-"""Bits of the 16 bytes that stay contiguous."""
+"""Bits of the 16 bytes that stay together."""
 
 LINE = 7
-"""Bits of the 128 bytes of one pass over all banks."""
+"""Bits of the 128 bytes that all banks hold together."""
 
 
 def by_rows(leading: int, element: int) -> Swizzle | None:

@@ -1,4 +1,4 @@
-"""`skip`: steps of a fused definition that a warp leaves out where they would change nothing."""
+"""`skip_steps`: a warp-uniform branch around steps of a fused definition that would change nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from fireiron.language.tree import Child, Context, Decomposition, Expansion, leg
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Index, Operation, Value, formula_of
 from fireiron.specs.fused import FusedDefinition, FusedKind, Skipped, fused
-from fireiron.specs.verbs import says_nothing
 from fireiron.stepping.region import equalities, left_out
 from fireiron.stepping.steps import passed
 
@@ -25,25 +24,27 @@ def _names(value: Any) -> Any:
 
 @attrs.frozen
 class SkipSteps(Decomposition):
-    """Steps that a warp leaves out where a condition holds for all that its threads have; see the verb `skip`.
+    """Steps that a warp skips where a condition holds for all that its threads have; see the verb `skip_steps`.
 
     rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
     """
 
-    verb: ClassVar[str] = "skip"
+    verb: ClassVar[str] = "skip_steps"
     kinds: ClassVar[tuple[str, ...]] = ("Fused",)
     steps: tuple[str, ...] = attrs.field(converter=_names)
     where: str
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.steps, tuple) or not self.steps or not all(isinstance(one, str) for one in self.steps):
-            raise ArgumentError("skip: the names of steps", got=self.steps, legal='skip("scale", where="alpha == 1")', at=call_site())
+            raise ArgumentError(
+                "skip_steps: the names of steps", got=self.steps, legal='skip_steps("scale", where="alpha == 1")', at=call_site()
+            )
         if len(set(self.steps)) != len(self.steps):
-            raise ArgumentError("skip: a step is named twice", got=self.steps, at=call_site())
+            raise ArgumentError("skip_steps: a step is named twice", got=self.steps, at=call_site())
         _condition(self.where)
 
     def label(self) -> str:
-        return f"skip({', '.join(map(repr, self.steps))}, where={self.where!r})"
+        return f"skip_steps({', '.join(map(repr, self.steps))}, where={self.where!r})"
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[SkipSteps]:
@@ -79,12 +80,12 @@ class SkipSteps(Decomposition):
 def _condition(text: Any) -> Operation:
     """The condition of a text; an ArgumentError where it is none."""
     if not isinstance(text, str) or not text.strip():
-        raise ArgumentError("skip: where= is a condition", got=text, legal='where="alpha == 1"', at=call_site())
+        raise ArgumentError("skip_steps: where= is a condition", got=text, legal='where="alpha == 1"', at=call_site())
     try:
         value = formula_of(f"needed[i] = where({text[:]}, 0, 1)").value
     except ArgumentError as error:
         raise ArgumentError(
-            "skip: where= is a condition", got=text, legal="new == mx, alpha == 1, joined by and", at=call_site()
+            "skip_steps: where= is a condition", got=text, legal="new == mx, alpha == 1, joined by and", at=call_site()
         ) from error
     assert isinstance(value, Operation)
     condition = value.arguments[0]
@@ -102,36 +103,36 @@ def _of_elements(value: Value, made: FusedDefinition) -> Any:
     dims = {**made.uses, **made.temporaries}.get(value.tensor)
     if dims is None or (value.index and value.dims != dims):
         raise DecompositionError(
-            f"skip: the condition asks for {value}, which no step of this part has", legal=[*made.temporaries, *made.arrays]
+            f"skip_steps: the condition asks for {value}, which no step of this part has", legal=[*made.temporaries, *made.arrays]
         )
     return Element(value.tensor, tuple(map(Index, dims)))
 
 
 @verb()
-def skip(*steps: str, where: str = "") -> SkipSteps | None:
-    """Steps of a fused definition that a warp leaves out where a condition holds for all elements that its threads have.
+def skip_steps(*steps: str, where: str) -> SkipSteps:
+    """Skip steps of a fused definition in each warp where a condition holds for all elements that its threads have.
 
-    Args: names of steps; `where`, a condition that elements are equal, or a number, such as `"new == mx"` or `"alpha == 1"`.
-    Steps side by side are one region, under one branch.
-    Legal on steps of registers that make the same under the condition as was there before, or a number, which is set in front. That
-    is proved on the formulas, whatever finite numbers arrays hold. Without arguments it refines a `split`.
+    Args: names of steps; `where`, a condition that elements are equal to each other, or to a number: `"new == mx"`, `"alpha == 1"`.
+    Consecutive steps share one branch.
+    Legal on steps on registers that, under the condition, leave each value as it was, or set it to a number, which is then set before the
+    branch. That is proved on the formulas, for all finite numbers in the arrays.
     rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
 
     Source: decision 44.
 
     >>> from fireiron import *
     >>> peak = Fused(
-    ...     name="peak", dims="m n", over="n", operands={"X": "m n", "y": "m"},
-    ...     first={"low": "top[m] = -inf"},
-    ...     each={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
-    ...     last={"out": "y[m] = top[m]"},
+    ...     name="peak", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+    ...     init={"low": "top[m] = -inf"},
+    ...     body={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
+    ...     final={"out": "y[m] = top[m]"},
     ... )
     >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
-    >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip("keep", where="new == top")
+    >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip_steps("keep", where="new == top")
     >>> [line.strip() for line in turns.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
     ['if (__any_sync(0xffffffff, keep_needed[0])) {']
     """
-    return None if says_nothing(steps, where) else SkipSteps(steps, where, origin=call_site())
+    return SkipSteps(steps, where, origin=call_site())
 
 
 EXAMPLES = (SkipSteps(("scale",), "alpha == 1"),)

@@ -1,13 +1,13 @@
-"""A definition in which one reduction is left in parts: each of those who hold its terms keeps what its own make.
+"""`rfactor` of a definition: one reduction is kept in partial results, one for each thread or warp that has some of its terms.
 
-The parts have a dimension of their own. A temporary that is made of parts alike, such as `l = l * alpha + sums` of a sum, is left in
-parts too; one step completes it in front of each that reads it otherwise. What may be done to parts depends on how they meet:
+The parts have a dimension of their own. A temporary that is computed from parts in the same way, such as `l = l * alpha + sums` of a sum,
+is kept in parts too; one step completes it before each step that reads it otherwise. What a step may do to parts depends on how they join:
 
-- parts of a sum are added to each other, multiplied and divided by what is whole, and begin at zero;
+- parts of a sum are added to each other, multiplied and divided by whole values, and begin at zero;
 - parts of a product are multiplied and divided by each other, and begin at one;
-- parts of a maximum or a minimum may be joined with each other and with what is whole, and something whole may be added to them.
+- parts of a maximum or a minimum are joined with each other and with whole values, and a whole value may be added to them.
 
-Rewriting and original mean the same for factors that are finite. As floats are rounded, sums differ by that.
+The rewritten definition and the original one are equal for finite factors, except for rounding: sums are accumulated in another order.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ PART: Final = "part"
 """What a value can be: the same for all who hold parts, or a part for each."""
 
 
-def in_parts(made: FusedDefinition, name: str) -> FusedDefinition:
-    """The definition with the reduction of a step in parts, as many as its last dimension has elements.
+def rfactor(definition: FusedDefinition, step: str) -> FusedDefinition:
+    """Keep the reduction of a step in partial results, as many as its last dimension has elements.
 
-    Raises: DecompositionError for a step that is no reduction, or whose result is no temporary, or is written as a whole elsewhere.
+    Raises: DecompositionError for a step that is not a reduction, whose result is not a temporary, or is written as a whole elsewhere.
     """
-    if not isinstance(made, FusedDefinition) or not isinstance(name, str):
-        raise ArgumentError("in_parts: a definition, and the name of a step", got=(made, name), legal='in_parts(spec.definition, "total")')
-    step = _reducing(made, name)
-    left = _left(made, step)
-    return _Rewriting(made, step, left).definition()
+    if not isinstance(definition, FusedDefinition) or not isinstance(step, str):
+        raise ArgumentError(
+            "rfactor: a definition, and the name of a step", got=(definition, step), legal='rfactor(spec.definition, "total")'
+        )
+    reduction = _reducing(definition, step)
+    return _Rewriting(definition, reduction, _left(definition, reduction)).definition()
 
 
 def _reducing(made: FusedDefinition, name: str) -> Step:
     """The step by its name, if its result can be left in parts."""
     found = {one.name: one for one in made.steps}
     if name not in made.names:
-        raise DecompositionError(f"partial({name!r}): the definition has no such step", legal=made.names)
+        raise DecompositionError(f"rfactor({name!r}): the definition has no such step", legal=made.names)
     legal = [one.name for one in made.steps if one.formula.reduces and one.formula.output in made.temporaries and not one.parts]
     if name not in found or len(found) < len(made.names):
         raise DecompositionError(
-            f"partial({name!r}): this is a part of the definition, in which others may read its result", legal=made.names,
-            hint="partial(...) before split(...)",
+            f"rfactor({name!r}): this is a part of the definition, in which others may read its result", legal=made.names,
+            hint="rfactor(...) before split(...)",
         )  # fmt: skip
     step = found[name]
     if name in legal:
@@ -62,7 +63,7 @@ def _reducing(made: FusedDefinition, name: str) -> Step:
     elif step.formula.reduces:
         what = f"{step.formula.output} is no temporary in registers"
         hint = f"a temporary, and a step {step.formula.output}[...] = ... behind it"
-    raise DecompositionError(f"partial({name!r}): {what}", got=shown(step.formula), legal=legal or "none", hint=hint)
+    raise DecompositionError(f"rfactor({name!r}): {what}", got=shown(step.formula), legal=legal or "none", hint=hint)
 
 
 # ---------------------------------------------------------------------------------------------- what stays in parts
@@ -79,7 +80,7 @@ def _left(made: FusedDefinition, step: Step) -> tuple[str, ...]:
             return found
         if wrong.formula.output == output:
             raise DecompositionError(
-                f"partial({step.name!r}): step {wrong.name} writes {output} otherwise, so that its parts would not make the same",
+                f"rfactor({step.name!r}): step {wrong.name} writes {output} otherwise, so that its parts would not make the same",
                 got=shown(wrong.formula), legal=_LEGAL[step.formula.joins_by], hint=f"another temporary in step {wrong.name}",
             )  # fmt: skip
         found = _reached(made, output, tuple(name for name in found if name != wrong.formula.output))
@@ -194,7 +195,7 @@ class _Rewriting:
     def _step(self, one: Step) -> None:
         formula = one.formula
         if formula.output in self.left:
-            self.complete -= {(formula.output, part) for part in ("first", "each", "last")}
+            self.complete -= {(formula.output, part) for part in ("init", "body", "final")}
             parts = self.dim if one.name == self.step.name else ""
             target = self._parts(formula.target)
             value = formula.value if parts else self._renamed(formula.value)
@@ -226,4 +227,4 @@ def _other(name: str, taken: Iterable[str]) -> str:
     return name
 
 
-__all__ = ["in_parts"]
+__all__ = ["rfactor"]

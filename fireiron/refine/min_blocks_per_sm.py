@@ -1,4 +1,4 @@
-"""How many blocks a multiprocessor shall hold at once: `resident` on a tile dealt to Block."""
+"""The second argument of `__launch_bounds__`: `min_blocks_per_sm` on a tile distributed over blocks."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 
 MOST = 32
-"""Most resident blocks of any SM."""
+"""The most blocks that any SM holds."""
 
 
 def _blocks(value: Any) -> Any:
-    return integral(value, "resident")
+    return integral(value, "min_blocks_per_sm")
 
 
 @attrs.frozen
-class Resident(Refinement):
-    """The compiler keeps to registers that let a multiprocessor hold `blocks` blocks at once (`__launch_bounds__`).
+class MinBlocksPerSm(Refinement):
+    """Limit registers so that `blocks` blocks fit on an SM (`__launch_bounds__`).
 
-    Legal on a tile that is dealt to Block, from 1 to 32; a tunable may stand for the number. Too many make it spill.
+    Legal on a tile distributed over blocks, from 1 to 32; the number may be a tunable. Too many blocks cause spills.
     rewrite: __launch_bounds__(threads) --> __launch_bounds__(threads, blocks)
 
     Source: CUDA C++ Programming Guide, "Launch Bounds".
 
     >>> from fireiron import *
-    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).resident(4)
+    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).min_blocks_per_sm(4)
     >>> text = blocks.tile(1, 1).to(Thread).split(1).done().cuda()
     >>> [line.strip() for line in text.splitlines() if "__launch_bounds__" in line]
     ['extern "C" __global__ void __launch_bounds__(256, 4)']
@@ -39,20 +39,20 @@ class Resident(Refinement):
     blocks: Any = attrs.field(converter=_blocks)
 
     def plan(self, plan: Any) -> Any:
-        return plan.saying(Residency(chosen(self.blocks, "resident", 1, MOST)))
+        return plan.saying(Residency(chosen(self.blocks, "min_blocks_per_sm", 1, MOST)))
 
     def __str__(self) -> str:
-        return f"resident({self.blocks})"
+        return f"min_blocks_per_sm({self.blocks})"
 
 
 @verb()
-def resident(blocks: Integer) -> Resident:
-    """Keep to registers that let a multiprocessor hold so many blocks at once.
+def min_blocks_per_sm(blocks: Integer) -> MinBlocksPerSm:
+    """Limit registers so that `blocks` blocks fit on an SM.
 
-    Args: blocks, 1 to 32, or a tunable. Legal on a tile that is dealt to Block.
+    Args: blocks: 1 to 32, or a tunable. Legal on a tile distributed over blocks.
     rewrite: __launch_bounds__(threads) --> __launch_bounds__(threads, blocks)
     """
-    return Resident(count(blocks, "resident"))
+    return MinBlocksPerSm(count(blocks, "min_blocks_per_sm"))
 
 
-__all__ = ["Resident"]
+__all__ = ["MinBlocksPerSm"]

@@ -1,4 +1,4 @@
-"""An upper bound of a block's shared memory, within which arrays share bytes: `within` on a tile dealt to Block."""
+"""An upper bound of a block's shared memory, for which arrays share storage: `max_shared_bytes` on a tile distributed over blocks."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from fireiron.language.tree import Refinement
 from fireiron.language.tunable import Integer, chosen, integral
 
 MOST = 1 << 20
-"""Largest bound, in bytes: more than any SM has."""
+"""The largest bound, in bytes: more than any SM has."""
 
 
 def _bytes(value: Any) -> Any:
-    return integral(value, "within")
+    return integral(value, "max_shared_bytes")
 
 
 @attrs.frozen
-class Within(Refinement):
-    """A block takes at most `bytes` of shared memory; arrays that are never in use together share bytes, as few of them as that needs.
+class MaxSharedBytes(Refinement):
+    """Use at most `bytes` bytes of shared memory per block: arrays that are never live together share storage, as few as necessary.
 
-    Legal on a tile that is dealt to Block, for 16 bytes to 1 MiB; a tunable may stand for the number. Refused where the arrays that are in
-    use together are too large.
+    Legal on a tile distributed over blocks, for 16 bytes to 1 MiB; the number may be a tunable. Refused if the arrays that are live
+    together are larger.
     rewrite: two arrays --> one array, and a barrier between their uses, until all fit
 
     Source: decision 33; Cypress, section 4.2.4.
 
     >>> from fireiron import *
-    >>> held = Move.tile(4, 4).to(Thread).done()
-    >>> store = Move.load(SRC, SH, held).coalesced(4).done()
-    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block).within(4096)
+    >>> from_registers = Move.tile(4, 4).to(Thread).done()
+    >>> store = Move.load(SRC, SH, from_registers).coalesced_copy(4).done()
+    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block).max_shared_bytes(4096)
     >>> sums = blocks.epilog(RF, Init.tile(4, 4).to(Thread).done(), store)
     >>> kernel = sums.split(16).load(A, SH).load(B, SH).tile(4, 4).to(Thread).tile(1, 1).split(1).done().program().ir
     >>> kernel.shared_bytes
     4096
     """
 
-    verb: ClassVar[str] = "within"
+    verb: ClassVar[str] = "max_shared_bytes"
     applies_to: ClassVar[tuple[str, ...]] = ("tile",)
     usual: ClassVar[tuple[tuple[Any, ...], ...]] = ((1 << 12,), (1 << 14,), (49152,), (227 << 10,))
     bytes: Integer = attrs.field(converter=_bytes)
 
     def plan(self, plan: Any) -> Any:
-        return plan.saying(SharedBound(chosen(self.bytes, "within", 16, MOST)))
+        return plan.saying(SharedBound(chosen(self.bytes, "max_shared_bytes", 16, MOST)))
 
 
-__all__ = ["Within"]
+__all__ = ["MaxSharedBytes"]

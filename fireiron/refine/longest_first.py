@@ -1,0 +1,99 @@
+"""Longest processing time first: `longest_first` on a tile distributed over blocks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.language.dealing import Place, by_digits
+from fireiron.language.dividing import Step, shares_of_digits
+from fireiron.language.grid import Names
+from fireiron.language.tree import Context, Decomposition, Refinement
+from fireiron.language.tunable import Integer, chosen, integral
+from fireiron.spec import Spec
+from fireiron.values.expr import Expr, assume_positive, constant
+
+MOST = 1 << 16
+"""The most adjacent tiles of the other dimensions."""
+
+
+def _group(value: Any) -> Any:
+    return integral(value, "longest_first: group")
+
+
+@attrs.frozen
+class FromTheLast(Place):
+    """The last tiles of the dimension `dim` first, each with `group` tiles of the others, which are fastest."""
+
+    name: ClassVar[str] = "longest_first"
+    proved: ClassVar[bool] = True
+    dim: str
+    group: int
+
+    def tile(self, spec: Spec, digits: Sequence[Step], unit: Expr, names: Names) -> Sequence[tuple[Step, Expr]]:
+        if self.dim not in spec.tile_dims:
+            raise DecompositionError(f"longest_first({self.dim!r}): not a dimension that is tiled", legal=spec.tile_dims)
+        ordered = [digit for digit in digits if digit.dim == self.dim]
+        grouped, rest = _grouped([digit for digit in digits if digit.dim != self.dim], self.group)
+        # A digit is less than its size, which ranges alone do not tell where that is known at run time; the check of bounds does.
+        return [
+            (digit, assume_positive(digit.size - index) - 1 if digit.dim == self.dim else index)
+            for digit, index in by_digits([*grouped, *ordered, *rest], unit)
+        ]
+
+
+def _grouped(others: list[Step], group: int) -> tuple[list[Step], list[Step]]:
+    """The digits of `group` tiles, or of all (0), fastest first; and the other digits."""
+    if not group:
+        return others, []
+    known = list(itertools.takewhile(lambda digit: constant(digit.size) is not None, others))
+    shares = shares_of_digits(known, group)
+    if shares is None:
+        sizes = "x".join(str(digit.size) for digit in others[::-1]) or "1"
+        raise DecompositionError(
+            f"longest_first: group={group} of {sizes} adjacent tiles", legal="0 (all), or a divisor of the fastest of them"
+        )
+    return [digit for digit, _ in shares[0]], [*shares[1], *others[len(known) :]]
+
+
+@attrs.frozen
+class LongestFirst(Refinement):
+    """Compute the tiles of the dimension `dim` from the last to the first, each with `group` tiles of the other dimensions.
+
+    Under a causal mask the last rows see the most keys. If their blocks begin first, the short ones fill the gaps at the end (longest
+    processing time first). With `group` tiles of the other dimensions (0: all of them) the blocks that run at the same time access few of
+    them: the keys and values of `group` heads stay in the L2 cache. Legal on a tile distributed over blocks, without `rasterize` and
+    `cluster`. `group` divides the number of the other tiles, the fastest of them first, and may be a tunable.
+    rewrite: block u: tile (u // others, u % others) --> block u: tile (last - u // others, u % others)
+
+    Source: decision 40.
+
+    >>> from fireiron import *
+    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).longest_first("m")
+    >>> text = blocks.tile(1, 1).to(Thread).split(1).done().cuda()
+    >>> [line.strip() for line in text.splitlines() if "int block_m" in line]
+    ['const int block_m = 3 - blockIdx.x / 4;']
+    """
+
+    verb: ClassVar[str] = "longest_first"
+    applies_to: ClassVar[tuple[str, ...]] = ("tile",)
+    dim: str
+    group: Integer = attrs.field(default=0, converter=_group)
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.dim, str):
+            raise ArgumentError("longest_first: the name of a dimension", got=self.dim, at=call_site())
+
+    @classmethod
+    def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[LongestFirst]:
+        yield from (LongestFirst(dim, group) for dim in spec.tile_dims for group in (0, 1, 2, 3))
+
+    def plan(self, plan: Any) -> Any:
+        return plan.placing(FromTheLast(self.dim, chosen(self.group, "longest_first: group", 0, MOST)))
+
+
+__all__ = ["LongestFirst"]

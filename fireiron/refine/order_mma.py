@@ -1,0 +1,75 @@
+"""Warpgroups issue their MMAs in a fixed order: `order_mma` on the split of a fused definition."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.errors import ArgumentError, call_site
+from fireiron.ir.asks.ordered import Ordered
+from fireiron.language.tree import Context, Decomposition, Refinement, verb
+from fireiron.spec import Spec
+from fireiron.specs.fused import fused
+
+
+@attrs.frozen
+class OrderMma(Refinement):
+    """Issue the MMAs from the step `first` to the step `last` of an iteration by one warpgroup after the other.
+
+    While a warpgroup does the steps between them, the tensor cores work on what the others issued. In the first iteration of a loop with
+    `defer` the MMAs of `first` are issued alone.
+    Legal on the split of a fused definition with a producer, where both steps are asynchronous MMAs (wgmma). It changes nothing for one
+    warpgroup, or if TMA does none of the loads.
+    rewrite: for i: P(i) R(i) --> warpgroup w: for i: wait for i * warpgroups + w - 1; P(i); arrive for i * warpgroups + w; R(i)
+
+    Source: Cypress, section 5.3; decision 41.
+
+    >>> from fireiron import *
+    >>> from fireiron.strategies import hopper_attention
+    >>> [str(refinement) for refinement in hopper_attention.in_turns.at(Split).step.refinements if isinstance(refinement, OrderMma)]
+    ['order_mma("s", "pv")']
+    """
+
+    applies_to: ClassVar[tuple[str, ...]] = ("split",)
+    first: str
+    last: str
+
+    def __attrs_post_init__(self) -> None:
+        for name in (self.first, self.last):
+            if not isinstance(name, str) or not name:
+                raise ArgumentError(
+                    "order_mma: the names of two steps of the definition", got=name, legal='order_mma("s", "pv")', at=call_site()
+                )
+
+    @classmethod
+    def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[OrderMma]:
+        definition = fused(spec)
+        names = () if definition is None else definition.names
+        yield from (OrderMma(*pair) for pair in itertools.combinations_with_replacement(names, 2))
+
+    def plan(self, plan: Any) -> Any:
+        return plan.asking(Ordered(self.first, self.last))
+
+    def __str__(self) -> str:
+        return f'order_mma("{self.first}", "{self.last}")'
+
+
+@verb()
+def order_mma(first: str, last: str) -> OrderMma:
+    """Issue the MMAs from the step `first` to the step `last` of an iteration by one warpgroup after the other.
+
+    The MMAs of one warpgroup then run while others do the steps between. `order_mma("s", "pv")` goes with `defer("pv", after="s")`, by
+    which both MMAs are issued together. Legal on the split of a fused definition with `warp_specialize`, if both steps are wgmma MMAs. It
+    changes nothing for one warpgroup, or if TMA does none of the loads.
+    rewrite: for i: P(i) R(i) --> warpgroup w: for i: wait for i * warpgroups + w - 1; P(i); arrive for i * warpgroups + w; R(i)
+    """
+    return OrderMma(first, last)
+
+
+EXAMPLES = (OrderMma("s", "pv"),)
+"""Examples of the class, which has no default arguments."""
+
+__all__ = ["OrderMma"]

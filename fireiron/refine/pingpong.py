@@ -1,0 +1,64 @@
+"""Consumer warpgroups that alternate the output tiles of a persistent block: `pingpong` on a persistent tile."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.language.tree import Refinement, verb
+from fireiron.language.tunable import Integer, chosen, count, integral
+
+MOST = 2
+"""The most groups: a group that waits for the previous tile sees the parity of one mbarrier phase, which distinguishes two groups."""
+
+
+def _warpgroups(value: Any) -> Any:
+    return integral(value, "pingpong")
+
+
+@attrs.frozen
+class PingPong(Refinement):
+    """Alternate the tiles of a persistent block between `warpgroups` consumer groups (CUTLASS: "ping-pong").
+
+    Each group has as many threads as the tile is distributed over. One group computes while another stores its tile: the MMAs of a tile
+    begin when those of the previous tile are done. Shared memory that only consumers use has a copy for each group.
+    Legal with `persistent`, around a split with `warp_specialize` whose tile is distributed over whole warpgroups. There is one group if a
+    block has one tile, or if TMA does none of the loads. The number may be a tunable; 1 has no effect.
+    rewrite: consumers: for tile: S(tile) --> consumers g: for tile = g, g + groups ...: wait for tile - 1; MMAs; pass on; store
+
+    Source: decision 30.
+
+    >>> from fireiron import *
+    >>> types = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+    >>> blocks = MatMul(512, 512, 512, **types)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).persistent(8).pingpong(2)
+    >>> steps = blocks.epilog(RF, float32).split(64).pipeline(3).warp_specialize()
+    >>> loads = steps.load(A, SH, Move.done()).load(B, SH, Move.done())
+    >>> text = loads.tile(64, 64).to(Warpgroup).done().cuda()
+    >>> [line.strip() for line in text.splitlines() if "// consumers" in line]
+    ['// consumers, group 0', '// consumers, group 1']
+    """
+
+    applies_to: ClassVar[tuple[str, ...]] = ("tile",)
+    usual: ClassVar[tuple[tuple[Any, ...], ...]] = ((1,), (2,), (3,))
+    warpgroups: Any = attrs.field(converter=_warpgroups)
+
+    def plan(self, plan: Any) -> Any:
+        return plan.in_groups(chosen(self.warpgroups, "pingpong", 1, MOST))
+
+    def __str__(self) -> str:
+        return f"pingpong({self.warpgroups})"
+
+
+@verb()
+def pingpong(warpgroups: Integer) -> PingPong:
+    """Alternate the tiles of a persistent block between `warpgroups` groups of consumers: one computes while another stores.
+
+    Args: warpgroups: groups of consumer warpgroups, 1 or 2, or a tunable. Legal with `persistent`, around a split with `warp_specialize`
+    whose tile is distributed over whole warpgroups.
+    rewrite: consumers: for tile: S(tile) --> consumers g: for tile = g, g + groups ...: wait for tile - 1; MMAs; pass on; store
+    """
+    return PingPong(count(warpgroups, "pingpong"))
+
+
+__all__ = ["PingPong"]

@@ -1,0 +1,44 @@
+"""No iterations for fully masked tiles: `skip_masked_tiles` on the split of a fused definition."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.language.tree import Refinement
+
+
+@attrs.frozen
+class SkipMaskedTiles(Refinement):
+    """Run only those iterations in which a mask, such as `where(n <= m, s[m,n], -inf)`, leaves an element visible to the block.
+
+    Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and where an iteration
+    whose elements are all masked changes nothing that the loop carries, whatever the arrays hold. A definition promises that numbers passed
+    by value are above 0 by `positive`.
+    rewrite: for n in all: S --> for n in those that the block's rows see: S
+
+    Source: decision 38.
+
+    >>> from fireiron import *
+    >>> masked = Fused(
+    ...     name="masked_sum", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+    ...     init={"zero": "t[m] = 0"},
+    ...     body={"mask": "x[m,n] = where(n <= m, X[m,n], 0)", "sums": "s[m] = sum(n, x[m,n])", "add": "t[m] = t[m] + s[m]"},
+    ...     final={"out": "y[m] = t[m]"},
+    ... )
+    >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+    >>> tiles = masked.tile(m=1).to(Block).split(n=128).skip_masked_tiles()
+    >>> text = tiles.load("X", RF, row).done()(masked(m=512, n=512)).cuda()
+    >>> [line.strip() for line in text.splitlines() if "int n =" in line]
+    ['for (int n = 0; n < block / 128 + 1; ++n) {']
+    """
+
+    verb: ClassVar[str] = "skip_masked_tiles"
+    applies_to: ClassVar[tuple[str, ...]] = ("split",)
+
+    def plan(self, plan: Any) -> Any:
+        return attrs.evolve(plan, skip=True)
+
+
+__all__ = ["SkipMaskedTiles"]

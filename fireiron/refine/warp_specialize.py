@@ -1,0 +1,79 @@
+"""Dedicated producer threads issue the loads of a pipelined split: `warp_specialize` on a split."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.errors import DecompositionError, call_site
+from fireiron.ir.asks.produced import Produced
+from fireiron.language.tree import Refinement, verb
+from fireiron.language.tunable import Integer, chosen, count, integral
+
+PRODUCERS = (32, 128)
+"""A warp; or a warpgroup, which may release registers (PTX ISA, setmaxnreg)."""
+
+
+def _producer_threads(value: Any) -> Any:
+    return integral(value, "warp_specialize")
+
+
+@attrs.frozen
+class WarpSpecialize(Refinement):
+    """Issue the loads under a pipelined split by producer threads; the other threads, the consumers, do everything else.
+
+    The stages become a circular buffer: the producer fills a stage as soon as its consumers have released it (mbarriers, Hopper). The
+    producer is a warp (`producer_threads=32`) or a warpgroup (128), whose registers then go to the consumers.
+    If TMA cannot do all of the loads, all threads copy, and there is no producer. With `copies` the producer copies what TMA does not load,
+    by cp.async if the width allows it; TMA, if it loads anything, then has a separate warp.
+    Legal on a split with `pipeline`; with `copies` without clusters, dynamic tile scheduling, `pingpong` and `order_mma`.
+    rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
+
+    Source: decisions 27, 81.
+
+    >>> from fireiron import *
+    >>> types = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+    >>> blocks = MatMul(512, 512, 512, **types)(GL, GL, GL)(Kernel).tile(128, 64).to(Block)
+    >>> steps = blocks.epilog(RF, float32).split(64).pipeline(3).warp_specialize()
+    >>> loads = steps.load(A, SH, Move.done()).load(B, SH, Move.done())
+    >>> text = loads.tile(64, 64).to(Warpgroup).done().cuda()
+    >>> for line in text.splitlines():
+    ...     if "mbarrier_wait(k" in line:
+    ...         print(line.strip())
+    mbarrier_wait(k_ring_full + k_stage * 8, k_parity);  // a_sh, b_sh of this turn are full
+    mbarrier_wait(k_ring_empty + k_stage2 * 8, k_parity2);  // a_sh, b_sh of this turn are empty
+    """
+
+    applies_to: ClassVar[tuple[str, ...]] = ("split",)
+    usual: ClassVar[tuple[tuple[Any, ...], ...]] = tuple((threads,) for threads in PRODUCERS)
+    producer_threads: Any = attrs.field(default=32, converter=_producer_threads)
+    copies: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.copies, bool):
+            raise DecompositionError("warp_specialize: copies is True or False", got=self.copies, at=call_site())
+
+    def plan(self, plan: Any) -> Any:
+        threads = chosen(self.producer_threads, "warp_specialize", 32, 128)
+        if threads not in PRODUCERS:
+            raise DecompositionError("warp_specialize: the producer is a warp or a warpgroup", got=threads, legal=PRODUCERS)
+        return plan.asking(Produced(threads, self.copies))
+
+    def __str__(self) -> str:
+        arguments = [str(self.producer_threads)] if self.producer_threads != 32 else []
+        return f"warp_specialize({', '.join([*arguments, *(['copies=True'] if self.copies else [])])})"
+
+
+@verb()
+def warp_specialize(producer_threads: Integer = 32, copies: bool = False) -> WarpSpecialize:
+    """Issue the loads under a pipelined split by dedicated producer threads, a warp (32) or a warpgroup (128).
+
+    A producer warpgroup gives its registers to the consumers. Without `copies` TMA does all of the loads, or there is no producer; with it
+    the producer copies what TMA does not load. Legal with `pipeline`.
+    rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
+    """
+    return WarpSpecialize(count(producer_threads, "warp_specialize"), copies)
+
+
+__all__ = ["WarpSpecialize"]
