@@ -71,7 +71,7 @@ _LATER = {
     "Prediction": "cost",
     "Record": "tune.records",
     "Records": "tune.records",
-    "best": "tune.records",
+    "best_strategy": "tune.records",
     "predict": "cost",
     "sweep": "measure.sweeps",
 }
@@ -150,7 +150,7 @@ __all__ = [
     "all_of",
     "any_of",
     "assume_positive",
-    "best",
+    "best_strategy",
     "ceildiv",
     "draw",
     "equal",

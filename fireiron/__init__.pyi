@@ -226,7 +226,7 @@ from fireiron.tune.records import Choice as Choice
 from fireiron.tune.records import OutdatedRecordWarning as OutdatedRecordWarning
 from fireiron.tune.records import Record as Record
 from fireiron.tune.records import Records as Records
-from fireiron.tune.records import best as best
+from fireiron.tune.records import best_strategy as best_strategy
 from fireiron.values.expr import Const as Const
 from fireiron.values.expr import Expr as Expr
 from fireiron.values.expr import Var as Var
@@ -533,7 +533,7 @@ __all__ = [
     "all_of",
     "any_of",
     "assume_positive",
-    "best",
+    "best_strategy",
     "bfloat16",
     "ceildiv",
     "draw",

@@ -37,7 +37,7 @@ class Keywords(TypedDict, total=False):
     score: str | None
     arch: Architecture | str | None
     stream: object
-    pinned: bool | None
+    require_record: bool | None
 
 
 class Options(NamedTuple):
@@ -62,10 +62,10 @@ def request(
     score: str | None = None,
     out: Any = None,
     arch: Architecture | str | None = None,
-    pinned: bool | None = None,
+    require_record: bool | None = None,
 ) -> Request:
     """The arguments of a call."""
-    return Request((q, k, v), out, _options(causal, window, lse, score), arch, pinned, (_factor(scale, q),))
+    return Request((q, k, v), out, _options(causal, window, lse, score), arch, require_record, (_factor(scale, q),))
 
 
 def _options(causal: bool, window: int | None, lse: bool, score: str | None) -> Options:
@@ -112,7 +112,7 @@ class _Attention(Call):
         out: Any = None,
         arch: Any = None,
         stream: Any = None,
-        pinned: bool | None = None,
+        require_record: bool | None = None,
     ) -> Any:
         """`softmax(scale * q @ k.T) @ v` for each head, as PyTorch's `scaled_dot_product_attention`: an array of q's shape and library.
 
@@ -131,18 +131,18 @@ class _Attention(Call):
             out: where to store the result; of `lse` a pair. By default new arrays; the result's dimensions lie in the order of `q`'s.
             arch: the target of the compiler; by default that of the GPU (of the simulator, sm_90).
             stream: as for a compiled kernel.
-            pinned: only a record of exactly this problem may answer; as `FIREIRON_PINNED` says if None.
+            require_record: only a record of exactly this problem may answer; as `FIREIRON_REQUIRE_RECORD` says if None.
 
         A query that sees no key gives zeros, and a log-sum-exp of minus infinity.
 
         Raises: ArgumentError for arrays that do not fit each other, of other types or libraries, and for options that are not legal;
-            StoreError where records are pinned and none answers.
+            StoreError if an exact record is required and none answers.
         """
         if hasattr(q, "is_cuda"):
             replays = self.replays
             if replays.again is not None and stream is None and not replays.tracing():
                 q, k, v = operators.autocast(q, k, v) if out is None and replays.casting() else (q, k, v)
-                said = bool(causal) or window is not None, window, type(window), _factor(scale, q), bool(lse), score, arch, pinned
+                said = bool(causal) or window is not None, window, type(window), _factor(scale, q), bool(lse), score, arch, require_record
                 done = replays.again(said, out, q, k, v)
                 if done is not None and done is not NotImplemented and done is not ...:
                     return done
@@ -150,10 +150,10 @@ class _Attention(Call):
             if operators.differentiated(q, k, v):
                 raise _without_gradient()
         if operators.traced(q, k, v):
-            operators.refuse_options("attention", out=out, arch=arch, stream=stream, pinned=pinned)
+            operators.refuse_options("attention", out=out, arch=arch, stream=stream, require_record=require_record)
             return _through_torch(q, k, v, bool(causal), window, scale, score, bool(lse))
         options = _options(causal, window, lse, score)
-        return self.launched(Request((q, k, v), out, options, arch, pinned, (_factor(scale, q),)), stream)
+        return self.launched(Request((q, k, v), out, options, arch, require_record, (_factor(scale, q),)), stream)
 
     @takes(request)
     def choice(self, request: Request) -> Choice:
@@ -167,8 +167,8 @@ class _Attention(Call):
 
     def said(self, request: Request) -> Any:
         """What tells calls with the same arrays apart, as `__call__` says it; `True`, which is refused as a window, from 1."""
-        _, _, (causal, window, lse, score, _), arch, pinned, (factor,) = request
-        return causal, window, type(window), factor, lse, score, arch, pinned
+        _, _, (causal, window, lse, score, _), arch, require_record, (factor,) = request
+        return causal, window, type(window), factor, lse, score, arch, require_record
 
     def new_answer(self, request: Request) -> Answer:
         """What answers a request that was not made before."""

@@ -332,8 +332,8 @@ def _bound(request: Request) -> BoundKernel:
     operands = {letter: name for letter, name in zip("QKVOL", ("q", "k", "v", "out", "lse"), strict=True) if name in lie}
     views = {letter: _as_kernel(letter, *lie[name], sizes) for letter, name in operands.items()}
     aligned = {letter: given[name].align for letter, name in operands.items() if name in given}
-    arrays = _Arrays(sizes, q.dtype, views, aligned, Place.of(q.device, request.arch, request.pinned))
-    if is_few(sizes, options, arrays.place.architecture) and not arrays.place.pinned:
+    arrays = _Arrays(sizes, q.dtype, views, aligned, Place.of(q.device, request.arch, request.require_record))
+    if is_few(sizes, options, arrays.place.architecture) and not arrays.place.require_record:
         with contextlib.suppress(FireironError):  # arrays that lie so that it does not copy them are left to the others
             return _decoded(arrays, results)
     choice = _kept_or_chosen(arrays, options)
@@ -417,17 +417,17 @@ def _kept_or_chosen(arrays: _Arrays, options: Options) -> Choice:
     """What another process chose on this GPU, else what is chosen now, and kept."""
     problems = _problems(arrays, options)
     specs = tuple((tuple(problem.options), problem.spec, problem.packed) for problem in problems)
-    asked = specs, dict(arrays.aligned), arrays.place.pinned
+    asked = specs, dict(arrays.aligned), arrays.place.require_record
     return arrays.place.chosen("attention", asked, lambda: (_chosen(problems, arrays), 0))[0]
 
 
 def _chosen(problems: Sequence[_Problem], arrays: _Arrays) -> Choice:
-    """What records say of the problem; where none answers, and records are not pinned, the first of the library's that serves it."""
+    """What records say of the problem; where none answers, and no exact record is required, the first of the library's that serves it."""
     recorded = _recorded(problems, arrays)
     if recorded is not None:
         return recorded
-    if arrays.place.pinned:
-        return arrays.place.pinned_record(problems[-1].spec, any_program)
+    if arrays.place.require_record:
+        return arrays.place.exact_record(problems[-1].spec, any_program)
     return _default(problems, arrays)
 
 
@@ -462,7 +462,7 @@ def _recorded(problems: Sequence[_Problem], arrays: _Arrays) -> Choice | None:
     exact = [choice for one in problems for spec in dict.fromkeys((one.spec, one.packed)) if (choice := _of(one, spec, arrays))]
     if exact:
         return min(exact, key=lambda choice: math.inf if choice.record is None else choice.record.us)
-    if arrays.place.pinned:
+    if arrays.place.require_record:
         return None
     return next((choice for one in problems if (choice := _of(one, one.packed, arrays, near=True))), None)
 

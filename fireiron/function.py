@@ -53,7 +53,7 @@ class Function(Call, Displayed):
     def __repr__(self) -> str:
         return f"function({self.name!r}): {', '.join(self.inputs)} -> {', '.join(self.outputs)}"
 
-    def __call__(self, *arrays: Any, out: Any = None, arch: Any = None, stream: Any = None, pinned: bool | None = None) -> Any:
+    def __call__(self, *arrays: Any, out: Any = None, arch: Any = None, stream: Any = None, require_record: bool | None = None) -> Any:
         """The output, or a tuple of all, of arrays and numbers in the order of `inputs`.
 
         CuPy and PyTorch arrays on a GPU run there, NumPy arrays in the simulator. The first call for shapes and strides chooses a strategy
@@ -65,30 +65,30 @@ class Function(Call, Displayed):
                 else of that of the first array, or float32 with fewer dimensions than its.
             arch: the target of the compiler; by default that of the GPU (of the simulator, sm_90).
             stream: as for a compiled kernel.
-            pinned: only a record of exactly this problem may answer; as `FIREIRON_PINNED` says if None.
+            require_record: only a record of exactly this problem may answer; as `FIREIRON_REQUIRE_RECORD` says if None.
 
-        Raises: ArgumentError for arrays that do not fit each other, and where no strategy is legal; StoreError where records are pinned and
-            none answers.
+        Raises: ArgumentError for arrays that do not fit each other, and where no strategy is legal; StoreError if an exact record is
+            required and none answers.
         """
         if len(arrays) != len(self.inputs):
             raise ArgumentError(f"{self.name}: {len(arrays)} arrays and numbers", legal=", ".join(self.inputs))
         replays = self.replays
         is_torch = replays.again is not None and stream is None and any(hasattr(array, "is_cuda") for array in arrays)
         if is_torch and not replays.tracing():
-            done = replays.again(None if arch is None and pinned is None else (arch, pinned), out, *arrays)
+            done = replays.again(None if arch is None and require_record is None else (arch, require_record), out, *arrays)
             if done is not None and done is not NotImplemented and done is not ...:
                 return done
         if out is None and operators.traced(*arrays):
             return _through_torch(self.name, self.dims, self.inputs, arrays, len(self.outputs))
-        return self.launched(Request(arrays, out, None, arch, pinned), stream)
+        return self.launched(Request(arrays, out, None, arch, require_record), stream)
 
-    def choice(self, *arrays: Any, out: Any = None, arch: Any = None, pinned: bool | None = None) -> Choice:
+    def choice(self, *arrays: Any, out: Any = None, arch: Any = None, require_record: bool | None = None) -> Choice:
         """What is taken for these arrays: the record, if one answers, else the strategy, and why; nothing is launched."""
-        return self._answer(Request(arrays, out, None, arch, pinned)).choice
+        return self._answer(Request(arrays, out, None, arch, require_record)).choice
 
-    def kernel(self, *arrays: Any, out: Any = None, arch: Any = None, pinned: bool | None = None) -> CompiledKernel:
+    def kernel(self, *arrays: Any, out: Any = None, arch: Any = None, require_record: bool | None = None) -> CompiledKernel:
         """The kernel that is called for these arrays, which takes them with as many dimensions as its operands have."""
-        return self._answer(Request(arrays, out, None, arch, pinned)).kernel
+        return self._answer(Request(arrays, out, None, arch, require_record)).kernel
 
     def is_replayed(self, request: Request) -> bool:
         """Whether an array is a PyTorch tensor; numbers may be before it."""
@@ -96,12 +96,12 @@ class Function(Call, Displayed):
 
     def said(self, request: Request) -> Any:
         """What tells calls with the same arrays apart."""
-        return None if request.arch is None and request.pinned is None else (request.arch, request.pinned)
+        return None if request.arch is None and request.require_record is None else (request.arch, request.require_record)
 
     def run(self, request: Request, stream: Any) -> Any:
         """The outputs, where the call is not replayed."""
         lead, flat, outs = self._flat(request.inputs, request.out)
-        results = self.answer(Request(flat, outs, None, request.arch, request.pinned))(flat, outs, stream)
+        results = self.answer(Request(flat, outs, None, request.arch, request.require_record))(flat, outs, stream)
         if outs is not None:
             return request.out
         if not lead:
@@ -177,13 +177,13 @@ class Function(Call, Displayed):
         devices = {operand.device for operand in given.values()}
         if len(devices) > 1:
             raise ArgumentError(f"{self.name}: the arrays are in different places", got=devices, hint="all on one GPU, or all NumPy")
-        place = Place.of(next(iter(devices)), request.arch, request.pinned)
+        place = Place.of(next(iter(devices)), request.arch, request.require_record)
         choice = self._kept_or_chosen(self._spec(given, shapes), {name: operand.align for name, operand in given.items()}, place)
         return _BoundKernel(choice)
 
     def _kept_or_chosen(self, spec: Spec, aligned: Aligned, place: Place) -> Choice:
         """What another process chose on this GPU, else what is chosen now, and kept."""
-        asked = self.name, spec, tuple(self.strategies), dict(aligned), place.pinned
+        asked = self.name, spec, tuple(self.strategies), dict(aligned), place.require_record
         return place.chosen("function", asked, lambda: (self._chosen(spec, aligned, place), 0))[0]
 
     def _spec(self, given: Given, shapes: Mapping[str, tuple[int, ...]]) -> Spec:
@@ -205,8 +205,8 @@ class Function(Call, Displayed):
         def accepts(program: Program) -> bool:
             return fits(aligned, program) and place.refusal(CompiledKernel(program)) is None
 
-        if place.pinned:
-            return place.pinned_record(spec, accepts)
+        if place.require_record:
+            return place.exact_record(spec, accepts)
         record = place.find(spec, accepts, near=True)
         if record is not None:
             return record

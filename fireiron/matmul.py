@@ -56,19 +56,19 @@ def request(
     c_dtype: DType | str | None = None,
     ab_dtype: DType | str | None = None,
     arch: Architecture | str | None = None,
-    pinned: bool | None = None,
+    require_record: bool | None = None,
     epilogue: str | None = None,
     types: Mapping[str, DType | str] | None = None,
     **operands: Any,
 ) -> Request:
     """The arguments of a call."""
     if c_dtype is None and ab_dtype is None and epilogue is None and not operands and not types:
-        return Request((a, b), out, _PLAIN, arch, pinned)
+        return Request((a, b), out, _PLAIN, arch, require_record)
     named = tuple(types.items()) if types else ()
     if epilogue is None and (operands or named):
         name = next(iter((*operands, *dict(named))))
         raise ArgumentError(f"matmul: {name} is given, and no epilogue reads it", hint=f'epilogue="acc + {name}[n]"')
-    return Request((a, b, *operands.values()), out, Options(c_dtype, ab_dtype, epilogue, named, tuple(operands)), arch, pinned)
+    return Request((a, b, *operands.values()), out, Options(c_dtype, ab_dtype, epilogue, named, tuple(operands)), arch, require_record)
 
 
 class _MatMul(Call):
@@ -95,7 +95,7 @@ class _MatMul(Call):
         ab_dtype: DType | str | None = None,
         arch: Architecture | str | None = None,
         stream: object = None,
-        pinned: bool | None = None,
+        require_record: bool | None = None,
     ) -> ArrayT: ...
 
     @overload
@@ -109,7 +109,7 @@ class _MatMul(Call):
         ab_dtype: DType | str | None = None,
         arch: Architecture | str | None = None,
         stream: object = None,
-        pinned: bool | None = None,
+        require_record: bool | None = None,
         epilogue: str,
         types: Mapping[str, DType | str] | None = None,
         **operands: object,
@@ -125,7 +125,7 @@ class _MatMul(Call):
         ab_dtype: Any = None,
         arch: Any = None,
         stream: Any = None,
-        pinned: bool | None = None,
+        require_record: bool | None = None,
         epilogue: str | None = None,
         types: Mapping[str, Any] | None = None,
         **operands: Any,
@@ -150,14 +150,14 @@ class _MatMul(Call):
                 19 bits of each; by default that of the arrays.
             arch: the target of the compiler; by default that of the GPU (of the simulator, sm_90).
             stream: as for a compiled kernel.
-            pinned: only a record of exactly this problem may answer; as `FIREIRON_PINNED` says if None.
+            require_record: only a record of exactly this problem may answer; as `FIREIRON_REQUIRE_RECORD` says if None.
             epilogue: what becomes of the elements of the product, as for `MatMul.epilogue`: `relu(acc + bias[n])`, computed in the same
                 kernel. Several outputs come as a tuple, in the order in which the text assigns them; `out` is a tuple or a mapping then.
             types: those of outputs other than C, which have C's type, or float32 if they have fewer dimensions.
             operands: the arrays and numbers that the epilogue names.
 
-        Raises: ArgumentError for arrays that are no matrices or stacks of one type that fit; StoreError where records are pinned and none
-            answers.
+        Raises: ArgumentError for arrays that are no matrices or stacks of one type that fit; StoreError if an exact record is required and
+            none answers.
         """
         if hasattr(a, "is_cuda"):
             replays = self.replays
@@ -165,19 +165,19 @@ class _MatMul(Call):
             if again is not None and stream is None and types is None and not replays.tracing():
                 if out is None and ab_dtype is None and replays.casting():
                     a, b = operators.autocast(a, b)
-                if epilogue is None and c_dtype is None and ab_dtype is None and arch is None and pinned is None and not operands:
+                if epilogue is None and c_dtype is None and ab_dtype is None and arch is None and require_record is None and not operands:
                     done = again(None, out, a, b)
                     if done is ... and out is None:
                         done = self._differentiated(a, b)
                 else:
-                    done = again((c_dtype, ab_dtype, arch, pinned, epilogue, *operands), out, a, b, *operands.values())
+                    done = again((c_dtype, ab_dtype, arch, require_record, epilogue, *operands), out, a, b, *operands.values())
                 if done is not None and done is not NotImplemented and done is not ...:
                     return done
             if out is None and ab_dtype is None:
                 a, b = operators.autocast(a, b)
             traced = operators.traced(a, b)
             if traced or operators.differentiated(a, b, *operands.values()):
-                operators.refuse_options("matmul", arch=arch, stream=stream, pinned=pinned)
+                operators.refuse_options("matmul", arch=arch, stream=stream, require_record=require_record)
                 from fireiron.matmul_operator import recorded, through_torch
 
                 through = through_torch if traced else recorded
@@ -185,8 +185,19 @@ class _MatMul(Call):
         if epilogue is None and not operands and operators.traced_by_jax(a, b):
             from fireiron.matmul_jax import through_jax
 
-            return through_jax(a, b, out, stream, c_dtype=c_dtype, ab_dtype=ab_dtype, arch=arch, pinned=pinned)
-        asked = request(a, b, out, c_dtype=c_dtype, ab_dtype=ab_dtype, arch=arch, pinned=pinned, epilogue=epilogue, types=types, **operands)
+            return through_jax(a, b, out, stream, c_dtype=c_dtype, ab_dtype=ab_dtype, arch=arch, require_record=require_record)
+        asked = request(
+            a,
+            b,
+            out,
+            c_dtype=c_dtype,
+            ab_dtype=ab_dtype,
+            arch=arch,
+            require_record=require_record,
+            epilogue=epilogue,
+            types=types,
+            **operands,
+        )
         return self.launched(asked, stream)
 
     @takes(request)
@@ -230,7 +241,7 @@ class _MatMul(Call):
         from fireiron.matmul_kernels import measurable
         from fireiron.matmul_tuned import measured
 
-        key, stacked, arrays = measurable(request(a, b, out, c_dtype=c_dtype, ab_dtype=ab_dtype, arch=arch, pinned=False))
+        key, stacked, arrays = measurable(request(a, b, out, c_dtype=c_dtype, ab_dtype=ab_dtype, arch=arch, require_record=False))
         kernel = measured(key, stacked, arrays, candidates, report or (lambda line: None))
         with self.lock:
             before = self.kernels.entries.pop(key, None)
@@ -254,9 +265,9 @@ class _MatMul(Call):
 
     def said(self, request: Request) -> Any:
         """What tells calls with the same arrays apart, as `__call__` says it."""
-        _, _, options, arch, pinned, _ = request
-        is_plain = options is _PLAIN and arch is None and pinned is None
-        return None if is_plain else (*options.dtypes, arch, pinned, options.epilogue, *options.names)
+        _, _, options, arch, require_record, _ = request
+        is_plain = options is _PLAIN and arch is None and require_record is None
+        return None if is_plain else (*options.dtypes, arch, require_record, options.epilogue, *options.names)
 
     def key_of_outputs(self, out: Any, options: Options) -> Any:
         """What tells given outputs apart; a plain product has one."""

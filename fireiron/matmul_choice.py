@@ -159,7 +159,7 @@ def decided(key: CacheKey) -> tuple[Choice, Problem]:
     if parts is not None and place.refusal(CompiledKernel(parts.program)) is None:
         return parts, problem
     refused = place.refusal(CompiledKernel(choice.program))
-    if refused is None or place.pinned:
+    if refused is None or place.require_record:
         return choice, problem
     # A compiler of another version may serialize products that the one of the measurements does not: another tile then.
     other = default_choice(
@@ -169,16 +169,16 @@ def decided(key: CacheKey) -> tuple[Choice, Problem]:
 
 
 def chosen(key: CacheKey) -> tuple[Choice, Problem]:
-    """The record that answers, for the product or the transposed one; else, if records are not pinned, the library's default."""
+    """The record that answers, for the product or the transposed one; else, if no exact record is required, the library's default."""
     problems, place = key.problems, key.place
     exact = [(choice, problem) for problem in problems if (choice := place.find(problem.spec, problem.served))]
     recorded = [(choice, problem) for choice, problem in exact if choice.record is not None]
     if recorded:
         choice, problem = min(recorded, key=lambda pair: preference(pair[0].record, place.gpu) if pair[0].record else ())
-        return (None if place.pinned else _faster(choice, problem, place)) or (choice, problem)
+        return (None if place.require_record else _faster(choice, problem, place)) or (choice, problem)
     first = problems[0]
-    if place.pinned:
-        return place.pinned_record(first.spec, first.served), first
+    if place.require_record:
+        return place.exact_record(first.spec, first.served), first
     for problem in problems:
         tile = _by_tiles(problem, place)
         if tile is not None:
@@ -215,7 +215,7 @@ def in_parts_of_k(key: CacheKey, whole: float | None, problem: Problem) -> list[
     place = key.place
     question = Question(problem.spec, place.architecture, place.gpu)
     views = place.device is None or len(key.problems) > 1  # the parts of a factor are views of it
-    numbers = [] if place.pinned or problem.transposed or not views else in_parts.numbers_for(problem.spec, question)
+    numbers = [] if place.require_record or problem.transposed or not views else in_parts.numbers_for(problem.spec, question)
     if not numbers:
         return []
     records = place.records.records

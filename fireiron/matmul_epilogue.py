@@ -182,7 +182,7 @@ def _kept_or_chosen(question: _Question) -> tuple[Choice, Problem]:
 
     aligned = key.aligned, {name: operand.align for name, operand in question.further.items()}
     told = tuple((problem.spec, problem.transposed, spec) for problem, spec in specs.items())
-    choice, number = key.place.chosen("epilogue", (told, aligned, key.place.pinned), choose)
+    choice, number = key.place.chosen("epilogue", (told, aligned, key.place.require_record), choose)
     return choice, key.problems[number]
 
 

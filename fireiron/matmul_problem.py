@@ -73,12 +73,12 @@ class CacheKey:
     @property
     def told(self) -> tuple[Any, ...]:
         """What decides beside target and GPU, as choices on disk are told apart by."""
-        return tuple((problem.spec, problem.transposed) for problem in self.problems), self.aligned, self.place.pinned
+        return tuple((problem.spec, problem.transposed) for problem in self.problems), self.aligned, self.place.require_record
 
 
 def key_and_views(request: Request, folds: bool = True) -> tuple[CacheKey, Stacked]:
     """What decides on the kernel of a request, and how the kernel sees the arrays."""
-    (a, b, *_), out, options, arch, pinned, _ = request
+    (a, b, *_), out, options, arch, require_record, _ = request
     given = operands_of({"a": a, "b": b, "out": out})
     check(given)
     stacked = seen(given["a"].places, given["b"].places, given["out"].places if out is not None else None, folds)
@@ -86,7 +86,7 @@ def key_and_views(request: Request, folds: bool = True) -> tuple[CacheKey, Stack
     given = {name: operand.at(way.stepped(*operand.places)) for (name, operand), way in zip(given.items(), ways, strict=False)}
     arrays = [array for array in (a, b, out) if array is not None]
     problems = _problems(given, options.dtypes, have_views(arrays), stacked)
-    return CacheKey(tuple(problems), tuple(problems[0].aligned.values()), Place.of(given["a"].device, arch, pinned)), stacked
+    return CacheKey(tuple(problems), tuple(problems[0].aligned.values()), Place.of(given["a"].device, arch, require_record)), stacked
 
 
 def have_views(arrays: Iterable[Any]) -> bool:

@@ -12,8 +12,8 @@ from pathlib import Path
 from fireiron.errors import ArgumentError
 
 VARIABLES = (
-    "FIREIRON_CACHE_DIR", "FIREIRON_NO_CACHE", "FIREIRON_RECORDS", "FIREIRON_PINNED", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES",
-    "XDG_CACHE_HOME", "NO_COLOR", "FIREIRON_FUZZ",
+    "FIREIRON_CACHE_DIR", "FIREIRON_NO_CACHE", "FIREIRON_RECORDS", "FIREIRON_REQUIRE_RECORD", "CUDA_HOME", "CUDA_PATH",
+    "CUDA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "NO_COLOR", "FIREIRON_FUZZ",
 )  # fmt: skip
 """The environment variables that change what this package or its tests do."""
 
@@ -46,9 +46,9 @@ def records_path() -> Path | None:
     return Path(os.path.expanduser(given)).absolute() if given else None
 
 
-def pinned() -> bool:
-    """Whether only recorded choices may be used, nothing is measured or guessed: `FIREIRON_PINNED=1`."""
-    return _flag("FIREIRON_PINNED")
+def require_record() -> bool:
+    """Whether only recorded choices may be used, nothing is measured or guessed: `FIREIRON_REQUIRE_RECORD=1`."""
+    return _flag("FIREIRON_REQUIRE_RECORD")
 
 
 def toolkit_folders() -> tuple[Path, ...]:

@@ -24,7 +24,7 @@ attention_module = sys.modules["fireiron.attention"]
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
-    monkeypatch.delenv("FIREIRON_PINNED", raising=False)
+    monkeypatch.delenv("FIREIRON_REQUIRE_RECORD", raising=False)
     attend.clear()
 
 
@@ -153,7 +153,7 @@ def test_refused_arrays():
         with pytest.raises(ArgumentError, match=said):
             attend(*arrays)
     with pytest.raises(StoreError):
-        attend(q, q, q, pinned=True)
+        attend(q, q, q, require_record=True)
 
 
 def test_threads_make_a_kernel_once(monkeypatch):

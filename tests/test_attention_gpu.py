@@ -15,7 +15,7 @@ pytestmark = [
 @pytest.fixture
 def torch(monkeypatch):
     monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
-    monkeypatch.delenv("FIREIRON_PINNED", raising=False)
+    monkeypatch.delenv("FIREIRON_REQUIRE_RECORD", raising=False)
     attend.clear()
     found = pytest.importorskip("torch", reason="needs PyTorch")
     if not found.cuda.is_available():

@@ -618,9 +618,9 @@ def test_records_and_flags(monkeypatch, tmp_path):
     monkeypatch.setenv("FIREIRON_RECORDS", os.fspath(tmp_path / "r.jsonl"))
     assert settings.records_path() == tmp_path / "r.jsonl"
     for value, on in (("1", True), ("yes", True), ("ON", True), ("0", False), ("", False), ("off", False)):
-        monkeypatch.setenv("FIREIRON_PINNED", value)
+        monkeypatch.setenv("FIREIRON_REQUIRE_RECORD", value)
         monkeypatch.setenv("FIREIRON_NO_CACHE", value)
-        assert settings.pinned() is on and settings.cache_enabled() is not on
+        assert settings.require_record() is on and settings.cache_enabled() is not on
     monkeypatch.setenv("FIREIRON_NO_CACHE", "flase")
     with pytest.raises(ArgumentError, match="FIREIRON_NO_CACHE"):
         settings.cache_enabled()

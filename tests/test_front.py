@@ -29,15 +29,15 @@ class Answer:
         return np.multiply(x, factor, out=out)
 
 
-def request(x, *, factor=2.0, out=None, arch=None, pinned=None):
-    return Request((x,), out, None, arch, pinned, (factor,))
+def request(x, *, factor=2.0, out=None, arch=None, require_record=None):
+    return Request((x,), out, None, arch, require_record, (factor,))
 
 
 class Doubled(Call):
     arrays = 1
 
-    def __call__(self, x, *, factor=2.0, out=None, arch=None, stream=None, pinned=None):
-        return self.launched(request(x, factor=factor, out=out, arch=arch, pinned=pinned), stream)
+    def __call__(self, x, *, factor=2.0, out=None, arch=None, stream=None, require_record=None):
+        return self.launched(request(x, factor=factor, out=out, arch=arch, require_record=require_record), stream)
 
     @takes(request)
     def choice(self, request: Request) -> str:
@@ -97,7 +97,7 @@ def test_what_was_not_used_for_longest_is_forgotten(doubled, monkeypatch):
 
 def test_one_signature_for_several_methods(doubled):
     """`choice` takes what `request` states, and says so."""
-    assert str(inspect.signature(doubled.choice)) == "(x, *, factor=2.0, out=None, arch=None, pinned=None) -> str"
+    assert str(inspect.signature(doubled.choice)) == "(x, *, factor=2.0, out=None, arch=None, require_record=None) -> str"
     assert doubled.choice.__doc__ == "What is taken." and doubled.choice.__name__ == "choice"
     with pytest.raises(TypeError, match="unexpected keyword argument 'other'"):
         doubled.choice(np.ones(3), other=1)
@@ -110,7 +110,7 @@ def test_one_signature_for_several_methods(doubled):
 
 def test_an_epilogue_is_chosen_for_too():
     a, bias = np.ones((8, 8), "float32"), np.ones(8, "float32")
-    asked = {"epilogue": "relu(acc + bias[n])", "bias": bias, "arch": "sm_80", "pinned": False}
+    asked = {"epilogue": "relu(acc + bias[n])", "bias": bias, "arch": "sm_80", "require_record": False}
     assert matmul.choice(a, a, **asked).program is matmul.kernel(a, a, **asked).program
     assert matmul_request(a, a, **asked).options.names == ("bias",)
     with pytest.raises(ArgumentError, match="bias is given, and no epilogue reads it"):

@@ -18,7 +18,7 @@ torch, Tensor = test_attention.torch, test_attention.Tensor
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
-    monkeypatch.delenv("FIREIRON_PINNED", raising=False)
+    monkeypatch.delenv("FIREIRON_REQUIRE_RECORD", raising=False)
     function_module.register_operator.cache_clear()
     yield
     function_module.register_operator.cache_clear()

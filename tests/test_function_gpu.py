@@ -14,7 +14,7 @@ pytestmark = [
 @pytest.fixture
 def torch(monkeypatch):
     monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
-    monkeypatch.delenv("FIREIRON_PINNED", raising=False)
+    monkeypatch.delenv("FIREIRON_REQUIRE_RECORD", raising=False)
     found = pytest.importorskip("torch", reason="needs PyTorch")
     if not found.cuda.is_available():
         pytest.skip("needs PyTorch for CUDA")

@@ -42,10 +42,10 @@ def test_definitions_are_answered(tmp_path, monkeypatch):
         with pytest.raises(StoreError, match="fireiron tune attention"):
             some.best(other, "sm_90")
     monkeypatch.setenv("FIREIRON_RECORDS", str(written(tmp_path / "mine.jsonl", *some)))
-    assert best(spec, "sm_90") == choice.strategy and best(spec, "sm_90", default=True) == choice.strategy
-    assert best(attention.spec(1024, 1024, 128, made=causal), default=True).spec.kind.starter == causal
-    with pytest.raises(ArgumentError, match="pinned"):
-        best(spec, pinned=True, default=True)
+    assert best_strategy(spec, "sm_90") == choice.strategy and best_strategy(spec, "sm_90", default=True) == choice.strategy
+    assert best_strategy(attention.spec(1024, 1024, 128, made=causal), default=True).spec.kind.starter == causal
+    with pytest.raises(ArgumentError, match="require_record"):
+        best_strategy(spec, require_record=True, default=True)
 
 
 def test_rows_have_defaults():
@@ -55,7 +55,7 @@ def test_rows_have_defaults():
     recorded = of_definition("layernorm", layernorm.spec(8192, 1024), values={"rows": 1, "turns": 2})
     assert Records((recorded,)).best(spec, "sm_90").record == recorded
     assert Records((recorded,)).find(layernorm.spec(4096, 2048), "sm_90") is None
-    found = best(layernorm.spec(4096, 2048), default=True)
+    found = best_strategy(layernorm.spec(4096, 2048), default=True)
     assert not found.tunables() and found.spec == layernorm.spec(4096, 2048)
 
 
@@ -68,11 +68,11 @@ def test_an_epilogue_is_answered_by_a_record_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("FIREIRON_RECORDS", str(written(tmp_path / "mine.jsonl", record)))
     matmul.clear()
     for pinned in (None, True):
-        kernel = matmul.kernel(a, b, epilogue=text, bias=bias, pinned=pinned)
+        kernel = matmul.kernel(a, b, epilogue=text, bias=bias, require_record=pinned)
         assert (kernel.block, kernel.grid()) == (128, 4) and kernel.program.cuda != plain.program.cuda
     assert (matmul(a, b, epilogue=text, bias=bias) == 33).all()
     with pytest.raises(StoreError, match="no record answers"):
-        matmul(a, b, epilogue="relu(acc - bias[n])", bias=bias, pinned=True)
+        matmul(a, b, epilogue="relu(acc - bias[n])", bias=bias, require_record=True)
     matmul.clear()
 
 

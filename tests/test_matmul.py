@@ -24,7 +24,7 @@ from fireiron.tune.records import collection
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
-    monkeypatch.delenv("FIREIRON_PINNED", raising=False)
+    monkeypatch.delenv("FIREIRON_REQUIRE_RECORD", raising=False)
     monkeypatch.setattr(collection, "_shipped", lambda: ())
     matmul.clear()
     yield
@@ -240,7 +240,7 @@ def test_what_no_strategy_computes():
     with pytest.raises(ArgumentError, match="unknown architecture"):
         matmul(ones, ones, arch="sm_1")
     with pytest.raises(ArgumentError, match="neither true nor false"):
-        matmul(ones, ones, pinned="yes")
+        matmul(ones, ones, require_record="yes")
 
 
 def test_read_only_out():
@@ -319,14 +319,14 @@ def test_record_answers(tmp_path, monkeypatch):
 def test_pinned(tmp_path, monkeypatch):
     a, b = array((32, 64), "float16", "row"), array((64, 48), "float16", "row", 1)
     with pytest.raises(StoreError, match="no file of records"):
-        matmul(a, b, pinned=True)
+        matmul(a, b, require_record=True)
     record = recorded(tmp_path, monkeypatch, halves(32, 48, 64), bm=16, bn=16, wm=16, wn=16, bk=32)
-    monkeypatch.setenv("FIREIRON_PINNED", "1")
+    monkeypatch.setenv("FIREIRON_REQUIRE_RECORD", "1")
     assert matmul.choice(a, b).record == record
     with pytest.raises(StoreError, match="no record answers for MatMul 31x48x64"):
         matmul(a[:31], b)
-    assert matmul.choice(a[:31], b, pinned=False).record == record, "a neighbour"
-    assert matmul.choice(a, b, c_dtype="float32", pinned=False).record is None
+    assert matmul.choice(a[:31], b, require_record=False).record == record, "a neighbour"
+    assert matmul.choice(a, b, c_dtype="float32", require_record=False).record is None
 
 
 def test_kernels_are_kept(monkeypatch):
@@ -356,7 +356,7 @@ def test_a_call_with_out_takes_the_kernel_of_the_call_without(gpu, monkeypatch, 
     first = matmul.kernel(a, b)
     assert matmul.kernel(a, b, pretended(kind, (64, 48), dtype, address=0x8000)) is first
     assert matmul.kernel(a, b, pretended(kind, (64, 48), dtype, address=0x9000), c_dtype=dtype) is first
-    assert matmul.kernel(a, b, c_dtype=dtype) is first and matmul.kernel(a, b, arch="sm_90a", pinned=False) is first
+    assert matmul.kernel(a, b, c_dtype=dtype) is first and matmul.kernel(a, b, arch="sm_90a", require_record=False) is first
     assert len(made) == 1
     assert matmul.kernel(a, b, pretended(kind, (64, 48), dtype, address=0x8008)) is not first, "an unaligned result"
     assert matmul.kernel(a, b, pretended(kind, (64, 48), dtype, strides=(50, 1))) is not first, "a leading dimension"

@@ -22,7 +22,7 @@ ODD = ("odd row", "odd col")
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
-    monkeypatch.delenv("FIREIRON_PINNED", raising=False)
+    monkeypatch.delenv("FIREIRON_REQUIRE_RECORD", raising=False)
     matmul.clear()
 
 

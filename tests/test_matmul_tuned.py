@@ -18,7 +18,7 @@ from fireiron.tune.records import kept
 @pytest.fixture
 def tuned(monkeypatch):
     monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
-    monkeypatch.delenv("FIREIRON_PINNED", raising=False)
+    monkeypatch.delenv("FIREIRON_REQUIRE_RECORD", raising=False)
     return importlib.import_module("fireiron.matmul_tuned")
 
 
@@ -50,7 +50,7 @@ def gpu(tuned, monkeypatch):
 
 def asked_of(m, n, k, dtype="float16"):
     a, b = np.ones((m, k), dtype), np.ones((k, n), dtype)
-    asked, stacked = key_and_views(request(a, b, arch="sm_90a", pinned=False))
+    asked, stacked = key_and_views(request(a, b, arch="sm_90a", require_record=False))
     problems = (*asked.problems, attrs.evolve(asked.problems[0], transposed=True))  # as of arrays with views
     return attrs.evolve(asked, problems=problems, place=attrs.evolve(asked.place, device=0)), stacked, (a, b, None)
 

@@ -38,7 +38,7 @@ assert strategy.steps[0].origin.startswith("strategies/hmma_ampere.py:")
 assert library.find("maxwell").doc
 ones = numpy.ones((8, 8), numpy.float32)
 assert (fireiron.matmul(ones, ones) == 8).all()
-fireiron.best(spec(512, 512, 512), "sm_90")
+fireiron.best_strategy(spec(512, 512, 512), "sm_90")
 assert not [name for name in sys.modules if name.startswith("strategies.")]
 print(gemm_nn.__file__)
 """

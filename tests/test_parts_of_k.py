@@ -18,7 +18,7 @@ HOPPER = "sm_90a"
 @pytest.fixture(autouse=True)
 def records_of_the_library(monkeypatch):
     monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
-    monkeypatch.delenv("FIREIRON_PINNED", raising=False)
+    monkeypatch.delenv("FIREIRON_REQUIRE_RECORD", raising=False)
     matmul.clear()
     yield
     matmul.clear()
@@ -171,4 +171,4 @@ def test_the_kernel_of_parts_is_told():
     whole = matmul.kernel(a, b, arch=HOPPER, epilogue="relu(acc)")
     assert "b" not in whole.program.spec.dims
     with pytest.raises(StoreError):
-        matmul(a, b, arch=HOPPER, pinned=True)
+        matmul(a, b, arch=HOPPER, require_record=True)

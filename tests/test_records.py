@@ -30,7 +30,7 @@ HALF = {"dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
 def no_settings(monkeypatch):
     """What the environment says counts in the tests that set it."""
     monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
-    monkeypatch.delenv("FIREIRON_PINNED", raising=False)
+    monkeypatch.delenv("FIREIRON_REQUIRE_RECORD", raising=False)
     monkeypatch.setattr(collection, "_shipped", lambda: ())
 
 
@@ -263,7 +263,7 @@ def test_hash_in_another_process():
     assert told.stdout.split() == [strategy_hash(library.find(name).strategy) for name in library.names()]
 
 
-def test_hash_is_pinned():
+def test_hash_requires_record():
     """The hash that records in the world were made with; whoever changes it makes all of them outdated."""
     assert strategy_hash(MatMul.tile(Tunable("bm", 64, 32), 64).to(Block).split(8)) == "8ca3af9ab4e65d8c"
     assert strategy_hash(MatMul.tile(8, 8).to(Block).tile(1, 1).to(Thread).layout(ColMajor)) == "0b5f1b4f631e0d6f"
@@ -796,27 +796,27 @@ def test_tune_command_is_understood():
 def test_best_reads_the_named_file(tmp_path, monkeypatch):
     path = written(tmp_path / "mine.jsonl", made(us=1.0))
     with pytest.raises(StoreError, match="no record answers"):
-        best(halves())
+        best_strategy(halves())
     monkeypatch.setenv("FIREIRON_RECORDS", str(path))
-    assert best(halves()).spec == halves()
-    assert best(halves(512), "sm_90").spec == halves(512), "a neighbour"
+    assert best_strategy(halves()).spec == halves()
+    assert best_strategy(halves(512), "sm_90").spec == halves(512), "a neighbour"
 
 
 def test_pinned(tmp_path, monkeypatch):
     path = written(tmp_path / "mine.jsonl", made(us=1.0))
     with pytest.raises(StoreError, match="no file of records is named"):
-        best(halves(), pinned=True)
+        best_strategy(halves(), require_record=True)
     monkeypatch.setenv("FIREIRON_RECORDS", str(path))
-    monkeypatch.setenv("FIREIRON_PINNED", "1")
-    assert best(halves()).spec == halves()
+    monkeypatch.setenv("FIREIRON_REQUIRE_RECORD", "1")
+    assert best_strategy(halves()).spec == halves()
     with pytest.raises(StoreError, match="no record answers for MatMul 512x256x256"):
-        best(halves(512))
-    assert best(halves(512), pinned=False).spec == halves(512), "the argument decides"
+        best_strategy(halves(512))
+    assert best_strategy(halves(512), require_record=False).spec == halves(512), "the argument decides"
     with pytest.raises(ArgumentError, match="neither true nor false"):
-        best(halves(), pinned=1)
+        best_strategy(halves(), require_record=1)
     monkeypatch.setenv("FIREIRON_RECORDS", str(tmp_path / "absent.jsonl"))
     with pytest.raises(StoreError, match="no such file"):
-        best(halves())
+        best_strategy(halves())
 
 
 def test_pinned_leaves_the_shipped_records_out(tmp_path, monkeypatch):
@@ -826,7 +826,7 @@ def test_pinned_leaves_the_shipped_records_out(tmp_path, monkeypatch):
     monkeypatch.setattr(collection, "_shipped", lambda: (folder,))
     monkeypatch.setenv("FIREIRON_RECORDS", str(written(tmp_path / "mine.jsonl", made())))
     assert {record.shape[0] for record in available()} == {256, 512}
-    assert {record.shape[0] for record in available(pinned=True)} == {256}
+    assert {record.shape[0] for record in available(require_record=True)} == {256}
 
 
 def test_tune_where_nothing_is_recorded(tmp_path, monkeypatch):
@@ -847,19 +847,19 @@ def test_tune_where_nothing_is_recorded(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.import_module("fireiron.tune"), "tune", tune)
     path = tmp_path / "mine.jsonl"
     monkeypatch.setenv("FIREIRON_RECORDS", str(written(path, made(halves(512)))))
-    assert best(halves(), "sm_90", tune=True) == library.find("small").strategy.with_(bm=64, bn=64, wm=32, wn=32, bk=64, stages=4, ahead=2)(
-        halves()
-    )
+    assert best_strategy(halves(), "sm_90", tune=True) == library.find("small").strategy.with_(
+        bm=64, bn=64, wm=32, wn=32, bk=64, stages=4, ahead=2
+    )(halves())
     assert asked == [(library.find("small").strategy, halves(), {"arch": "sm_90", "name": "small"})]
     assert len(Records.load(path)) == 2
-    assert best(halves(), "sm_90", tune=True).spec == halves() and len(asked) == 1, "recorded now"
-    with pytest.raises(ArgumentError, match="pinned"):
-        best(halves(), pinned=True, tune=True)
+    assert best_strategy(halves(), "sm_90", tune=True).spec == halves() and len(asked) == 1, "recorded now"
+    with pytest.raises(ArgumentError, match="require_record"):
+        best_strategy(halves(), require_record=True, tune=True)
     found[0] = None
     with pytest.raises(StoreError, match="found no values"):
-        best(halves(64), tune=True)
+        best_strategy(halves(64), tune=True)
     with pytest.raises(StoreError, match="no default strategy"):
-        best(Move(8, 8)(GL, GL)(Kernel), tune=True)
+        best_strategy(Move(8, 8)(GL, GL)(Kernel), tune=True)
 
 
 def test_nothing_measures(tmp_path, monkeypatch):
@@ -870,7 +870,7 @@ def test_nothing_measures(tmp_path, monkeypatch):
 
     monkeypatch.setattr(launch, "require_cupy", no)
     monkeypatch.setenv("FIREIRON_RECORDS", str(written(tmp_path / "mine.jsonl", made())))
-    assert best(halves()) is not None
+    assert best_strategy(halves()) is not None
 
 
 def test_shipped_records_are_whole(monkeypatch):

@@ -21,7 +21,7 @@ pytestmark = [
 @pytest.fixture
 def torch(monkeypatch):
     monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
-    monkeypatch.delenv("FIREIRON_PINNED", raising=False)
+    monkeypatch.delenv("FIREIRON_REQUIRE_RECORD", raising=False)
     monkeypatch.delenv("FIREIRON_NO_CACHE", raising=False)
     found = pytest.importorskip("torch", reason="needs PyTorch")
     if not found.cuda.is_available():

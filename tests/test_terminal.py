@@ -164,7 +164,7 @@ def test_doctor_finds_what_is_wrong(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "_version_of", lambda package: None if package in ("tabulate", "optuna") else "1")
     monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path / "a" / "b"))
     monkeypatch.setenv("FIREIRON_CASH_DIR", "x")
-    monkeypatch.setenv("FIREIRON_PINNED", "perhaps")
+    monkeypatch.setenv("FIREIRON_REQUIRE_RECORD", "perhaps")
     assert main(["doctor", "--json"]) == 1
     items = {(one["part"], one["name"]): one for one in json.loads(capsys.readouterr().out)["items"]}
     wrong = {key for key, one in items.items() if one["state"] == "wrong"}

@@ -18,7 +18,7 @@ pytestmark = [
 @pytest.fixture
 def torch(monkeypatch):
     monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
-    monkeypatch.delenv("FIREIRON_PINNED", raising=False)
+    monkeypatch.delenv("FIREIRON_REQUIRE_RECORD", raising=False)
     found = pytest.importorskip("torch", reason="needs PyTorch")
     if not found.cuda.is_available():
         pytest.skip("needs PyTorch for CUDA")
@@ -123,7 +123,7 @@ def test_kernel(torch):
     """A kernel of one's own, of the target's fastest family, as an operator that is traced, exported and captured."""
     a, b = values(torch, 256, 128, gradient=False), values(torch, 128, 256, gradient=False)
     rows = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
-    kernel = best(MatMul(256, 256, 128, dtype=float16, **rows)(GL, GL, GL)(Kernel), default=True).compile()
+    kernel = best_strategy(MatMul(256, 256, 128, dtype=float16, **rows)(GL, GL, GL)(Kernel), default=True).compile()
     operator = kernel.as_torch_op("fireiron_tests::mine")
     torch.library.opcheck(operator, (a, b))
     compiled = torch.compile(lambda a, b: operator(a, b).relu(), fullgraph=True, backend="aot_eager")

@@ -280,7 +280,7 @@ def _variables() -> Iterator[Item]:
         known = name in settings.VARIABLES
         do = "" if known else f"known are {', '.join(one for one in settings.VARIABLES if one.startswith('FIREIRON_'))}"
         yield Item("environment", name, value or "(empty)", OK if known else WRONG, do)
-    for check in (settings.cache_enabled, settings.pinned):
+    for check in (settings.cache_enabled, settings.require_record):
         try:
             check()
         except FireironError as error:

@@ -41,7 +41,7 @@ class Request(NamedTuple):
     out: Any
     options: Any
     arch: Any = None
-    pinned: bool | None = None
+    require_record: bool | None = None
     numbers: tuple[float, ...] = ()
 
 
@@ -103,12 +103,12 @@ class Call:
 
     def answer(self, request: Request) -> Answer:
         """What answers a request: kept, else made now."""
-        inputs, out, options, arch, pinned, _ = request
+        inputs, out, options, arch, require_record, _ = request
         count = self.arrays
         keys = tuple(map(key_of, inputs[:count]))
         if len(inputs) > count:
             keys += tuple([key_of(array) if getattr(array, "shape", ()) else None for array in inputs[count:]])
-        key = (keys, out if out is None else self.key_of_outputs(out, options), options, arch, pinned)
+        key = (keys, out if out is None else self.key_of_outputs(out, options), options, arch, require_record)
         return self.answers.recall(key, lambda: self._made(request))
 
     def _made(self, request: Request) -> Answer:

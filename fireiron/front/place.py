@@ -26,18 +26,18 @@ Chooser = Callable[[], tuple["Choice", int]]
 
 @attrs.frozen
 class Place:
-    """The target, the GPU or None for the simulator, and whether records are pinned."""
+    """The target, the GPU or None for the simulator, and whether an exact record is required."""
 
     architecture: Architecture
     device: int | None
-    pinned: bool
+    require_record: bool
 
     @classmethod
-    def of(cls, device: int | None, arch: Any, pinned: bool | None) -> Place:
-        """That of arrays on a GPU, or the host, for the arguments `arch` and `pinned` of a call."""
-        from fireiron.tune.records import is_pinned
+    def of(cls, device: int | None, arch: Any, require_record: bool | None) -> Place:
+        """That of arrays on a GPU, or the host, for the arguments `arch` and `require_record` of a call."""
+        from fireiron.tune.records import requires_record
 
-        return cls(as_architecture(target_of(device) if arch is None else arch), device, is_pinned(pinned))
+        return cls(as_architecture(target_of(device) if arch is None else arch), device, requires_record(require_record))
 
     @property
     def gpu(self) -> str | None:
@@ -49,13 +49,13 @@ class Place:
         """The records that may answer."""
         from fireiron.tune.records import available
 
-        return available(self.pinned)
+        return available(self.require_record)
 
     def find(self, spec: Spec, accept: Accept, near: bool = False, lowered: Spec | None = None) -> Choice | None:
         """The record of exactly a spec, or with `near` else that of a neighbour."""
         return self.records.find(spec, self.architecture, near, gpu=self.gpu, accept=accept, lowered=lowered)
 
-    def pinned_record(self, spec: Spec, accept: Accept) -> Choice:
+    def exact_record(self, spec: Spec, accept: Accept) -> Choice:
         """The record of exactly a spec; a StoreError where there is none."""
         return self.records.best(spec, self.architecture, neighbours=False, gpu=self.gpu, accept=accept)
 

@@ -93,7 +93,7 @@ found = tune(product, spec, arch="sm_90", fixed={"bm": 64}, search="random", tri
 assert_type(found, Tuning)
 assert_type(found.best, Record | None)
 assert_type(found.results, tuple[Result, ...])
-assert_type(best(spec, "sm_90", default=True), Strategy)
+assert_type(best_strategy(spec, "sm_90", default=True), Strategy)
 for finding in check(bound.program().ir):
     assert_type((finding.kind, finding.severity, finding.message, finding.at), tuple[str, str, str, str | None])
 draw(bound, ["tree", "tiles"], "gemm.html", sizes={"K": 64})

@@ -5,7 +5,7 @@ by which records are merged and chosen stand in docs/library.md, and with `Recor
 """
 
 from fireiron.tune.record import FORMAT, KINDS, Record, describe, spec_of, strategy_hash
-from fireiron.tune.records.answer import available, best, is_pinned
+from fireiron.tune.records.answer import available, best_strategy, requires_record
 from fireiron.tune.records.choosing import AS_NEAR, MOST_COMPARED, MOST_TRIES, Accept, Choice
 from fireiron.tune.records.collection import Records, merge_files, write_records
 from fireiron.tune.records.drift import Drift, OutdatedRecordWarning, current_strategy
@@ -27,10 +27,10 @@ __all__ = [
     "Record",
     "Records",
     "available",
-    "best",
+    "best_strategy",
     "current_strategy",
     "describe",
-    "is_pinned",
+    "requires_record",
     "merge_files",
     "parse_line",
     "preference",

@@ -14,34 +14,34 @@ from fireiron.tune.records.words import tune_command
 from fireiron.values.machine import Architecture
 
 
-def available(pinned: bool | None = None) -> Records:
-    """The records that answer here: those of the file in `FIREIRON_RECORDS` and the shipped ones; pinned, those of the file only.
+def available(require_record: bool | None = None) -> Records:
+    """Return the records that may answer: those of the file in `FIREIRON_RECORDS`, and without `require_record` the shipped ones.
 
-    Raises: StoreError where records are pinned and no file is named.
+    Raises: StoreError if an exact record is required and no file is named.
     """
     from fireiron import settings
 
     path = settings.records_path()
-    if not is_pinned(pinned):
+    if not requires_record(require_record):
         return Records.shipped() if path is None else Records.load(path).merged(Records.shipped())
     if path is None:
-        raise StoreError("records are pinned, and no file of records is named", hint="set FIREIRON_RECORDS to the file")
+        raise StoreError("an exact record is required, and no file of records is named", hint="set FIREIRON_RECORDS to the file")
     return Records.load(path)
 
 
-def is_pinned(pinned: bool | None = None) -> bool:
-    """Whether only exact records of the named file may answer: as asked, or for None as `FIREIRON_PINNED` says; else an error."""
+def requires_record(require_record: bool | None = None) -> bool:
+    """Whether only exact records of the named file may answer: as asked, or for None as `FIREIRON_REQUIRE_RECORD` says; else an error."""
     from fireiron import settings
 
-    if pinned is not None and not isinstance(pinned, bool):
-        raise ArgumentError("pinned: neither true nor false nor None", got=pinned)
-    return settings.pinned() if pinned is None else pinned
+    if require_record is not None and not isinstance(require_record, bool):
+        raise ArgumentError("require_record: neither true nor false nor None", got=require_record)
+    return settings.require_record() if require_record is None else require_record
 
 
-def best(
+def best_strategy(
     spec: Spec,
     arch: Architecture | str | None = None,
-    pinned: bool | None = None,
+    require_record: bool | None = None,
     *,
     gpu: str | None = None,
     tune: bool = False,
@@ -52,21 +52,26 @@ def best(
     Args:
         spec: a kernel's spec.
         arch: the target, `"sm_90"` if none is named.
-        pinned: only a record of exactly this spec, from the file in `FIREIRON_RECORDS`, may answer; as `FIREIRON_PINNED` says if None.
+        require_record: only a record of exactly this spec, from the file in `FIREIRON_RECORDS`, may answer; None means the value of
+            `FIREIRON_REQUIRE_RECORD`.
         gpu: the name of a GPU whose records are preferred.
         tune: where no record is for exactly this spec, tune the library's default strategy for it on the current GPU, which takes
-            minutes, and add the record to the file in `FIREIRON_RECORDS`, if one is named. Illegal where records are pinned.
+            minutes, and add the record to the file in `FIREIRON_RECORDS`, if one is named. Illegal if an exact record is required.
         default: where no record answers, neither of just this nor of a neighbour, the library's default strategy for the spec, if it has
-            one, as `fireiron.matmul` takes it. Illegal where records are pinned.
+            one, as `fireiron.matmul` takes it. Illegal if an exact record is required.
 
     Raises: StoreError where no record answers; it says which there are, and the command that tunes.
     """
-    strict = is_pinned(pinned)
+    strict = requires_record(require_record)
     if tune and strict:
-        raise ArgumentError("best(tune=True): records are pinned, so nothing is measured", hint="pinned=False, or tune elsewhere")
+        raise ArgumentError(
+            "best_strategy(tune=True): an exact record is required, so nothing is measured", hint="require_record=False, or tune elsewhere"
+        )
     if default and strict:
-        raise ArgumentError("best(default=True): records are pinned, so only they answer", hint="pinned=False")
-    records = available(pinned)
+        raise ArgumentError(
+            "best_strategy(default=True): an exact record is required, so no default may answer", hint="require_record=False"
+        )
+    records = available(require_record)
     if default and not tune and (found := _found_or_default(records, spec, arch, gpu)) is not None:
         return found
     if not tune:
