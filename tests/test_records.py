@@ -934,24 +934,24 @@ def test_list_records(fireiron, tmp_path, monkeypatch):
     assert len(json.loads(fireiron("list", "--records", "--json")[1])) == 2
     for arch in ("sm_90", "sm_90a"):
         assert len(json.loads(fireiron("list", "--records", "--json", "--arch", arch)[1])) == 2, "by compute capability"
-    assert fireiron("list", "--records", "--drift")[0] == 2
+    assert fireiron("list", "--records", "--outdated")[0] == 2
     assert fireiron("list", "--records", "nope")[0] == 2
 
 
 def test_list_drift(fireiron, tmp_path, monkeypatch):
     path = tmp_path / "a.jsonl"
     monkeypatch.setenv("FIREIRON_RECORDS", str(written(path, made())))
-    assert fireiron("list", "--drift")[0] == 0
+    assert fireiron("list", "--outdated")[0] == 0
     old = made(us=1.0, strategy_hash="0" * 16)
     written(path, made(), old, attrs.evolve(old, strategy="gone"), attrs.evolve(old, strategy="mine.py:s"))
-    status, out, _ = fireiron("list", "--drift")
+    status, out, _ = fireiron("list", "--outdated")
     assert (
         status == 1
         and f"small ({'0' * 16}): tuned for an older version" in out
         and "no such strategy" in out
         and "2 of them not used" in out
     )
-    assert [row["strategy"] for row in json.loads(fireiron("list", "--drift", "--json")[1])] == ["gone", "small"]
+    assert [row["strategy"] for row in json.loads(fireiron("list", "--outdated", "--json")[1])] == ["gone", "small"]
 
 
 def test_records_merge(fireiron, tmp_path):

@@ -132,7 +132,7 @@ def test_heads_of_documents(document, said):
 
 
 COMMANDS = (
-    ("list --records --drift", "--records and --drift are two tables"), ("records show -o x", "records show writes no file"), ("records merge", "no file is named"),
+    ("list --records --outdated", "--records and --outdated are two tables"), ("records show -o x", "records show writes no file"), ("records merge", "no file is named"),
     ("cache prune", "prune what?"), ("draw naive -o -", "standard output takes one picture"), ("draw naive --what tree,flow -o -", "standard output takes one picture"),
     ("draw naive --what all -o -", "standard output takes one picture"), ("draw naive --html x.html -o y.svg", "--html is a page of its own"),
     ("draw naive --html x.html --what tree", "--html is a page of its own"), ("tune hmma_ampere --predict --save x", "there is no record to save"),

@@ -372,17 +372,17 @@ def test_what_hangs_does_not_outlive_its_parent(tmp_path):
         time.sleep(0.05)
 
 
-def opened(path, fresh=False, **changes):
+def opened(path, restart=False, **changes):
     """A journal of the fakes' task, for its results and notes; closed again."""
     head = {**Task(strategy(spec), "sm_90").describe(), "gpu": "fake", "measure": "fake", "code": "1", "search": "random", **changes}
-    journal = Journal(path, Task(strategy(spec), "sm_90"), head, fresh)
+    journal = Journal(path, Task(strategy(spec), "sm_90"), head, restart)
     journal.close()
     return journal
 
 
 def written(path):
     """A journal with three results, and its text."""
-    journal = Journal(path, Task(strategy(spec), "sm_90"), {}, fresh=True)
+    journal = Journal(path, Task(strategy(spec), "sm_90"), {}, restart=True)
     journal.close()
     path.unlink()
     opened(path)
@@ -430,7 +430,7 @@ def test_another_task_is_refused(tmp_path, field):
     assert path.read_bytes() == text, "a refused journal is left as it is"
     assert len(opened(path, search="tpe", strategy="renamed").results) == 3, "another search of the same task may use it"
     assert "begun by other source code" in opened(path, code="2").notes[0]
-    assert opened(path, fresh=True, **{field: "another"}).results == {}
+    assert opened(path, restart=True, **{field: "another"}).results == {}
 
 
 def test_another_spec_is_refused(tmp_path):
@@ -458,7 +458,7 @@ def test_a_damaged_journal_is_refused(tmp_path, line, message):
     path.write_text("\n".join([*lines[:2], line, *lines[2:], ""]))
     with pytest.raises(StoreError, match=message):
         opened(path)
-    assert opened(path, fresh=True).results == {}
+    assert opened(path, restart=True).results == {}
     path.write_text(line + "\n" + lines[1] + "\n")
     with pytest.raises(StoreError, match="line 1 of the journal"):
         opened(path)
@@ -593,8 +593,8 @@ def test_space_numbers_its_combinations():
 
 def test_random_search():
     options = {"search": "random", "trials": 5, "fixed": {"bk": 8}}
-    first = tuned(seed=4, fresh=True, **options)
-    again = tuned(seed=4, fresh=True, jobs=2, **options)
+    first = tuned(seed=4, restart=True, **options)
+    again = tuned(seed=4, restart=True, jobs=2, **options)
     other = tuned(seed=5, **options)
     assert len(first.results) == 5 and seen(first) == seen(again) != seen(other)
     assert first.best.source == "random search of 12 with seed 4, 5 measured"
@@ -629,7 +629,7 @@ class TestOptuna:
         assert min(times) < chance[3] and sum(times[80:]) < 0.85 * sum(times[:80])
 
     def test_same_seed_same_search(self):
-        options = {"search": "tpe", "trials": 12, "fresh": True}
+        options = {"search": "tpe", "trials": 12, "restart": True}
         first, again = tuned(seed=3, **options), tuned(seed=3, jobs=2, **options)
         assert seen(first) == seen(again) and 12 <= len(first.results) < 24
         assert "tpe search of 24 with seed 3" in first.best.source

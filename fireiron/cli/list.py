@@ -30,7 +30,9 @@ def register(add: Add) -> None:
     command.add_argument("name", nargs="?", metavar="NAME", help="only this strategy")
     command.add_argument("--arch", help="a target: with threads and shared bytes there, and only what is tuned for it")
     command.add_argument("--records", action="store_true", help="the tuned records instead")
-    command.add_argument("--drift", action="store_true", help="the records that were tuned for another version of their strategy instead")
+    command.add_argument(
+        "--outdated", action="store_true", help="the records that were tuned for another version of their strategy instead"
+    )
     add_json(command)
 
 
@@ -41,15 +43,17 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.arch is not None:
         as_architecture(arguments.arch)
-    if arguments.records and arguments.drift:
-        raise ArgumentError("list: --records and --drift are two tables", hint="give one of them")
+    if arguments.records and arguments.outdated:
+        raise ArgumentError("list: --records and --outdated are two tables", hint="give one of them")
     known = available()
-    if arguments.name is not None and (not (arguments.records or arguments.drift) or all(one.strategy != arguments.name for one in known)):
+    if arguments.name is not None and (
+        not (arguments.records or arguments.outdated) or all(one.strategy != arguments.name for one in known)
+    ):
         find(arguments.name)  # records may also be of strategies outside the library
     records = only(known, arguments.name, arguments.arch)
     if arguments.records:
         return show(records, arguments.json)
-    if arguments.drift:
+    if arguments.outdated:
         return _drift(records, arguments.json)
     wanted = names() if arguments.name is None else (arguments.name,)
     entries = (_listed(name, [one for one in records if one.strategy == name]) for name in wanted)

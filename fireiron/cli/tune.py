@@ -23,11 +23,11 @@ _MEASURES: dict[str, Any] = {  # options of the search and of the measurement, w
     "gpus": None,
     "search": "exhaustive",
     "trials": None,
-    "keep": None,
+    "measure_top": None,
     "timeout": 30.0,
     "seed": 0,
     "journal": None,
-    "fresh": False,
+    "restart": False,
 }
 
 
@@ -46,12 +46,12 @@ def register(add: Add) -> None:
         metavar="FACTOR",
         help="measure nothing predicted slower than FACTOR times the best prediction (3); or none",
     )
-    command.add_argument("--keep", type=positive, metavar="N", help="measure only the N best predictions")
+    command.add_argument("--measure-top", type=positive, metavar="N", help="measure only the N best predictions")
     command.add_argument("--timeout", type=_seconds, default=30.0, metavar="S", help="for one candidate (30; slow kernels get more)")
     command.add_argument("--seed", type=natural, default=0, help="of the search (0)")
     command.add_argument("--jobs", type=positive, metavar="N", help="processes that lower and compile (one a processor)")
     command.add_argument("--journal", metavar="FILE", help="results as they come; not measured again (a file in the cache folder)")
-    command.add_argument("--fresh", action="store_true", help="empty the journal first")
+    command.add_argument("--restart", action="store_true", help="empty the journal first")
     command.add_argument("--save", metavar="RECORDS", help="append the best to a file of records")
     command.add_argument(
         "--predict",
@@ -105,10 +105,10 @@ def _tuned(strategy: Any, common: dict[str, Any], watch: _Watch, arguments: argp
     from fireiron.tune import Prune, tune
 
     prune = Prune.of(arguments.prune)
-    if arguments.keep is not None:
+    if arguments.measure_top is not None:
         import attrs
 
-        prune = attrs.evolve(prune, most=arguments.keep)
+        prune = attrs.evolve(prune, most=arguments.measure_top)
     return tune(
         strategy,
         search=arguments.search,
@@ -118,7 +118,7 @@ def _tuned(strategy: Any, common: dict[str, Any], watch: _Watch, arguments: argp
         timeout=arguments.timeout,
         seed=arguments.seed,
         journal=arguments.journal,
-        fresh=arguments.fresh,
+        restart=arguments.restart,
         gpu_ids=arguments.gpus,
         report=watch,
         **common,

@@ -50,7 +50,7 @@ def tune(
     seed: int = 0,
     finalists: int = 5,
     journal: str | os.PathLike[str] | None = None,
-    fresh: bool = False,
+    restart: bool = False,
     gpu_ids: Sequence[int] | None = None,
     executor: Any = None,
     jobs: int | None = None,
@@ -75,7 +75,7 @@ def tune(
         seed: of the search.
         finalists: so many of the best are measured again together at the end.
         journal: the file of results, by default one in the cache folder for this task; results in it are not measured again.
-            `fresh` empties it first.
+            `restart` empties it first.
         gpu_ids: GPUs to use, one process each; by default the current one.
         executor: a `concurrent.futures.Executor`, in place of GPUs here: each candidate is one job.
         jobs: processes that lower and compile; by default one for each processor.
@@ -95,7 +95,7 @@ def tune(
     options = run.Options(
         search=search, trials=trials, seconds=seconds, prune=Prune.of(prune), seed=seed, finalists=finalists, report=report
     )
-    place = run.Place(gpu_ids=gpu_ids, executor=executor, jobs=jobs, timeout=timeout, journal=journal, fresh=fresh)
+    place = run.Place(gpu_ids=gpu_ids, executor=executor, jobs=jobs, timeout=timeout, journal=journal, restart=restart)
     gauge = OnGpu() if measure is None else run.checked_measure(measure)
     # An executor's workers may be other machines: the GPU here says nothing about theirs.
     target = arch or (None if executor is not None else gauge.architecture())

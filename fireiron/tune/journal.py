@@ -30,7 +30,7 @@ class Journal:
     `notes` say what was dropped in reading.
     """
 
-    def __init__(self, path: Path, task: Task, head: Mapping[str, Any], fresh: bool = False) -> None:
+    def __init__(self, path: Path, task: Task, head: Mapping[str, Any], restart: bool = False) -> None:
         self.path = path
         self.task = task
         self.space = task.space
@@ -46,7 +46,7 @@ class Journal:
         try:
             files.require_regular(path, self.file.fileno())
             self._lock()
-            if fresh:
+            if restart:
                 self.file.truncate(0)
             self._read({"format": FORMAT, **head})
         except FireironError:
@@ -104,7 +104,7 @@ class Journal:
         return plain
 
     def _bad(self, number: int, what: str) -> StoreError:
-        return StoreError(f"{self.path}: line {number} of the journal: {what}", hint="correct it, or start over with --fresh")
+        return StoreError(f"{self.path}: line {number} of the journal: {what}", hint="correct it, or start over with --restart")
 
     def _check_head(self, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
         if found.get("kind") != "task":
@@ -114,7 +114,7 @@ class Journal:
             name = names[0]
             raise StoreError(
                 f"{self.path}: the journal of another task: its {name} is {found.get(name)}, here it is {wanted.get(name)}",
-                hint="give another --journal, or start over with --fresh",
+                hint="give another --journal, or start over with --restart",
             )
         if found.get("code") != wanted.get("code"):
             self.notes.append(f"{self.path}: begun by other source code of this package; of its results the finalists are checked")

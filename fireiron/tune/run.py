@@ -67,7 +67,7 @@ class Place:
     jobs: int | None = attrs.field(validator=lambda _, field, value: _check_whole(field.name, value, 1))
     timeout: float = attrs.field(validator=lambda _, field, value: _check_positive(field.name, value))
     journal: str | os.PathLike[str] | None
-    fresh: bool
+    restart: bool
 
     def __attrs_post_init__(self) -> None:
         if self.gpu_ids is not None and self.executor is not None:
@@ -117,7 +117,7 @@ def tuning(task: Task, options: Options, measure: Measure, place: Place) -> Tuni
         where = bench.where()
         head = _head(task, options, measure, where)
         path = _default_journal(head) if place.journal is None else Path(place.journal)
-        journal = Journal(path, task, head, place.fresh)
+        journal = Journal(path, task, head, place.restart)
         try:
             return Run(task, options, crew, bench, journal, where).tuning()
         finally:

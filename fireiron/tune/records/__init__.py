@@ -8,7 +8,7 @@ from fireiron.tune.record import FORMAT, KINDS, Record, describe, spec_of, strat
 from fireiron.tune.records.answer import available, best_strategy, requires_record
 from fireiron.tune.records.choosing import AS_NEAR, MOST_COMPARED, MOST_TRIES, Accept, Choice
 from fireiron.tune.records.collection import Records, merge_files, write_records
-from fireiron.tune.records.drift import Drift, OutdatedRecordWarning, current_strategy
+from fireiron.tune.records.drift import OutdatedRecord, OutdatedRecordWarning, current_strategy
 from fireiron.tune.records.files import parse_line, read_text, record_files
 from fireiron.tune.records.rules import FARTHEST, preference
 from fireiron.tune.records.words import tune_command
@@ -22,7 +22,7 @@ __all__ = [
     "FARTHEST",
     "Accept",
     "Choice",
-    "Drift",
+    "OutdatedRecord",
     "OutdatedRecordWarning",
     "Record",
     "Records",

@@ -19,7 +19,7 @@ from fireiron.spec import Spec
 from fireiron.tune.record import Record, strategy_hash
 from fireiron.tune.records import choosing
 from fireiron.tune.records.choosing import Accept, Choice, Question, any_program
-from fireiron.tune.records.drift import Drift, is_file, of_library
+from fireiron.tune.records.drift import OutdatedRecord, is_file, of_library
 from fireiron.tune.records.files import append, read, read_checked, record_files, stamp
 from fireiron.tune.records.lock import locked
 from fireiron.tune.records.rules import place, recency, same_measurement, target_of
@@ -92,7 +92,7 @@ class Records(Displayed):
         except files.NEVER_WRITTEN as error:
             raise files.unwritten(target, error) from None
 
-    def drift(self) -> tuple[Drift, ...]:
+    def drift(self) -> tuple[OutdatedRecord, ...]:
         """The records that are not used because their strategy has changed or is gone; those of files are not judged."""
         counts: dict[tuple[str, str], int] = {}
         for record in self.records:
@@ -103,7 +103,7 @@ class Records(Displayed):
             strategy = of_library(name)
             now = None if strategy is None else strategy_hash(strategy)
             if now != recorded:
-                found.append(Drift(name, recorded, now, number))
+                found.append(OutdatedRecord(name, recorded, now, number))
         return tuple(found)
 
     # ------------------------------------------------------------------------------------------ choosing

@@ -19,7 +19,7 @@ class OutdatedRecordWarning(UserWarning):
 
 
 @attrs.frozen
-class Drift:
+class OutdatedRecord:
     """Records that are not used, because the strategy of that name has another hash `now`, or (None) is not in the library."""
 
     strategy: str
@@ -50,7 +50,7 @@ def current_strategy(record: Record, strategies: Mapping[str, Strategy] | None =
     if now != record.strategy_hash:
         warnings.warn(
             f"records of {record.strategy} for {spec_words(record.spec)} are not used: tuned for an older version of the strategy "
-            f"({record.strategy_hash}, now {now}); fireiron list --drift shows them",
+            f"({record.strategy_hash}, now {now}); fireiron list --outdated shows them",
             OutdatedRecordWarning,
             stacklevel=2,
         )
