@@ -487,7 +487,7 @@ KNOTS = {
     ("language.store.classes", "tasks.step"): "programs of tasks are stored as other steps are",
     ("matmul", "matmul_operator"): "a call that PyTorch traces or differentiates is an operator, which calls matmul",
     ("matmul", "matmul_jax"): "a call that JAX traces has gradients, which are products",
-    ("tune.records.answer", "tune"): "best(..., tune=True)",
+    ("tune.records.lookup", "tune"): "best(..., tune=True)",
 }
 """Imports inside functions that look upward, each with its reason; without them the graph of all modules has no circle."""
 
@@ -719,8 +719,8 @@ AT_IMPORT = {
 
 WITH_ALL_NAMES = AT_IMPORT | {
     "files", "cost", "cost.constants", "cost.prediction", "cost.gpus", "tune.record", "tune.records",
-    "tune.records.answer", "tune.records.choosing", "tune.records.collection", "tune.records.drift", "tune.records.files", "tune.records.lock",
-    "tune.records.rules", "tune.records.words", "measure", "measure.sweeps",
+    "tune.records.lookup", "tune.records.choosing", "tune.records.collection", "tune.records.drift", "tune.records.files", "tune.records.lock",
+    "tune.records.rules", "tune.records.format", "measure", "measure.sweeps",
 }  # fmt: skip
 """The modules that `from fireiron import *` loads: beside the language what results and tuned records are."""
 

@@ -157,7 +157,9 @@ def _run_time_sizes(strategy: Strategy, sizes: Mapping[str, int]) -> dict[str, i
             raise ArgumentError(f"{name}={value}", legal=legal)
     missing = [var.name for var in sizes_of(strategy.spec) if var.name not in sizes]
     if missing:
-        raise ArgumentError(f"tuning measures at definite sizes, {', '.join(missing)} is known only at run time", hint="sizes={...}, --let")
+        raise ArgumentError(
+            f"tuning measures at definite sizes, {', '.join(missing)} is known only at run time", hint="sizes={...}, --size"
+        )
     known = with_strides(strategy.spec, {name: int(value) for name, value in sizes.items()})
     return {name: known[name] for name in symbols}
 
