@@ -1,4 +1,4 @@
-"""What type checkers and completion know of the package: mypy in a test of the night, what they read in each run."""
+"""What type checkers and editors infer about the package; mypy runs in a nightly test."""
 
 from __future__ import annotations
 
@@ -144,13 +144,13 @@ def checked(tmp_path: Path, name: str) -> tuple[list[tuple[int, str]], str]:
     return [(int(line), text) for line, text in rows], said
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_what_is_right_is_right_and_of_known_types(tmp_path: Path) -> None:
     errors, said = checked(tmp_path, "right.py")
     assert not errors and "right.py" not in said, said
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_each_wrong_call_is_an_error_that_says_what(tmp_path: Path) -> None:
     errors, said = checked(tmp_path, "wrong.py")
     wanted = expected()
