@@ -541,7 +541,7 @@ def test_wrong_sizes(fireiron, dim: str, size: str) -> None:  # type: ignore[no-
         (["show", "naive", "--layouts", "N"], "two or three letters"),
         (["run", "naive", "--seed", "-1"], "seed"),
         (["run", "naive", "--blocks", "0"], "blocks"),
-        (["run", "naive", "--size", "M=3"], "no such size"),
+        (["run", "naive", "--size", "Q=3"], "has no size Q"),
         (["run", "naive", "-M", "M:8", "--size", "M=3"], "multiples of 8"),
         (["show", "naive", "-M", "S", "-N", "S:8"], "two symbols"),
         (["show", "listing_1", "-K", "K"], "run time"),

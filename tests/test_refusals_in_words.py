@@ -137,7 +137,7 @@ COMMANDS = (
     ("draw naive --what all -o -", "standard output takes one picture"), ("draw naive --html x.html -o y.svg", "--html is a page of its own"),
     ("draw naive --html x.html --what tree", "--html is a page of its own"), ("tune hmma_ampere --predict --save x", "there is no record to save"),
     ("tune hmma_ampere --predict --trials 3 --seed 2", "--trials, --seed would do nothing"), ("list --arch sm_0", "unknown architecture"), ("records merge /dev/null -o /tmp", "/tmp exists"),
-    ("cost naive --gpu nothing", "unknown GPU"), ("cost naive --size Q=3", "the kernel has no such size"), ("cost naive -M M --size M=0", "M=0"), ("run naive -M M --size M=0", "--size M=0"),
+    ("cost naive --gpu nothing", "unknown GPU"), ("cost naive --size Q=3", "the spec has no size Q"), ("cost naive -M M --size M=0", "M=0"), ("run naive -M M --size M=0", "--size M=0"),
     ("new class", "is no name of a Python file"), ("new attrs", "would hide the module attrs"), ("new no/such/x", "there is no folder no/such"),
 )  # fmt: skip
 

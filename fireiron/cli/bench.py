@@ -100,9 +100,7 @@ def register(add: Add) -> None:
         metavar="N",
         help="how long timing a kernel may take (10): of a slow one there are fewer rounds, at least three",
     )
-    command.add_argument(
-        "--clocks", choices=("burst", "busy"), default="burst", help="GPU clocks while timing: after a pause, or without pauses (burst)"
-    )
+    command.add_argument("--clocks", choices=("burst", "busy"), default="burst", help="time after pauses, or on a busy GPU (burst)")
     command.add_argument("--l2", choices=("rotated", "flushed", "hot"), default="rotated", help="the state of the L2 cache (rotated)")
     command.add_argument("--gpu", metavar="NAME", help="without a GPU: the one to predict for, such as A100")
     command.add_argument("--simulate", action="store_true", help="as without a GPU, though there is one")
