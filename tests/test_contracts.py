@@ -452,11 +452,11 @@ def performs_somewhere(module, spec):
 # ---------------------------------------------------------------------------------------------- the source
 
 ROOMS = (
-    ("places", "strategies", "_version", "folders", "found", "display"),
+    ("package_paths", "strategies", "_version", "folders", "generated_verbs", "display"),
     ("errors",),
     ("settings", "files", "operators", "kept", "recorder", "collecting"),
     ("values",),
-    ("spec", "specs", "stacks", "batches", "copies"),
+    ("spec", "specs", "batched_matmul", "batches", "copies"),
     ("ir",),
     ("language", "decomp", "stepping", "refine", "executable", "performing"),
     ("tasks",),
@@ -632,7 +632,7 @@ SIMULATOR = (
     "tickets",
     "memory",
     "shadow",
-    "places",
+    "package_paths",
     "rings",
     "chunk",
     "watch",
@@ -706,7 +706,7 @@ def test_nothing_imports_what_it_does_not_declare():
 
 
 AT_IMPORT = {
-    "decomp", "refine", "executable", "performing", "stepping", "_version", "display", "errors", "folders", "found", "places", "spec", "values", "values.expr", "values.expr.arithmetic",
+    "decomp", "refine", "executable", "performing", "stepping", "_version", "display", "errors", "folders", "generated_verbs", "package_paths", "spec", "values", "values.expr", "values.expr.arithmetic",
     "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.hilbert", "values.expr.lookup", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine", "values.meant",

@@ -210,7 +210,7 @@ def test_wrong_sizes_on_the_command_line(command):
         (("-s", "p=3"), "has no size p"),
         (("-s", "i=64", "-s", "I=64"), "the size i is named twice, once as I"),
         (("-s", "m"), "is not DIMENSION=SIZE"),
-        (("-s", "m=0"), "is not a size"),
+        (("-s", "i=0"), "0 is not a size"),
         (("--layouts", "NT"), "takes no A"),
     ):
         status, said = command("run", f"{FILE}:scaled_strategy", *arguments)

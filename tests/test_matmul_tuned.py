@@ -43,7 +43,7 @@ def gpu(tuned, monkeypatch):
     monkeypatch.setattr(tuned, "_prepared", lambda *given: lambda: None)
     monkeypatch.setattr(place, "gpu_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(place, "refused_by_compiler", lambda kernel: None)
-    monkeypatch.setattr(tuned, "with_adding", lambda choice, problem, device: matmul_choice.with_reduction(choice, problem, None))
+    monkeypatch.setattr(tuned, "with_reduction", lambda choice, problem, device: matmul_choice.with_reduction(choice, problem, None))
     monkeypatch.setattr(kept, "decided", lambda *given: setattr(found, "decided", given))
     return found
 
