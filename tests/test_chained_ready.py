@@ -16,12 +16,12 @@ from fireiron.check import races
 from fireiron.check.races.order import Order
 from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.inspect.synchronization import synchronization
-from fireiron.ir import Link, verify
+from fireiron.ir import GridDepAction, verify
 from fireiron.language.store import dumps, loads
 from fireiron.strategies import attention
 from fireiron.values.expr import Const
 
-WAIT = making.chain(Link.WAIT)
+WAIT = making.grid_dep_control(GridDepAction.WAIT)
 
 
 def chained(ready, strategy):

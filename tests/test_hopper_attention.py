@@ -143,7 +143,7 @@ def test_a_wait_for_the_next_turn_is_found():
     (first,) = (one for one in consumers.body if isinstance(one, Acquire) and one.ring == "k_sh_ring")
 
     def edit(one):
-        return (attrs.evolve(one, number=one.number + 1),) if one is first else (one,)
+        return (attrs.evolve(one, fill_index=one.fill_index + 1),) if one is first else (one,)
 
     assert errors(attrs.evolve(kernel, body=rewritten(kernel.body, edit)))
 
@@ -282,8 +282,10 @@ def test_lengths_known_at_run_time_are_right(dynamic):
 
 def as_if_alike(kernel, role):
     """The kernel of which a role takes all tiles to have as many turns as the one that it is at."""
-    loop = [one for one in statements(kernel.body) if isinstance(one, For) and one.taken is not None][role]
-    alike = attrs.evolve(loop, taken=None, growth=ONE, body=substituted(loop.body, {loop.taken: loop.var * loop.growth}))
+    loop = [one for one in statements(kernel.body) if isinstance(one, For) and one.prior_iterations is not None][role]
+    alike = attrs.evolve(
+        loop, prior_iterations=None, increment=ONE, body=substituted(loop.body, {loop.prior_iterations: loop.var * loop.increment})
+    )
     return attrs.evolve(kernel, body=rewritten(kernel.body, lambda one: (alike,) if one is loop else (one,)))
 
 
@@ -300,8 +302,8 @@ def growing(more):
     """An edit: a loop that counts turns counts so many more."""
 
     def edit(statement):
-        counts = isinstance(statement, For) and statement.taken is not None
-        return (attrs.evolve(statement, growth=statement.growth + more) if counts else statement,)
+        counts = isinstance(statement, For) and statement.prior_iterations is not None
+        return (attrs.evolve(statement, increment=statement.increment + more) if counts else statement,)
 
     return edit
 

@@ -661,7 +661,7 @@ def test_turns_of_a_ring_inside_a_pipeline_count_its_iterations(stages, K):
     chain = wide(K).epilog(RF).split(96).pipeline(stages).load(B, SH).split(32).pipeline(2).warp_specialize().load(A, SH, Move.done())
     kernel = right_by_roles(chain.tile(64, 64).to(Warpgroup).done(), K)
     (ring,) = kernel.rings
-    turns = {one.number for one in ir.statements(kernel.body) if isinstance(one, ir.Acquire)}
+    turns = {one.fill_index for one in ir.statements(kernel.body) if isinstance(one, ir.Acquire)}
     assert {str(one) for one in turns} == {"k * 3 + k2"} and ring.name == "k2_ring"
 
 
@@ -671,7 +671,7 @@ def test_roles_follow_the_same_iterations_of_a_long_loop(stages):
     chain = wide(64 * 40).epilog(RF).split(64).pipeline(stages).load(B, SH).split(32).pipeline(3).warp_specialize().load(A, SH, Move.done())
     lowered = chain.tile(64, 64).to(Warpgroup).done().program("sm_90a").lowered
     assert safety(lowered) == ()
-    released = ir.rewritten(lowered.body, lambda one: () if isinstance(one, ir.Release) and one.side is ir.Side.EMPTY else (one,))
+    released = ir.rewritten(lowered.body, lambda one: () if isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY else (one,))
     assert safety(attrs.evolve(lowered, body=released))
 
 

@@ -13,7 +13,23 @@ from __future__ import annotations
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import Acquire, Chain, Comment, Exec, For, Kernel, Let, Link, Release, Role, Roles, Stmt, execs, statements, substituted
+from fireiron.ir import (
+    Acquire,
+    Comment,
+    Exec,
+    For,
+    GridDepAction,
+    GridDepControl,
+    Kernel,
+    Let,
+    Release,
+    Role,
+    Roles,
+    Stmt,
+    execs,
+    statements,
+    substituted,
+)
 from fireiron.ir.effects.chaining import Chaining
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.values.expr import Var, minimum
@@ -30,9 +46,17 @@ def chain(kernel: Kernel) -> Kernel:
             hint="leave programmatic_launch() out, or split k inside a block",
         )
     if kernel.effects[Chaining].ready:
-        return attrs.evolve(kernel, body=(Chain(Link.LAUNCH), *(_by_role(kernel, one) for one in kernel.body)))
+        return attrs.evolve(kernel, body=(GridDepControl(GridDepAction.LAUNCH_DEPENDENTS), *(_by_role(kernel, one) for one in kernel.body)))
     place = _first_access(kernel, kernel.body)
-    return attrs.evolve(kernel, body=(Chain(Link.LAUNCH), *kernel.body[:place], Chain(Link.WAIT), *kernel.body[place:]))
+    return attrs.evolve(
+        kernel,
+        body=(
+            GridDepControl(GridDepAction.LAUNCH_DEPENDENTS),
+            *kernel.body[:place],
+            GridDepControl(GridDepAction.WAIT),
+            *kernel.body[place:],
+        ),
+    )
 
 
 def _by_role(kernel: Kernel, statement: Stmt) -> Stmt:
@@ -50,7 +74,7 @@ def _linked(kernel: Kernel, role: Role) -> Role:
     if role.elected:
         place = next((place for place, one in enumerate(role.body) if isinstance(one, For)), len(role.body))
         return attrs.evolve(role, body=_ahead(kernel, role.body[:place], role.body[place:]))
-    return attrs.evolve(role, body=(*role.body[:place], Chain(Link.WAIT), *behind))
+    return attrs.evolve(role, body=(*role.body[:place], GridDepControl(GridDepAction.WAIT), *behind))
 
 
 def _ahead(kernel: Kernel, head: tuple[Stmt, ...], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -77,7 +101,7 @@ def _ahead(kernel: Kernel, head: tuple[Stmt, ...], body: tuple[Stmt, ...]) -> tu
     first = turns(*notes, *ready)
     behind = () if loop.extent.high <= stages else (attrs.evolve(loop, first=stages),)
     early, late = _by_readiness(kernel, head)
-    return (*early, first, Chain(Link.WAIT), *late, turns(*lets, *rest), *behind)
+    return (*early, first, GridDepControl(GridDepAction.WAIT), *late, turns(*lets, *rest), *behind)
 
 
 def _by_readiness(kernel: Kernel, head: tuple[Stmt, ...]) -> tuple[list[Stmt], list[Stmt]]:

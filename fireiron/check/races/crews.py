@@ -24,7 +24,7 @@ from fireiron.check.races.places import WARP
 from fireiron.check.races.segments import SEVERAL, Late, Screened, Segment
 from fireiron.check.races.traces import Kind, Turn
 from fireiron.errors import VerificationError
-from fireiron.ir import Barrier, Fence, Mechanism, Reach
+from fireiron.ir import Barrier, Fence, FenceKind, Mechanism
 
 TOGETHER = 4
 """Warps of a warpgroup: a barrier of at least this many includes the whole warpgroup."""
@@ -144,7 +144,7 @@ class Crews(Screened):
 
     def _fence(self, agent: Agent, event: Fence) -> bool:
         assert isinstance(agent, Crew)
-        if event.reach is Reach.PROXY:
+        if event.kind is FenceKind.ASYNC_PROXY:
             agent.fenced_every |= agent.every & self.deferred
         return super()._fence(agent, event)
 

@@ -21,7 +21,7 @@ import numpy as np
 from fireiron.check.persistence import Persistence, persistence
 from fireiron.check.races.lengths import at_lengths
 from fireiron.check.scene import MANY, Scene
-from fireiron.ir import BLOCK_SCOPE, Barrier, Exec, For, Leave, Mechanism, Ring, Stmt, Wait, statements
+from fireiron.ir import BLOCK_SCOPE, Barrier, Exec, ExitIfDone, For, Mechanism, Ring, Stmt, Wait, statements
 from fireiron.values.expr import ONE, Expr, Var, compiled, constant, minimum
 
 PIECE = Var("piece of the sequence of tiles", 0, MANY)
@@ -83,7 +83,7 @@ def differing(scene: Scene, course: Callable[[For], Any]) -> dict[int, Differing
     found: dict[int, Differing] = {}
     loops = persistence(scene.kernel)
     for one in loops:
-        counted = next((other.loop.growth for other in loops if other.tile.var == one.tile.var and other.loop.growth != ONE), ONE)
+        counted = next((other.loop.increment for other in loops if other.tile.var == one.tile.var and other.loop.increment != ONE), ONE)
         growth = opened(scene, counted, frozenset({one.tile.var.name}))
         tile, tiles, most = one.tile.var, constant(one.tiles), max(one.loop.extent.high, 1)
         rings, taken = scene.kernel.rings, opened(scene, one.loop.extent, frozenset({tile.name}))
@@ -106,7 +106,7 @@ def differing(scene: Scene, course: Callable[[For], Any]) -> dict[int, Differing
 
 def _more(one: Persistence, taken: Expr, course: Callable[[For], Any]) -> int:
     """How many turns are followed beyond those that say something new."""
-    if any(isinstance(part, Leave) for part in one.loop.body):  # a block is done at any turn, when it finds no tile left
+    if any(isinstance(part, ExitIfDone) for part in one.loop.body):  # a block is done at any turn, when it finds no tile left
         return int(course(one.loop).kept)
     return 0 if constant(taken) is None else max(one.loop.extent.high, 1)
 
