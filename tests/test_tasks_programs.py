@@ -131,7 +131,7 @@ def test_a_mapping_changes_no_result(name, mapped):
     require_right(case, inputs, simulated(bound, TARGETS[mapped])(*inputs))
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "mapped", "sizes", "multiple"),
     [
@@ -161,7 +161,7 @@ OFTEN = (("row_sum", "ampere"),)
 """What every run runs task by task; the others take longer."""
 
 
-@pytest.mark.parametrize(("name", "mapped"), [one if one in OFTEN else pytest.param(*one, marks=pytest.mark.night) for one in ALL])
+@pytest.mark.parametrize(("name", "mapped"), [one if one in OFTEN else pytest.param(*one, marks=pytest.mark.nightly) for one in ALL])
 def test_the_sequential_meaning(name, mapped):
     """Launches of each prange in any order."""
     case, sizes = CASES[name], SIZES[mapped]
@@ -229,7 +229,7 @@ def compiled(program, target):
     return Counter(opcodes), found.resources[program.name]
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(not any(one.serves("sm_90a") for one in toolchains()), reason="no NVRTC for sm_90a")
 @pytest.mark.parametrize("name", TWINS)
 def test_the_opcodes_are_those_of_the_fluent_twin(name):
@@ -240,7 +240,7 @@ def test_the_opcodes_are_those_of_the_fluent_twin(name):
     assert not uses.spill_stores and not uses.spill_loads
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 @pytest.mark.parametrize("mapped", ["ampere", "hopper"])
 def test_printed_text(mapped, tmp_path):
@@ -459,7 +459,7 @@ def test_slices_and_first_takers_are_refused_where_they_do_not_fit():
     assert First((2,), 3).coordinates((4,), (1, 0)) == ([2, 3],) and min(First((2,), 3).coordinates((4,), (1, 2))[0]) > 1 << 40
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(16))
 def test_grids_at_random(seed):
     """Rasterize, walks, blocks that stay, clusters, rings: the product."""

@@ -101,7 +101,7 @@ def test_some_mappings_at_random():
     assert sum(map(ran, range(8))) >= 3
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("chunk", range(100))
 def test_many_mappings_at_random(chunk):
     """2,000 draws."""
