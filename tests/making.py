@@ -124,7 +124,7 @@ def loop(var: Any, extent: Expr, body: Body = (), **plan: Any) -> ir.For:
 
 
 ASKED = {
-    "stages": (Pipelined, "stages"), "interleave": (Pipelined, "interleave"), "producer_threads": (ProducerThreads, "threads"), "pending_mmas": (PendingMmas, "groups"),
+    "stages": (Pipelined, "stages"), "interleave": (Pipelined, "interleave"), "producer_threads": (ProducerThreads, "threads"), "mma_in_flight": (PendingMmas, "groups"),
     "consumer_groups": (ConsumerGroups, "groups"), "defer": (Deferred, ""), "ordered_mma": (OrderedMma, ""), "dynamic_tiles": (DynamicTiles, ""),
 }  # fmt: skip
 """The words of tests for what is asked for a loop: the kind of ask, and its field; empty for all of its fields together."""

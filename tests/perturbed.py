@@ -285,7 +285,7 @@ def _loop(choose: Random, kernel: Kernel) -> Kernel:
             ("stages", (2, 3)),
             ("interleave", (not loop.asks[Pipelined].interleave and loop.asks[Pipelined].stages > 0,)),  # of no stages nobody asks it
             ("producer_threads", (0, 32, 128)),
-            ("pending_mmas", (None, 0, 1, 2)),
+            ("mma_in_flight", (None, 0, 1, 2)),
             ("consumer_groups", (1, 2, 3)),
             ("pinned_registers", ((), tuple(one.name for one in kernel.buffers if one.memory.private))),
             ("period", (0, 1, 2, 3)),

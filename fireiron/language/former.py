@@ -42,6 +42,7 @@ FIELDS: Final[Mapping[str, Mapping[str, str]]] = {
     "Fused": _DEFINITION,
     "FusedKind": _DEFINITION,
     "LongestFirst": {"together": "group"},
+    "Mapping": {"within": "max_shared_bytes"},
     "PingPong": {"groups": "warpgroups"},
     "Pipeline": {"spread": "interleave"},
     "PrefetchEpilogue": {"fetched": "enable"},
@@ -50,6 +51,13 @@ FIELDS: Final[Mapping[str, Mapping[str, str]]] = {
     "Rfactor": {"name": "step"},
     "StaggerBlocks": {"shift": "offset"},
     "Strategy": {"otherwise": "fallback"},
+    "TaskMapping": {
+        "bands": "group_m",
+        "in_flight": "mma_in_flight",
+        "producers": "producer_threads",
+        "spread": "interleave",
+        "walk": "raster",
+    },
     "WarpSpecialize": {"threads": "producer_threads"},
 }
 """The present name of a field by its first one, by the present name of its class."""
@@ -67,7 +75,7 @@ LOOP_OPTIONS: Final[Mapping[str, str]] = {
     "delay": "defer",
     "fetched": "dynamic_tiles",
     "groups": "consumer_groups",
-    "in_flight": "pending_mmas",
+    "in_flight": "mma_in_flight",
     "producers": "producer_threads",
     "spread": "interleave",
     "turns": "ordered_mma",

@@ -16,15 +16,15 @@ class PendingMmas(Ask):
     """So many `groups` of products run on while the next turn begins; None: as many as is best."""
 
     taker: ClassVar[str] = "products"
-    options: ClassVar[tuple[str, ...]] = ("pending_mmas=1",)
+    options: ClassVar[tuple[str, ...]] = ("mma_in_flight=1",)
     groups: int | None = None
 
     def written(self, text_of: Callable[[Expr], str]) -> Mapping[str, str]:
-        return {"pending_mmas": str(self.groups)}
+        return {"mma_in_flight": str(self.groups)}
 
     @classmethod
     def read(cls, options: Mapping[str, str], expression_of: Callable[[str], Expr]) -> PendingMmas:
-        return PendingMmas(number_of(options, "pending_mmas", 0))
+        return PendingMmas(number_of(options, "mma_in_flight", 0))
 
 
 __all__ = ["PendingMmas"]
