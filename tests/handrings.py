@@ -40,7 +40,7 @@ def staged(stages=2, name="s", offset=0):
 def load(turn, stages=2, width=WIDTH, name="ring", to="s", **options):
     """A load into the stage of a turn."""
     turn = as_expr(turn)
-    how = {"copy": turn % stages, "instruction": Engine(), "mechanism": TMA_LOADS, "ring": name, "turn": turn, **options}
+    how = {"copy": turn % stages, "instruction": Engine(), "mechanism": TMA_LOADS, "ring": name, "fill_index": turn, **options}
     return touch(0, write=True, name=to, width=width, **how)
 
 

@@ -235,8 +235,8 @@ def test_notation():
 def test_it_is_explained():
     account = synchronization(program_of("ring").ir)
     assert [(point.role, point.kind, bool(point.why)) for point in account.points[:2]] == [
-        ("", "chain launch", True),
-        ("", "chain wait", True),
+        ("", "griddepcontrol.launch_dependents", True),
+        ("", "griddepcontrol.wait", True),
     ]
     assert account.roles[0] == ("", "threads 0 to 159")
 

@@ -370,7 +370,7 @@ def test_notation():
     ).done().steps[0].refinements[-1] == ProgrammaticLaunch("B")
     program = program_of("B, more turns than stages")
     assert parse_kernel(graphene_text(program)).cuda == program.cuda
-    assert [point.kind for point in synchronization(program.ir).points].count("chain wait") == 2
+    assert [point.kind for point in synchronization(program.ir).points].count("griddepcontrol.wait") == 2
 
 
 REFUSED = {

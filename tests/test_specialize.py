@@ -489,8 +489,8 @@ def test_what_a_turn_belongs_to():
     assert fill.is_bound_in(rest, turns), "none are"
     assert not fill.is_bound_in(attrs.evolve(turns, body=(load,)), None), "a loop inside moves its number"
     taken = Var("taken", 0, 99)
-    assert Fill("r", as_expr(taken)).is_bound_in(load, attrs.evolve(other, taken=taken))
-    assert not Fill("r", as_expr(taken)).is_bound_in(attrs.evolve(other, taken=taken, body=(load,)), turns)
+    assert Fill("r", as_expr(taken)).is_bound_in(load, attrs.evolve(other, prior_iterations=taken))
+    assert not Fill("r", as_expr(taken)).is_bound_in(attrs.evolve(other, prior_iterations=taken, body=(load,)), turns)
 
 
 def test_a_producer_keeps_less_where_the_data_of_consumers_want_it():

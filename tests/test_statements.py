@@ -198,7 +198,7 @@ def test_links_of_a_chain_are_all_read():
 def test_statements_of_products_are_all_read():
     """The kernel of warpgroups has both fences, and commits and waits of products and of copies; every reader takes them."""
     kernel = PROGRAMS["warpgroups"].lowered
-    kinds = {(type(one).__name__, getattr(one, "mechanism", getattr(one, "reach", None))) for one in ir.statements(kernel.body)}
+    kinds = {(type(one).__name__, getattr(one, "mechanism", getattr(one, "kind", None))) for one in ir.statements(kernel.body)}
     wanted = {("Fence", reach) for reach in ir.FenceKind}
     wanted |= {(name, kind) for name in ("Commit", "Wait") for kind in (CP_ASYNC_GROUPS, WGMMA_GROUPS)}
     assert wanted <= kinds

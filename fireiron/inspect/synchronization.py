@@ -322,8 +322,8 @@ class _Reader:
                 return Point(name, loops, f"commit {one.mechanism.what}", one.mechanism.unit, (), self._why_commit(one))
             case ClusterBarrier():
                 return Point(name, loops, "barrier cluster", "all threads of the cluster's blocks", (), one.reason)
-            case GridDepControl(action=link):
-                return Point(name, loops, f"chain {link.value}", "each thread", (), _WHY_CHAINED[link])
+            case GridDepControl(action=action):
+                return Point(name, loops, f"griddepcontrol.{action.value}", "each thread", (), _WHY_CHAINED[action])
             case Acquire() | Release():
                 return self._turn(one, name, loops)
 

@@ -469,8 +469,8 @@ def commits_copies(statement: Stmt) -> bool:
 class Wait(Stmt):
     """A thread waits until at most `groups` of the groups that it committed last are in flight.
 
-    `pinned_registers` are the buffers in registers that the thread may read only after the wait. The compiler does not know this, so an empty
-    `asm` keeps their uses after it. `requested` is the number that a refinement requested; None if none did.
+    `pinned_registers` are the buffers in registers that the thread may read only after the wait. The compiler does not know this, so an
+    empty `asm` keeps their uses after it. `requested` is the number that a refinement requested; None if none did.
     """
 
     groups: int

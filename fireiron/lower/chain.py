@@ -49,15 +49,9 @@ def chain(kernel: Kernel) -> Kernel:
     if kernel.effects[Chaining].ready:
         return attrs.evolve(kernel, body=(GridDepControl(GridDepAction.LAUNCH_DEPENDENTS), *(_by_role(kernel, one) for one in kernel.body)))
     place = _first_access(kernel, kernel.body)
-    return attrs.evolve(
-        kernel,
-        body=(
-            GridDepControl(GridDepAction.LAUNCH_DEPENDENTS),
-            *kernel.body[:place],
-            GridDepControl(GridDepAction.WAIT),
-            *kernel.body[place:],
-        ),
-    )
+    before, after = kernel.body[:place], kernel.body[place:]
+    launch, wait = GridDepControl(GridDepAction.LAUNCH_DEPENDENTS), GridDepControl(GridDepAction.WAIT)
+    return attrs.evolve(kernel, body=(launch, *before, wait, *after))
 
 
 def _by_role(kernel: Kernel, statement: Stmt) -> Stmt:
