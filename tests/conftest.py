@@ -63,7 +63,7 @@ another limit of a check that decides in milliseconds.
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Give the cases outside of the sample the marker `night`: but for about one in n, chosen by name, and one at least.
+    """Give the cases outside of the sample the marker `nightly`: but for about one in n, chosen by name, and one at least.
 
     `sampled(n)` says n where the size of the family does not.
     """
@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(items):
         first = min(cases, key=chance)
         for item in cases:
             if item is not first and chance(item) % of:
-                item.add_marker(pytest.mark.night)
+                item.add_marker(pytest.mark.nightly)
 
 
 def chance(item):

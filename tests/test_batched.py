@@ -190,7 +190,7 @@ def changed(kernel, name, change):
     return attrs.evolve(kernel, body=body)
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("meaning", [lambda matrix: as_expr(0), lambda matrix: matrix // 2], ids=["the first", "every second"])
 @pytest.mark.parametrize("run_time", [False, True])
 @pytest.mark.parametrize("strategy", [hopper_batched.strategy.with_(blocks=65536), THREE_BLOCKS], ids=["a tile each", "blocks that stay"])

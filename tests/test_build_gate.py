@@ -154,7 +154,7 @@ def attention_of(d, mask, lengths, slack, **form):
     return strategy.with_(**values)(spec).program(HOPPER)
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(not serves[HOPPER], reason="no NVRTC for sm_90a")
 @pytest.mark.parametrize("slack", (0, 8))
 @pytest.mark.parametrize("lengths", ("known", "odd", "run time"))
@@ -179,7 +179,7 @@ def test_products_under_way_behind_a_loop_that_may_have_no_turn():
     assert "hold(" not in whole.cuda
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(not serves[HOPPER], reason="no NVRTC for sm_90a")
 def test_two_products_of_one_turn_fly():
     """All of k in one step: a compiler that clears the second accumulator behind the first products waits for them."""
@@ -210,7 +210,7 @@ def test_nothing_spills_in_some():
         require_no_spill(*case)
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif("FIREIRON_FUZZ" not in os.environ, reason="part of the long tier: set FIREIRON_FUZZ")
 @pytest.mark.parametrize(("name", "form", "target"), cases())
 def test_nothing_spills(name, form, target):

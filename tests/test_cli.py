@@ -225,7 +225,7 @@ def test_list(fireiron) -> None:  # type: ignore[no-untyped-def]
     assert [line.split()[0] for line in lines] == list(library.names())
 
 
-@pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.night)])
+@pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_list_for_a_target(fireiron, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     if few:
         monkeypatch.setattr(library, "names", lambda: ("attention", "hmma_ampere", "hopper", "listing_1", "naive", "small"))

@@ -245,7 +245,7 @@ def test_warps_consume_for_others_too():
     require_right(attrs.evolve(strategy, steps=steps), halves(128, 64, 192, c_dtype=float32))
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("options", [{}, {"blocks": 8, "bands": 4}, {"blocks": 4}], ids=str)
 def test_sizes_known_at_run_time(options):
     """One kernel for all of them, checked once; clusters overhang where they do not fit."""

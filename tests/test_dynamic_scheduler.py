@@ -170,7 +170,7 @@ TEXTS = {
 }
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(printed_text.COMPILER is None, reason="no C++ compiler")
 def test_printed_text(tmp_path):
     """The text itself, run by threads in random order, and with faults planted in it."""

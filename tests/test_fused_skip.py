@@ -253,7 +253,7 @@ def test_it_compiles_without_spills(d):
         assert found[0] == "BRA"
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_other_readers():
     program = built(chain().skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps("rescale", where="alpha == 1"))
     assert "alpha_needed" in "\n".join(show(program)) and "skip('rescale', where='alpha == 1')" in "\n".join(show(program))

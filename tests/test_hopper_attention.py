@@ -84,7 +84,7 @@ def test_simulated(sizes, values, options, problem):
         ((70, 90, 32), {"slack": 8}, {}),
         ((100, 100, 32), {"causal": True, "slack": 8, "lse": True}, {"heads": 2}),
         ((100, 70, 16), {"window": 20}, {}),  # of queries behind the last key's window all is hidden in their turn
-        pytest.param((70, 90, 96), {"slack": 8}, {"dtype": bfloat16}, marks=pytest.mark.night),
+        pytest.param((70, 90, 96), {"slack": 8}, {"dtype": bfloat16}, marks=pytest.mark.nightly),
     ],
 )
 def test_delayed(sizes, options, problem):
@@ -111,7 +111,7 @@ def test_delayed_turns_of_a_ring(sizes, values, options):
     require_right(program, orders=(2,), **masks_of(options))
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize(("sizes", "values", "options"), (ONE_STAGE, WINDOW), ids=("one stage of two turns", "window"))
 def test_missing_synchronization_of_delayed_turns_is_found(sizes, values, options):
     """A fault that the check misses changes nothing, or the simulator refuses it."""
@@ -126,7 +126,7 @@ def test_missing_synchronization_of_delayed_turns_is_found(sizes, values, option
                 near.require(simulate(faulty, arrays, order=random.Random(2)).outputs)
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("values", ({}, {"stages": 1}, {"stages": 3}))
 @pytest.mark.parametrize("options", ({"window": 20}, {"causal": True}, {"lse": True}))
 def test_delayed_at_run_time(values, options):
@@ -205,7 +205,7 @@ def staying(m=136, d=16, lse=False, dynamic=False, **values):
     return strategy(attention.spec(m, m, d, made=made, heads=2)).program(TARGET)
 
 
-@pytest.mark.parametrize("dynamic", (pytest.param(False, marks=pytest.mark.night), True))
+@pytest.mark.parametrize("dynamic", (pytest.param(False, marks=pytest.mark.nightly), True))
 def test_persistent_blocks_whose_tiles_differ_in_length(dynamic):
     """The turns of a ring are counted from tile to tile, by each role for itself, whichever tiles these are."""
     program = staying(dynamic=dynamic)
@@ -213,7 +213,7 @@ def test_persistent_blocks_whose_tiles_differ_in_length(dynamic):
     assert program.cuda.count("n_before += min(5, block_m * 2 + 2);") == 2
 
 
-@pytest.mark.parametrize("dynamic", (False, pytest.param(True, marks=pytest.mark.night)))
+@pytest.mark.parametrize("dynamic", (False, pytest.param(True, marks=pytest.mark.nightly)))
 def test_turns_that_are_counted_wrongly_are_found(dynamic):
     """By one role or by both: a turn is left out, or counted twice."""
     program = staying(dynamic=dynamic)
@@ -265,7 +265,7 @@ def test_tiles_of_different_lengths(front):
         assert all(errors(attrs.evolve(kernel, body=rewritten(kernel.body, growing(more)))) for more in (-1, 1))
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("dynamic", (False, True))
 def test_lengths_known_at_run_time_are_right(dynamic):
     program = staying(sym("m"), dynamic=dynamic)
@@ -287,7 +287,7 @@ def as_if_alike(kernel, role):
     return attrs.evolve(kernel, body=rewritten(kernel.body, lambda one: (alike,) if one is loop else (one,)))
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("options", ({}, {"dynamic": True}))
 def test_one_block_has_all_tiles_at_sizes_known_at_run_time(options):
     made = attention.definition(causal=bool(options))
@@ -382,8 +382,8 @@ def test_printed_text(tmp_path):
         (128, {"bm": 192, "bn": 80}, {"lse": True}),
         (128, {}, {"causal": True, "slack": 8}),
         (64, {}, {"causal": True}),
-        pytest.param(64, {}, {"causal": True, "dynamic": True}, marks=pytest.mark.night),
-        pytest.param(128, {}, {"causal": True, "slack": 8, "dynamic": True}, marks=pytest.mark.night),
+        pytest.param(64, {}, {"causal": True, "dynamic": True}, marks=pytest.mark.nightly),
+        pytest.param(128, {}, {"causal": True, "slack": 8, "dynamic": True}, marks=pytest.mark.nightly),
     ],
 )
 def test_no_spills(d, values, options):
@@ -408,7 +408,7 @@ FORMS = (
 )
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(not any(one.serves(TARGET) for one in toolchains()), reason="no NVRTC for sm_90a")
 @pytest.mark.parametrize("d", (64, 96, 128, 256))
 @pytest.mark.parametrize("options", FORMS, ids=lambda options: " ".join(map(str, options.values())) or "plain")
@@ -446,7 +446,9 @@ def chain(made, shares=False, delayed=False, skips=()):
     return (rows.skip_steps(*skips, where="new == mx") if skips else rows).step("store", hopper_attention.staged.with_(chunk=64)).done()
 
 
-@pytest.mark.parametrize("skips", [(), pytest.param(("keep",), marks=pytest.mark.night), pytest.param(("alpha",), marks=pytest.mark.night)])
+@pytest.mark.parametrize(
+    "skips", [(), pytest.param(("keep",), marks=pytest.mark.nightly), pytest.param(("alpha",), marks=pytest.mark.nightly)]
+)
 def test_what_may_be_left_out_may_be_done(skips):
     """Rows that are rescaled in any case, though nobody said so: who has the parts of a row's sum decides before others do."""
     made = attention.definition(slack=8)

@@ -85,7 +85,7 @@ def test_a_count_has_one_name(program):
         verify(attrs.evolve(program.ir, body=twice))
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 @pytest.mark.parametrize("values", [{}, {"bm": 64, "producer": 32}, {"bn": 192}])
 def test_no_spills(values):

@@ -215,7 +215,7 @@ def test_texts_that_run_wrong_kill_and_others_do_not():
     assert printing.judged([Text(VerificationError("a"))])["by"] == "refusal: VerificationError"
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_a_kernel_is_printed_and_run():
     """Twice it is compiled with sanitizers."""
     from printed_text import COMPILER

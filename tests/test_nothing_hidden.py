@@ -372,7 +372,7 @@ def test_explain_and_emit_agree(seed, monkeypatch):
     explained_as_emitted(spoilt(seed))
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(100, 200))
 def test_explain_and_emit_agree_at_length(seed):
     explained_as_emitted(spoilt(seed))

@@ -58,7 +58,7 @@ CASES = {
 NEAREST = ("three, an odd number of turns", "products of one turn, and one stage")
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in NEAREST else [pytest.mark.night]) for name in CASES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in NEAREST else [pytest.mark.nightly]) for name in CASES])
 def test_kernels_are_right(name):
     sizes, values, options, forms = CASES[name]
     kernel = program(*sizes, values, options, **forms).ir
@@ -120,7 +120,7 @@ SOON = ("no wait 0", "not given on 0", "a wait for the own turn 0", "the first t
 """Faults that both find at once."""
 
 
-@pytest.mark.parametrize("fault", [pytest.param(name, marks=[] if name in SOON else [pytest.mark.night]) for name in FAULTS])
+@pytest.mark.parametrize("fault", [pytest.param(name, marks=[] if name in SOON else [pytest.mark.nightly]) for name in FAULTS])
 def test_faults_are_found_by_both(fault, three):
     kernel, arrays, near = three
     faulty = FAULTS[fault](kernel)
@@ -150,7 +150,7 @@ def test_a_stage_given_back_in_a_turn_is_found():
     assert "deadlock" in outcome(faulty, arrays, near_softmax(kernel.spec, arrays))
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_another_order_is_no_fault(three):
     """Who begins is a matter of speed alone; that each turn has one warpgroup is not."""
     kernel, arrays, near = three
@@ -188,7 +188,7 @@ def test_one_warpgroup_has_no_turns():
     assert ordered == plain and "order" not in plain
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC")
 @pytest.mark.parametrize(
     ("d", "values"),
@@ -202,7 +202,7 @@ def test_compiles(d, values):
     assert resources.spill_stores == resources.spill_loads == 0 and "serializ" not in compiled.log
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 def test_the_printed_text(tmp_path):
     """Executed on the CPU, by threads in random order."""

@@ -285,7 +285,7 @@ SUGGESTED = {
 """What the files suggest: the kind, what is replaced by what, and what `check` warns of then."""
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("change", SUGGESTED)
 def test_what_new_files_suggest_is_so(change, tmp_path, capsys):
     kind, old, new_text, warned = SUGGESTED[change]

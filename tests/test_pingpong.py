@@ -78,7 +78,7 @@ def test_a_tile_whose_ring_stands_in_a_loop_has_one_place_in_the_order(copied):
         assert of_order == [ir.Acquire, ir.Release]
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_sizes_known_at_run_time():
     """One kernel for all of them; blocks without a second tile leave a group without work."""
     program = in_turns(bands=2)(halves(M, N, K)).program(TARGET)

@@ -21,8 +21,8 @@ from fireiron.ir import execs
 from fireiron.ir.holding import Holding
 from fireiron.language.tree import held_by
 from fireiron.lower.distribute import holdings
-from fireiron.performing.follow import elementwise, lanes_of
 from fireiron.performing.held import first_difference
+from fireiron.performing.layout_propagation import elementwise, lanes_of
 from fireiron.performing.matrices import received
 from fireiron.sim import simulate
 from fireiron.spec import Kind

@@ -85,7 +85,7 @@ def test_blocks_of_keys(name):
     require_right(kernel, spec)
 
 
-@pytest.mark.parametrize("stages", [0, 1, pytest.param(3, marks=pytest.mark.night)])
+@pytest.mark.parametrize("stages", [0, 1, pytest.param(3, marks=pytest.mark.nightly)])
 def test_stages(stages):
     """Loads that wait for each other, of one stage, and of more than blocks that are under way."""
     spec = attention.spec(32, 58, 32)
@@ -161,7 +161,7 @@ def test_loops_that_may_have_no_turn(stages):
     Near(kernel.spec, arrays, {"O": expected}).require(simulate(kernel, arrays, {}, order=random.Random(1)).outputs)
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize(("step", "behind"), [("rescale", "s"), ("pv", "top"), ("pv", "update")])
 def test_other_steps(step, behind):
     spec = attention.spec(32, 48, 32)
@@ -185,7 +185,7 @@ def tied(stages):
     return rows(chain.load("K", SH, attention.copy).swizzle_storage())(TIED(m=32, n=58, d=32)).program("sm_80")
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("stages", [2, 3])
 def test_a_buffer_that_both_parts_read(stages):
     """Its load comes as late as what is delayed: a stage in front of which nobody reads it any more."""
@@ -260,7 +260,7 @@ def test_texts_read_back():
     assert 'defer("pv", after="s")' in program.text
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_printed_text(tmp_path):
     """The text itself, run by threads in random order."""
     cases = ((PLAIN, {}, attention.spec(32, 58, 32)), (CAUSAL, {"skip": True}, attention.spec(40, 40, 32, made=CAUSAL)))

@@ -244,13 +244,13 @@ def test_drawn_strategies_stay_within():
     assert sum(map(checked_strategy, range(10))) > 3
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("chunk", range(20))
 def test_many_drawn_strategies_stay_within(chunk):
     assert sum(map(checked_strategy, range(2000 + chunk * 50, 2050 + chunk * 50))) > 20
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("chunk", range(20))
 def test_many_drawn_definitions_stay_within(chunk):
     for seed in range(1000 + chunk * 50, 1050 + chunk * 50):

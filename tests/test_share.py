@@ -55,7 +55,7 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("name", ["three stages, tiles", *(pytest.param(name, marks=pytest.mark.night) for name in RIGHT)])
+@pytest.mark.parametrize("name", ["three stages, tiles", *(pytest.param(name, marks=pytest.mark.nightly) for name in RIGHT)])
 def test_kernels_are_right(name):
     program = RIGHT[name].program(TARGET)
     assert errors(program.ir) == []
@@ -63,7 +63,7 @@ def test_kernels_are_right(name):
     assert {outcome(program.ir, arrays, wanted(program.spec, arrays), order) for order in (None, 1)} == {"right"}
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_the_printed_text_on_a_cpu(tmp_path):
     program = RIGHT["three stages, tiles"].program(TARGET)
@@ -73,7 +73,7 @@ def test_the_printed_text_on_a_cpu(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("which", "count"), [("three stages, tiles", 4), *(pytest.param(name, 400, marks=pytest.mark.night) for name in RIGHT)]
+    ("which", "count"), [("three stages, tiles", 4), *(pytest.param(name, 400, marks=pytest.mark.nightly) for name in RIGHT)]
 )
 def test_faults_are_found_by_both(which, count):
     """Turns left out, moved or given back too early, of the one ring that both fill."""

@@ -100,7 +100,7 @@ def test_the_site_is_whole(tmp_path, monkeypatch):
     assert "NVIDIA H200, 2026-11-21" in naive and "__global__" in naive and "<!-- cuda" not in naive
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_the_whole_gallery(tmp_path, monkeypatch):
     pages = build(tmp_path, monkeypatch)
     check_links(pages, tmp_path.resolve())

@@ -205,7 +205,7 @@ def test_reduction_of_an_array():
             np.testing.assert_array_equal(simulate(chain.program().ir, {"src": array}).outputs["dst"], spec.reference(array))
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_random_arrangements():
     """Parts, chunks, tiles, levels, storage orders, copies and sizes drawn together; half the sizes are no powers of two."""
     draw = random.Random(11)

@@ -85,7 +85,7 @@ def test_kernels_are_right(bound):
     assert {outcome(program.ir, arrays, wanted(program.spec, arrays), order) for order in (None, 1)} == {"right"}
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(COMPILER is None or SCALE == 1, reason="the long tier, with a C++ compiler")
 def test_printed_text_on_a_cpu(tmp_path):
     program = UNEQUAL.program(TARGET)

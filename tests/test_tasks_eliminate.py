@@ -73,7 +73,7 @@ ALL = {**{name: (module.program, *rest) for name, (module, *rest) in CASES.items
 DAILY = ("gemm, ffma", "gemm, ampere", "gated, hopper")
 APART = ("FlashAttention-2, ampere", "FlashAttention-3, ampere")
 """Their scores are divided in two ways, of which it is not known that each thread has the same of them: more copies, and events, than needed."""
-NAMES = [name if name in DAILY else pytest.param(name, marks=pytest.mark.night) for name in ALL]
+NAMES = [name if name in DAILY else pytest.param(name, marks=pytest.mark.nightly) for name in ALL]
 
 
 def before_and_after(name):
@@ -99,7 +99,7 @@ def broadcasts(program):
     "name",
     [
         *CASES,
-        *(pytest.param(name, marks=pytest.mark.night) for name in ATTENTION if name != "FlashAttention-2, hopper"),
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ATTENTION if name != "FlashAttention-2, hopper"),
         "FlashAttention-2, hopper",
     ],
 )

@@ -59,7 +59,7 @@ OFTEN = ("causal, FlashAttention-3",)
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.night) for name in PROGRAMS])
+@pytest.mark.parametrize("name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.nightly) for name in PROGRAMS])
 def test_any_order_of_events_after_each_pass(name):
     """The bits of the program's meaning: each element is worked on in the order of the text, whatever else is not."""
     program, mapping, arrays = PROGRAMS[name]

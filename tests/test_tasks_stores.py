@@ -80,7 +80,7 @@ def test_programs_of_the_library_by_name(name):
         assert one.strategy.tunables() and f'"library": "{name}' in (text := dumps(one.strategy)) and loads(text) == one.strategy
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("form", ["strategy", "warpgroups"])
 @pytest.mark.parametrize("name", PUBLIC)
 def test_legal_combinations_do_not_spill(name, form):
@@ -397,7 +397,7 @@ def test_the_text_of_a_block_says_its_threads():
     assert program.lowered.threads == 64 and (simulated(program, y, x) == y + 2 * x).all()
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_texts_on_the_cpu(tmp_path):
     """The printed kernels, and one whose text does something else."""
     programs = [axpys(LEAVES["any text"], memory).bound.program("sm_80") for memory in (GLOBAL, REGISTER)]

@@ -785,7 +785,7 @@ def test_processes(tmp_path, monkeypatch, alone):
         check_executor(executor, tmp_path, alone)
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="needs Dask (pip install 'fireiron[distributed]')")
 def test_dask(tmp_path, monkeypatch, alone):
     import distributed

@@ -32,8 +32,8 @@ class ProgrammaticLaunch(Refinement):
     rewrite: S --> launch dependents; wait for the previous kernel; S
 
     `no_wait` names inputs, such as weights, which no kernel of the chain writes: the user promises that they are complete before the
-    first kernel of the chain begins. As many of their tiles as fit in a circular buffer are loaded before the wait. Legal where a producer
-    loads them by TMA and each block has one tile.
+    first kernel of the chain begins. As many of their tiles as fit in a circular buffer are loaded before the wait. Legal where producers
+    load them, by TMA or by copies of their threads, and each block has one tile.
     rewrite: wait; for k: load(A), load(B) --> for the first k: load(B); wait; load(A); for the other k: load(A), load(B)
 
     Source: PTX ISA, "griddepcontrol"; CUDA C++ Programming Guide, "Programmatic Dependent Launch"; decision 31.

@@ -372,7 +372,9 @@ class Plan:
         if len(set(used)) > 1:
             return []
         known = {symbol.name for symbol in self.kernel.symbols}
-        chosen = [loop for loop in loops if loop.var.name in used[0] and {var.name for var in loop.extent.variables()} <= known]
+        stages = {name for access in statement.accesses if access.buffer in self.in_rings for name in inner.closure(access.copy)}
+        varied = used[0] - stages  # who holds a stage of a ring is asked stage by stage
+        chosen = [loop for loop in loops if loop.var.name in varied and {var.name for var in loop.extent.variables()} <= known]
         size = self.kernel.threads * max(access.count for access in statement.accesses)
         while chosen and size * math.prod(self.number(loop.extent) for loop in chosen) > MOST_ELEMENTS:
             chosen = chosen[1:]

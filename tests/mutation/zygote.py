@@ -30,7 +30,7 @@ import pytest
 SOCKET, FRESH, KERNELS, PRINTED = "MUTATION_SOCKET", "MUTATION_FRESH", "MUTATION_KERNELS", "MUTATION_PRINTED"
 PACKAGE = Path(__file__).resolve().parents[2] / "fireiron"
 MOST_BYTES = 8 << 30
-ASKED = ("-m", "not gpu and not night")
+ASKED = ("-m", "not gpu and not nightly")
 """Of the tests those that `make test` runs, and that need no GPU."""
 
 

@@ -19,7 +19,7 @@ from fireiron.ir.holding import By, Digit, Holding
 from fireiron.language.dividing import moved
 from fireiron.language.substrategy import default_copy, temporary, written
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
-from fireiron.performing.follow import (
+from fireiron.performing.layout_propagation import (
     Following,
     by_thread,
     ended,

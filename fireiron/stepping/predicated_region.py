@@ -15,12 +15,12 @@ import attrs
 from fireiron.errors import DecompositionError, call_site
 from fireiron.ir.holding import Digit
 from fireiron.language.tree import Context
-from fireiron.performing.follow import Following, same_elements, steps_of
+from fireiron.performing.layout_propagation import Following, same_elements, steps_of
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Number, Operation
 from fireiron.specs.fused import FusedDefinition, Skipped, Step, shown
 from fireiron.stepping.exchange import held_otherwise
-from fireiron.stepping.unseen import Values
+from fireiron.stepping.masked_tile_effects import Values
 
 WARP = 32
 """Threads of a warp."""

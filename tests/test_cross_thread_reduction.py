@@ -5,7 +5,7 @@ import pytest
 from performed import context_of
 
 from fireiron import *
-from fireiron.stepping.across import _warps_whole
+from fireiron.stepping.cross_thread_reduction import _warps_whole
 from fireiron.values.expr import TRUE, Var, all_of, less
 
 T = Var("thread", 0, 127)

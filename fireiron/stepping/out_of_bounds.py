@@ -6,11 +6,11 @@ import attrs
 
 from fireiron.specs.formula import Element, Number, Value
 from fireiron.specs.fused import Step
-from fireiron.stepping.unseen import Unknown, Values
+from fireiron.stepping.masked_tile_effects import Unknown, Values
 
 
 @attrs.define
-class Behind(Values):
+class OutOfBoundsValues(Values):
     """What is there behind the end of `dim`: of tensors along it that steps wrote what is known, of all others what they are.
 
     So of a score that is -inf there `exp2(s - mx)` is 0, which neither a sum nor a product has to leave out.

@@ -1,4 +1,4 @@
-"""What chains, and what they start from, offer to type checkers and completion. Written by `make names`; see `found.py`."""
+"""Verbs of chains and specs, for type checkers and completion. Written by `make names`; see `generated_verbs.py`."""
 
 from collections.abc import Callable, Mapping
 from numpy.typing import ArrayLike, NDArray
@@ -15,11 +15,11 @@ from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import Architecture, DType, Level, Memory
 from fireiron.values.tensor import MatrixLayout, View
 
-class FoundSteps: ...
+class StepVerbs: ...
 
-class FoundOnAny: ...
+class OtherVerbs: ...
 
-class FoundOnTile:
+class TileVerbs:
     def cluster(self, m: Integer, n: Integer = 1) -> Self:
         """Neighbouring tiles, `m` x `n` of them, go to blocks that run at the same time and load for each other what they have in common.
 
@@ -149,7 +149,7 @@ class FoundOnTile:
     def unroll(self) -> Self:
         """Unroll the loops in the printed code. Legal on every tile. rewrite: for i: S --> #pragma unroll for i: S"""
 
-class FoundOnSplit:
+class SplitVerbs:
     def defer(self, step: str, after: str) -> Self:
         """Run a step, and all steps after it, one iteration later: after the step `after` of the next iteration (software pipelining).
 
@@ -239,7 +239,7 @@ class FoundOnSplit:
         rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
         """
 
-class FoundOnSplitK:
+class SplitKVerbs:
     def pad(self, elements: Integer) -> Self:
         """Add elements to the leading dimension of the partial results, instead of the swizzle that they have by default.
 
@@ -251,7 +251,7 @@ class FoundOnSplitK:
         Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
         """
 
-class FoundOnLoad:
+class LoadVerbs:
     def align(self, number: SupportsIndex) -> Self:
         """Start the new buffer at a multiple of a number of bytes.
 
@@ -332,7 +332,7 @@ class FoundOnLoad:
         Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
         """
 
-class FoundOnEpilog:
+class EpilogVerbs:
     def prefetch_epilogue(self, enable: bool = True) -> Self:
         """Copy vectors that an epilogue reads, such as `bias[n]` or `scale[m]`, to shared memory before the main loop.
 
@@ -358,7 +358,7 @@ class FoundOnEpilog:
         Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
         """
 
-REFINING: Final[Mapping[str, type]]
+REFINEMENT_VERBS: Final[Mapping[str, type]]
 
 class ForAny:
     def then(self, step: Decomposition | Strategy) -> Strategy:

@@ -1,4 +1,4 @@
-"""What is known of a turn whose elements a mask hides (`stepping.unseen`): each law of the real numbers, and where it does not hold."""
+"""What is known of a turn whose elements a mask hides (`stepping.masked_tile_effects`): each law of the real numbers, and where it does not hold."""
 
 import math
 import types
@@ -6,7 +6,7 @@ import types
 import pytest
 
 from fireiron.specs.formula import Number, formula_of
-from fireiron.stepping.unseen import Values
+from fireiron.stepping.masked_tile_effects import Values
 
 NUMBERS = {"low": -math.inf, "high": math.inf, "zero": 0, "one": 1, "two": 2}
 
