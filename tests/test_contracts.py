@@ -627,15 +627,15 @@ def test_readers_know_the_ir_and_below_only(name):
 
 
 SIMULATOR = (
-    "boxes",
+    "tma_boxes",
     "plan",
-    "tickets",
+    "dynamic_scheduler",
     "memory",
     "shadow",
-    "places",
+    "locations",
     "rings",
-    "chunk",
-    "watch",
+    "block_batch",
+    "race_detector",
     "execute",
     "run",
     "warps",

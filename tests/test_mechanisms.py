@@ -83,7 +83,14 @@ def test_deferred_arrivals_are_the_instructions_of_the_ptx_isa(mechanism):
 
 
 @pytest.mark.parametrize(
-    ("prefix", "name"), [("WGMMA_", "wgmma_group"), ("TMA_LOAD", "mbarrier"), ("TMA_VECTOR", "mbarrier"), ("TMA_STORE", "bulk_group"), ("CP_ASYNC", "cp_async_group")]
+    ("prefix", "name"),
+    [
+        ("WGMMA_", "wgmma_group"),
+        ("TMA_LOAD", "mbarrier"),
+        ("TMA_VECTOR", "mbarrier"),
+        ("TMA_STORE", "bulk_group"),
+        ("CP_ASYNC", "cp_async_group"),
+    ],
 )
 def test_instructions_name_their_own(prefix, name):
     found = [one for one in INSTRUCTIONS if one.name.startswith(prefix)]

@@ -6,7 +6,7 @@ from ringed import TARGET, errors, halves, inputs_of, outcome, product, require_
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check.persistence import one_tile_each, persistence
+from fireiron.check.persistence import one_tile_per_block, persistence
 from fireiron.values.expr import Var, as_expr, constant, less, minimum
 
 np = pytest.importorskip("numpy")
@@ -106,13 +106,13 @@ def test_the_loop_of_each_role_is_recognised():
 def test_one_tile_each():
     """The kernel that stands for it in checks between blocks: as many blocks as tiles, and no turns."""
     kernel = plain()(singles(16 * 7, 16, 8)).program("sm_80").ir
-    other = one_tile_each(kernel)
+    other = one_tile_per_block(kernel)
     assert constant(other.grid) == 7 and persistence(other) == ()
     (found,) = persistence(kernel)
     assert all(found.loop.var not in value.variables() for one in ir.statements(other.body) for value in one.expressions)
     arrays, expected = inputs_of(kernel.spec)
     assert outcome(other, arrays, expected) == "right"
-    unchanged = one_tile_each(other)
+    unchanged = one_tile_per_block(other)
     assert unchanged is other
 
 
@@ -152,7 +152,7 @@ def test_near_misses_are_none(name):
     (found,) = persistence(kernel)
     assert [found.loop.extent.evaluate({"block": block}) for block in range(BLOCKS)] == [3, 2, 2]
     other = changed_loop(kernel, NEAR_MISSES[name])
-    assert persistence(other) == () and one_tile_each(other) is other
+    assert persistence(other) == () and one_tile_per_block(other) is other
 
 
 @pytest.mark.parametrize(("turns", "tiles"), [(as_expr(2), 6), (3 + less(BLOCK, as_expr(1)), 10), (less(BLOCK, as_expr(2)), 2)])
@@ -219,7 +219,7 @@ def test_tiles_known_at_run_time_are_told_apart_as_any_number():
     kernel = product((64, 64, 64), stages=2, blocks=BLOCKS)(halves(sym("M", high=65536), 128, 64)).program(TARGET).lowered
     assert errors(kernel) == []
     (tile,) = {one.tile.var for one in persistence(kernel)}
-    (block,) = {var for one in ir.lets(one_tile_each(kernel).body).items() for var in one[1].variables() if var.name == "block"}
+    (block,) = {var for one in ir.lets(one_tile_per_block(kernel).body).items() for var in one[1].variables() if var.name == "block"}
     assert block.high == tile.high > 2**8
 
     def same(one):

@@ -13,7 +13,7 @@ from faults import faults
 
 from fireiron import *
 from fireiron.check import safety
-from fireiron.check.counted import with_counted_turns
+from fireiron.check.data_dependent_loops import with_counted_iterations
 from fireiron.cuda.chosen import chosen_turns
 from fireiron.cuda.versions import Branch, branched
 from fireiron.errors import DecompositionError, SimulationError, VerificationError
@@ -216,7 +216,7 @@ def test_a_turn_left_out_too_early_is_seen(program):
 
 def test_turns_are_counted_where_they_are_alike(program):
     """Where stages alternate from turn to turn, it matters which turns are taken: that is not decided."""
-    assert with_counted_turns(program.ir) != program.ir
+    assert with_counted_iterations(program.ir) != program.ir
     (g,) = {var for one in statements(program.ir.body) if isinstance(one, Let) for var in one.value.variables() if var.name == "g"}
 
     def alternating(one):
@@ -229,7 +229,7 @@ def test_turns_are_counted_where_they_are_alike(program):
         return (attrs.evolve(one, accesses=moved),)
 
     faulty = attrs.evolve(program.ir, body=rewritten(program.ir.body, alternating))
-    assert with_counted_turns(faulty) == faulty
+    assert with_counted_iterations(faulty) == faulty
     assert any("depends on another loop" in one.message for one in safety(faulty))
 
 
@@ -238,9 +238,9 @@ def test_what_turns_write_elsewhere_is_not_counted(program):
     buffers = tuple(
         attrs.evolve(one, tensor=attrs.evolve(one.tensor, memory=GL)) if one.name == "product_a_sh" else one for one in program.ir.buffers
     )
-    assert with_counted_turns(program.ir) != program.ir
+    assert with_counted_iterations(program.ir) != program.ir
     elsewhere = attrs.evolve(program.ir, buffers=buffers)
-    assert with_counted_turns(elsewhere) == elsewhere
+    assert with_counted_iterations(elsewhere) == elsewhere
 
 
 def test_turns_that_no_data_choose_are_not_counted(program):
