@@ -49,7 +49,7 @@ def product(
     chain = chain.pingpong(turns) if turns > 1 else chain
     chain = chain.epilog(RF, float32, Init.done(), store).split(bk).pipeline(stages).warp_specialize(producer)
     chain = chain if in_flight is None else chain.mma_in_flight(in_flight)
-    chain = chain if stagger is None else chain.stagger_blocks(staggered)
+    chain = chain if stagger is None else chain.stagger_blocks(stagger)
     return chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(wm, wn).to(Warpgroup).done()
 
 
