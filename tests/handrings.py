@@ -9,10 +9,10 @@ from touching import SM_80, SPEC, WARP_BARRIER, Engine, T, buffer, reads, touch,
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check import Scene, check_races
-from fireiron.check.races.places import Footprint
-from fireiron.check.races.traces import Kind, Touch
-from fireiron.check.scene import Use
+from fireiron.check import AccessTrace, check_races
+from fireiron.check.access_trace import Use
+from fireiron.check.races.footprints import Footprint
+from fireiron.check.races.traces import AccessEvent, Kind
 from fireiron.ir.mechanism import AT_ONCE
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.values.expr import ONE, Var, as_expr, equal, less, minimum
@@ -118,13 +118,13 @@ def event(
         use = Use(statement, (), statement.accesses[0])
     by_warp = [atoms.get(warp, []) for warp in range(warps)] if isinstance(atoms, dict) else [list(atoms)] * warps
     footprint = Footprint(None, SimpleNamespace(use=use, width=4), 0, by_warp)
-    under_way = mechanism is not AT_ONCE
-    return Touch(next(NUMBERS) if step is None else step, footprint, {}, kind, under_way, turn, stage)
+    in_flight = mechanism is not AT_ONCE
+    return AccessEvent(next(NUMBERS) if step is None else step, footprint, {}, kind, in_flight, turn, stage)
 
 
 def found(program):
     """The texts of what the race check finds, all of which are errors."""
-    findings = check_races(Scene(program))
+    findings = check_races(AccessTrace(program))
     assert all(one.severity == "error" and one.kind == "race" for one in findings)
     return [one.message for one in findings]
 

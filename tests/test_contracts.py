@@ -23,7 +23,7 @@ import fireiron
 from fireiron import *
 from fireiron import cuda, decomp, executable, refine
 from fireiron.errors import VerificationError
-from fireiron.found import REFINING, FoundOnAny, FoundSteps
+from fireiron.generated_verbs import REFINEMENT_VERBS, OtherVerbs, StepVerbs
 from fireiron.gpu import toolchain
 from fireiron.ir import execs, verify
 from fireiron.ir.effect import Effects
@@ -107,7 +107,10 @@ def steps_of_language():
 
 
 VERBS = [
-    (cls, name) for cls in (Verbs, FoundSteps, FoundOnAny, *REFINING.values()) for name, one in vars(cls).items() if inspect.isfunction(one)
+    (cls, name)
+    for cls in (Verbs, StepVerbs, OtherVerbs, *REFINEMENT_VERBS.values())
+    for name, one in vars(cls).items()
+    if inspect.isfunction(one)
 ]
 
 
@@ -124,7 +127,7 @@ def test_every_refinement_has_a_method_on_each_step_that_it_refines():
     for module in refine.MODULES:
         (refinement,) = family(module, Refinement)
         for verb in refinement.applies_to:
-            methods = vars(REFINING.get(verb, FoundOnAny)).values()
+            methods = vars(REFINEMENT_VERBS.get(verb, OtherVerbs)).values()
             assert any(getattr(method, "makes", None) is refinement for method in methods), (
                 f"no verb of {refinement.__name__} refines {verb}"
             )
@@ -635,15 +638,15 @@ def test_readers_know_the_ir_and_below_only(name):
 
 
 SIMULATOR = (
-    "boxes",
+    "tma_boxes",
     "plan",
-    "tickets",
+    "dynamic_scheduler",
     "memory",
     "shadow",
-    "places",
+    "locations",
     "rings",
-    "chunk",
-    "watch",
+    "block_batch",
+    "race_detector",
     "execute",
     "run",
     "warps",

@@ -24,7 +24,7 @@ from fireiron.ir import Skip as Region
 from fireiron.measure.data import referred
 from fireiron.measure.rounding import differing
 from fireiron.sim import simulate
-from fireiron.sim.chunk import Chunk
+from fireiron.sim.block_batch import BlockBatch
 from fireiron.strategies import attention
 
 LAZY = attention.definition(slack=8)
@@ -382,7 +382,7 @@ def test_what_a_warp_leaves_out_it_has_as_before(monkeypatch):
     def every_other(self, needed, group):
         return np.broadcast_to((group.threads // 32 % 2 == 0)[:, None], (group.threads.size, self.width))
 
-    monkeypatch.setattr(Chunk, "left_out", every_other)
+    monkeypatch.setattr(BlockBatch, "left_out", every_other)
     x = x * np.float32(3)
     expected = np.where(np.arange(8)[:, None] % 2, x * x.max(1, keepdims=True), x)
     assert np.array_equal(simulate(program.ir, {"X": x}).outputs["Y"], expected)

@@ -13,7 +13,7 @@ from test_ragged import GROUPS, OFFSETS, arrays_of, error_of
 from fireiron import *
 from fireiron import ir
 from fireiron.check import safety
-from fireiron.check.counted import with_counted_turns
+from fireiron.check.data_dependent_loops import with_counted_iterations
 from fireiron.errors import FireironError, VerificationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir import For, Side, rewritten, statements, verify
@@ -67,7 +67,7 @@ def test_numbers_of_turns_left_out_are_seen(program):
         assert safety(faulty)
         with pytest.raises(FireironError):
             simulate(faulty, arrays)
-    assert with_counted_turns(program.ir) != program.ir
+    assert with_counted_iterations(program.ir) != program.ir
 
 
 def test_planted_faults_are_found(program):

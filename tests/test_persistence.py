@@ -6,7 +6,7 @@ from ringed import TARGET, errors, halves, inputs_of, outcome, product, require_
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check.persistence import one_tile_each, persistence
+from fireiron.check.persistence import one_tile_per_block, persistence
 from fireiron.values.expr import Var, as_expr, constant, less, minimum
 
 np = pytest.importorskip("numpy")
@@ -106,13 +106,13 @@ def test_the_loop_of_each_role_is_recognised():
 def test_one_tile_each():
     """The equivalent kernel for checks between blocks: one block per tile, without iterations."""
     kernel = plain()(singles(16 * 7, 16, 8)).program("sm_80").ir
-    other = one_tile_each(kernel)
+    other = one_tile_per_block(kernel)
     assert constant(other.grid) == 7 and persistence(other) == ()
     (loop_of_tiles,) = persistence(kernel)
     assert all(loop_of_tiles.loop.var not in value.variables() for one in ir.statements(other.body) for value in one.expressions)
     arrays, expected = inputs_of(kernel.spec)
     assert outcome(other, arrays, expected) == "right"
-    unchanged = one_tile_each(other)
+    unchanged = one_tile_per_block(other)
     assert unchanged is other
 
 
@@ -154,7 +154,7 @@ def test_near_misses_are_not_recognized(name):
     (loop_of_tiles,) = persistence(kernel)
     assert [loop_of_tiles.loop.extent.evaluate({"block": block}) for block in range(BLOCKS)] == [3, 2, 2]
     other = changed_loop(kernel, NEAR_MISSES[name])
-    assert persistence(other) == () and one_tile_each(other) is other
+    assert persistence(other) == () and one_tile_per_block(other) is other
 
 
 @pytest.mark.parametrize(("trip_count", "tiles"), [(as_expr(2), 6), (3 + less(BLOCK, as_expr(1)), 10), (less(BLOCK, as_expr(2)), 2)])
@@ -221,7 +221,7 @@ def test_tiles_of_run_time_sizes_are_distinct():
     kernel = product((64, 64, 64), stages=2, blocks=BLOCKS)(halves(sym("M", high=65536), 128, 64)).program(TARGET).lowered
     assert errors(kernel) == []
     (tile,) = {one.tile.var for one in persistence(kernel)}
-    (block,) = {var for one in ir.lets(one_tile_each(kernel).body).items() for var in one[1].variables() if var.name == "block"}
+    (block,) = {var for one in ir.lets(one_tile_per_block(kernel).body).items() for var in one[1].variables() if var.name == "block"}
     assert block.high == tile.high > 2**8
 
     def same(stmt):

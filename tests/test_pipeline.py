@@ -13,7 +13,7 @@ from problems import integers, library
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check import Scene, check_banks, safety
+from fireiron.check import AccessTrace, check_banks, safety
 from fireiron.refine.swizzle_storage import by_rows
 from fireiron.sim import simulate
 from fireiron.values.expr import constant, hilbert
@@ -385,7 +385,7 @@ def is_seen(faulty, arrays, symbols, order):
 def banks(strategy, **options):
     """Findings about reads by ldmatrix, by buffer."""
     kernel = lowered(strategy, (64, 64, 128), **{**FLOAT16, **options})
-    return {one.buffer: one for one in check_banks(Scene(kernel)) if "LDMATRIX" in one.access}
+    return {one.buffer: one for one in check_banks(AccessTrace(kernel)) if "LDMATRIX" in one.access}
 
 
 def test_ldmatrix_counts_by_phases():
@@ -416,7 +416,7 @@ def test_main_loop_of_hmma_ampere_has_no_conflicts(orders):
             kernel = strategy.with_(**values)(spec).program("sm_80").lowered
         except FireironError:
             continue
-        findings = [one for one in check_banks(Scene(kernel)) if one.buffer in ("a_sh", "b_sh")]
+        findings = [one for one in check_banks(AccessTrace(kernel)) if one.buffer in ("a_sh", "b_sh")]
         assert findings and all(one.details["degree"] == 1 and one.severity == "note" for one in findings), values
         checked += 1
         if checked == 5:

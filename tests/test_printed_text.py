@@ -38,7 +38,7 @@ from test_rings import drawn as drawn_ring
 import fireiron
 from fireiron import *
 from fireiron import ir
-from fireiron.check import Scene, check_boxes
+from fireiron.check import AccessTrace, check_tma_boxes
 from fireiron.cuda.expressions import HILBERT
 from fireiron.values.expr import compiled
 from fireiron.values.expr.hilbert import place_on_curve
@@ -483,13 +483,13 @@ def test_tensor_maps_are_taken_as_the_launcher_encodes_them(name, tmp_path):
     """A span or a box that differs from what the text assumes: this test and the static check both detect it from the map's numbers."""
     program = ring_product((64, 64, 64), (64, 64), 2, in_flight=0)(halves(64, 128, 192)).program("sm_90a")
     (box,) = {one.box for one in program.ir.maps if one.name == name}
-    assert box == (64, 64) and not check_boxes(Scene(program.ir))
+    assert box == (64, 64) and not check_tma_boxes(AccessTrace(program.ir))
     for number, changed in enumerate(({"span": 16}, {"box": (32, 64)}, {"box": (64, 32)})):
         kernel, folder = with_maps(program.ir, name, **changed), tmp_path / str(number)
         folder.mkdir()
         assert "right" not in outcomes(Printed(program.text, kernel), (64, 128, 192), folder, 2), changed
         halved = changed == {"box": (64, 32)}  # this would be right if the text were printed from it
-        assert bool(check_boxes(Scene(kernel))) is not halved, changed
+        assert bool(check_tma_boxes(AccessTrace(kernel))) is not halved, changed
 
 
 def test_encoder_arguments_describe_the_arrays():

@@ -25,7 +25,7 @@ from touching import (
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check import Scene, check_products, check_races
+from fireiron.check import AccessTrace, check_races, check_wgmma_registers
 from fireiron.errors import VerificationError
 from fireiron.ir import Barrier, Commit, Exec, Fence, For, Reach, Side, Wait
 from fireiron.ir.mechanisms.tma import TMA_LOADS
@@ -213,7 +213,7 @@ def test_passes_refuse_a_statement_that_they_do_not_know():
     with pytest.raises(VerificationError, match="Strange"):
         fence(program(products(0), Strange()))
     with pytest.raises(VerificationError, match="Strange"):
-        check_products(Scene(program(products(0), Strange())))
+        check_wgmma_registers(AccessTrace(program(products(0), Strange())))
 
 
 # ---------------------------------------------------------------------------------------------- all passes, both checks
@@ -224,8 +224,8 @@ def lowered(*body, **options):
 
 
 def problems(one):
-    scene = Scene(one)
-    return [finding.message for finding in (*check_products(scene), *check_races(scene))]
+    access_trace = AccessTrace(one)
+    return [finding.message for finding in (*check_wgmma_registers(access_trace), *check_races(access_trace))]
 
 
 FAR = 127 - T
@@ -383,7 +383,7 @@ def test_the_first_fence_is_one_of_each_role():
     fenced = (REGISTERS_FENCE, *GROUP_OF_R)
 
     def of(*body):
-        return [one.message for one in check_products(Scene(kernel(*body, threads=256, buffers=BUFFERS)))]
+        return [one.message for one in check_wgmma_registers(AccessTrace(kernel(*body, threads=256, buffers=BUFFERS)))]
 
     assert of(roles(fenced, fenced)) == []
     assert of(roles(fenced, GROUP_OF_R)) == [FIRST] == of(roles(GROUP_OF_R, fenced))
@@ -405,5 +405,5 @@ def test_what_a_loop_orders_that_may_have_no_turn():
 
 
 def test_a_finding_names_the_line():
-    (finding,) = check_products(Scene(program(attrs.evolve(products(0), origin="mine.py:7"), COMMITTED, SETTLED)))
+    (finding,) = check_wgmma_registers(AccessTrace(program(attrs.evolve(products(0), origin="mine.py:7"), COMMITTED, SETTLED)))
     assert (finding.at, finding.buffer, finding.severity) == ("mine.py:7", "r", "error")

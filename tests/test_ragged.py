@@ -14,7 +14,7 @@ from faults import faults
 
 from fireiron import *
 from fireiron.check import safety
-from fireiron.check.counted import with_counted_turns
+from fireiron.check.data_dependent_loops import with_counted_iterations
 from fireiron.cuda.chosen import chosen_turns
 from fireiron.cuda.versions import Branch, branched
 from fireiron.errors import DecompositionError, SimulationError, VerificationError
@@ -217,7 +217,7 @@ def test_an_iteration_skipped_too_early_is_detected(program):
 
 def test_skipped_iterations_are_uniform(program):
     """If stages alternate between iterations, it matters which iterations execute; the check does not decide this."""
-    assert with_counted_turns(program.ir) != program.ir
+    assert with_counted_iterations(program.ir) != program.ir
     (g,) = {var for one in statements(program.ir.body) if isinstance(one, Let) for var in one.value.variables() if var.name == "g"}
 
     def alternating(stmt):
@@ -230,7 +230,7 @@ def test_skipped_iterations_are_uniform(program):
         return (attrs.evolve(stmt, accesses=moved),)
 
     faulty = attrs.evolve(program.ir, body=rewritten(program.ir.body, alternating))
-    assert with_counted_turns(faulty) == faulty
+    assert with_counted_iterations(faulty) == faulty
     assert any("depends on another loop" in one.message for one in safety(faulty))
 
 
@@ -241,9 +241,9 @@ def test_writes_of_iterations_to_global_memory_are_not_uniform(program):
     buffers = tuple(
         attrs.evolve(one, tensor=attrs.evolve(one.tensor, memory=GL)) if one.name == "product_a_sh" else one for one in program.ir.buffers
     )
-    assert with_counted_turns(program.ir) != program.ir
+    assert with_counted_iterations(program.ir) != program.ir
     elsewhere = attrs.evolve(program.ir, buffers=buffers)
-    assert with_counted_turns(elsewhere) == elsewhere
+    assert with_counted_iterations(elsewhere) == elsewhere
 
 
 def test_iterations_without_data_dependence_are_not_uniform(program):

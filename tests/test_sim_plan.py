@@ -267,12 +267,12 @@ def drawn(draw):
 M, N = Var("m", 0, 15), Var("n", 0, 15)
 
 
-@pytest.mark.parametrize("chunk", range(4))
-def test_axes_change_neither_results_nor_findings(chunk, monkeypatch):
+@pytest.mark.parametrize("batch", range(4))
+def test_axes_change_neither_results_nor_findings(batch, monkeypatch):
     """Of drawn nests, of as many elements at once as the simulator likes, of few, and of one turn after the other."""
     found = []
     for number in range(12):
-        made = drawn(random.Random(f"nests {chunk} {number}"))
+        made = drawn(random.Random(f"nests {batch} {number}"))
         with monkeypatch.context() as patch:
             got = [said(made)]
             patch.setattr(planning, "MOST_ELEMENTS", made.threads * 4)
@@ -282,9 +282,9 @@ def test_axes_change_neither_results_nor_findings(chunk, monkeypatch):
         for one in got:
             if isinstance(expected, str) and expected.startswith("race"):
                 # Of several races another one may be met first: who writes where at once is compared at once.
-                assert isinstance(one, str) and one.startswith("race"), (chunk, number)
+                assert isinstance(one, str) and one.startswith("race"), (batch, number)
             else:
-                assert alike(one, expected), (chunk, number, one, expected)
+                assert alike(one, expected), (batch, number, one, expected)
         found.append(isinstance(expected, str))
     assert {True, False} <= {*found}
 

@@ -269,10 +269,10 @@ def test_a_barrier_of_one_block_of_a_cluster(order):
 # ---------------------------------------------------------------------------------------------- groups together
 
 
-def teams(threads=96, grid=4, chunk=(1, 3)):
+def teams(threads=96, grid=4, batch=(1, 3)):
     """The warps of a kernel that does nothing."""
     plan = Plan(kernel_of(Move(32)(GL, GL), (), threads=threads, grid=grid), {})
-    run = Run(plan, global_memory(plan, {"src": np.zeros(32, np.float32)}, False), History({}), chunk, True, False)
+    run = Run(plan, global_memory(plan, {"src": np.zeros(32, np.float32)}, False), History({}), batch, True, False)
     return Warps([run], random.Random(0))
 
 

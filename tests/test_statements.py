@@ -14,7 +14,7 @@ from test_pipeline import HALVES, ampere, fma
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check import Scene, check, check_banks, check_coalescing, safety
+from fireiron.check import AccessTrace, check, check_banks, check_coalescing, safety
 from fireiron.check.resources import check_resources
 from fireiron.compiler import Program
 from fireiron.cuda import emit
@@ -131,9 +131,9 @@ READERS = {
     "emit": emit,
     "safety": safety,
     "check": check,
-    "banks": lambda kernel: tuple(check_banks(Scene(kernel))),
-    "coalescing": lambda kernel: tuple(check_coalescing(Scene(kernel))),
-    "resources": lambda kernel: tuple(check_resources(Scene(kernel))),
+    "banks": lambda kernel: tuple(check_banks(AccessTrace(kernel))),
+    "coalescing": lambda kernel: tuple(check_coalescing(AccessTrace(kernel))),
+    "resources": lambda kernel: tuple(check_resources(AccessTrace(kernel))),
     "sim": simulated,
     "cost": lambda kernel: predict(program_of(kernel)),
     "show": lambda kernel: show.figures(program_of(kernel)),

@@ -244,7 +244,7 @@ def test_programs_at_random_in_less_memory(seed):
     most = sum(-(-one.bytes // allocate.ALIGNMENT) * allocate.ALIGNMENT for one in shared_tensors(events))
     for within in (most * 3 // 4 // 128 * 128, most // 2 // 128 * 128):
         try:
-            less = allocated(events, attrs.evolve(chosen, within=within))
+            less = allocated(events, attrs.evolve(chosen, max_shared_bytes=within))
         except FireironError as error:
             assert "in use together" in str(error)
             continue

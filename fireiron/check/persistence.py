@@ -99,7 +99,7 @@ def _nodes(value: Expr) -> Iterator[Expr]:
         yield from _nodes(child)
 
 
-def one_tile_each(kernel: Kernel) -> Kernel:
+def one_tile_per_block(kernel: Kernel) -> Kernel:
     """The kernel that deals a tile to a block each, where a persistent one deals them in turns; any other kernel itself.
 
     Where blocks come in clusters, their numbers are multiples of these, so that a block's place in its cluster is that of its tile.

@@ -181,7 +181,7 @@ class Clock:
         for condition in conjuncts(statement.performed):
             if constant(condition) is not None:
                 continue
-            roots = self.work.scene.roots(condition)
+            roots = self.work.access_trace.roots(condition)
             if roots <= self.values.keys() and "thread" not in roots and "block" not in roots:
                 if not self._value(condition):
                     return 0
@@ -191,22 +191,22 @@ class Clock:
 
     def _counted(self, statement: Exec, inner: tuple[For, ...]) -> int:
         axes = [(loop.var.name, np.arange(self.work.extent(loop))) for loop in inner]
-        frame = self.work.scene.frame(axes, self.values)
+        frame = self.work.access_trace.frame(axes, self.values)
         mask = np.ones(frame.shape, dtype=bool)
         known = self.values.keys() | {name for name, _ in axes}
         for condition in conjuncts(statement.performed):
-            if self.work.scene.roots(condition) <= known:
+            if self.work.access_trace.roots(condition) <= known:
                 mask = mask & np.asarray(frame.full(condition), dtype=bool)
         return int(mask.sum())
 
     def _value(self, expression: Expr) -> Any:
-        return self.work.scene.frame([], self.values).value(expression)
+        return self.work.access_trace.frame([], self.values).value(expression)
 
     def _copy(self, expression: Expr) -> int:
         number = constant(expression)
         if number is not None:
             return number
-        frame = self.work.scene.frame([], {**dict.fromkeys(self.work.scene.roots(expression), 0), **self.values})
+        frame = self.work.access_trace.frame([], {**dict.fromkeys(self.work.access_trace.roots(expression), 0), **self.values})
         return int(frame.value(expression))
 
     def _execute(self, statement: Exec, inner: tuple[For, ...]) -> None:

@@ -21,7 +21,7 @@ from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansi
 from fireiron.language.tunable import TileSize, by_dimension, checked_tile_size, chosen_tile_size, tile_size
 from fireiron.spec import Spec
 from fireiron.specs.fused import AGAIN, fused, with_definition
-from fireiron.stepping.hidden import shown_turn
+from fireiron.stepping.masked_tiles import shown_turn
 from fireiron.stepping.masks import seen
 from fireiron.stepping.stagger import require_order_free, staggered
 from fireiron.stepping.steps import implied, parts_of, passed

@@ -41,6 +41,7 @@ FIELDS: Final[Mapping[str, Mapping[str, str]]] = {
     "Fused": _DEFINITION,
     "FusedKind": _DEFINITION,
     "LongestFirst": {"together": "group"},
+    "Mapping": {"within": "max_shared_bytes"},
     "PingPong": {"groups": "warpgroups"},
     "Pipeline": {"spread": "interleave"},
     "PrefetchEpilogue": {"fetched": "enable"},
@@ -49,6 +50,13 @@ FIELDS: Final[Mapping[str, Mapping[str, str]]] = {
     "Rfactor": {"name": "step"},
     "StaggerBlocks": {"shift": "offset"},
     "Strategy": {"otherwise": "fallback"},
+    "TaskMapping": {
+        "bands": "group_m",
+        "in_flight": "mma_in_flight",
+        "producers": "producer_threads",
+        "spread": "interleave",
+        "walk": "raster",
+    },
     "WarpSpecialize": {"threads": "producer_threads"},
 }
 """The present name of a field by its first one, by the present name of its class."""

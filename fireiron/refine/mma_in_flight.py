@@ -22,9 +22,9 @@ def _groups(value: Any) -> Any:
 class MmaInFlight(Refinement):
     """Keep up to `groups` wgmma groups in flight while the next ones are issued; their stages are released that much later.
 
-    MMAs that no other statement separates are one group, so an iteration has one group or several. Legal on a split with
-    `warp_specialize`, from 0 to one less than its stages. Without it, MMAs that other statements of the loop wait for are in flight until
-    there. If no statement waits, the default is 1 for one consumer warpgroup, and 0 for several: each fills the gaps of the others.
+    Adjacent MMAs form one group, so an iteration has one group or several. Legal on a split with `warp_specialize`, from 0 to one less than
+    its stages. Without this refinement, MMAs whose result another statement of the loop reads stay in flight until that statement. If no
+    statement reads them, the default is 1 for one consumer warpgroup, and 0 for several, which hide the waits of each other.
     rewrite: mma(k); wait all; release(k) --> mma(k); wait all but `groups`; release(k - groups)
 
     Source: PTX ISA, "wgmma.wait_group"; decision 26.

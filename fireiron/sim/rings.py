@@ -21,8 +21,8 @@ import numpy as np
 
 from fireiron.errors import SimulationError
 from fireiron.ir import Acquire, Mechanism, NextTile, Peers, Release, Ring, Side
-from fireiron.sim.places import Group
-from fireiron.sim.plan import Operand, Plan, Site
+from fireiron.sim.locations import ThreadGroup
+from fireiron.sim.plan import Operand, Plan, PlannedStatement
 from fireiron.values.expr import compiled
 
 WARP = 32
@@ -36,7 +36,7 @@ def warps(numbers: Iterable[int]) -> str:
     return f"warp{'s' if len(found) > 1 else ''} {', '.join(spans)}"
 
 
-def require_given_back(group: Group) -> None:
+def require_given_back(group: ThreadGroup) -> None:
     """A group that ends has released each turn that it waited for to be full."""
     for ring, turn, side in sorted(group.held, key=lambda one: one[:2]):
         if side is Side.FULL:
@@ -45,13 +45,13 @@ def require_given_back(group: Group) -> None:
             )
 
 
-def require_stored(group: Group) -> None:
+def require_stored(group: ThreadGroup) -> None:
     """A group that ends has waited for its stores by TMA to have read shared memory."""
     if any(mechanism.outlives and (any(flight.groups) or flight.issued) for mechanism, flight in group.flights.items()):
         raise SimulationError("a store by TMA reads shared memory beyond the end of the kernel", hint="a wait for its group at the end")
 
 
-def _nothing_lands(done: Iterable[Any], group: Group, mechanism: Mechanism) -> None:
+def _nothing_lands(done: Iterable[Any], group: ThreadGroup, mechanism: Mechanism) -> None:
     """What is done when a deferred arrival happens, where no statement is executed."""
 
 
@@ -80,7 +80,7 @@ def check_barriers(plan: Plan) -> None:
 
 
 @attrs.define(eq=False)
-class Phases:
+class MbarrierState:
     """One barrier: arrivals and bytes that its phase still lacks, and how many phases are over."""
 
     arrivals: int
@@ -115,7 +115,7 @@ class Load:
     size: int
     land: Callable[[], None]
     arrivals: int = 0
-    group: Group | None = None
+    group: ThreadGroup | None = None
     side: Side = Side.FULL
 
 
@@ -128,7 +128,7 @@ class Rings:
 
     def __init__(self, plan: Plan, rank: int = 0, dealt: Sequence[int] = ()) -> None:
         self.plan, self.rank = plan, rank
-        self.landed: Callable[[Iterable[Any], Group, Mechanism], None] = _nothing_lands
+        self.landed: Callable[[Iterable[Any], ThreadGroup, Mechanism], None] = _nothing_lands
         self.left = list(dealt)
         self.numbers: dict[tuple[str, int], int] = {}
         self.cluster: Sequence[Rings] = (self,)
@@ -137,7 +137,7 @@ class Rings:
         self.rings: Mapping[str, Ring] = {ring.name: ring for ring in plan.kernel.rings}
         self.of_buffer = {name: ring.name for ring in plan.kernel.rings for name in ring.buffers}
         self.phases = {
-            (ring.name, side, stage): Phases(arrivals, arrivals)
+            (ring.name, side, stage): MbarrierState(arrivals, arrivals)
             for ring in plan.kernel.rings
             for side, arrivals in ((Side.FULL, ring.producers), (Side.EMPTY, ring.consumers))
             for stage in range(ring.stages)
@@ -150,7 +150,7 @@ class Rings:
         # By turn the buffers that threads filled, and that none of these brought to engines.
         self.unfenced: dict[tuple[str, int], set[str]] = {}
 
-    def passes(self, statement: Acquire, env: Mapping[str, Any], group: Group, where: str) -> bool:
+    def passes(self, statement: Acquire, env: Mapping[str, Any], group: ThreadGroup, where: str) -> bool:
         """Whether a group may go on behind a wait; then it holds the turn."""
         ring, turn = self.rings[statement.ring], self.turn(statement, env)
         over = self.phases[ring.name, statement.side, turn % ring.stages].over
@@ -180,7 +180,7 @@ class Rings:
         value = np.asarray(compiled(statement.number)(env))
         return int(value.flat[0])
 
-    def release(self, statement: Release, env: Mapping[str, Any], group: Group, where: str) -> None:
+    def release(self, statement: Release, env: Mapping[str, Any], group: ThreadGroup, where: str) -> None:
         """A group is done with a turn: with filling it, which the bytes of its loads will complete, or with using it."""
         active = np.broadcast_to(np.asarray(compiled(statement.active)(env), dtype=bool), (group.threads.size, 1))[:, 0]
         ring, turn = self.rings[statement.ring], self.turn(statement, env)
@@ -217,7 +217,7 @@ class Rings:
             for _ in range(arriving):
                 rings.phases[ring.name, statement.side, turn % ring.stages].arrive()
 
-    def _filled_by(self, mechanism: Mechanism, ring: Ring, turn: int, group: Group) -> None:
+    def _filled_by(self, mechanism: Mechanism, ring: Ring, turn: int, group: ThreadGroup) -> None:
         """Threads say that they have filled their part of a stage: it is full when all is done that they issued by a mechanism."""
         flight, stage = group.flights[mechanism], turn % ring.stages
         late = mechanism.writes_late and not mechanism.by_engine
@@ -239,7 +239,7 @@ class Rings:
         """A copy to a stage is there."""
         self.copying.subtract(self._places(operand, env))
 
-    def tile(self, statement: NextTile, env: Mapping[str, Any], group: Group, where: str) -> int:
+    def tile(self, statement: NextTile, env: Mapping[str, Any], group: ThreadGroup, where: str) -> int:
         """The number of the block's tile at a turn: taken, and left in the stage, which the group holds empty; or read there."""
         ring, turn = self.rings[statement.ring], int(np.asarray(compiled(statement.number)(env)).flat[0])
         side = Side.EMPTY if statement.takes else Side.FULL
@@ -255,7 +255,7 @@ class Rings:
             self.numbers[ring.name, turn % ring.stages] = self.left.pop(0) if self.left else count
         return self.numbers[ring.name, turn % ring.stages]
 
-    def reach(self, to: Sequence[Peers], env: Mapping[str, Any], group: Group, what: str, where: str) -> list[Rings]:
+    def reach(self, to: Sequence[Peers], env: Mapping[str, Any], group: ThreadGroup, what: str, where: str) -> list[Rings]:
         """The rings of the blocks that a group reaches into, each once; its own where none are named."""
         ranks = dict.fromkeys(rank for peers in to for rank in peers.ranks(int(np.asarray(compiled(peers.first)(env)).flat[0])))
         found = []
@@ -293,7 +293,7 @@ class Rings:
                 hint="a barrier of the cluster at the end",
             )
 
-    def _require_read(self, ring: Ring, turn: int, group: Group, by: Mechanism | None, where: str) -> None:
+    def _require_read(self, ring: Ring, turn: int, group: ThreadGroup, by: Mechanism | None, where: str) -> None:
         reading = [(mechanism, flight) for mechanism, flight in group.flights.items() if mechanism.reads_late and mechanism is not by]
         for mechanism, flight in reading:
             if any((ring.name, turn % ring.stages) in one.stages for several in (flight.issued, *flight.groups) for one in several):
@@ -312,7 +312,7 @@ class Rings:
             return frozenset()
         return frozenset((ring, int(stage) % self.rings[ring].stages) for stage in np.unique(np.asarray(operand.copy(env))))
 
-    def require_held(self, site: Site, operand: Operand, env: Mapping[str, Any], group: Group, where: str) -> None:
+    def require_held(self, site: PlannedStatement, operand: Operand, env: Mapping[str, Any], group: ThreadGroup, where: str) -> None:
         """An access to a ring is to a stage that all who perform it hold, full if they read it, empty if they fill it."""
         side = Side.EMPTY if operand.write else Side.FULL
         by_lanes = not operand.write and not site.statement.instruction.mechanism.by_engine
@@ -329,7 +329,7 @@ class Rings:
                         hint="acquire the turn before, release it behind",
                     )
 
-    def _require_there(self, site: Site, operand: Operand, stage: tuple[str, int], member: Group, where: str) -> None:
+    def _require_there(self, site: PlannedStatement, operand: Operand, stage: tuple[str, int], member: ThreadGroup, where: str) -> None:
         """What is read of a stage has been written, and brought to engines if one reads it; what is written is not said to be full yet."""
         engine = site.statement.instruction.mechanism.by_engine
         place = operand.buffer.name, stage[1]
