@@ -143,7 +143,7 @@ def test_wait_for_the_next_iteration_is_detected():
     (first,) = (one for one in consumers.body if isinstance(one, Acquire) and one.ring == "k_sh_ring")
 
     def edit(stmt):
-        return (attrs.evolve(stmt, number=stmt.number + 1),) if stmt is first else (stmt,)
+        return (attrs.evolve(stmt, fill_index=stmt.fill_index + 1),) if stmt is first else (stmt,)
 
     assert errors(attrs.evolve(kernel, body=rewritten(kernel.body, edit)))
 

@@ -34,7 +34,10 @@ CONSTRUCTORS: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 """What a literal may make."""
 
-FORMER: Final[Mapping[str, Any]] = {first: CONSTRUCTORS[present] for first, present in former.CLASSES.items() if present in CONSTRUCTORS}
+FORMER: Final[Mapping[str, Any]] = {
+    **{first: CONSTRUCTORS[present] for first, present in former.CLASSES.items() if present in CONSTRUCTORS},
+    "Peers": BlockSet,
+}
 """The same by the names that older texts contain."""
 
 NAMES: Final[Mapping[str, Any]] = {

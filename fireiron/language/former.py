@@ -20,7 +20,6 @@ CLASSES: Final[Mapping[str, str]] = {
     "LastFirst": "LongestFirst",
     "OwnStages": "Stages",
     "Partial": "Rfactor",
-    "Peers": "BlockSet",
     "Place": "SetMemory",
     "Resident": "MinBlocksPerSm",
     "ScaleUnlessOne": "SkipIfIdentity",

@@ -406,7 +406,9 @@ class Tracer:
 
     def _counted(self, loop: For, walk: TraceState) -> Mapping[str, int]:
         """The numbers that loops say, and how often the loops inside were taken before; and which tile it is, where these differ."""
-        found = dict(walk.fixed) if loop.prior_iterations is None else {**walk.fixed, loop.prior_iterations.name: walk.taken.get(loop.prior_iterations.name, 0)}
+        found = dict(walk.fixed)
+        if loop.prior_iterations is not None:
+            found[loop.prior_iterations.name] = walk.taken.get(loop.prior_iterations.name, 0)
         one = self.loops.varying_tiles.get(id(loop))
         if one is None:
             return found
