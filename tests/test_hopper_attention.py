@@ -286,7 +286,9 @@ def test_lengths_known_at_run_time_are_right(dynamic):
 def as_if_alike(kernel, role):
     """The kernel in which a role assumes that all tiles have as many iterations as its current one."""
     loop = [one for one in statements(kernel.body) if isinstance(one, For) and one.prior_iterations is not None][role]
-    uniform = attrs.evolve(loop, prior_iterations=None, increment=ONE, body=substituted(loop.body, {loop.prior_iterations: loop.var * loop.increment}))
+    uniform = attrs.evolve(
+        loop, prior_iterations=None, increment=ONE, body=substituted(loop.body, {loop.prior_iterations: loop.var * loop.increment})
+    )
     return attrs.evolve(kernel, body=rewritten(kernel.body, lambda one: (uniform,) if one is loop else (one,)))
 
 
