@@ -10,9 +10,9 @@ import pytest
 from problems import ALL_NAMES, library
 
 from fireiron import *
-from fireiron.check import Scene, check_kept
-from fireiron.check import kept as kept_module
-from fireiron.check.kept import keeps_factors
+from fireiron.check import AccessTrace, check_ptxas_register_hazard
+from fireiron.check import ptxas_register_hazard as hazard
+from fireiron.check.ptxas_register_hazard import holds_operand_in_registers
 from fireiron.cuda import emit
 from fireiron.errors import FireironError
 from fireiron.gpu import sass_register_check, toolchain
@@ -51,7 +51,7 @@ def test_queries_in_registers_are_refused_where_some_compilers_overwrite_them():
     ):
         attended(delayed=False, held=True).ir  # noqa: B018
     for program in (attended(delayed=False, held=True, keys=32), attended(held=True), attended(delayed=False)):
-        assert not check_kept(Scene(program.ir))
+        assert not check_ptxas_register_hazard(AccessTrace(program.ir))
 
 
 SASS = """
@@ -101,8 +101,8 @@ def test_a_factor_that_is_read_first_behind_the_product_of_the_other_may_share_i
     kernel = attended(held=True).ir
     (product, *_), others = ([one for one, _ in execs(kernel.body) if has(one)] for has in (reads("q_rf"), reads("p")))
     writers = [one for one, _ in execs(kernel.body) if any(access.buffer == "p" and access.write for access in one.accesses)]
-    assert kept_module._made_behind([writers[0], product, others[0]], "q_rf", "p") is False
-    assert kept_module._made_behind([product, writers[0], others[0]], "q_rf", "p") is True
+    assert hazard._made_behind([writers[0], product, others[0]], "q_rf", "p") is False
+    assert hazard._made_behind([product, writers[0], others[0]], "q_rf", "p") is True
 
 
 def reads(name):
@@ -128,7 +128,7 @@ def test_machine_code_with_overwritten_factors_is_refused(monkeypatch):
 def test_queries_in_registers_stay():
     """As the library prints them; the refused order is overwritten by NVRTC 12, where that is installed, and is found."""
     program = attended(held=True)
-    assert keeps_factors(program.ir)
+    assert holds_operand_in_registers(program.ir)
     assert CompiledKernel(program).report().endswith("each is read as it was written")
     if serving := toolchain.serving(HOPPER, (13, 4)):
         text = emit(attended(delayed=False, held=True).lowered)
@@ -237,5 +237,5 @@ def require_no_spill(name, form, target):
     report = made.resources[program.name]
     if name not in SPILL:
         assert report.spill_stores == report.spill_loads == report.stack_frame == 0
-    if disassemblers() and keeps_factors(program.ir):
+    if disassemblers() and holds_operand_in_registers(program.ir):
         assert sass_register_check.overwritten_registers(sass(made.cubin)) == ()

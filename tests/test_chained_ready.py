@@ -1,5 +1,7 @@
 """Inputs that no kernel of a chain writes: loaded before the wait for the kernel before; what is verified, printed and refused of that."""
 
+import re
+
 import attrs
 import making
 import numpy as np
@@ -7,21 +9,24 @@ import pytest
 from printed_text import COMPILER, HostProgram, Printed
 from problems import integers
 from ringed import TARGET, by_threads, errors, halves, inputs_of, is_load, outcome, product, require_right, roles_of, with_changed
+from test_chained import LOADS
 from test_hopper_attention import chain as keys_and_values
 from test_hopper_attention import require_right as require_attention
+from test_roles import COPIES, ELEMENTS, TMA, edited, fed, is_arrival, without
 
 from fireiron import *
 from fireiron import ir
 from fireiron.check import races
 from fireiron.check.races.order import Order
+from fireiron.gpu import toolchain
 from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.inspect.synchronization import synchronization
-from fireiron.ir import Link, verify
+from fireiron.ir import GridDepAction, verify
 from fireiron.language.store import dumps, loads
 from fireiron.strategies import attention
 from fireiron.values.expr import Const
 
-WAIT = making.chain(Link.WAIT)
+WAIT = making.grid_dep_control(GridDepAction.WAIT)
 
 
 def chained(ready, strategy):
@@ -36,6 +41,23 @@ CASES = {
     "B, fewer turns than stages": (chained("B", small), halves(64, 64, 128, orders="NT")),
     "a turn in flight, four stages": (chained("B", product((64, 64, 64), (64, 64), 4, in_flight=1)), halves(64, 64, 640)),
     "a warpgroup produces": (chained("B", product((128, 64, 64), (64, 64), 2, producer=128)), halves(128, 64, 192)),
+}
+
+
+def copied(a, b, ready, **options):
+    """A product whose producer copies what TMA does not load, with inputs that are ready."""
+    return chained(ready, fed(a, b, (64, 64, 64), **options))
+
+
+CASES |= {
+    "TMA and copies, A": (copied(TMA, COPIES, "A"), halves(64, 128, 320)),
+    "TMA and copies, B": (copied(TMA, COPIES, "B"), halves(128, 64, 320)),
+    "copies and TMA, A": (copied(COPIES, TMA, "A", stages=2), halves(64, 64, 264)),
+    "all copied, A": (copied(COPIES, COPIES, "A"), halves(128, 64, 320)),
+    "all copied by a warpgroup, B": (copied(COPIES, COPIES, "B", threads=128), halves(64, 64, 256)),
+    "elements, B": (copied(TMA, ELEMENTS, "B", stages=2), halves(64, 63, 192)),
+    "cp.async and elements, B": (copied(COPIES, ELEMENTS, "B", stages=2), halves(64, 64, 192)),
+    "cp.async and elements, A": (copied(COPIES, ELEMENTS, "A"), halves(64, 64, 128)),
 }
 
 
@@ -242,6 +264,93 @@ def test_a_fault_at_all_lengths_is_not_followed_through_all(monkeypatch):
     assert len(followed) == races.NOTHING_NEW + 1 < given[0]
 
 
+# ---------------------------------------------------------------------------------------------- threads that copy
+
+COPIED = tuple(name for name in CASES if "cop" in name or "elements" in name)
+
+
+def loaded_around_the_wait(role):
+    """The arrays that a role loads before and after its wait."""
+    place = role.body.index(WAIT)
+    parts = (role.body[:place], role.body[place + 1 :])
+    return tuple({one.spec.operands["src"].tensor.name for one, _ in ir.execs(part) if one.ring} for part in parts)
+
+
+# The arrays that each producer loads before the wait, and after it.
+AROUND = {
+    "TMA and copies, A": [(set(), {"B"}), ({"A"}, {"A"})],
+    "TMA and copies, B": [({"B"}, {"B"}), (set(), {"A"})],
+    "copies and TMA, A": [({"A"}, {"A"}), (set(), {"B"})],
+    "all copied, A": [({"A"}, {"A", "B"})],
+    "all copied by a warpgroup, B": [({"B"}, {"A", "B"})],
+    "elements, B": [({"B"}, {"B"}), (set(), {"A"})],
+    "cp.async and elements, B": [({"B"}, {"A", "B"})],
+    "cp.async and elements, A": [({"A"}, {"B"})],
+}
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_threads_that_copy_load_what_is_ready_before_the_wait(name):
+    kernel = program_of(name).ir
+    consumers, *producers = roles_of(kernel)
+    assert [loaded_around_the_wait(role) for role in producers] == AROUND[name]
+    assert loaded_around_the_wait(consumers) == (set(), set()) and errors(kernel) == []
+
+
+@pytest.mark.parametrize(
+    "strategy", [fed(TMA, COPIES), fed(COPIES, COPIES), fed(TMA, ELEMENTS, stages=2)], ids=["mixed", "copies", "elements"]
+)
+def test_without_ready_inputs_all_roles_wait_before_any_load(strategy):
+    """Copies read what the kernel before writes: no thread issues one before the wait."""
+    spec = halves(128, 64, 320)
+    kernel = chained((), strategy)(spec).program(TARGET).ir
+    place = next(place for place, one in enumerate(kernel.body) if isinstance(one, ir.Roles))
+    assert kernel.body.index(WAIT) < place and not any(True for _ in ir.execs(kernel.body[: kernel.body.index(WAIT)]))
+    require_right(chained((), strategy), spec)
+
+
+@pytest.mark.parametrize("name", ["TMA and copies, A", "TMA and copies, B", "all copied, A"])
+def test_the_compiler_moves_no_copy_before_the_wait(name):
+    """In PTX each role has a wait, and what is not ready is loaded after one."""
+    program = program_of(name)
+    if toolchain.serving(TARGET, None) is None:
+        pytest.skip("no CUDA compiler")
+    ptx = toolchain.compile_cuda(program.cuda, TARGET).ptx
+    body = ptx[ptx.index(".entry") :]
+    waits, roles = body.count("griddepcontrol.wait"), len(roles_of(program.ir))
+    assert waits == roles and ".nc" not in "".join(re.findall(r"ld\.global\S*", body)) and re.search(LOADS, body) is not None
+
+
+def test_a_copy_before_the_wait_is_refused_unless_it_is_ready():
+    """The planted fault: the role that copies B, which is not ready, waits after its loop."""
+    kernel = program_of("TMA and copies, A").ir
+    consumers, copying, producer = roles_of(kernel)
+    late = attrs.evolve(copying, body=(*(one for one in copying.body if one != WAIT), WAIT))
+    wrong = attrs.evolve(
+        kernel, body=tuple(making.roles((consumers, late, producer)) if isinstance(one, ir.Roles) else one for one in kernel.body)
+    )
+    assert verify(kernel, final=True) is kernel
+    with pytest.raises(VerificationError, match="B is touched before the kernel waits"):
+        verify(wrong, final=True)
+
+
+ARRIVAL_FAULTS = {
+    "no arrival": without(is_arrival),
+    "arrivals of the fills before the wait are left out": lambda kernel: with_changed(kernel, is_arrival, 0, lambda one: ()),
+    "two arrivals": lambda kernel: edited(kernel, lambda one: (one, one) if is_arrival(one) else (one,)),
+}
+
+
+@pytest.mark.parametrize("name", ["TMA and copies, B", "all copied, A", "cp.async and elements, A"])
+@pytest.mark.parametrize("fault", ARRIVAL_FAULTS)
+def test_both_detectors_find_faults_of_arrivals(name, fault):
+    _, spec = CASES[name]
+    kernel = ARRIVAL_FAULTS[fault](program_of(name).ir)
+    arrays, expected = inputs_of(spec)
+    assert errors(kernel) != [], "the static check"
+    assert outcome(kernel, arrays, expected) not in ("right", "wrong"), "the simulator"
+
+
 # ---------------------------------------------------------------------------------------------- text and refusals
 
 
@@ -261,13 +370,15 @@ def test_notation():
     ).done().steps[0].refinements[-1] == ProgrammaticLaunch("B")
     program = program_of("B, more turns than stages")
     assert parse_kernel(graphene_text(program)).cuda == program.cuda
-    assert [point.kind for point in synchronization(program.ir).points].count("chain wait") == 2
+    assert [point.kind for point in synchronization(program.ir).points].count("griddepcontrol.wait") == 2
 
 
 REFUSED = {
     "an output": ("C", small, halves(64, 64, 128), r"C is no input.*legal   A B"),
     "no operand": ("W", small, halves(64, 64, 128), "W is no input"),
     "all of them": (("A", "B"), small, halves(64, 64, 128), "the producer loads all of it"),
+    "all of them, copied": (("A", "B"), fed(TMA, COPIES), halves(128, 64, 128), "the producer loads all of it"),
+    "several tiles, copied": ("B", fed(TMA, COPIES, (64, 64, 64), blocks=2), halves(256, 64, 128), "a block has several tiles"),
     "several tiles": ("B", product((64, 64, 64), (64, 64), 2, blocks=2), halves(256, 64, 128), "a block has several tiles"),
     "no producer": ("B", MatMul.tile(16, 16).to(Block).split(8).load(A, SH).load(B, SH).tile(2, 2).to(Thread).tile(1, 1).split(1).done(),
                     halves(64, 64, 64), r"all threads load by themselves.*pipeline\(stages\)\.warp_specialize\(\)"),

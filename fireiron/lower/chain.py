@@ -4,8 +4,8 @@ All threads wait, the producer's and those that have nothing to do too: a kernel
 could be over before the kernel in front of it, for which the next one would not wait any more. Before the wait stands only what no other
 kernel sees: registers, shared memory, barriers. The next kernel may begin at once: it waits likewise, and its blocks get what these leave.
 
-Of inputs that are `ready`, which no kernel of the chain writes, a producer loads the first turns of its ring before the wait. Each
-role then waits by itself in front of its first access to anything else: a block is over when its consumers are, and they have waited.
+Of inputs that are `ready`, which no kernel of the chain writes, producers load the first fills of their rings before the wait. Each
+role then waits by itself before its first access to anything else: a block is over when its consumers are, and they have waited.
 """
 
 from __future__ import annotations
@@ -13,7 +13,24 @@ from __future__ import annotations
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import Acquire, Chain, Comment, Exec, For, Kernel, Let, Link, Release, Role, Roles, Stmt, execs, statements, substituted
+from fireiron.ir import (
+    Acquire,
+    Comment,
+    Exec,
+    Fence,
+    For,
+    GridDepAction,
+    GridDepControl,
+    Kernel,
+    Let,
+    Release,
+    Role,
+    Roles,
+    Stmt,
+    execs,
+    statements,
+    substituted,
+)
 from fireiron.ir.effects.chaining import Chaining
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.values.expr import Var, minimum
@@ -30,9 +47,11 @@ def chain(kernel: Kernel) -> Kernel:
             hint="leave programmatic_launch() out, or split k inside a block",
         )
     if kernel.effects[Chaining].ready:
-        return attrs.evolve(kernel, body=(Chain(Link.LAUNCH), *(_by_role(kernel, one) for one in kernel.body)))
+        return attrs.evolve(kernel, body=(GridDepControl(GridDepAction.LAUNCH_DEPENDENTS), *(_by_role(kernel, one) for one in kernel.body)))
     place = _first_access(kernel, kernel.body)
-    return attrs.evolve(kernel, body=(Chain(Link.LAUNCH), *kernel.body[:place], Chain(Link.WAIT), *kernel.body[place:]))
+    before, after = kernel.body[:place], kernel.body[place:]
+    launch, wait = GridDepControl(GridDepAction.LAUNCH_DEPENDENTS), GridDepControl(GridDepAction.WAIT)
+    return attrs.evolve(kernel, body=(launch, *before, wait, *after))
 
 
 def _by_role(kernel: Kernel, statement: Stmt) -> Stmt:
@@ -41,43 +60,63 @@ def _by_role(kernel: Kernel, statement: Stmt) -> Stmt:
         if _touches(kernel, statement):
             raise _refused(kernel, "all threads load by themselves", "pipeline(stages).warp_specialize()")
         return statement
-    return Roles(tuple(_linked(kernel, role) for role in statement.roles))
+    roles = tuple(_ahead(kernel, role) if _fills(role) else _linked(kernel, role) for role in statement.roles)
+    loads = [_is_load_of(kernel, one, True) for role in statement.roles if _fills(role) for one in _loop_of(role).body if _loads(one)]
+    if all(loads) or not any(loads):
+        why = f"the producer loads {'all' if any(loads) else 'nothing'} of it"
+        raise _refused(kernel, why, "no_wait= names one of the two operands")
+    return Roles(roles)
+
+
+def _fills(role: Role) -> bool:
+    """Whether a role loads into rings."""
+    return any(one.ring for one, _ in execs(role.body))
 
 
 def _linked(kernel: Kernel, role: Role) -> Role:
+    """A role that waits before its first access to global memory."""
     place = _first_access(kernel, role.body)
-    behind = role.body[place:]
-    if role.elected:
-        place = next((place for place, one in enumerate(role.body) if isinstance(one, For)), len(role.body))
-        return attrs.evolve(role, body=_ahead(kernel, role.body[:place], role.body[place:]))
-    return attrs.evolve(role, body=(*role.body[:place], Chain(Link.WAIT), *behind))
+    return attrs.evolve(role, body=(*role.body[:place], GridDepControl(GridDepAction.WAIT), *role.body[place:]))
 
 
-def _ahead(kernel: Kernel, head: tuple[Stmt, ...], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """The producer's loop with what is ready of its first turns in front of the wait, and what is not behind it.
+def _loop_of(role: Role) -> For:
+    """The loop of a producer."""
+    return next(one for one in role.body if isinstance(one, For))
 
-    What it loads in front of the loop, such as a vector of an epilogue, stands behind the wait if it is not ready.
+
+def _ahead(kernel: Kernel, role: Role) -> Role:
+    """A producer that loads what is ready of the first fills before the wait, and what is not after it.
+
+    What it loads before the loop, such as a vector of an epilogue, comes after the wait if it is not ready. Arrivals of threads that copy
+    follow the last copy of their fill: an arrival that is deferred by a mechanism covers the copies before the wait, too.
     """
-    loop, *others = body or (None,)
-    if not isinstance(loop, For) or others or any(isinstance(one, For) for one in loop.body):
+    place = next((place for place, one in enumerate(role.body) if isinstance(one, For)), len(role.body))
+    loop, *others = role.body[place:] or (None,)
+    if not isinstance(loop, For) or others or any(isinstance(one, Acquire) for part in loop.body for one in statements(_inside(part))):
         raise _refused(kernel, "a block has several tiles, or several loops with loads", "a block for each tile, without persistent()")
     stages = _turns_that_fit(kernel, loop)
     ready, rest = (tuple(one for one in loop.body if _is_load_of(kernel, one, early)) for early in (True, False))
-    if not ready or not rest:
-        raise _refused(kernel, f"the producer loads {'all' if ready else 'nothing'} of it", "ready= names one of the two factors")
+    if not ready:
+        return _linked(kernel, role)
     names = {one.var.name for one in statements(kernel.body) if isinstance(one, (For, Let))}
     free = (name for number in range(len(names) + 1) if (name := f"{loop.var.name}_ahead{number or ''}") not in names)
     turn = Var(next(free), 0, stages - 1)
-    notes = tuple(one for one in loop.body if not isinstance(one, (Exec, Comment)))
+    last = tuple(one for one in loop.body if isinstance(one, Fence) or (isinstance(one, Release) and one.by is not None))
+    notes = tuple(one for one in loop.body if one not in last and not _loads(one) and not isinstance(one, Comment))
     lets = tuple(one for one in notes if isinstance(one, Let))
 
     def turns(*inside: Stmt) -> For:
         return attrs.evolve(loop, var=turn, extent=minimum(loop.extent, stages), body=substituted(inside, {loop.var: turn}))
 
-    first = turns(*notes, *ready)
+    first = turns(*notes, *ready, *(() if rest else last))
+    second = (turns(*lets, *rest, *last),) if rest else ()
     behind = () if loop.extent.high <= stages else (attrs.evolve(loop, first=stages),)
-    early, late = _by_readiness(kernel, head)
-    return (*early, first, Chain(Link.WAIT), *late, turns(*lets, *rest), *behind)
+    early, late = _by_readiness(kernel, role.body[:place])
+    return attrs.evolve(role, body=(*early, first, GridDepControl(GridDepAction.WAIT), *late, *second, *behind))
+
+
+def _inside(statement: Stmt) -> tuple[Stmt, ...]:
+    return tuple(one for child in statement.children for one in child)
 
 
 def _by_readiness(kernel: Kernel, head: tuple[Stmt, ...]) -> tuple[list[Stmt], list[Stmt]]:
@@ -98,15 +137,21 @@ def _turns_that_fit(kernel: Kernel, loop: For) -> int:
     return turns
 
 
+def _loads(statement: Stmt) -> bool:
+    """Whether a statement of a producer loads."""
+    return any(True for _ in execs((statement,)))
+
+
 def _is_load_of(kernel: Kernel, statement: Stmt, ready: bool) -> bool:
-    """Whether a statement loads what is ready, or what is not."""
-    return isinstance(statement, Exec) and (statement.accesses[0].buffer in kernel.effects[Chaining].ready) is ready
+    """Whether a statement loads what is ready alone, or anything else."""
+    loaded = [one.accesses[0].buffer in kernel.effects[Chaining].ready for one, _ in execs((statement,))]
+    return bool(loaded) and all(loaded) is ready
 
 
 def _refused(kernel: Kernel, why: str, hint: str) -> DecompositionError:
     return DecompositionError(
         f"programmatic_launch(no_wait={', '.join(kernel.effects[Chaining].ready)}): {why}",
-        legal="a producer that loads the turns of one tile by TMA",
+        legal="producers that load one tile per block",
         hint=hint,
     )
 

@@ -38,7 +38,7 @@ WIDE = (
     "tests/test_limits.py",
     "tests/test_choices.py",
     "tests/test_verbs_together.py",
-    "tests/test_holding.py",
+    "tests/test_register_ownership.py",
     "tests/test_bad_inputs.py",
     "tests/test_regressions.py",
     "tests/test_inspect.py",
