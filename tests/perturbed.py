@@ -30,15 +30,15 @@ from fireiron.ir import (
     WARP_SCOPE,
     WARPGROUP_SCOPE,
     Barrier,
-    Begin,
     Commit,
     Exec,
     Fence,
+    FenceKind,
     For,
     Kernel,
     Let,
     Mechanism,
-    Reach,
+    StepMarker,
     Stmt,
     SyncPoint,
     Wait,
@@ -47,10 +47,10 @@ from fireiron.ir import (
     verify,
 )
 from fireiron.ir.asks import kinds
-from fireiron.ir.asks.delayed import Delayed
-from fireiron.ir.asks.ordered import Ordered
+from fireiron.ir.asks.deferred import Deferred
+from fireiron.ir.asks.ordered_mma import OrderedMma
 from fireiron.ir.asks.pipelined import Pipelined
-from fireiron.ir.asks.produced import Produced
+from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
@@ -163,7 +163,7 @@ def _is_rare(base: str) -> bool:
         final.rings
         or final.chained
         or final.cluster
-        or any(not {Delayed, Ordered, Produced}.isdisjoint(map(type, one.asks)) for one in loops)
+        or any(not {Deferred, OrderedMma, ProducerThreads}.isdisjoint(map(type, one.asks)) for one in loops)
     )
 
 
@@ -283,16 +283,16 @@ def _loop(choose: Random, kernel: Kernel) -> Kernel:
             ("extent", (as_expr(0), as_expr(1), as_expr(2), loop.extent + 1, loop.extent - 1, kernel.block % 3, loop.extent * 2)),
             ("stages", (0, 1, 2, 3, 4)),
             ("stages", (2, 3)),
-            ("spread", (not loop.asks[Pipelined].spread and loop.asks[Pipelined].stages > 0,)),  # zero stages are never asked for
-            ("producers", (0, 32, 128)),
-            ("in_flight", (None, 0, 1, 2)),
-            ("groups", (1, 2, 3)),
-            ("holds", ((), tuple(one.name for one in kernel.buffers if one.memory.private))),
+            ("interleave", (not loop.asks[Pipelined].interleave and loop.asks[Pipelined].stages > 0,)),  # zero stages are never asked for
+            ("producer_threads", (0, 32, 128)),
+            ("mma_in_flight", (None, 0, 1, 2)),
+            ("consumer_groups", (1, 2, 3)),
+            ("pinned_registers", ((), tuple(one.name for one in kernel.buffers if one.memory.private))),
             ("period", (0, 1, 2, 3)),
             ("first", (0, 1, 2)),
             ("step", (1, 2)),
-            ("delay", (("", ""),)),
-            ("turns", (("", ""),)),
+            ("defer", (("", ""),)),
+            ("ordered_mma", (("", ""),)),
         )
     )
     change = {field: choose.choice(values)}
@@ -301,7 +301,7 @@ def _loop(choose: Random, kernel: Kernel) -> Kernel:
 
 def _list(choose: Random, kernel: Kernel) -> Kernel:
     """A statement removed, repeated, moved, or followed by another one."""
-    stmt = _some(choose, kernel, Exec, For, Let, Barrier, Commit, Wait, Fence, Begin, SyncPoint)
+    stmt = _some(choose, kernel, Exec, For, Let, Barrier, Commit, Wait, Fence, StepMarker, SyncPoint)
     loop = _some(choose, kernel, For)
     if stmt is None:
         return kernel
@@ -337,7 +337,7 @@ def _next_to(choose: Random) -> Stmt:
         (
             making.barrier(BLOCK_SCOPE), making.barrier(WARP_SCOPE), making.barrier(WARPGROUP_SCOPE), making.sync_point(True, "something"), making.sync_point(False, "something"),
             making.sync_point(None, "something"), making.commit(), making.commit(WGMMA_GROUPS), making.wait(0), making.wait(1), making.wait(0, mechanism=WGMMA_GROUPS),
-            making.wait(0, mechanism=TMA_STORES), making.fence(Reach.PROXY), making.fence(Reach.REGISTERS), making.comment("a remark"),
+            making.wait(0, mechanism=TMA_STORES), making.fence(FenceKind.ASYNC_PROXY), making.fence(FenceKind.WGMMA_REGISTERS), making.comment("a remark"),
         )
     )  # fmt: skip
 

@@ -209,7 +209,7 @@ def faults(kernel):
         for number, stmt in enumerate(filter(of_ring(kind), ir.statements(kernel.body))):
             for name, change in changes.items():
                 if change(stmt) != (stmt,):
-                    yield f"{name}: {kind.__name__} {stmt.side.value}", with_changed(kernel, of_ring(kind), number, change)
+                    yield f"{name}: {kind.__name__} {stmt.state.value}", with_changed(kernel, of_ring(kind), number, change)
     yield "lanes apart", with_changed(kernel, lambda one: isinstance(one, ir.Barrier) and one.scope == ir.WARP_SCOPE, 0, dropped)
     for name, changed in (
         ("fewer bytes", {"bytes": ring.bytes - 16}),

@@ -116,7 +116,7 @@ def test_bytes_and_arrivals():
     assert plain.bytes == clustered.bytes == 2 * 64 * 64 * 2
     assert (plain.consumers, clustered.consumers) == (4, 4 * 3)
     kernel = kernel_of((256, 256, 192), cluster=(2, 2), **SMALL)
-    releases = [one for one in all_of_kind(kernel, ir.Release) if one.side is ir.Side.EMPTY]
+    releases = [one for one in all_of_kind(kernel, ir.Release) if one.state is ir.StageState.EMPTY]
     assert all(reached(kernel, one.to) == [{0, 1, 2}, {0, 1, 3}, {0, 2, 3}, {1, 2, 3}] for one in releases)
 
 
@@ -212,17 +212,20 @@ def test_a_cluster_with_programmatic_launch(options):
     """Cluster barriers access nothing that another kernel reads: the wait for the preceding kernel is after the first of them."""
     strategy = product(cluster=(2, 1), **SMALL, **options).at(Tile).refine(ProgrammaticLaunch())
     program = require_right(strategy, halves(256, 128, 136), orders=(1,))
-    kinds = [one for one in program.ir.body if isinstance(one, (ir.Chain, ir.ClusterBarrier, ir.Roles))]
-    assert [type(one) for one in kinds] == [ir.Chain, ir.ClusterBarrier, ir.Chain, ir.Roles, ir.ClusterBarrier]
-    assert [one.link for one in kinds if isinstance(one, ir.Chain)] == [ir.Link.LAUNCH, ir.Link.WAIT]
+    kinds = [one for one in program.ir.body if isinstance(one, (ir.GridDepControl, ir.ClusterBarrier, ir.Roles))]
+    assert [type(one) for one in kinds] == [ir.GridDepControl, ir.ClusterBarrier, ir.GridDepControl, ir.Roles, ir.ClusterBarrier]
+    assert [one.action for one in kinds if isinstance(one, ir.GridDepControl)] == [
+        ir.GridDepAction.LAUNCH_DEPENDENTS,
+        ir.GridDepAction.WAIT,
+    ]
     assert ir.verify(program.ir, final=True) is program.ir
     body = program.cuda[program.cuda.index('extern "C"') :]
     order = ("launch_next_kernel();", "mbarrier_init_fence();", "cluster_sync();", "wait_for_kernel_before();", "if (warp_of_block")
     places = [body.index(one) for one in order]
     assert places[1:] == sorted(places[1:]) and places[0] < places[3] and body.count("cluster_sync();") == 2
-    late = tuple(one for one in program.ir.body if one != making.chain(ir.Link.WAIT))
+    late = tuple(one for one in program.ir.body if one != making.grid_dep_control(ir.GridDepAction.WAIT))
     with pytest.raises(VerificationError, match="is touched before the kernel waits"):
-        ir.verify(attrs.evolve(program.ir, body=(*late, making.chain(ir.Link.WAIT))), final=True)
+        ir.verify(attrs.evolve(program.ir, body=(*late, making.grid_dep_control(ir.GridDepAction.WAIT))), final=True)
 
 
 @pytest.mark.parametrize("orders", ORDERS)
@@ -346,7 +349,7 @@ REPORTS = {
         r"k_ring: agent 0 of block 0 of the cluster waits for ever for turn 0 to be full",
     ),
     "beyond the cluster": (
-        lambda kernel: changed_load(kernel, multicast=making.peers(0b111, 0)),
+        lambda kernel: changed_load(kernel, multicast=making.block_set(0b111, 0)),
         r"b_sh: TMA_LOAD .* arrives in block 2 of a cluster of 2",
         r"k_ring: turn 0 is loaded, in block 2 of a cluster of 2|b_sh.*no barrier",
     ),
@@ -543,7 +546,7 @@ def test_the_verifier():
         (attrs.evolve(kernel, cluster=None), "barrier of a cluster stands where|no cluster says which"),
         (attrs.evolve(kernel, grid=kernel.grid + 1), "no whole clusters of 2"),
         (with_changed(kernel, of_kind(ir.Acquire), 0, lambda one: (making.cluster_barrier(), one)), "barrier of a cluster stands where"),
-        (changed_load(kernel, multicast=making.peers(3, kernel.block)), "no cluster says which"),
+        (changed_load(kernel, multicast=making.block_set(3, kernel.block)), "no cluster says which"),
     ):
         with pytest.raises(VerificationError, match=message):
             ir.verify(faulty)

@@ -143,7 +143,7 @@ def test_wait_for_the_next_iteration_is_detected():
     (first,) = (one for one in consumers.body if isinstance(one, Acquire) and one.ring == "k_sh_ring")
 
     def edit(stmt):
-        return (attrs.evolve(stmt, number=stmt.number + 1),) if stmt is first else (stmt,)
+        return (attrs.evolve(stmt, fill_index=stmt.fill_index + 1),) if stmt is first else (stmt,)
 
     assert errors(attrs.evolve(kernel, body=rewritten(kernel.body, edit)))
 
@@ -285,8 +285,10 @@ def test_lengths_known_at_run_time_are_right(dynamic):
 
 def as_if_alike(kernel, role):
     """The kernel in which a role assumes that all tiles have as many iterations as its current one."""
-    loop = [one for one in statements(kernel.body) if isinstance(one, For) and one.taken is not None][role]
-    uniform = attrs.evolve(loop, taken=None, growth=ONE, body=substituted(loop.body, {loop.taken: loop.var * loop.growth}))
+    loop = [one for one in statements(kernel.body) if isinstance(one, For) and one.prior_iterations is not None][role]
+    uniform = attrs.evolve(
+        loop, prior_iterations=None, increment=ONE, body=substituted(loop.body, {loop.prior_iterations: loop.var * loop.increment})
+    )
     return attrs.evolve(kernel, body=rewritten(kernel.body, lambda one: (uniform,) if one is loop else (one,)))
 
 
@@ -303,8 +305,8 @@ def growing(more):
     """An edit that adds `more` to each fill count of a loop."""
 
     def edit(statement):
-        counts = isinstance(statement, For) and statement.taken is not None
-        return (attrs.evolve(statement, growth=statement.growth + more) if counts else statement,)
+        counts = isinstance(statement, For) and statement.prior_iterations is not None
+        return (attrs.evolve(statement, increment=statement.increment + more) if counts else statement,)
 
     return edit
 

@@ -27,7 +27,7 @@ from fireiron import *
 from fireiron import ir
 from fireiron.check import AccessTrace, check_races, check_wgmma_registers
 from fireiron.errors import VerificationError
-from fireiron.ir import Barrier, Commit, Exec, Fence, For, Reach, Side, Wait
+from fireiron.ir import Barrier, Commit, Exec, Fence, FenceKind, For, StageState, Wait
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.lower.fence import fence
 from fireiron.lower.products import products as batches
@@ -53,7 +53,7 @@ def text(body):
                 words.append("product" if one.mechanism is PRODUCT else "copy" if one.asynchronous else ".")
             case For():
                 words.append(text(one.body))
-            case Fence(reach=reach):
+            case Fence(kind=reach):
                 words.append(reach.value)
             case Commit(mechanism=completion):
                 words.append("commit" if completion is PRODUCT else "copied")
@@ -152,9 +152,9 @@ def test_a_turn_that_is_never_given_back():
     ring = making.ring("ring", 2, ("s",), bytes=64, consumers=4)
     (filled,) = writes(0).accesses
     load = attrs.evolve(writes(0), accesses=(filled, filled), mechanism=TMA_LOADS, ring="ring")
-    body = loop(8, making.acquire("ring", Side.FULL, i), products(0))
+    body = loop(8, making.acquire("ring", StageState.FULL, i), products(0))
     for given_back in (False, True):
-        rest = (making.release("ring", Side.EMPTY, i),) if given_back else ()
+        rest = (making.release("ring", StageState.EMPTY, i),) if given_back else ()
         asked = attrs.evolve(program(load, attrs.evolve(body, body=(*body.body, *rest))), rings=(ring,))
         if given_back:
             assert "release" in text(batches(asked).body)[1]
@@ -203,7 +203,7 @@ def test_a_fence_names_the_buffers():
     both = products(0)
     other = products(0, name="t")
     (found,) = [one for one in fence(program(writes(T), writes(T, name="t"), BLOCK_BARRIER, both, other)).body if isinstance(one, Fence)]
-    assert found == making.fence(Reach.PROXY, "s, t for the asynchronous proxy")
+    assert found == making.fence(FenceKind.ASYNC_PROXY, "s, t for the asynchronous proxy")
 
 
 def test_passes_refuse_a_statement_that_they_do_not_know():
@@ -268,7 +268,7 @@ def test_each_statement_of_order_is_needed(name):
     assert number >= 5
     waits = [one for one in spare if isinstance(one, Wait)]
     assert all(one.mechanism is PRODUCT and one.reason == "r is there" for one in waits), spare
-    assert [one for one in spare if one not in waits] == ([making.fence(Reach.REGISTERS)] if name == "two buffers" else [])
+    assert [one for one in spare if one not in waits] == ([making.fence(FenceKind.WGMMA_REGISTERS)] if name == "two buffers" else [])
 
 
 def test_accumulators_touched_before_the_wait():

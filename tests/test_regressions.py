@@ -676,7 +676,7 @@ def test_roles_follow_the_same_iterations_of_a_long_loop(stages):
     chain = wide(64 * 40).epilog(RF).split(64).pipeline(stages).load(B, SH).split(32).pipeline(3).warp_specialize().load(A, SH, Move.done())
     lowered = chain.tile(64, 64).to(Warpgroup).done().program("sm_90a").lowered
     assert safety(lowered) == ()
-    released = ir.rewritten(lowered.body, lambda one: () if isinstance(one, ir.Release) and one.side is ir.Side.EMPTY else (one,))
+    released = ir.rewritten(lowered.body, lambda one: () if isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY else (one,))
     assert safety(attrs.evolve(lowered, body=released))
 
 

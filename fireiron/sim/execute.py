@@ -119,7 +119,7 @@ class Executor:
         """
         ((name, write, _, place, _),) = outputs
         values = np.broadcast_to(site.statement.spec.perform(_values(inputs), False)[name], place.shape).copy()
-        turn = int(np.asarray(compiled(site.statement.turn)(env)).flat[0])
+        turn = int(np.asarray(compiled(site.statement.fill_index)(env)).flat[0])
         size = write.count * write.buffer.dtype.bytes  # those of whole boxes, outside the array too
         peers, where = site.statement.multicast, self.batch.where(env)
         for rings in self.rings.reach(() if peers is None else (peers,), env, group, f"{write.buffer.name}: {site.what} arrives", where):

@@ -12,20 +12,20 @@ from fireiron.values.expr import Expr
 
 
 @attrs.frozen
-class Delayed(Ask):
-    """All steps of a definition from `step` on are done behind the step `behind` of the next iteration."""
+class Deferred(Ask):
+    """All steps of a definition from `step` on are done behind the step `after` of the next iteration."""
 
     taker: ClassVar[str] = "rotate"
-    options: ClassVar[tuple[str, ...]] = ("delay=step:behind",)
+    options: ClassVar[tuple[str, ...]] = ("defer=step:after",)
     step: str = ""
-    behind: str = ""
+    after: str = ""
 
     def written(self, text_of: Callable[[Expr], str]) -> Mapping[str, str]:
-        return {"delay": f"{self.step}:{self.behind}"}
+        return {"defer": f"{self.step}:{self.after}"}
 
     @classmethod
-    def read(cls, options: Mapping[str, str], expression_of: Callable[[str], Expr]) -> Delayed:
-        return Delayed(*pair_of(options, "delay"))
+    def read(cls, options: Mapping[str, str], expression_of: Callable[[str], Expr]) -> Deferred:
+        return Deferred(*pair_of(options, "defer"))
 
 
-__all__ = ["Delayed"]
+__all__ = ["Deferred"]

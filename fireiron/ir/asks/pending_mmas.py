@@ -12,19 +12,19 @@ from fireiron.values.expr import Expr
 
 
 @attrs.frozen
-class Running(Ask):
+class PendingMmas(Ask):
     """So many `groups` of products run on while the next turn begins; None: as many as is best."""
 
     taker: ClassVar[str] = "products"
-    options: ClassVar[tuple[str, ...]] = ("in_flight=1",)
+    options: ClassVar[tuple[str, ...]] = ("mma_in_flight=1",)
     groups: int | None = None
 
     def written(self, text_of: Callable[[Expr], str]) -> Mapping[str, str]:
-        return {"in_flight": str(self.groups)}
+        return {"mma_in_flight": str(self.groups)}
 
     @classmethod
-    def read(cls, options: Mapping[str, str], expression_of: Callable[[str], Expr]) -> Running:
-        return Running(number_of(options, "in_flight", 0))
+    def read(cls, options: Mapping[str, str], expression_of: Callable[[str], Expr]) -> PendingMmas:
+        return PendingMmas(number_of(options, "mma_in_flight", 0))
 
 
-__all__ = ["Running"]
+__all__ = ["PendingMmas"]

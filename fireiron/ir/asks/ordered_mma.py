@@ -12,22 +12,22 @@ from fireiron.values.expr import Expr
 
 
 @attrs.frozen
-class Ordered(Ask):
+class OrderedMma(Ask):
     """The products from the step `first` to the step `last` are issued by one warpgroup after the other; behind the walk these are the
     registers that the steps' products write.
     """
 
     taker: ClassVar[str] = "alternate"
-    options: ClassVar[tuple[str, ...]] = ("turns=first:last",)
+    options: ClassVar[tuple[str, ...]] = ("ordered_mma=first:last",)
     first: str = ""
     last: str = ""
 
     def written(self, text_of: Callable[[Expr], str]) -> Mapping[str, str]:
-        return {"turns": f"{self.first}:{self.last}"}
+        return {"ordered_mma": f"{self.first}:{self.last}"}
 
     @classmethod
-    def read(cls, options: Mapping[str, str], expression_of: Callable[[str], Expr]) -> Ordered:
-        return Ordered(*pair_of(options, "turns"))
+    def read(cls, options: Mapping[str, str], expression_of: Callable[[str], Expr]) -> OrderedMma:
+        return OrderedMma(*pair_of(options, "ordered_mma"))
 
 
-__all__ = ["Ordered"]
+__all__ = ["OrderedMma"]

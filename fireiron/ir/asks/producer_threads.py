@@ -12,20 +12,20 @@ from fireiron.values.expr import Expr
 
 
 @attrs.frozen
-class Produced(Ask):
+class ProducerThreads(Ask):
     """The stages of the loop are a ring, which so many `threads` of their own fill; with `copies` they copy what engines do not load."""
 
     taker: ClassVar[str] = "specialize"
-    options: ClassVar[tuple[str, ...]] = ("producers=32", "copies")
+    options: ClassVar[tuple[str, ...]] = ("producer_threads=32", "copies")
     threads: int = 0
     copies: bool = False
 
     def written(self, text_of: Callable[[Expr], str]) -> Mapping[str, str]:
-        return {"producers": str(self.threads), **({"copies": ""} if self.copies else {})}
+        return {"producer_threads": str(self.threads), **({"copies": ""} if self.copies else {})}
 
     @classmethod
-    def read(cls, options: Mapping[str, str], expression_of: Callable[[str], Expr]) -> Produced:
-        return Produced(number_of(options, "producers", 0), "copies" in options)
+    def read(cls, options: Mapping[str, str], expression_of: Callable[[str], Expr]) -> ProducerThreads:
+        return ProducerThreads(number_of(options, "producer_threads", 0), "copies" in options)
 
 
-__all__ = ["Produced"]
+__all__ = ["ProducerThreads"]

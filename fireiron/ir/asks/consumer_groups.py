@@ -12,19 +12,19 @@ from fireiron.values.expr import Expr
 
 
 @attrs.frozen
-class Grouped(Ask):
+class ConsumerGroups(Ask):
     """The iterations of the loop are taken in turns by so many `groups` of consumers."""
 
     taker: ClassVar[str] = "specialize"
-    options: ClassVar[tuple[str, ...]] = ("groups=2",)
+    options: ClassVar[tuple[str, ...]] = ("consumer_groups=2",)
     groups: int = 1
 
     def written(self, text_of: Callable[[Expr], str]) -> Mapping[str, str]:
-        return {"groups": str(self.groups)}
+        return {"consumer_groups": str(self.groups)}
 
     @classmethod
-    def read(cls, options: Mapping[str, str], expression_of: Callable[[str], Expr]) -> Grouped:
-        return Grouped(number_of(options, "groups", 1))
+    def read(cls, options: Mapping[str, str], expression_of: Callable[[str], Expr]) -> ConsumerGroups:
+        return ConsumerGroups(number_of(options, "consumer_groups", 1))
 
 
-__all__ = ["Grouped"]
+__all__ = ["ConsumerGroups"]
