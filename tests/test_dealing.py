@@ -96,9 +96,9 @@ def test_permutations_are_checked(permutation, right):
         place.require(SPEC, digits(2, 4))
         assert place.of_units(unit, 8, Warp).evaluate({"unit": 4}) == 5
     else:
-        with pytest.raises(DecompositionError, match="is no permutation of the 8 blocks"):
+        with pytest.raises(DecompositionError, match="is not a permutation of the 8 blocks"):
             place.require(SPEC, digits(2, 4))
-        with pytest.raises(DecompositionError, match="is no permutation of the 8 Warp units"):
+        with pytest.raises(DecompositionError, match="is not a permutation of the 8 Warp units"):
             place.of_units(unit, 8, Warp)
 
 

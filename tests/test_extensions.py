@@ -568,7 +568,7 @@ def test_verbs_that_are_no_names_or_those_of_another_are_refused(tmp_path, folde
     )
     name = verb.split('"')[1]
     kind = folder.partition("/")[2].removesuffix(".py").title()
-    assert f"{kind}: its verb {name!r} is no name for a method, or that of another" in done.stderr, done.stderr
+    assert f"{kind}: its verb {name!r} is not an identifier, or is in use" in done.stderr, done.stderr
 
 
 def test_folders_are_read_in_the_order_of_names(monkeypatch):

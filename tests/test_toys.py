@@ -304,11 +304,11 @@ def test_a_place_says_which_tile_is_a_blocks():
 @pytest.mark.parametrize(
     ("made", "sizes", "said"),
     [
-        (on_curve(), (16, 12, 8), "morton is no permutation of the 12 blocks"),
-        (on_curve(), (32, 16, 8), "morton is no permutation of the 32 blocks"),
-        (on_curve(), (sym("M"), 16, 8), "morton of blocks whose number is known only at run time cannot be proved a permutation"),
+        (on_curve(), (16, 12, 8), "morton is not a permutation of the 12 blocks"),
+        (on_curve(), (32, 16, 8), "morton is not a permutation of the 32 blocks"),
+        (on_curve(), (sym("M"), 16, 8), "morton: the number of blocks is known only at run time, so the permutation cannot be checked"),
         (on_curve(lambda one: one.rasterize(group_m=2)), (16, 16, 8), "morton walks through the whole grid, without rasterize"),
-        (on_curve(lambda one: one.longest_first("m")), (16, 16, 8), "longest_first: morton says which tile is a block's too"),
+        (on_curve(lambda one: one.longest_first("m")), (16, 16, 8), "longest_first: morton also determines the tile of a block"),
         (on_curve(chain=MatMul.tile(8, 8).to(Block).tile(4, 4).to(Warp)), (16, 16, 8), "are about blocks"),
     ],
 )

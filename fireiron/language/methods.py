@@ -1,7 +1,7 @@
 """Add methods to chains for the steps and refinements of the folders `decomp` and `refine`.
 
-A class with a `verb` becomes a method of this name, with its docstring, and with its fields as arguments. A function marked by `verb` in the
-file of a class becomes a method with the function's signature and docstring. A step with such functions has no other methods.
+A class with a `verb` becomes a method of this name, with its docstring, and with its fields as arguments. A function marked by `verb` in
+the file of a class becomes a method with the function's signature and docstring. A step with such functions has no other methods.
 """
 
 from __future__ import annotations
@@ -115,10 +115,9 @@ def _add(owner: type[Any], extension: Any, make: Any, method: Callable[..., Any]
         raise ArgumentError(f"{extension.__name__}: its verb {name!r} is not an identifier, or is in use", hint="use another verb")
     method.__name__, method.__qualname__, method.__module__ = name, f"{owner.__name__}.{name}", make.__module__
     method.__doc__ = make.__doc__
-    arguments = [parameter for parameter in inspect.signature(make).parameters.values() if parameter.name not in OF_EACH_STEP]
-    itself = (
-        inspect.Parameter.POSITIONAL_ONLY if make is extension else inspect.Parameter.POSITIONAL_OR_KEYWORD
-    )  # a field may be called self
+    parameters = inspect.signature(make).parameters.values()
+    arguments = [parameter for parameter in parameters if parameter.name not in OF_EACH_STEP]
+    itself = inspect.Parameter.POSITIONAL_ONLY if make is extension else inspect.Parameter.POSITIONAL_OR_KEYWORD  # a field may be self
     result = _chain_of(extension).__name__ if owner is StepVerbs else "Self"
     signature = inspect.Signature([inspect.Parameter("self", itself), *arguments], return_annotation=result)
     method.__dict__.update(makes=extension, made_by=make, __signature__=signature)

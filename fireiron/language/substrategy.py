@@ -135,7 +135,7 @@ def copies_of(memory: Memory, spec: Spec, draft: Draft) -> tuple[int, Expr]:
 def temporary(
     spec: Spec, draft: Draft, name: str, shape: Iterable[Expr | int], dtype: DType, memory: Memory, layout: MatrixLayout = ColMajor
 ) -> tuple[View, Child]:
-    """Return a new tensor for the steps of a decomposition of `spec`, with a copy for each unit of its level, and the child that allocates it.
+    """Return a new tensor for the steps of a decomposition, with a copy for each unit of the level, and the child that allocates it.
 
     The child has no statements, so its hole can be anywhere in the decomposition's program. Its bytes or registers count for the kernel.
     """
