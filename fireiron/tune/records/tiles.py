@@ -76,14 +76,14 @@ class Problem:
         align = plain.get("align", {})
         a, b = (row_begins(_apart(plain, *one), bytes[one[0]], align.get(one[0], 16)) for one in (("A", "K", "M"), ("B", "N", "K")))
         layouts = tuple(_order(one) for one in plain["layouts"].values())
-        beside = (_lies_along(plain["layouts"]["A"], "col", "m"), _lies_along(plain["layouts"]["B"], "row", "n"))
-        work = Work(sizes["M"], sizes["N"], sizes["K"], bytes["A"], bytes["C"], sizes.get("B", 1), (a, b), beside)
+        along_c = (_lies_along(plain["layouts"]["A"], "col", "m"), _lies_along(plain["layouts"]["B"], "row", "n"))
+        work = Work(sizes["M"], sizes["N"], sizes["K"], bytes["A"], bytes["C"], sizes.get("B", 1), (a, b), along_c)
         return Problem(work, tuple(plain["dtypes"].values()), layouts)
 
     def apart(self, other: Problem) -> float:
         """How far two problems are apart: factors of two in their sizes, and what is different besides."""
         one, two = self.work, other.work
-        pairs = ((one.rows, two.rows), (one.columns, two.columns), (one.stack, two.stack))
+        pairs = ((one.rows, two.rows), (one.columns, two.columns), (one.batch, two.batch))
         sizes = sum(abs(math.log2(left / right)) for left, right in pairs) + REDUCED * abs(math.log2(one.depth / two.depth))
         bits = OTHER_BITS * abs(math.log2(one.bytes / two.bytes))
         kinds = OTHER_TYPE * (self.dtypes != other.dtypes) + ACROSS * sum(
@@ -98,7 +98,7 @@ class Problem:
     @functools.cached_property
     def _read(self) -> Work:
         """The work without what is written, and how elements lie."""
-        return attrs.evolve(self.work, result_bytes=0, beside=(False, False))
+        return attrs.evolve(self.work, result_bytes=0, along_c=(False, False))
 
 
 def _apart(plain: Mapping[str, Any], name: str, along: str, across: str) -> tuple[int, ...]:
