@@ -120,7 +120,7 @@ def test_compiled_without_spills(target):
     for kernel in attention_decode.kernels(4, 4096, 128, 8, 8, 512, architecture=target):
         found = compile_cuda(kernel.program.cuda, target).resources[kernel.program.name]
         assert not found.spill_stores and not found.spill_loads and not found.stack_frame
-        assert ("wait_for_kernel_before();" in kernel.program.cuda) == (target == "sm_90a")
+        assert ("griddepcontrol_wait();" in kernel.program.cuda) == (target == "sm_90a")
 
 
 @pytest.mark.gpu

@@ -173,10 +173,10 @@ def test_all_forms_of_attention(d, mask, lengths, slack):
 def test_products_under_way_behind_a_loop_that_may_have_no_turn():
     """The compiler would move accumulators where the loop ends, and so let no product fly."""
     program = hopper_small.strategy(hopper_small.spec(1024, 1024, sym("k", multiple_of=8))).program(HOPPER)
-    assert "hold(c_rf);\n#pragma unroll 1\n    for (" in program.cuda
+    assert "pin_registers(c_rf);\n#pragma unroll 1\n    for (" in program.cuda
     assert toolchain.compile_cuda(program.cuda, HOPPER).resources[program.name].spill_stores == 0
     whole = hopper_small.strategy(hopper_small.spec(512, 512, 512)).program(HOPPER)
-    assert "hold(" not in whole.cuda
+    assert "pin_registers(" not in whole.cuda
 
 
 @pytest.mark.nightly

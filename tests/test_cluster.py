@@ -215,7 +215,7 @@ def test_a_chained_cluster(options):
     assert [one.link for one in kinds if isinstance(one, ir.Chain)] == [ir.Link.LAUNCH, ir.Link.WAIT]
     assert ir.verify(program.ir, final=True) is program.ir
     body = program.cuda[program.cuda.index('extern "C"') :]
-    order = ("launch_next_kernel();", "mbarrier_init_fence();", "cluster_sync();", "wait_for_kernel_before();", "if (warp_of_block")
+    order = ("griddepcontrol_launch_dependents();", "fence_mbarrier_init();", "cluster_sync();", "griddepcontrol_wait();", "if (warp_index")
     places = [body.index(one) for one in order]
     assert places[1:] == sorted(places[1:]) and places[0] < places[3] and body.count("cluster_sync();") == 2
     late = tuple(one for one in program.ir.body if one != making.chain(ir.Link.WAIT))
@@ -377,7 +377,7 @@ def test_both_say_what_is_wrong(name):
 def test_blocks_of_a_cluster_run_the_same_turns():
     """Where a block of a cluster has a tile less than another, they would wait for each other for ever."""
     kernel = kernel_of((640, 64, 64), cluster=(2, 1), blocks=2, **SMALL)
-    is_turn = lambda one: isinstance(one, ir.For) and one.var.name == "turn"
+    is_turn = lambda one: isinstance(one, ir.For) and one.var.name == "iteration"
     loops = [one for one in ir.statements(kernel.body) if is_turn(one)]
     faulty = kernel
     for number in range(len(loops)):
@@ -489,10 +489,10 @@ def test_text_and_document_of_the_word():
 
 def test_printed_text():
     text = product(cluster=(2, 2), **SMALL)(halves(256, 256, 192)).program(TARGET).cuda
-    assert "__cluster_dims__(4, 1, 1) __launch_bounds__(160)" in text and "clusters of 4 neighbouring blocks" in text
+    assert "__cluster_dims__(4, 1, 1) __launch_bounds__(160)" in text and "clusters of 4 blocks" in text
     assert text.count("cluster_sync();") == 2 and "__syncthreads();" not in text
-    assert "mbarrier_arrive_at(k_ring_empty + k_stage * 8, (0x5 << rank_m) | (0x3 << (rank_n * 2)))" in text.replace("\n", " ") or (
-        re.search(r"mbarrier_arrive_at\([^;]*\(0x5 << rank_m\) \| \(0x3 << \(rank_n \* 2\)\)\);", text)
+    assert "mbarrier_arrive_cluster(k_ring_empty + k_stage * 8, (0x5 << rank_m) | (0x3 << (rank_n * 2)))" in text.replace("\n", " ") or (
+        re.search(r"mbarrier_arrive_cluster\([^;]*\(0x5 << rank_m\) \| \(0x3 << \(rank_n \* 2\)\)\);", text)
     )
     assert ".release.cluster" not in text.replace("mbarrier_init.release.cluster", "")
     assert text.rindex("cluster_sync();") > text.rindex("tma_load_multicast(")

@@ -303,7 +303,7 @@ def test_names_of_the_text_are_none_of_the_kernel():
     body = (making.let(place, THREAD * 3), making.loop(step, as_expr(4), (copy,)))
     kernel = kernel_of(Move(32, 4)(GL, GL), body, local("Held", (4, 1), RF), symbols=(size,))
     kernel = attrs.evolve(kernel, reciprocals=(ir.Reciprocal("per_row", size),), counter=making.counter("tiles"))
-    reserved = {"block", "thread", "smem", "piece", "warp_of_block", "blockIdx.x", "threadIdx.x"}
+    reserved = {"block", "thread", "smem", "piece", "warp_index", "blockIdx.x", "threadIdx.x"}
     own = {kernel.name, "a_source", "per_row", "tiles", "Held", "held", "src", "dst", "place", "k_stage", "bytes"}
     assert _taken(kernel) == reserved | own
     names = Names(_taken(kernel))
@@ -388,7 +388,7 @@ def test_blocks_that_are_to_be_resident_stand_in_the_bounds():
 def test_a_loop_that_is_left_has_no_last_turn(dynamic):
     """Of tiles from a counter nobody knows how many a block takes: in the role that copies, and in the one that multiplies."""
     text = product((64, 64, 64), (64, 64), blocks=3, dynamic=dynamic)(halves(256, 128, 64)).program("sm_90a").cuda
-    bounds = re.findall(r"for \(int turn = 0;(.*); \+\+turn\)", text)
+    bounds = re.findall(r"for \(int iteration = 0;(.*); \+\+iteration\)", text)
     assert len(bounds) == 2 and [bound == "" for bound in bounds] == [dynamic] * 2
 
 

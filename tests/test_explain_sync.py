@@ -51,14 +51,14 @@ which are seen then (each thread)
 (each warpgroup)
     commit products       WGMMA_F16_F32 of c_rf become a group; wgmma is waited for by groups (each warpgroup)
     wait products 1       read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
-                          a_sh, b_sh of the turn before have been read; wgmma goes on by itself until its group is waited for: \
+                          a_sh, b_sh of the previous iteration have been read; wgmma goes on by itself until its group is waited for: \
 the last one may be left (each warpgroup)
     release empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
                           one of 4 arrivals at the mbarrier of stage (turn * 3 + k + 1) % 2; a turn whose products are done by now \
 (one lane a warp)
   in loop turn
     wait products 0       read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
-                          a_sh, b_sh of the last turn have been read; wgmma goes on by itself until its group is waited for: none is left \
+                          a_sh, b_sh of the last iteration have been read; wgmma goes on by itself until its group is waited for: none is left \
 (each warpgroup)
     release empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
                           one of 4 arrivals at the mbarrier of stage turn * 3 % 2 (one lane a warp)
@@ -74,7 +74,7 @@ the last one may be left (each warpgroup)
     commit stores         TMA_STORE of store_c_sh become a group; TMA is waited for by groups (the issuer)
   once
     wait stores 0         read -> end     store_c_sh: TMA_STORE -> the end of the block
-                          all stores have read what they store; TMA goes on by itself until its group is waited for: none is left (the issuer)
+                          all stores have read shared memory; TMA goes on by itself until its group is waited for: none is left (the issuer)
 
 producer: one of threads 128 to 159
   in loop turn, k
@@ -101,7 +101,7 @@ LOOP = [
     ("fence registers", "wgmma takes registers as they were at this fence"),
     ("commit products", "WGMMA_F16_F32_HELD of acc become a group"),
     ("wait products 1", "s is there; wgmma goes on by itself until its group is waited for: the last one may be left, products of acc"),
-    ("release empty k_sh_ring", "stage (n + 1) % 2; the wait in front (s is there) leaves no group that reads it"),
+    ("release empty k_sh_ring", "stage (n + 1) % 2; the wait in front (s is complete) leaves no group that reads it"),
     ("wait products 0", "p has been read; wgmma goes on by itself until its group is waited for: none is left"),
     ("release empty v_sh_ring", "stage n % 2; the wait in front (p has been read) leaves no group that reads it"),
 ]

@@ -91,7 +91,7 @@ def test_delayed(sizes, options, problem):
     """Values are multiplied a turn later, and what changes nothing is left out."""
     program = programs(*sizes, {"chunk": min(32, sizes[2])}, options, True, **problem)
     require_right(program, orders=(None, 2), ramp="slack" in options and "dtype" not in problem, **masks_of(options))
-    assert "wgmma_wait<1>();" in program.cuda and ("__any_sync" in program.cuda) == ("slack" in options)
+    assert "wgmma_wait_group<1>();" in program.cuda and ("__any_sync" in program.cuda) == ("slack" in options)
 
 
 def masks_of(options):
@@ -210,7 +210,7 @@ def test_persistent_blocks_whose_tiles_differ_in_length(dynamic):
     """The turns of a ring are counted from tile to tile, by each role for itself, whichever tiles these are."""
     program = staying(dynamic=dynamic)
     require_right(program, orders=(4,), causal=True)
-    assert program.cuda.count("n_before += min(5, block_m * 2 + 2);") == 2
+    assert program.cuda.count("n_count += min(5, block_m * 2 + 2);") == 2
 
 
 @pytest.mark.parametrize("dynamic", (False, pytest.param(True, marks=pytest.mark.nightly)))
@@ -355,8 +355,8 @@ def test_probabilities_are_held_as_the_next_product_wants_them():
 def test_descriptors_are_made_once_a_turn():
     """What unrolled loops add to an address is added to the descriptor, and stages are the same for all lanes; a plain product stays as it is."""
     text = programs(64, 96, 64, {"bn": 32}).cuda
-    assert re.search(r"matrix_descriptor<\d+, 1024, 1>\(k_sh_address \+ n_stage_of_warp \* \d+ \* \d+\) \+ s_d \* 2,", text)
-    assert re.search(r"v_sh_address \+ n_stage_of_warp \* \d+ \* \d+\) \+ pv_n \* 128,", text)
+    assert re.search(r"matrix_descriptor<\d+, 1024, 1>\(k_sh_address \+ n_stage_uniform \* \d+ \* \d+\) \+ s_d \* 2,", text)
+    assert re.search(r"v_sh_address \+ n_stage_uniform \* \d+ \* \d+\) \+ pv_n \* 128,", text)
     assert re.search(r"#pragma unroll 1\n *for \(int n = 0; n < 3; \+\+n\) {", text)
     plain = hopper.strategy(hopper.spec(512, 512, 512)).program(TARGET)
     assert not awaited(plain.ir) and re.search(r"matrix_descriptor<0, 1024, 1>\(a_sh_address .* \* 32\),", plain.cuda)

@@ -72,7 +72,7 @@ def test_kernels_are_right(name):
 
 def test_the_number_of_a_tile_says_how_long_its_loop_is():
     """As it is taken from the counter, where tiles have one dimension."""
-    assert "n_before += tile * 4 + 4;" in attended((192, 192), causal=True, skip=True, blocks=2, dynamic=True).cuda
+    assert "n_count += tile * 4 + 4;" in attended((192, 192), causal=True, skip=True, blocks=2, dynamic=True).cuda
 
 
 def test_turns_of_the_last_iteration_are_told_by_how_many_there_are():

@@ -121,8 +121,8 @@ class Done(Decomposition):
         notes: tuple[Stmt, ...] = ()
         if engine is not None:
             why = "; ".join(f"{one.field} {one.wanted}, got {one.got}" for one in engine.fits(spec, context))
-            text = f"{engine.name} wants {why}" if why else f"{engine.name} does all loads of a producer, or none"
-            notes = (Comment(f"by all threads: {text}"),)
+            text = f"{engine.name} requires {why}" if why else f"{engine.name} performs either all loads of a producer or none"
+            notes = (Comment(f"copied by all threads: {text}"),)
         return draft.expansion((Child("dealt", spec, steps),), (*notes, Hole("dealt")))
 
     def _alone(self, spec: Spec, context: Context) -> Expansion:
