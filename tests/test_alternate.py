@@ -5,7 +5,7 @@ import pytest
 from touching import T256, buffer, i, kernel, loop, products, reads
 
 from fireiron import *
-from fireiron.ir import Acquire, For, Release, Side
+from fireiron.ir import Acquire, For, Release, StageState
 from fireiron.lower.alternate import alternate
 from fireiron.values.expr import ONE, Var, as_expr
 
@@ -25,13 +25,13 @@ FIRST, LAST, OTHER = (
     products(T256, name="t", registers="o"),
     products(T256, name="u", registers="o"),
 )
-FULL_K, FULL_V = making.acquire("k", Side.FULL, i), making.acquire("v", Side.FULL, i)
-EMPTY_K = making.release("k", Side.EMPTY, i)
+FULL_K, FULL_V = making.acquire("k", StageState.FULL, i), making.acquire("v", StageState.FULL, i)
+EMPTY_K = making.release("k", StageState.EMPTY, i)
 
 
 def program(*body, rings=(K_RING, V_RING, ORDER), front=(), names=()):
-    consumers = making.role("consumers", 0, 256, (*front, loop(4, *body, turns=("r", "o"))))
-    producer = making.role("producer", 256, 128, (loop(4, making.acquire("k", Side.FULL, i), FIRST),), elected=True)
+    consumers = making.role("consumers", 0, 256, (*front, loop(4, *body, ordered_mma=("r", "o"))))
+    producer = making.role("producer", 256, 128, (loop(4, making.acquire("k", StageState.FULL, i), FIRST),), elected=True)
     return kernel(*names, making.roles((consumers, producer)), threads=384, buffers=BUFFERS, rings=rings)
 
 
@@ -45,7 +45,7 @@ def names(body):
             case Release(ring="order"):
                 found.append(">")
             case Acquire() | Release():
-                found.append(one.ring.upper() if one.side is Side.FULL else one.ring.lower())
+                found.append(one.ring.upper() if one.state is StageState.FULL else one.ring.lower())
             case For():
                 found.append("[" + names(one.body) + "]")
             case _:
@@ -71,7 +71,10 @@ def turned(*body, **options):
         ((FIRST, LAST), "[12]"),  # no turn is known by which they would be counted
         ((FULL_V, FIRST, LAST), "[V12]"),  # another ring, of which the first step reads nothing
         ((FULL_K, OTHER, LAST), "[K32]"),  # nothing of the first step
-        ((FULL_K, FIRST, loop(2, making.acquire("v", Side.FULL, i), LAST)), "[K<1>[V2]]"),  # what stands in a loop has turns of its own
+        (
+            (FULL_K, FIRST, loop(2, making.acquire("v", StageState.FULL, i), LAST)),
+            "[K<1>[V2]]",
+        ),  # what stands in a loop has turns of its own
         ((FULL_K, FIRST, loop(2, LAST)), "[K<1[2]>]"),
     ],
 )
@@ -88,19 +91,19 @@ def test_numbers_of_turns():
     unit = THREAD // 128
     *_, roles = alternate(program(FULL_K, FIRST, LAST)).body
     acquire, *_, release = [one for one in roles.roles[0].body[0].body if isinstance(one, Acquire | Release) and one.ring == "order"]
-    assert acquire.number == i * 2 + unit + ONE and release.number == i * 2 + unit
+    assert acquire.fill_index == i * 2 + unit + ONE and release.fill_index == i * 2 + unit
     group = making.let(Var("group", 0, 1), unit)
     *_, roles = alternate(program(FULL_K, FIRST, LAST, names=(group,))).body
     release = next(one for one in roles.roles[0].body[0].body if isinstance(one, Release) and one.ring == "order")
-    assert release.number == i * 2 + group.var, "by the name that all lanes of a warp have"
+    assert release.fill_index == i * 2 + group.var, "by the name that all lanes of a warp have"
     assert all(not one.asks for one in roles.roles[0].body)
 
 
 def test_loads_that_share_slots_have_turns_together():
-    both = (making.acquire("k", Side.FULL, i * 2), making.acquire("k", Side.FULL, i * 2 + 1))
+    both = (making.acquire("k", StageState.FULL, i * 2), making.acquire("k", StageState.FULL, i * 2 + 1))
     *_, roles = alternate(program(*both, FIRST, LAST)).body
     release = next(one for one in roles.roles[0].body[0].body if isinstance(one, Release) and one.ring == "order")
-    assert release.number == (i * 2 + 1) // 2 * 2 + THREAD // 128
+    assert release.fill_index == (i * 2 + 1) // 2 * 2 + THREAD // 128
 
 
 def test_without_an_order_nothing_changes():

@@ -21,10 +21,10 @@ from fireiron import ir
 from fireiron.gpu import launch
 from fireiron.gpu.toolchain import compile_cuda
 from fireiron.inspect.synchronization import synchronization
-from fireiron.ir import Chain, Link, verify
+from fireiron.ir import GridDepAction, GridDepControl, verify
 from fireiron.language.store import dumps, loads
 
-WAIT, LAUNCH = making.chain(Link.WAIT), making.chain(Link.LAUNCH)
+WAIT, LAUNCH = making.grid_dep_control(GridDepAction.WAIT), making.grid_dep_control(GridDepAction.LAUNCH_DEPENDENTS)
 
 threads = (
     MatMul.tile(16, 16).to(Block).programmatic_launch().split(8).load(A, SH).load(B, SH).tile(2, 2).to(Thread).tile(1, 1).split(1).done()
@@ -59,13 +59,16 @@ def touches(kernel, statement):
 @pytest.mark.parametrize("name", CASES)
 def test_the_wait_stands_in_front_of_all_that_touches_global_memory(name):
     kernel = program_of(name).ir
-    assert making.said(kernel, "chained") and [one for one in ir.statements(kernel.body) if isinstance(one, Chain)] == [LAUNCH, WAIT]
+    assert making.said(kernel, "chained") and [one for one in ir.statements(kernel.body) if isinstance(one, GridDepControl)] == [
+        LAUNCH,
+        WAIT,
+    ]
     place = kernel.body.index(WAIT)
     before, behind = kernel.body[:place], kernel.body[place + 1 :]
     assert not any(touches(kernel, one) for one in before)
     first = next(one for one in behind if not isinstance(one, (ir.Comment, ir.Let)))
     assert touches(kernel, first), "registers are set before it where they can be"
-    rest = tuple(one for one in kernel.body if not isinstance(one, Chain))
+    rest = tuple(one for one in kernel.body if not isinstance(one, GridDepControl))
     assert rest == without(CASES[name]).program(TARGET).ir.body, "nothing else is different"
 
 
@@ -232,8 +235,8 @@ def test_notation():
 def test_it_is_explained():
     account = synchronization(program_of("ring").ir)
     assert [(point.role, point.kind, bool(point.why)) for point in account.points[:2]] == [
-        ("", "chain launch", True),
-        ("", "chain wait", True),
+        ("", "griddepcontrol.launch_dependents", True),
+        ("", "griddepcontrol.wait", True),
     ]
     assert account.roles[0] == ("", "threads 0 to 159")
 
@@ -308,7 +311,7 @@ def test_what_the_driver_refuses_is_said(gpu):
 def test_a_driver_without_chained_launches(gpu, monkeypatch):
     monkeypatch.setattr(launch, "_driver", lambda: types.SimpleNamespace())
     with pytest.raises(LaunchError, match="knows no chained launches"):
-        launch.ChainedLaunch(1, (1, 1, 1, 32, 1, 1), 0)
+        launch.ProgrammaticLaunch(1, (1, 1, 1, 32, 1, 1), 0)
 
 
 LAYOUT = r"""

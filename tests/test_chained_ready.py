@@ -21,12 +21,12 @@ from fireiron.check.races.order import Order
 from fireiron.gpu import toolchain
 from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.inspect.synchronization import synchronization
-from fireiron.ir import Link, verify
+from fireiron.ir import GridDepAction, verify
 from fireiron.language.store import dumps, loads
 from fireiron.strategies import attention
 from fireiron.values.expr import Const
 
-WAIT = making.chain(Link.WAIT)
+WAIT = making.grid_dep_control(GridDepAction.WAIT)
 
 
 def chained(ready, strategy):
@@ -370,7 +370,7 @@ def test_notation():
     ).done().steps[0].refinements[-1] == ProgrammaticLaunch("B")
     program = program_of("B, more turns than stages")
     assert parse_kernel(graphene_text(program)).cuda == program.cuda
-    assert [point.kind for point in synchronization(program.ir).points].count("chain wait") == 2
+    assert [point.kind for point in synchronization(program.ir).points].count("griddepcontrol.wait") == 2
 
 
 REFUSED = {

@@ -121,7 +121,7 @@ def test_what_is_not_filled_whole_once_keeps_its_clamping(body):
         (fill("r"), read("r", instruction=Plain())),
         (fill("r"), read("r"), read("r", instruction=Plain())),
         (fill("r"), read("r"), fill("r", instruction=Plain())),  # another writes it
-        (fill("r"), making.skip("x", (read("r"),))),
+        (fill("r"), making.if_any_lane("x", (read("r"),))),
         (fill("r", active=less(T, 5)), read("r")),  # of other threads nobody clamped
         (loop(Var("k", 0, 3), 4, fill("r"), read("r")),),  # what it adds to may be of the turn before
         (loop(Var("k", 0, 3), 4, fill("r")), read("r")),  # the reader stands in another list

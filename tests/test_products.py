@@ -25,9 +25,9 @@ from touching import (
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check import Scene, check_products, check_races
+from fireiron.check import AccessTrace, check_races, check_wgmma_registers
 from fireiron.errors import VerificationError
-from fireiron.ir import Barrier, Commit, Exec, Fence, For, Reach, Side, Wait
+from fireiron.ir import Barrier, Commit, Exec, Fence, FenceKind, For, StageState, Wait
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.lower.fence import fence
 from fireiron.lower.products import products as batches
@@ -53,7 +53,7 @@ def text(body):
                 words.append("product" if one.mechanism is PRODUCT else "copy" if one.asynchronous else ".")
             case For():
                 words.append(text(one.body))
-            case Fence(reach=reach):
+            case Fence(kind=reach):
                 words.append(reach.value)
             case Commit(mechanism=completion):
                 words.append("commit" if completion is PRODUCT else "copied")
@@ -152,9 +152,9 @@ def test_a_turn_that_is_never_given_back():
     ring = making.ring("ring", 2, ("s",), bytes=64, consumers=4)
     (filled,) = writes(0).accesses
     load = attrs.evolve(writes(0), accesses=(filled, filled), mechanism=TMA_LOADS, ring="ring")
-    body = loop(8, making.acquire("ring", Side.FULL, i), products(0))
+    body = loop(8, making.acquire("ring", StageState.FULL, i), products(0))
     for given_back in (False, True):
-        rest = (making.release("ring", Side.EMPTY, i),) if given_back else ()
+        rest = (making.release("ring", StageState.EMPTY, i),) if given_back else ()
         asked = attrs.evolve(program(load, attrs.evolve(body, body=(*body.body, *rest))), rings=(ring,))
         if given_back:
             assert "release" in text(batches(asked).body)[1]
@@ -203,7 +203,7 @@ def test_a_fence_names_the_buffers():
     both = products(0)
     other = products(0, name="t")
     (found,) = [one for one in fence(program(writes(T), writes(T, name="t"), BLOCK_BARRIER, both, other)).body if isinstance(one, Fence)]
-    assert found == making.fence(Reach.PROXY, "make s, t visible to the async proxy")
+    assert found == making.fence(FenceKind.ASYNC_PROXY, "make s, t visible to the async proxy")
 
 
 def test_passes_refuse_a_statement_that_they_do_not_know():
@@ -213,7 +213,7 @@ def test_passes_refuse_a_statement_that_they_do_not_know():
     with pytest.raises(VerificationError, match="Strange"):
         fence(program(products(0), Strange()))
     with pytest.raises(VerificationError, match="Strange"):
-        check_products(Scene(program(products(0), Strange())))
+        check_wgmma_registers(AccessTrace(program(products(0), Strange())))
 
 
 # ---------------------------------------------------------------------------------------------- all passes, both checks
@@ -224,8 +224,8 @@ def lowered(*body, **options):
 
 
 def problems(one):
-    scene = Scene(one)
-    return [finding.message for finding in (*check_products(scene), *check_races(scene))]
+    access_trace = AccessTrace(one)
+    return [finding.message for finding in (*check_wgmma_registers(access_trace), *check_races(access_trace))]
 
 
 FAR = 127 - T
@@ -268,7 +268,7 @@ def test_each_statement_of_order_is_needed(name):
     assert number >= 5
     waits = [one for one in spare if isinstance(one, Wait)]
     assert all(one.mechanism is PRODUCT and one.reason == "r is complete" for one in waits), spare
-    assert [one for one in spare if one not in waits] == ([making.fence(Reach.REGISTERS)] if name == "two buffers" else [])
+    assert [one for one in spare if one not in waits] == ([making.fence(FenceKind.WGMMA_REGISTERS)] if name == "two buffers" else [])
 
 
 def test_accumulators_touched_before_the_wait():
@@ -383,7 +383,7 @@ def test_the_first_fence_is_one_of_each_role():
     fenced = (REGISTERS_FENCE, *GROUP_OF_R)
 
     def of(*body):
-        return [one.message for one in check_products(Scene(kernel(*body, threads=256, buffers=BUFFERS)))]
+        return [one.message for one in check_wgmma_registers(AccessTrace(kernel(*body, threads=256, buffers=BUFFERS)))]
 
     assert of(roles(fenced, fenced)) == []
     assert of(roles(fenced, GROUP_OF_R)) == [FIRST] == of(roles(GROUP_OF_R, fenced))
@@ -405,5 +405,5 @@ def test_what_a_loop_orders_that_may_have_no_turn():
 
 
 def test_a_finding_names_the_line():
-    (finding,) = check_products(Scene(program(attrs.evolve(products(0), origin="mine.py:7"), COMMITTED, SETTLED)))
+    (finding,) = check_wgmma_registers(AccessTrace(program(attrs.evolve(products(0), origin="mine.py:7"), COMMITTED, SETTLED)))
     assert (finding.at, finding.buffer, finding.severity) == ("mine.py:7", "r", "error")

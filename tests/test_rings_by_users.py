@@ -110,10 +110,10 @@ def short(body):
                 names = dict.fromkeys(access.buffer for statement in execs for access in statement.accesses if access.write)
                 words.append(f"{'product' if execs[0].mechanism is WGMMA_GROUPS else 'do'} {' '.join(names)}")
             case ir.Acquire():
-                words.append(f"full {one.ring.removesuffix('_sh_ring')} {one.number}")
+                words.append(f"full {one.ring.removesuffix('_sh_ring')} {one.fill_index}")
             case ir.Release():
                 later = " later" if "<" in str(one.active) else ""
-                words.append(f"empty {one.ring.removesuffix('_sh_ring')} {one.number}{later}")
+                words.append(f"empty {one.ring.removesuffix('_sh_ring')} {one.fill_index}{later}")
             case ir.Wait() if one.mechanism is WGMMA_GROUPS:
                 words.append(f"wait {one.groups}")
             case ir.Barrier():
@@ -219,11 +219,11 @@ RINGS = (making.ring("a_sh_ring", 2, ("a",)), making.ring("c_sh_ring", 2, ("c",)
 
 
 def full(ring, number=i):
-    return making.acquire(f"{ring}_sh_ring", ir.Side.FULL, as_expr(number))
+    return making.acquire(f"{ring}_sh_ring", ir.StageState.FULL, as_expr(number))
 
 
 def empty(ring, number=i):
-    return making.release(f"{ring}_sh_ring", ir.Side.EMPTY, as_expr(number))
+    return making.release(f"{ring}_sh_ring", ir.StageState.EMPTY, as_expr(number))
 
 
 def used(ring, registers, number=i):
@@ -272,7 +272,7 @@ def test_a_loop_that_may_not_run():
 def test_a_first_turn_in_front_of_the_loop_is_given_back_there():
     """A stage says which turn an access means: the loop behind uses others."""
     before = pair("u low v").program(TARGET).stages["prune"]
-    (found,) = [one for one in before.body if isinstance(one, ir.For) and making.asked(one, "producers")]
+    (found,) = [one for one in before.body if isinstance(one, ir.For) and making.asked(one, "producer_threads")]
     first = ir.substituted(found.body, {found.var: as_expr(0)})
     rest = attrs.evolve(found, extent=found.extent - 1, body=ir.substituted(found.body, {found.var: found.var + 1}))
     body = [part for one in before.body for part in ((*first, rest) if one is found else (one,))]
@@ -384,7 +384,7 @@ def test_faults_of_two_rings_are_found_by_both(order):
     kernel = pair(order, (192, 64, 192), blocks=2).program(TARGET).ir
     arrays = given(kernel.spec)
     expected = wanted(kernel.spec, arrays)
-    fences = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Fence) and one.reach is ir.Reach.REGISTERS]
+    fences = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Fence) and one.kind is ir.FenceKind.WGMMA_REGISTERS]
     spare = with_changed(kernel, lambda one: one is fences[1], 0, dropped)
     assert errors(spare) == [] and outcome(spare, arrays, expected, 3) == "right"
     found = [(name, faulty) for name, faulty in ring_faults(kernel) if not is_harmless(name, kernel) and faulty.body != spare.body]
@@ -405,7 +405,7 @@ def test_registers_of_a_group_that_still_runs(order, number, said):
     faulty = with_changed(kernel, which, number, lambda one: (attrs.evolve(one, groups=one.groups + 1),))
     assert any(one.startswith(f"{said}: ") and "is used by a product under way" in one for one in errors(faulty))
     # Without the releases, of which the simulator would speak first.
-    kept = ir.rewritten(faulty.body, lambda one: () if isinstance(one, ir.Release) and one.side is ir.Side.EMPTY else (one,))
+    kept = ir.rewritten(faulty.body, lambda one: () if isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY else (one,))
     arrays = given(kernel.spec)
     met = outcome(attrs.evolve(faulty, body=kept), arrays, wanted(kernel.spec, arrays), None)
     assert f"{said} is touched by" in met and "while a product that uses it is under way" in met

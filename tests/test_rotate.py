@@ -229,7 +229,7 @@ def test_one_block_is_left_as_it_is():
 
 def test_nothing_is_marked_where_nothing_is_delayed():
     program = delayed(delay=None)(attention.spec(32, 64, 32)).program("sm_80")
-    assert not any(isinstance(one, ir.Begin) for one in ir.statements(program.walked.body))
+    assert not any(isinstance(one, ir.StepMarker) for one in ir.statements(program.walked.body))
     assert rotate(program.walked) is program.walked and "Step " not in graphene_text(program)
 
 
@@ -238,12 +238,12 @@ def test_ring():
     spec = attention.spec(32, 80, 32)
     program = delayed(copy=Move.done(), producer=True)(spec).program("sm_90a")
     kernel = program._passed({"walk": program.walked}, SEQUENTIAL[:3])["settle"]
-    (loop,) = (one for one in kernel.body if isinstance(one, ir.For) and making.asked(one, "producers"))
-    loads = {one.ring: str(one.turn) for one, _ in ir.execs(loop.body) if one.ring}
+    (loop,) = (one for one in kernel.body if isinstance(one, ir.For) and making.asked(one, "producer_threads"))
+    loads = {one.ring: str(one.fill_index) for one, _ in ir.execs(loop.body) if one.ring}
     assert loads == {"k_sh_ring": "n + 1", "v_sh_ring": "n"} and str(loop.extent) == "4"
     place = kernel.body.index(loop)
     first, last = ([one for one, _ in ir.execs(part) if one.ring in loads] for part in (kernel.body[:place], kernel.body[place + 1 :]))
-    assert [(one.ring, str(one.turn)) for one in first] == [("k_sh_ring", "0")] and [one.ring for one in last] == ["v_sh_ring"]
+    assert [(one.ring, str(one.fill_index)) for one in first] == [("k_sh_ring", "0")] and [one.ring for one in last] == ["v_sh_ring"]
 
 
 # ---------------------------------------------------------------------------------------------- texts

@@ -31,7 +31,7 @@ def test_one_ring_has_the_turns_of_both():
     assert {one.name for one in kernel.buffers if one.memory.of_block} == {"a_sh", "b_sh", "store_u_sh"}
     assert kernel.shared_bytes < pair("u v low", stages=2).program(TARGET).ir.shared_bytes
     consumers, producer = roles_of(kernel)
-    assert [str(one.number) for one in ir.statements(producer.body) if isinstance(one, ir.Acquire)] == ["k * 2", "k * 2 + 1"]
+    assert [str(one.fill_index) for one in ir.statements(producer.body) if isinstance(one, ir.Acquire)] == ["k * 2", "k * 2 + 1"]
     assert not [one for one in ir.statements(consumers.body) if isinstance(one, ir.Exec) and one.ring]
 
 
@@ -80,7 +80,7 @@ def test_faults_are_found_by_both(which, count):
     kernel = RIGHT[which].program(TARGET).ir
     arrays = given(kernel.spec)
     expected = wanted(kernel.spec, arrays)
-    fences = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Fence) and one.reach is ir.Reach.REGISTERS]
+    fences = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Fence) and one.kind is ir.FenceKind.WGMMA_REGISTERS]
     spare = with_changed(kernel, lambda one: one is fences[1], 0, dropped).body  # of registers that nobody touched since the last one
     found = [(name, faulty) for name, faulty in ring_faults(kernel) if not is_harmless(name, kernel) and faulty.body != spare]
     assert len(found) > 30

@@ -12,7 +12,7 @@ from fireiron.cuda.addresses import FIRST_LANE, SHARED_ADDRESS
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.makers import Makers
 from fireiron.cuda.printer import KernelPrinter
-from fireiron.ir import Acquire, Kernel, Leave, NextTile, Release, Ring, Role, Side
+from fireiron.ir import Acquire, ClaimTile, ExitIfDone, Kernel, Release, Ring, Role, StageState
 from fireiron.ir.mechanism import ARRIVE
 from fireiron.ir.text import Braces, Function, Item, Made, Noted
 from fireiron.values.expr import conjuncts, constant
@@ -113,7 +113,7 @@ def registers_function(count: int, gives: bool) -> Function:
     )
 
 
-def names_of(ring: Ring, side: Side) -> str:
+def names_of(ring: Ring, side: StageState) -> str:
     """The variable of a ring's barriers."""
     return f"{ring.name}_{side.value}"
 
@@ -140,7 +140,7 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
     address = printer.function(SHARED_ADDRESS)
     inits: list[Item] = []
     for ring in kernel.rings:
-        full, empty = (names_of(ring, side) for side in Side)
+        full, empty = (names_of(ring, side) for side in StageState)
         if dynamic:
             start = f"smem + {ring.offset}"
         else:
@@ -175,9 +175,9 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
 def acquired(printer: KernelPrinter, statement: Acquire) -> list[Item]:
     """The wait for a stage."""
     ring = printer.kernel.ring(statement.ring)
-    parity = printer.parity(ring.name, statement.number, 0 if statement.side is Side.FULL else 1)
-    barrier = printer.barrier(ring.name, statement.side, statement.number)
-    state = "full" if statement.side is Side.FULL else "empty"
+    parity = printer.parity(ring.name, statement.fill_index, 0 if statement.state is StageState.FULL else 1)
+    barrier = printer.barrier(ring.name, statement.state, statement.fill_index)
+    state = "full" if statement.state is StageState.FULL else "empty"
     note = f"wait until {_held(ring)} {'is' if len(ring.buffers) == 1 else 'are'} {state}"
     if ring.is_order:
         note = "wait for the previous warpgroup" if ring.each else "wait for the MMAs of the previous tile"
@@ -187,12 +187,12 @@ def acquired(printer: KernelPrinter, statement: Acquire) -> list[Item]:
 def released(printer: KernelPrinter, statement: Release) -> list[Item]:
     """The announcement of a stage."""
     ring = printer.kernel.ring(statement.ring)
-    barrier = printer.barrier(ring.name, statement.side, statement.number)
+    barrier = printer.barrier(ring.name, statement.state, statement.fill_index)
     conditions = conjuncts(statement.active)
     if statement.by is not None:
         lines = statement.by.arrive(printer, barrier)
         return [guarded(printer.conditions(conditions), lines)] if conditions else list(lines)
-    if statement.side is Side.FULL and not ring.tiles:
+    if statement.state is StageState.FULL and not ring.tiles:
         return [f"{printer.function(EXPECT)}({barrier}, {ring.bytes if statement.part is None else statement.part});"]
     line = f"{printer.function(ARRIVE)}({barrier});"
     if statement.to:
@@ -200,27 +200,24 @@ def released(printer: KernelPrinter, statement: Release) -> list[Item]:
     return [guarded(printer.conditions(conditions), [line]) if conditions else line]
 
 
-def next_tile(printer: KernelPrinter, statement: NextTile) -> list[Item]:
+def next_tile(printer: KernelPrinter, statement: ClaimTile) -> list[Item]:
     """The number of the next tile: taken from the counter and left for the others, or read by all lanes of a warp."""
     kernel = printer.kernel
     ring = kernel.ring(statement.ring)
-    place = f"{numbers_of(ring)}[{printer.expression(statement.number % ring.stages)}]"
+    place = f"{numbers_of(ring)}[{printer.expression(statement.fill_index % ring.stages)}]"
     if not statement.takes:
         return [Noted(f"const int {statement.var} = {FIRST_LANE}{place}, 0);", "warp-uniform, and all lanes have read it")]
     assert kernel.counter is not None
-    tiles, turn = (printer.expression(one) for one in (statement.tiles, statement.number))
+    tiles, turn = (printer.expression(one) for one in (statement.tiles, statement.fill_index))
     blocks = "gridDim.x" if constant(kernel.grid) is None else printer.expression(kernel.grid)
     taken = f"{printer.function(TAKE)}({kernel.counter.name}, {tiles}, {blocks})"
     return [
-        Noted(
-            f"const int {statement.var} = {turn} == 0 ? {printer.expression(kernel.block)} : {taken};",
-            "the block's own tile first",
-        ),
+        Noted(f"const int {statement.var} = {turn} == 0 ? {printer.expression(kernel.block)} : {taken};", "the block's own tile first"),
         f"{place} = {statement.var};",
     ]
 
 
-def left(printer: KernelPrinter, statement: Leave) -> list[Item]:
+def left(printer: KernelPrinter, statement: ExitIfDone) -> list[Item]:
     """The end of the loop over tiles."""
     return [f"if ({printer.expression(statement.tile)} >= {printer.expression(statement.tiles)}) break;"]
 

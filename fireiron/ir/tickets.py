@@ -23,8 +23,8 @@ class Counter:
 
 
 @attrs.frozen(cache_hash=True)
-class NextTile(Stmt):
-    """The number of a block's tile at turn `number` of the loop around, or `tiles` where none is left.
+class ClaimTile(Stmt):
+    """The number of a block's tile at turn `fill_index` of the loop around, or `tiles` where none is left.
 
     Who `takes` it gets it from the kernel's counter, and leaves it in the stage of this turn of a ring of tiles, which it holds empty. The
     others read it there while they hold the turn full; all lanes of a warp have read it when one of them goes on.
@@ -33,21 +33,21 @@ class NextTile(Stmt):
     var: Var
     tiles: Expr
     ring: str
-    number: Expr
+    fill_index: Expr
     takes: bool = False
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
         """How many tiles there are, and the turn."""
-        return (self.tiles, self.number)
+        return (self.tiles, self.fill_index)
 
-    def substitute(self, values: Mapping[Var, Expr | int]) -> NextTile:
+    def substitute(self, values: Mapping[Var, Expr | int]) -> ClaimTile:
         """The statement with variables replaced."""
-        return attrs.evolve(self, tiles=self.tiles.substitute(values), number=self.number.substitute(values))
+        return attrs.evolve(self, tiles=self.tiles.substitute(values), fill_index=self.fill_index.substitute(values))
 
 
 @attrs.frozen(cache_hash=True)
-class Leave(Stmt):
+class ExitIfDone(Stmt):
     """The loop around is over where `tile` is none of the `tiles`."""
 
     tile: Var
@@ -58,9 +58,9 @@ class Leave(Stmt):
         """The two numbers."""
         return (self.tile, self.tiles)
 
-    def substitute(self, values: Mapping[Var, Expr | int]) -> Leave:
+    def substitute(self, values: Mapping[Var, Expr | int]) -> ExitIfDone:
         """The statement with variables replaced in the number of tiles."""
         return attrs.evolve(self, tiles=self.tiles.substitute(values))
 
 
-__all__ = ["Counter", "Leave", "NextTile"]
+__all__ = ["ClaimTile", "Counter", "ExitIfDone"]

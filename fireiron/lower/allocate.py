@@ -269,7 +269,7 @@ def _refuse(kernel: Kernel) -> None:
 def _last_resort(kernel: Kernel) -> str:
     if kernel.effects[SharedBound].bytes:
         return "a larger bound: these are in use together"
-    return f"for a program of tasks Mapping(..., within={_bound(kernel)})" if kernel.title else "reuse_buffer()"
+    return f"for a program of tasks Mapping(..., max_shared_bytes={_bound(kernel)})" if kernel.title else "reuse_buffer()"
 
 
 def _fewer(kernel: Kernel, stages: Stages) -> str:

@@ -15,14 +15,14 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.ir import (
     Acquire,
-    Chain,
     Comment,
     Exec,
     Fence,
     For,
+    GridDepAction,
+    GridDepControl,
     Kernel,
     Let,
-    Link,
     Release,
     Role,
     Roles,
@@ -47,9 +47,11 @@ def chain(kernel: Kernel) -> Kernel:
             hint="leave programmatic_launch() out, or split k inside a block",
         )
     if kernel.effects[Chaining].ready:
-        return attrs.evolve(kernel, body=(Chain(Link.LAUNCH), *(_by_role(kernel, one) for one in kernel.body)))
+        return attrs.evolve(kernel, body=(GridDepControl(GridDepAction.LAUNCH_DEPENDENTS), *(_by_role(kernel, one) for one in kernel.body)))
     place = _first_access(kernel, kernel.body)
-    return attrs.evolve(kernel, body=(Chain(Link.LAUNCH), *kernel.body[:place], Chain(Link.WAIT), *kernel.body[place:]))
+    before, after = kernel.body[:place], kernel.body[place:]
+    launch, wait = GridDepControl(GridDepAction.LAUNCH_DEPENDENTS), GridDepControl(GridDepAction.WAIT)
+    return attrs.evolve(kernel, body=(launch, *before, wait, *after))
 
 
 def _by_role(kernel: Kernel, statement: Stmt) -> Stmt:
@@ -74,7 +76,7 @@ def _fills(role: Role) -> bool:
 def _linked(kernel: Kernel, role: Role) -> Role:
     """A role that waits before its first access to global memory."""
     place = _first_access(kernel, role.body)
-    return attrs.evolve(role, body=(*role.body[:place], Chain(Link.WAIT), *role.body[place:]))
+    return attrs.evolve(role, body=(*role.body[:place], GridDepControl(GridDepAction.WAIT), *role.body[place:]))
 
 
 def _loop_of(role: Role) -> For:
@@ -110,7 +112,7 @@ def _ahead(kernel: Kernel, role: Role) -> Role:
     second = (turns(*lets, *rest, *last),) if rest else ()
     behind = () if loop.extent.high <= stages else (attrs.evolve(loop, first=stages),)
     early, late = _by_readiness(kernel, role.body[:place])
-    return attrs.evolve(role, body=(*early, first, Chain(Link.WAIT), *late, *second, *behind))
+    return attrs.evolve(role, body=(*early, first, GridDepControl(GridDepAction.WAIT), *late, *second, *behind))
 
 
 def _inside(statement: Stmt) -> tuple[Stmt, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from fireiron.ir import Exec, For, Kernel, Skip, Stmt, execs, statements
+from fireiron.ir import Exec, For, IfAnyLane, Kernel, Stmt, execs, statements
 from fireiron.values.expr import FALSE, TRUE, Expr, conjuncts, constant
 
 MOST_TURNS = 4096
@@ -55,7 +55,7 @@ def _clamped(kernel: Kernel, statement: Stmt) -> str | None:
 def _may_move(kernel: Kernel, name: str, body: Sequence[Stmt], place: int, repeated: bool) -> bool:
     """Whether all who read what a statement of a list clamped stand behind it, and clamp; in a loop the registers must begin anew."""
     touching = [number for number, one in enumerate(body) if _uses(one, name)]
-    if any(isinstance(one, Skip) for number in touching for one in statements((body[number],))):
+    if any(isinstance(one, IfAnyLane) for number in touching for one in statements((body[number],))):
         return False
     behind = [one for number in touching if number > place for one in _uses(body[number], name)]
     outside = sum(1 for one, _ in execs(kernel.body) if _touches(one, name)) - sum(len(_uses(one, name)) for one in body)

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import ResourceError
-from fireiron.ir import Access, Exec, For, Kernel, NextTile, Stmt, execs, lets, statements
+from fireiron.ir import Access, ClaimTile, Exec, For, Kernel, Stmt, execs, lets, statements
 from fireiron.ir.rewrite import by_identity
 from fireiron.values.expr import Expr, Less, Var, as_expr, compiled, conjuncts, constant
 
@@ -71,7 +71,7 @@ def thread_values(kernel: Kernel) -> Named:
     """The values of all names of a kernel that can be known before a loop runs."""
     values: dict[str, Array] = {"thread": np.arange(kernel.workers), "block": np.zeros(1, dtype=np.int64)}
     least = {var.name: var.low for var in kernel.symbols}
-    tiles = {one.var.name for one in statements(kernel.body) if isinstance(one, NextTile)}  # as the number of a block
+    tiles = {one.var.name for one in statements(kernel.body) if isinstance(one, ClaimTile)}  # as the number of a block
     values |= dict.fromkeys(tiles, values["block"])
     block_alone = {"block", *tiles}
     of_block = {"block", *tiles}

@@ -13,7 +13,7 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Exec, For, Ring, Stmt, edited
-from fireiron.ir.asks.produced import Produced
+from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.values.expr import Expr, as_expr, mod
 
 
@@ -30,7 +30,7 @@ class Outside:
     def __init__(self, body: Sequence[Stmt]) -> None:
         self.body = body
         opened = {one.accesses[1].buffer for one in body if is_open(one)}
-        self.loop = next((one for one in body if isinstance(one, For) and Produced in one.asks and opened & _loaded(one)), None)
+        self.loop = next((one for one in body if isinstance(one, For) and ProducerThreads in one.asks and opened & _loaded(one)), None)
         self.buffers = opened & _loaded(self.loop) if self.loop is not None else set()
 
     def number(self, loop: For, names: Sequence[str], usual: Expr, first: Expr, alone: bool) -> Expr:
@@ -94,7 +94,7 @@ def _numbered(body: Sequence[Stmt], ring: Ring, loop: For, before: Expr) -> list
         if is_open(one, ring.buffers):
             name = one.accesses[1].buffer
             turns[name] = turns[name] + 1
-            one = attrs.evolve(one, ring=ring.name, turn=turns[name])
+            one = attrs.evolve(one, ring=ring.name, fill_index=turns[name])
         found += _at_stages(one, turns, ring.stages)
     return found
 

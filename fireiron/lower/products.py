@@ -28,15 +28,15 @@ from fireiron.ir import (
     Dependence,
     Exec,
     Fence,
+    FenceKind,
     For,
     Kernel,
     Let,
     Mechanism,
-    Reach,
     Release,
     Ring,
     Roles,
-    Side,
+    StageState,
     Stmt,
     Wait,
     execs,
@@ -44,7 +44,7 @@ from fireiron.ir import (
     unknown,
 )
 from fireiron.ir.accumulators import begun_in_loops, copied_in
-from fireiron.ir.asks.running import Running
+from fireiron.ir.asks.pending_mmas import PendingMmas
 from fireiron.ir.rewrite import without_asks
 from fireiron.lower.outstanding import OLDEST, Outstanding
 from fireiron.lower.registers import require_registers
@@ -62,7 +62,7 @@ def products(kernel: Kernel) -> Kernel:
         ResourceError: a thread has not the registers for them.
     """
     require_registers(kernel)
-    body = without_asks(_followed(kernel), Running)
+    body = without_asks(_followed(kernel), PendingMmas)
     return kernel if body is kernel.body else attrs.evolve(kernel, body=body)
 
 
@@ -194,7 +194,7 @@ class _Follower:
         numbers: dict[str, set[Expr]] = {}
         for one in statements(body):
             if isinstance(one, Acquire):
-                numbers.setdefault(one.ring, set()).add(one.number)
+                numbers.setdefault(one.ring, set()).add(one.fill_index)
         self.several = {ring for ring, found in numbers.items() if len(found) > 1}
         self.several_accumulators = bool(self.rings) and len(self._registers(self.products, write=True)) > 1
         self.groups: dict[int, _Group] = {}
@@ -235,7 +235,7 @@ class _Follower:
 
     def loop(self, loop: For, sky: _Sky) -> tuple[For, _Sky]:
         """A loop, and what may be under way behind it, if `sky` was in front: its turns that are still held are there with it."""
-        own, late, head = set(_turns(self.rings, loop.body)), loop.asks[Running].groups, sky
+        own, late, head = set(_turns(self.rings, loop.body)), loop.asks[PendingMmas].groups, sky
         if own and loop.period and late is None and self._outlasts(loop, own, sky):
             late = self._in_flight(own)
         while True:
@@ -273,12 +273,14 @@ def _require_given_back(sky: _Sky) -> None:
 
 def _turns(rings: Mapping[str, Ring], body: Iterable[Stmt]) -> list[_Turn]:
     """The turns that a list acquires full."""
-    return [_Turn(one.ring, one.number) for one in body if isinstance(one, Acquire) and one.side is Side.FULL and one.ring in rings]
+    return [
+        _Turn(one.ring, one.fill_index) for one in body if isinstance(one, Acquire) and one.state is StageState.FULL and one.ring in rings
+    ]
 
 
 def _releases(rings: Mapping[str, Ring], body: Iterable[Stmt]) -> dict[_Turn, Release]:
     """By turn, the releases of a list."""
-    return {_Turn(one.ring, one.number): one for one in body if isinstance(one, Release) and one.ring in rings}
+    return {_Turn(one.ring, one.fill_index): one for one in body if isinstance(one, Release) and one.ring in rings}
 
 
 # ---------------------------------------------------------------------------------------------- one list
@@ -294,7 +296,7 @@ class _Writer:
         self, follower: _Follower, body: tuple[Stmt, ...], loop: For | None, sky: _Sky, late: int | None, asking: bool = False
     ) -> None:
         self.follower, self.body, self.loop, self.sky, self.late, self.asking = follower, body, loop, sky, late, asking
-        self.asked = None if loop is None else loop.asks[Running].groups
+        self.asked = None if loop is None else loop.asks[PendingMmas].groups
         self.own = _turns(follower.rings, body)
         self.releases = _releases(follower.rings, body)
         self.result: list[Stmt] = []
@@ -318,16 +320,16 @@ class _Writer:
 
     def _one(self, statement: Stmt) -> None:
         match statement:
-            case Acquire(side=Side.EMPTY) if statement.ring in self.follower.orders:
+            case Acquire(state=StageState.EMPTY) if statement.ring in self.follower.orders:
                 self._make_room_in_order(statement)
                 self.result.append(statement)
-            case Acquire(side=Side.FULL) if statement.ring in self.follower.rings:
+            case Acquire(state=StageState.FULL) if statement.ring in self.follower.rings:
                 if not self.asking:
                     self._make_room(statement.ring)
-                self.sky.acquire((_Turn(statement.ring, statement.number), 0))
+                self.sky.acquire((_Turn(statement.ring, statement.fill_index), 0))
                 self.result.append(statement)
-            case Release(side=Side.EMPTY) if statement.ring in self.follower.rings:
-                self.sky.end((_Turn(statement.ring, statement.number), 0))
+            case Release(state=StageState.EMPTY) if statement.ring in self.follower.rings:
+                self.sky.end((_Turn(statement.ring, statement.fill_index), 0))
                 self.result += self._given_back()
                 if self.asked == 0:
                     self._end()  # of a turn that no later group reads, too
@@ -357,7 +359,7 @@ class _Writer:
         self._wait({one: names for one, names in met.items() if names}, group.products)
         orders = _met(self.follower.others, group.products, first_writes=True)
         copied = tuple(sorted(self.sky.copied & group.writes))
-        self.result += [Fence(Reach.REGISTERS, holds=copied, orders=orders), *run, Commit(self.sky.mechanism)]
+        self.result += [Fence(FenceKind.WGMMA_REGISTERS, pinned_registers=copied, orders=orders), *run, Commit(self.sky.mechanism)]
         held = [turn for (turn, lag), over in self.sky.turns.items() if not lag and not over]
         self.sky.own -= group.writes
         self.sky.copied -= group.writes
@@ -382,7 +384,7 @@ class _Writer:
         once = constant(loop.extent) == 1  # its body stands for itself in the text
         self.sky.copied -= frozenset() if once else self.follower.used(loop)
         written_anew, self.sky = self.follower.loop(loop, self.sky)
-        self.result.append(attrs.evolve(written_anew, holds=() if once else self._at_stake(loop, mine)))
+        self.result.append(attrs.evolve(written_anew, pinned_registers=() if once else self._at_stake(loop, mine)))
         left = [key for key in self.sky.turns if key[0] in own]
         self.last = (loop, left) if left else None
 
@@ -437,7 +439,7 @@ class _Writer:
         while position and (isinstance(self.result[position - 1], Comment) or _is_full(self.result[position - 1])):
             position -= 1
         self.sky.wait(wait.groups)
-        self.result[position:position] = [attrs.evolve(wait, asked=self.asked), *self._given_back()]
+        self.result[position:position] = [attrs.evolve(wait, requested=self.asked), *self._given_back()]
 
     def _others(self, statement: Stmt) -> list[Exec]:
         return [one for one, _ in execs((statement,)) if not one.mechanism.in_registers]
@@ -493,7 +495,7 @@ class _Writer:
         number = min(self.sky.age(key) or 0 for key in keys)
         orders = self._orders(turns, loop.body, loop)
         said = f"{self._names(turns)} of the last iteration have been read"
-        self.result.append(Wait(number, said, self.sky.mechanism, self._held(number), orders=orders, asked=self.asked))
+        self.result.append(Wait(number, said, self.sky.mechanism, self._held(number), orders=orders, requested=self.asked))
         self.sky.wait(number)
         self.result += self._lanes_done(turns, loop.body, loop)
         releases = _releases(self.follower.rings, loop.body)
@@ -501,7 +503,7 @@ class _Writer:
             del self.sky.turns[turn, lag]
             last = turn.number.substitute({loop.var: loop.extent - 1 - lag})
             ran = less(as_expr(lag), loop.extent)
-            self.result.append(attrs.evolve(releases[turn], number=last, active=all_of((releases[turn].active, ran))))
+            self.result.append(attrs.evolve(releases[turn], fill_index=last, active=all_of((releases[turn].active, ran))))
         self.result += self._given_back()
 
     def _given_back(self) -> list[Stmt]:
@@ -519,7 +521,7 @@ class _Writer:
                 assert self.loop is not None
                 began = less(as_expr(lag - 1), self.loop.var)
                 before = turn.number.substitute({self.loop.var: self.loop.var - lag})
-                release = attrs.evolve(release, number=before, active=all_of((release.active, began)))
+                release = attrs.evolve(release, fill_index=before, active=all_of((release.active, began)))
             found.append(release)
         return found
 
@@ -576,7 +578,7 @@ def _is_product(statement: Stmt) -> bool:
 
 
 def _is_full(statement: Stmt) -> bool:
-    return isinstance(statement, Acquire) and statement.side is Side.FULL
+    return isinstance(statement, Acquire) and statement.state is StageState.FULL
 
 
 def _when(lag: int) -> str:

@@ -25,13 +25,13 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.ir import (
     Access,
-    Begin,
     Comment,
     Commit,
     Exec,
     For,
     Kernel,
     Let,
+    StepMarker,
     Stmt,
     SyncPoint,
     commits_copies,
@@ -40,15 +40,15 @@ from fireiron.ir import (
     statements,
     substituted,
 )
-from fireiron.ir.asks.delayed import Delayed
-from fireiron.ir.asks.produced import Produced
+from fireiron.ir.asks.deferred import Deferred
+from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.lower.walk import fresh_name, taken_names, without_marks
 from fireiron.values.expr import FALSE, ONE, ZERO, Expr, Less, Mod, Var, all_of, conjuncts, constant, less, minimum, tables_of
 
 
 def rotate(kernel: Kernel) -> Kernel:
     """The kernel with its delayed steps behind those of the next turn; a `DecompositionError` for two that do not commute."""
-    if not any(isinstance(one, For) and Delayed in one.asks for one in statements(kernel.body)):
+    if not any(isinstance(one, For) and Deferred in one.asks for one in statements(kernel.body)):
         return kernel
     return attrs.evolve(kernel, body=without_marks(_Rotate(kernel).rotated(kernel.body, {})))
 
@@ -71,10 +71,10 @@ class _Rotate:
                 known[statement.var] = statement.value.substitute(known)
             if statement.children:
                 statement = statement.rebuilt(tuple(self.rotated(child, known) for child in statement.children))
-            if isinstance(statement, For) and Delayed in statement.asks:
+            if isinstance(statement, For) and Deferred in statement.asks:
                 runs = max(statement.extent.low, statement.extent.substitute(known).low) > 0
-                delayed = statement.asks[Delayed]
-                found += self._loop(statement.without(Delayed), delayed.step, delayed.behind, runs)
+                delayed = statement.asks[Deferred]
+                found += self._loop(statement.without(Deferred), delayed.step, delayed.after, runs)
             else:
                 found.append(statement)
         return tuple(found)
@@ -87,7 +87,7 @@ class _Rotate:
         turns = loop.extent
         if turns.high <= 1:
             return [loop]
-        if Produced in loop.asks and tables_of(turns):
+        if ProducerThreads in loop.asks and tables_of(turns):
             raise DecompositionError(
                 f"{_said(step, behind)}: arrays in memory say how many turns the loop {loop.var} has, and a producer fills stages",
                 at=loop.origin,
@@ -97,7 +97,7 @@ class _Rotate:
         _require_own_rings(loop, pieces, step, behind)
         _require_commuting(loop, pieces, step, behind)
         first = [Comment(f"{loop.var}: the first turn up to {step}"), *_turn(pieces, early={loop.var: ZERO})]
-        if constant(turns) is None and Produced not in loop.asks:
+        if constant(turns) is None and ProducerThreads not in loop.asks:
             return [*_guarded(first, less(ZERO, turns)), self._guarded(pieces, loop, step)]
         inner = Var(loop.var.name, 0, max(turns.high - 2, 0))
         body = _turn(pieces, early={loop.var: inner + 1}, delayed={loop.var: inner})
@@ -172,7 +172,7 @@ class _Piece:
 def _pieces(loop: For, step: str, behind: str) -> list[_Piece]:
     """The statements of a loop, in the order of a rotated turn."""
     body = _without_names(loop.body)
-    marks = {one.step: place for place, one in enumerate(body) if isinstance(one, Begin)}
+    marks = {one.step: place for place, one in enumerate(body) if isinstance(one, StepMarker)}
     missing = [name for name in (step, behind) if name not in marks]
     if missing:
         raise DecompositionError(
@@ -228,7 +228,7 @@ def _head(loop: For, body: Sequence[Stmt], steps: Sequence[_Piece], said: str) -
 def _require_one_turn(loop: For, loads: Sequence[Stmt], readers: set[bool], said: str) -> None:
     """Refuse loads that take turns in the slots of one ring, of which some are read a turn later than others."""
     written = {access.copy: access.buffer for one, _ in execs(loads) for access in one.accesses if access.write}
-    if readers == {True, False} and Produced in loop.asks and len(written) > 1 and len(set(written.values())) < len(written):
+    if readers == {True, False} and ProducerThreads in loop.asks and len(written) > 1 and len(set(written.values())) < len(written):
         raise DecompositionError(
             f"{said}: loads that share the slots of {next(iter(written.values()))} are read in different turns, and a ring is "
             "emptied in the order in which it is filled",
