@@ -122,7 +122,7 @@ def test_the_wait_says_for_whom():
     assert said.reason == "r is complete" and said.groups == 0
     both = program(products(0), products(64, registers="q"), loop(2, on_registers(), on_registers("q")))
     (said,) = [one for one in batches(both).body if isinstance(one, Wait)]
-    assert said.reason == "q, r are there"
+    assert said.reason == "q, r are complete"
 
 
 def test_the_wait_stands_in_front_of_notes():

@@ -124,7 +124,7 @@ def test_text_of_elements():
     """Who stores at once brings it to the engine itself, in front of an ordinary arrival."""
     lines = [line.strip() for line in program("rows of odd length").cuda.splitlines()]
     arrival = next(number for number, line in enumerate(lines) if line.startswith("mbarrier_arrive(k_ring_full"))
-    assert lines[arrival - 1].startswith("fence_proxy_async();  // b_sh")
+    assert lines[arrival - 1].startswith("fence_proxy_async();  // make b_sh visible")
     wait = next(number for number, line in enumerate(lines) if line.startswith("mbarrier_wait(k_ring_full"))
     assert not lines[wait + 1].startswith("fence_proxy_async"), "consumers have nothing to fence"
     assert "fence_proxy_async" not in program("read by warps").cuda, "no engine reads the stages"
@@ -145,8 +145,8 @@ def test_texts_on_a_cpu(name, tmp_path):
 
 TEXT_FAULTS = {
     "not deferred": ("A by TMA, B copied", r"cp_async_mbarrier_arrive\((k_ring)", r"mbarrier_arrive(\1"),
-    "no fence": ("A by TMA, B copied", r" +fence_proxy_async\(\);  // b_sh.*\n", ""),
-    "no fence of elements": ("rows of odd length", r" +fence_proxy_async\(\);  // b_sh.*\n", ""),
+    "no fence": ("A by TMA, B copied", r" +fence_proxy_async\(\);  // make b_sh.*\n", ""),
+    "no fence of elements": ("rows of odd length", r" +fence_proxy_async\(\);  // make b_sh.*\n", ""),
     "an arrival less": ("A by TMA, B copied", r"8, 33\)", "8, 32)"),
     "an arrival more": ("A by TMA, B copied", r"8, 33\)", "8, 34)"),
 }
@@ -422,9 +422,9 @@ def ringed(*copying, by=CP_ASYNC_GROUPS, **fields):
 @pytest.mark.parametrize(
     ("role", "text"),
     [
-        (ringed(by=TMA_LOADS), "by RING, whose arrivals cannot be deferred"),
-        (ringed(by=WGMMA_GROUPS), "by PRODUCT, whose arrivals cannot be deferred"),
-        (ringed(part=64), "by GROUP with 64 bytes"),
+        (ringed(by=TMA_LOADS), "by MBARRIER, whose arrivals cannot be deferred"),
+        (ringed(by=WGMMA_GROUPS), "by WGMMA_GROUP, whose arrivals cannot be deferred"),
+        (ringed(part=64), "by CP_ASYNC_GROUP with 64 bytes"),
         (ringed(making.commit(CP_ASYNC_GROUPS)), "role copying has a commit of GROUP, and an arrival that is deferred by it"),
         (ringed(making.wait(0, mechanism=CP_ASYNC_GROUPS)), "role copying has a wait of GROUP, and an arrival that is deferred by it"),
     ],
