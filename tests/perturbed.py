@@ -134,7 +134,7 @@ def drawn() -> list[str]:
     with multiprocessing.Pool() as pool:
         quick_bases = [one for one, quick in zip(bases, pool.map(_is_quick, bases, chunksize=8), strict=True) if quick]
         rare = [one for one in quick_bases if _is_rare(one)]
-        draws = pool.imap(functools.partial(_draw, every=quick_bases, rare=rare), itertools.count(), chunksize=8)
+        draws = pool.imap(functools.partial(_draw, all_bases=quick_bases, rare=rare), itertools.count(), chunksize=8)
         some = itertools.islice((one for one in draws if one is not None), COUNT)
         return [one.name for one in sorted(some, key=lambda one: (one.base, STAGES.index(one.stage), one.seed))]
 
