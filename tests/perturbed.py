@@ -349,11 +349,11 @@ def _whole(choose: Random, kernel: Kernel) -> Kernel:
             target = choose.choice(("sm_70", "sm_75", "sm_80", "sm_90a"))
             return attrs.evolve(kernel, architecture=as_architecture(target))
         case 1:
-            return making.evolved(kernel, chained=not making.said(kernel, "chained"))
+            return making.evolved(kernel, chained=not making.effect_of(kernel, "chained"))
         case 2:
             return making.evolved(kernel, ready=tuple(one.name for one in kernel.buffers if one.parameter and not one.written)[:1])
         case 3:
-            return making.evolved(kernel, unchecked=() if making.said(kernel, "unchecked") else ("said by hand",))
+            return making.evolved(kernel, unchecked=() if making.effect_of(kernel, "unchecked") else ("said by hand",))
         case 4:
             return making.evolved(kernel, within=choose.choice((0, 1024, 16384)))
         case 5:
