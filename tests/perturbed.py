@@ -148,7 +148,7 @@ def _draw(seed: int, every: Sequence[str], rare: Sequence[str]) -> Perturbed | N
     return None if stopped or time.process_time() - before > MOST_SECONDS else one
 
 
-DRAWN = ("walk", "walk", "walk", "vectorize", "asynchronous", "specialize", "products", "wait")
+DRAWN = ("walk", "walk", "walk", "vectorize", "asynchronous", "specialize", "wgmma_waits", "wait")
 """Stages that are drawn, some more often."""
 
 
