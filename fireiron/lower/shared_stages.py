@@ -71,4 +71,4 @@ class SharedStages:
         return found
 
 
-__all__ = ["Slots"]
+__all__ = ["SharedStages"]

@@ -293,9 +293,16 @@ class _Writer:
     """
 
     def __init__(
-        self, follower: _Follower, body: tuple[Stmt, ...], loop: For | None, async_state: _AsyncState, late: int | None, dry_run: bool = False
+        self,
+        follower: _Follower,
+        body: tuple[Stmt, ...],
+        loop: For | None,
+        async_state: _AsyncState,
+        late: int | None,
+        dry_run: bool = False,
     ) -> None:
-        self.follower, self.body, self.loop, self.async_state, self.late, self.dry_run = follower, body, loop, async_state, late, dry_run
+        self.follower, self.body, self.loop, self.async_state = follower, body, loop, async_state
+        self.late, self.dry_run = late, dry_run
         self.asked = None if loop is None else loop.asks[PendingMmas].groups
         self.own = _turns(follower.rings, body)
         self.releases = _releases(follower.rings, body)
@@ -468,7 +475,8 @@ class _Writer:
 
     def _end(self) -> None:
         """At the end of a list the turns that it acquired are given back, but for those that may go on into the next iteration."""
-        over = [key for key, is_over in self.async_state.turns.items() if key[0] in self.own and is_over and self.async_state.age(key) is not None]
+        ended = (key for key, is_over in self.async_state.turns.items() if key[0] in self.own and is_over)
+        over = [key for key in ended if self.async_state.age(key) is not None]
         if self.late is not None:
             over = [key for key in over if (self.async_state.age(key) or 0) >= self.late]
         elif self.loop is not None and self.loop.period:
