@@ -423,7 +423,7 @@ class _Writer:
         if not met:
             return
         names = frozenset().union(*met.values())
-        orders = tuple(one for one in _met(self.follower.wgmma_waits, behind, first_writes=False) if one.buffer in names)
+        orders = tuple(one for one in _met(self.follower.products, behind, first_writes=False) if one.buffer in names)
         ages = self.async_state.groups
         left = min(ages[number] for number in met)
         written = {name for number, found in met.items() for name in found & self.follower.groups[number].writes}
