@@ -13,6 +13,7 @@ from test_tma import differences
 
 from fireiron import *
 from fireiron import ir
+from fireiron.batched_matmul import is_batched
 from fireiron.check import safety
 from fireiron.gpu.maps import MapForm
 from fireiron.gpu.toolchain import compile_cuda, toolchains
@@ -21,7 +22,6 @@ from fireiron.measure.norms import tolerance_of
 from fireiron.measure.products import product as made_on_the_gpu
 from fireiron.measure.products import product_bounds
 from fireiron.measure.rounding import error_bounds
-from fireiron.stacks import of_stacks
 from fireiron.strategies import hmma_ampere, hopper, hopper_batched
 from fireiron.values.expr import as_expr, constant
 from fireiron.values.tensor import whole_view
@@ -314,7 +314,7 @@ def test_rank_of_another_name_is_refused():
 
 def test_defaults():
     """The tile is chosen by waves over the whole batch; elsewhere a strategy for single matrices, preceded by a tile of one matrix."""
-    assert of_stacks(halves()) and not of_stacks(hopper.spec(64, 64, 64))
+    assert is_batched(halves()) and not is_batched(hopper.spec(64, 64, 64))
 
     def tile(*sizes):
         name, values = defaults(hopper_batched.spec(*sizes), "sm_90a")[0]

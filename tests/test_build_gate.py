@@ -15,7 +15,7 @@ from fireiron.check import ptxas_register_hazard as hazard
 from fireiron.check.ptxas_register_hazard import holds_operand_in_registers
 from fireiron.cuda import emit
 from fireiron.errors import FireironError
-from fireiron.gpu import clobbered, toolchain
+from fireiron.gpu import sass_register_check, toolchain
 from fireiron.gpu.disassembly import disassemblers, sass
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir import execs
@@ -70,7 +70,7 @@ SASS = """
 
 def read(written, factor, guard="@P0", label="`(.L_x_1)"):
     head = '\t.section\t.text.k,"ax",@progbits\n' if label.startswith("`") else "\t\tFunction : k\n"
-    return clobbered.clobbered(head + SASS.format(written=written, factor=factor, guard=guard, label=label))
+    return sass_register_check.overwritten_registers(head + SASS.format(written=written, factor=factor, guard=guard, label=label))
 
 
 @pytest.mark.parametrize("label", ("`(.L_x_1)", "0x10"))
@@ -91,9 +91,9 @@ def test_what_a_predicate_decides_to_write_may_be_there_or_not():
         /*0020*/                   HGMMA.64x64x16.F32 R24, R152, gdesc[UR4], RZ, !UPT, gsb0 ;
         /*0030*/                   EXIT ;
 """
-    (line,) = clobbered.clobbered("\t\tFunction : k\n" + code.format(guard="@P1"))
+    (line,) = sass_register_check.overwritten_registers("\t\tFunction : k\n" + code.format(guard="@P1"))
     assert "reads R153, which LDSM loads and F2FP.F16.F32.PACK_AB at 0x10 overwrites" in line
-    assert clobbered.clobbered("\t\tFunction : k\n" + code.format(guard="   ")) == ()  # computed in any case
+    assert sass_register_check.overwritten_registers("\t\tFunction : k\n" + code.format(guard="   ")) == ()  # computed in any case
 
 
 def test_a_factor_that_is_read_first_behind_the_product_of_the_other_may_share_its_registers():
@@ -111,16 +111,16 @@ def reads(name):
 
 
 def test_without_a_disassembler_it_says_so(monkeypatch):
-    monkeypatch.setattr(clobbered, "disassemblers", lambda: ())
-    assert "not checked, for want of nvdisasm" in clobbered.factors_kept(b"")
+    monkeypatch.setattr(sass_register_check, "disassemblers", lambda: ())
+    assert "not checked, for want of nvdisasm" in sass_register_check.registers_intact(b"")
 
 
 def test_machine_code_with_overwritten_factors_is_refused(monkeypatch):
     text = '\t.section\t.text.k,"ax",@progbits\n' + SASS.format(written=152, factor=152, guard="@P0", label="`(.L_x_1)")
-    monkeypatch.setattr(clobbered, "disassemblers", lambda: ("nvdisasm",))
-    monkeypatch.setattr(clobbered, "sass", lambda cubin: text)
+    monkeypatch.setattr(sass_register_check, "disassemblers", lambda: ("nvdisasm",))
+    monkeypatch.setattr(sass_register_check, "sass", lambda cubin: text)
     with pytest.raises(LaunchError, match="while they are in use\nk: HGMMA") as caught:
-        clobbered.factors_kept(b"")
+        sass_register_check.registers_intact(b"")
     assert "13.5" in caught.value.hint
 
 
@@ -133,7 +133,7 @@ def test_queries_in_registers_stay():
     if serving := toolchain.serving(HOPPER, (13, 4)):
         text = emit(attended(delayed=False, held=True).lowered)
         made = toolchain.compile_cuda(text, HOPPER, werror=False, newest=serving.version)
-        assert len(clobbered.clobbered(sass(made.cubin))) == 16
+        assert len(sass_register_check.overwritten_registers(sass(made.cubin))) == 16
 
 
 # ---------------------------------------------------------------------------------------------- nothing spills, nothing is serialised
@@ -238,4 +238,4 @@ def require_no_spill(name, form, target):
     if name not in SPILL:
         assert report.spill_stores == report.spill_loads == report.stack_frame == 0
     if disassemblers() and holds_operand_in_registers(program.ir):
-        assert clobbered.clobbered(sass(made.cubin)) == ()
+        assert sass_register_check.overwritten_registers(sass(made.cubin)) == ()

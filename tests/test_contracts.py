@@ -461,11 +461,11 @@ def performs_somewhere(module, spec):
 # ---------------------------------------------------------------------------------------------- the source
 
 ROOMS = (
-    ("places", "strategies", "_version", "folders", "found", "display"),
+    ("package_paths", "strategies", "_version", "folders", "generated_verbs", "display"),
     ("errors",),
     ("settings", "files", "operators", "kept", "recorder", "collecting"),
     ("values",),
-    ("spec", "specs", "stacks", "batches", "copies"),
+    ("spec", "specs", "batched_matmul", "batches", "copies"),
     ("ir",),
     ("language", "decomp", "stepping", "refine", "executable", "performing"),
     ("tasks",),
@@ -499,7 +499,7 @@ KNOTS = {
     ("language.store.classes", "tasks.step"): "programs of tasks are stored as other steps are",
     ("matmul", "matmul_operator"): "a call that PyTorch traces or differentiates is an operator, which calls matmul",
     ("matmul", "matmul_jax"): "a call that JAX traces has gradients, which are products",
-    ("tune.records.answer", "tune"): "best(..., tune=True)",
+    ("tune.records.lookup", "tune"): "best(..., tune=True)",
 }
 """Imports inside functions from a higher layer, each with its reason; without them the graph of all modules has no cycle."""
 
@@ -719,7 +719,7 @@ def test_only_declared_packages_are_imported():
 
 
 AT_IMPORT = {
-    "decomp", "refine", "executable", "performing", "stepping", "_version", "display", "errors", "folders", "found", "places", "spec", "values", "values.expr", "values.expr.arithmetic",
+    "decomp", "refine", "executable", "performing", "stepping", "_version", "display", "errors", "folders", "generated_verbs", "package_paths", "spec", "values", "values.expr", "values.expr.arithmetic",
     "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.hilbert", "values.expr.lookup", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine", "values.aliases",
@@ -736,8 +736,8 @@ AT_IMPORT = {
 
 WITH_ALL_NAMES = AT_IMPORT | {
     "files", "cost", "cost.constants", "cost.prediction", "cost.gpus", "tune.record", "tune.records",
-    "tune.records.answer", "tune.records.choosing", "tune.records.collection", "tune.records.drift", "tune.records.files", "tune.records.lock",
-    "tune.records.rules", "tune.records.words", "measure", "measure.sweeps",
+    "tune.records.lookup", "tune.records.choosing", "tune.records.collection", "tune.records.drift", "tune.records.files", "tune.records.lock",
+    "tune.records.rules", "tune.records.format", "measure", "measure.sweeps",
 }  # fmt: skip
 """The modules that `from fireiron import *` loads in addition: those of results and tuned records."""
 

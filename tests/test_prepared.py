@@ -131,7 +131,7 @@ def refused(plan, *addresses):
     return None
 
 
-@pytest.mark.parametrize("kind", [prepared._Plan, prepared._PlanOfSeveral])
+@pytest.mark.parametrize("kind", [prepared._Plan, prepared._MultiOutputPlan])
 def test_an_output_may_touch_an_input_and_share_no_byte(gpu, kind):
     """For each distance between four elements and three, they overlap if a byte is in both."""
     plan = a_plan(gpu, kind, [a_buffer("a"), a_buffer("b"), a_buffer("out", written=True)], [a_view(4), a_view(4), a_view(3)])
@@ -145,7 +145,7 @@ def test_an_output_may_touch_an_input_and_share_no_byte(gpu, kind):
 
 def test_each_output_shares_no_byte_with_another(gpu):
     buffers = [a_buffer("a"), a_buffer("x", written=True), a_buffer("y", written=True)]
-    plan = a_plan(gpu, prepared._PlanOfSeveral, buffers, [a_view(4), a_view(3), a_view(2)])
+    plan = a_plan(gpu, prepared._MultiOutputPlan, buffers, [a_view(4), a_view(3), a_view(2)])
     for (place, elements), (before, others) in (((1, 3), (0, 4)), ((2, 2), (0, 4)), ((2, 2), (1, 3))):
         for distance in range(-24, 28, 4):
             addresses = [4096, 8192, 16384]
@@ -154,7 +154,7 @@ def test_each_output_shares_no_byte_with_another(gpu):
             assert refused(plan, *addresses) == (f"{buffers[place].name} overlaps {buffers[before].name} in memory" if meets else None)
 
 
-@pytest.mark.parametrize("kind", [prepared._Plan, prepared._PlanOfSeveral])
+@pytest.mark.parametrize("kind", [prepared._Plan, prepared._MultiOutputPlan])
 def test_arrays_apart_are_not_looked_at_any_closer(gpu, kind, monkeypatch):
     """Each launch compares twice; a comparison byte by byte would take longer than the launch."""
     plan = a_plan(gpu, kind, [a_buffer("a"), a_buffer("b"), a_buffer("out", written=True)], [a_view(4), a_view(4), a_view(3)])
@@ -163,13 +163,13 @@ def test_arrays_apart_are_not_looked_at_any_closer(gpu, kind, monkeypatch):
         plan.check((4096, 8192, out))
 
 
-@pytest.mark.parametrize("kind", [prepared._Plan, prepared._PlanOfSeveral])
+@pytest.mark.parametrize("kind", [prepared._Plan, prepared._MultiOutputPlan])
 def test_arrays_that_interleave_do_not_overlap(gpu, kind):
     plan = a_plan(gpu, kind, [a_buffer("a"), a_buffer("out", written=True)], [a_view(4, 8), a_view(4, 8)])
     assert refused(plan, 4096, 4100) is None and refused(plan, 4096, 4104) == "out overlaps a in memory"
 
 
-@pytest.mark.parametrize("kind", [prepared._Plan, prepared._PlanOfSeveral])
+@pytest.mark.parametrize("kind", [prepared._Plan, prepared._MultiOutputPlan])
 def test_each_address_is_a_multiple_of_its_alignment(gpu, kind):
     """Except a number passed by value, which also overlaps nothing."""
     buffers = [a_buffer("a", 16), a_buffer("n", 16, by_value=True), a_buffer("out", 8, written=True)]

@@ -368,7 +368,7 @@ def checked_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
     missing = [name for name in wanted if name not in known]
     if missing:
         example = ", ".join(f"{name!r}: 4096" for name in missing)
-        hint = f"sizes={{{example}}}; on the command line --let {missing[0]}=4096"
+        hint = f"sizes={{{example}}}; on the command line --size {missing[0]}=4096"
         raise ArgumentError(f"the time depends on {', '.join(missing)}, known only at run time", hint=hint)
     return known
 

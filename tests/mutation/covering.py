@@ -107,7 +107,7 @@ NEAREST = {
     "decomp/tile.py": "tiles verbs_together fused_orders",
     "gpu/arguments.py": "launch parameters maps newcomer bad_inputs",
     "gpu/arrays.py": "launch maps parameters bad_inputs",
-    "gpu/clobbered.py": "build_gate",
+    "gpu/sass_register_check.py": "build_gate",
     "gpu/launch.py": "launch counters programmatic_launch maps toolchain",
     "gpu/maps.py": "maps tma",
     "gpu/prepared.py": "launch parameters counters maps fused_readers",

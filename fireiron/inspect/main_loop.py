@@ -1,4 +1,4 @@
-"""The heart of a kernel's text: the loop that computes, for those who look at it first."""
+"""Excerpt the main loop of a kernel's CUDA text."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import re
 from typing import Final
 
 COMPUTES: Final = tuple(map(re.compile, (r"mma_m\d|mma_sync\(|fmaf?\(|__hfma2", r"exp2|rsqrt|fmax", r" [+*] ")))
-"""What lines that compute hold, what counts most first."""
+"""Patterns of lines that compute, the most significant first."""
 
 
-def heart(text: str, most: int) -> list[str]:
-    """The largest loop of at most so many lines around the last line that computes, unindented; of a kernel without one the lines around.
+def main_loop(text: str, most: int) -> list[str]:
+    """Return the largest loop of at most `most` lines around the last line that computes, unindented.
 
-    >>> heart("__global__ void k() {\\n  for (;;) {\\n    c = fmaf(a, b, c);\\n  }\\n}", 9)
+    For a kernel without such a loop, return the lines around that line.
+
+    >>> main_loop("__global__ void k() {\\n  for (;;) {\\n    c = fmaf(a, b, c);\\n  }\\n}", 9)
     ['for (;;) {', '  c = fmaf(a, b, c);', '}']
     """
     lines = text.splitlines()
     begin = next(number for number, line in enumerate(lines) if "__global__" in line)
-    computing = (number for kind in COMPUTES for number in reversed(range(begin, len(lines))) if kind.search(lines[number]))
+    computing = (number for pattern in COMPUTES for number in reversed(range(begin, len(lines))) if pattern.search(lines[number]))
     at = next(computing, begin)
     loops = [(number, _end(lines, number)) for number in range(begin, at) if re.match(r"\s+for \(", lines[number])]
     fitting = [(first, last) for first, last in loops if last >= at and last - first < most]
@@ -28,7 +30,7 @@ def heart(text: str, most: int) -> list[str]:
 
 
 def _end(lines: list[str], number: int) -> int:
-    """The last line of the loop that begins at a line: of what is further to the right, or its closing brace."""
+    """Return the last line of the loop that starts at a line: its closing brace, or the last line of its indented body."""
     end = number
     for place in range(number + 1, len(lines)):
         line = lines[place]

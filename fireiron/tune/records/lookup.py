@@ -9,8 +9,8 @@ from fireiron.language.strategy import Strategy
 from fireiron.spec import Spec
 from fireiron.tune.record import Record
 from fireiron.tune.records.collection import Records
+from fireiron.tune.records.format import tune_command
 from fireiron.tune.records.rules import target_of
-from fireiron.tune.records.words import tune_command
 from fireiron.values.machine import Architecture
 
 

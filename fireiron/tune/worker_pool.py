@@ -116,7 +116,7 @@ def _ending(code: int | None) -> str:
     return f"its process ended with status {code}"
 
 
-class Crew:
+class WorkerPool:
     """Processes by role; `roles` gives for each role the devices that its processes see, None for whatever there is.
 
     Those of the role "measure" have the measurement started before they are ready. `renews`: whether who dies is replaced.
@@ -130,7 +130,7 @@ class Crew:
         for role, devices in roles.items():
             self.roles[role] = [Process(payload, device, role == MEASURE, place) for place, device in enumerate(devices)]
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from fireiron.tune.crew import MEASURE, Crew, Outcome
+from fireiron.tune.worker_pool import MEASURE, Outcome, WorkerPool
 
 
-def run_apart(payload: bytes, verb: str, arguments: tuple[Any, ...], seconds: float) -> tuple[dict[str, Any], Outcome | None]:
+def run_isolated(payload: bytes, verb: str, arguments: tuple[Any, ...], seconds: float) -> tuple[dict[str, Any], Outcome | None]:
     """Start the measurement here, do one job (none if `verb` is empty), end; the place, and what became of the job."""
-    with Crew(payload, {MEASURE: [None]}, renews=False) as crew:
-        (where,) = crew.where()
+    with WorkerPool(payload, {MEASURE: [None]}, renews=False) as pool:
+        (where,) = pool.where()
         if not verb:
             return where, None
-        crew.give(MEASURE, 0, verb, arguments, seconds)
+        pool.give(MEASURE, 0, verb, arguments, seconds)
         while True:
-            found = crew.outcomes(seconds)
+            found = pool.outcomes(seconds)
             if found:
                 return where, found[0]

@@ -68,7 +68,7 @@ def _width(name: str) -> int:
     return 2 if ".64" in name or "WIDE" in name or name.startswith(_PAIRS) else 1
 
 
-def clobbered(text: str) -> tuple[str, ...]:
+def overwritten_registers(text: str) -> tuple[str, ...]:
     """A line for each register of a product's factor that LDSM loads on one way to the product, and something else writes on another.
 
     Legal for kernels whose program does not do so itself, with a factor that is loaded in front of a loop and computed in it.
@@ -79,7 +79,7 @@ def clobbered(text: str) -> tuple[str, ...]:
     return tuple(f"{kernel}: {line}" for kernel, code, labels in _kernels(text) for line in _mixed(code, labels))
 
 
-def factors_kept(cubin: bytes) -> str:
+def registers_intact(cubin: bytes) -> str:
     """A line that says whether all products read the factors that they were given; that it is not known where no tool is installed.
 
     Raises:
@@ -87,7 +87,7 @@ def factors_kept(cubin: bytes) -> str:
     """
     if not disassemblers():
         return "factors of products in registers: not checked, for want of nvdisasm or cuobjdump"
-    found = clobbered(sass(cubin))
+    found = overwritten_registers(sass(cubin))
     if found:
         raise LaunchError(
             "\n".join(["the compiler gave registers of a product's factor away while they are in use", *found]),

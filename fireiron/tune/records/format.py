@@ -9,16 +9,16 @@ from fireiron.spec import Spec
 from fireiron.tune.record import Record, definition_of, describe
 
 
-def said(record: Record) -> str:
+def record_text(record: Record) -> str:
     values = " ".join(f"{name}={value}" for name, value in record.values.items())
     return f"{record.strategy} {values or 'as it is'}, {record.us:.4g} us on {record.gpu}, {record.date}"
 
 
-def problem(record: Record) -> str:
-    return f"{spec_words(record.spec)} on {record.architecture}"
+def problem_text(record: Record) -> str:
+    return f"{spec_text(record.spec)} on {record.architecture}"
 
 
-def spec_words(spec: Mapping[str, Any]) -> str:
+def spec_text(spec: Mapping[str, Any]) -> str:
     """`MatMul 4096x4096x4096, float16 float16 float16, row row col`."""
     made = definition_of(spec)
     sizes = "x".join(str(spec["sizes"][dim.upper()]) for dim in made.dims)
