@@ -24,7 +24,7 @@ from pathlib import Path
 
 from attention import WIDTH, by_kernel, by_torch, spec_of
 from attention import sets_of as attention_sets
-from fused import Contenders, CompilePool, best, error_of, say, sets_of
+from fused import CompilePool, Contenders, best, error_of, say, sets_of
 from tabulate import tabulate
 
 from fireiron import Load, Split

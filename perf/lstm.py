@@ -10,7 +10,7 @@ other processes meanwhile. About 20 seconds to begin with and 8 a size. Writes `
 
 import argparse
 
-from fused import Contenders, CompilePool, best, say, sets_of, written
+from fused import CompilePool, Contenders, best, say, sets_of, written
 
 from fireiron.strategies import lstm
 

@@ -10,7 +10,7 @@ and 6 a number of rows. Writes `mlp.txt` and `mlp.json`.
 
 import argparse
 
-from fused import Contenders, CompilePool, best, say, sets_of, written
+from fused import CompilePool, Contenders, best, say, sets_of, written
 
 from fireiron.strategies import mlp
 

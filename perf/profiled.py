@@ -24,7 +24,7 @@ from pathlib import Path
 from attention import by_kernel, by_torch, spec_of
 from attention import sets_of as attention_sets
 from cypress import SQUARE, TOKENS, WIDE, drawn, errors, like
-from fused import Contenders, CompilePool, say
+from fused import CompilePool, Contenders, say
 from tabulate import tabulate
 
 from fireiron.ir.cluster import MULTIPROCESSORS

@@ -11,7 +11,7 @@ Writes `ragged.txt` and `ragged.json`.
 
 import argparse
 
-from fused import Contenders, CompilePool, best, say, sets_of, written
+from fused import CompilePool, Contenders, best, say, sets_of, written
 
 from fireiron.strategies import grouped_ragged, hopper_ragged
 

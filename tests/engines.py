@@ -12,10 +12,10 @@ from fireiron import ir
 from fireiron.executable.fma import Fma
 from fireiron.executable.thread_move import MOVE
 from fireiron.executable.tma import TMA_LOAD, TMA_STORE
-from fireiron.ir.chunks import swizzle_of
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
+from fireiron.ir.smem_layouts import swizzle_of
 from fireiron.sim import simulate
 from fireiron.values.expr import ZERO, Var, all_of, as_expr, equal, less
 from fireiron.values.machine import as_architecture

@@ -148,7 +148,7 @@ def _draw(seed: int, all_bases: Sequence[str], rare: Sequence[str]) -> Perturbed
     return None if stopped or time.process_time() - before > MOST_SECONDS else perturbed
 
 
-DRAWN = ("walk", "walk", "walk", "vectorize", "asynchronous", "specialize", "products", "wait")
+DRAWN = ("walk", "walk", "walk", "vectorize", "asynchronous", "specialize", "wgmma_waits", "wait")
 """The drawn stages, some repeated to be more frequent."""
 
 

@@ -3,7 +3,7 @@
 import attrs
 import making
 import pytest
-from handrings import J, consume, messages_of, full, produce, ringed, staged
+from handrings import J, consume, full, messages_of, produce, ringed, staged
 from touching import BLOCK_BARRIER, Engine, T, buffer, copies, i, kernel, loop, reads, touch, writes
 
 from fireiron import *

@@ -13,7 +13,7 @@ from test_rings_by_users import U, V, given, outcome, pair, turns_of, wanted
 
 from fireiron import *
 from fireiron import ir
-from fireiron.lower.slots import Slots
+from fireiron.lower.shared_stages import SharedStages
 from fireiron.values.notation import parse_tensor, tensor_text
 from fireiron.values.tensor import Tensor
 
@@ -137,7 +137,7 @@ def test_two_that_are_used_together_need_two_slots():
     """Of a ring of one buffer they would have the same bytes in each turn."""
     ring = Tensor("a_sh", (64, 64), float16, SH, RowMajor)
     both = [attrs.evolve(ring, name=name, shares="a_sh") for name in ("c_sh", "e_sh")]
-    slots = Slots(types.SimpleNamespace(buffers=[types.SimpleNamespace(name=one.name, tensor=one) for one in (ring, *both)]))
+    slots = SharedStages(types.SimpleNamespace(buffers=[types.SimpleNamespace(name=one.name, tensor=one) for one in (ring, *both)]))
     loop = types.SimpleNamespace(origin=None)
     assert slots.rings([["a_sh"], ["c_sh"]], {"a_sh": 2}, loop) == [[["a_sh"], ["c_sh"]]]
     for others, legal in (([["a_sh"]], "those of a_sh"), ([], "there is no ring of others under this split")):

@@ -18,8 +18,8 @@ from fireiron.cost.gpus import GPUS
 from fireiron.cost.work import Work
 from fireiron.executable.wgmma import MODES, operand_map
 from fireiron.gpu.toolchain import compile_cuda, toolchains
-from fireiron.ir.chunks import SPANS, Chunks, chunk_layout, chunks_of, swizzle_of, widest_span
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
+from fireiron.ir.smem_layouts import SPANS, Chunks, chunk_layout, chunks_of, swizzle_of, widest_span
 from fireiron.lower.walk import grow_tree
 from fireiron.performing.warpgroups import accumulator_map
 from fireiron.sim import simulate

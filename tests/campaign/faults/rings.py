@@ -9,7 +9,7 @@ import making
 
 from campaign.faults.kind import PRODUCERS, Kind, Planted, changes, dropped, spots
 from fireiron import ir
-from fireiron.ir.tickets import ClaimTile, ExitIfDone
+from fireiron.ir.dynamic_scheduler import ClaimTile, ExitIfDone
 from fireiron.values.expr import TRUE, Var, all_of, as_expr, less
 
 LAST = "no later turn of the stage waits for it, or no turn comes to it"

@@ -9,9 +9,9 @@ import pytest
 from printed_text import COMPILER, HostProgram, Printed
 from problems import integers
 from ringed import TARGET, by_threads, errors, halves, inputs_of, is_load, outcome, product, require_right, roles_of, with_changed
-from test_chained import LOADS
 from test_hopper_attention import chain as keys_and_values
 from test_hopper_attention import require_right as require_attention
+from test_programmatic_launch import LOADS
 from test_roles import COPIES, ELEMENTS, TMA, edited, fed, is_arrival, without
 
 from fireiron import *

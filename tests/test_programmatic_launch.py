@@ -112,7 +112,7 @@ def test_the_printed_text_on_a_cpu(tmp_path):
 
 def test_only_from_sm_90_on():
     with pytest.raises(
-        DecompositionError, match=r"(?s)programmatic_launch: sm_80 launches no kernel before.*sm_90 or newer.*test_chained\.py"
+        DecompositionError, match=r"(?s)programmatic_launch: sm_80 launches no kernel before.*sm_90 or newer.*test_programmatic_launch\.py"
     ):
         _ = threads(CASES["threads"][1]).program("sm_80").ir
     assert "griddepcontrol" in threads(CASES["threads"][1]).cuda("sm_90")
