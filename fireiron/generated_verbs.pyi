@@ -21,12 +21,12 @@ class OtherVerbs: ...
 
 class TileVerbs:
     def cluster(self, m: Integer, n: Integer = 1) -> Self:
-        """Neighbouring tiles, `m` x `n` of them, go to blocks that run at the same time and load for each other what they have in common.
+        """Assign `m` x `n` adjacent tiles to the blocks of a thread block cluster, which load the data that they share by multicast.
 
-        Of what TMA loads into a ring, and is the same for several blocks of a cluster, each of these loads a part and sends it to all
-        (multicast). Barriers and arrivals across blocks are inferred. Legal on a tile of two dimensions that is dealt to Block, for at most
-        16 blocks, on sm_90a, where a producer loads (`warp_specialize`) and some load is shared; tunables may stand for the numbers. Where
-        tiles are no multiple, clusters overhang: some blocks have a tile outside.
+        If several blocks of a cluster need the same TMA load of a circular buffer, each block loads a part and multicasts it to all of them.
+        Barriers and arrivals across blocks are inferred. Legal on a tile of two dimensions that is distributed over blocks, for at most 16
+        blocks, on sm_90a, with `warp_specialize` and at least one shared load; both numbers may be tunables. If the number of tiles is not a
+        multiple of the cluster, some blocks have a tile that is out of bounds.
         rewrite: block u: tile u --> blocks k * u ... k * u + k - 1: the k = m * n tiles of cluster u
 
         Source: decision 28.
@@ -34,31 +34,31 @@ class TileVerbs:
         >>> from fireiron import *
         >>> halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
         >>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).cluster(2)
-        >>> turns = blocks.epilog(RF, float32).split(64).pipeline(3).warp_specialize()
-        >>> loads = turns.load(A, SH, Move.done()).load(B, SH, Move.done())
+        >>> steps = blocks.epilog(RF, float32).split(64).pipeline(3).warp_specialize()
+        >>> loads = steps.load(A, SH, Move.done()).load(B, SH, Move.done())
         >>> text = loads.tile(64, 64).to(Warpgroup).done().cuda()
         >>> [line.strip() for line in text.splitlines() if "__cluster_dims__" in line]
         ['extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(288)']
         """
     def hilbert(self) -> Self:
-        """Order output tiles along Hilbert's curve through the grid: consecutive tiles are adjacent, in both directions.
+        """Compute output tiles along Hilbert's curve through the grid: consecutive tiles are adjacent, in rows or in columns.
 
-        Legal on a tile of two dimensions that is distributed over blocks, for any number of tiles. If the grid is not a square of a power of
-        two, the curve skips what is outside.
+        Legal on a tile of two dimensions that is distributed over blocks, for any number of tiles. If the grid is not a square whose side is a
+        power of two, the curve skips the cells that are out of bounds.
         rewrite: block u: tile (u // columns, u % columns) --> block u: tile (p // columns, p % columns), p = hilbert(u, rows, columns)
         """
     def layout(self, order: MatrixLayout | tuple[int, ...]) -> Self:
-        """Deal tiles in column-major (rows first) or row-major order, or in an order of dimensions by position, the first dealt first.
+        """Assign tiles to units in row-major or column-major order, or in an order of dimensions by position, the fastest first.
 
-        Legal on a tile that is dealt with `to`. rewrite: tile (u // columns, u % columns) --> tile (u % rows, u // rows)
+        Legal on a tile that is distributed with `to`. rewrite: tile (u // columns, u % columns) --> tile (u % rows, u // rows)
         """
     def longest_first(self, dim: str, group: Integer = 0) -> Self:
         """Compute the tiles of the dimension `dim` from the last to the first, each with `group` tiles of the other dimensions.
 
-        Under a causal mask the last rows see the most keys. If their blocks begin first, the short ones fill the gaps at the end (longest
-        processing time first). With `group` tiles of the other dimensions (0: all of them) the blocks that run at the same time access few of
-        them: the keys and values of `group` heads stay in the L2 cache. Legal on a tile distributed over blocks, without `rasterize` and
-        `cluster`. `group` divides the number of the other tiles, the fastest of them first, and may be a tunable.
+        Under a causal mask the last rows attend to the most keys. If their blocks start first, the short blocks fill the gaps at the end
+        (longest processing time first). `group` is the number of tiles of the other dimensions (0: all) that are computed before the next tile
+        of `dim`: the keys and values of `group` heads then stay in the L2 cache. Legal on a tile distributed over blocks, without `rasterize`
+        and `cluster`. `group` divides the number of the other tiles, the fastest first, and may be a tunable.
         rewrite: block u: tile (u // others, u % others) --> block u: tile (last - u // others, u % others)
 
         Source: decision 40.
@@ -70,10 +70,10 @@ class TileVerbs:
         ['const int block_m = 3 - blockIdx.x / 4;']
         """
     def max_shared_bytes(self, bytes: Integer) -> Self:
-        """Use at most `bytes` bytes of shared memory per block: arrays that are never live together share storage, as few as necessary.
+        """Use at most `bytes` bytes of shared memory per block: arrays that are never live at the same time share storage if necessary.
 
-        Legal on a tile distributed over blocks, for 16 bytes to 1 MiB; the number may be a tunable. Refused if the arrays that are live
-        together are larger.
+        Legal on a tile distributed over blocks, for 16 bytes to 1 MiB; the number may be a tunable. Refused if arrays that are live at the same
+        time are larger.
         rewrite: two arrays --> one array, and a barrier between their uses, until all fit
 
         Source: decision 33; Cypress, section 4.2.4.
@@ -94,19 +94,19 @@ class TileVerbs:
         rewrite: __launch_bounds__(threads) --> __launch_bounds__(threads, blocks)
         """
     def persistent(self, blocks: Integer = 132, dynamic: bool = False) -> Self:
-        """Launch at most `blocks` blocks, each of which takes one tile after the other; 132 are the multiprocessors of an H100 or H200.
+        """Launch at most `blocks` persistent blocks, each of which computes several tiles; the default is the 132 SMs of an H100 or H200.
 
-        With `warp_specialize` the next tile is loaded while this one is stored. With `dynamic` a block takes the next tile that
-        is left when it is free, by a counter: for tiles that take longer than others, as under a causal mask, with `longest_first`. Legal on a
-        tile dealt to Block, for a number or a tunable; `dynamic` where a producer loads, without cluster, pingpong and chained.
-        rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next that is left
+        With `warp_specialize` the loads of the next tile overlap the store of the current one. With `dynamic` a block claims its next tile from
+        a counter when it is free, for tiles of different cost, as under a causal mask; combine it with `longest_first`. Legal on a tile
+        distributed over blocks, for a number or a tunable; `dynamic` with `warp_specialize`, without cluster, pingpong and programmatic_launch.
+        rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next unclaimed tile
         """
     def pingpong(self, warpgroups: Integer) -> Self:
-        """Alternate the tiles of a persistent block between `warpgroups` groups of consumers: one computes while another stores.
+        """Let `warpgroups` groups of consumer warpgroups alternate the tiles of a persistent block: one computes while another stores.
 
-        Args: warpgroups: groups of consumer warpgroups, 1 or 2, or a tunable. Legal with `persistent`, around a split with `warp_specialize`
-        whose tile is distributed over whole warpgroups.
-        rewrite: consumers: for tile: S(tile) --> consumers g: for tile = g, g + groups ...: wait for tile - 1; MMAs; pass on; store
+        Args: warpgroups: 1 or 2, or a tunable. Legal with `persistent`, around a split with `warp_specialize` whose tile is distributed over
+        whole warpgroups.
+        rewrite: consumers: for tile: S(tile) --> consumers g: for tile = g, g + groups ...: wait for tile - 1; MMAs; arrive; store
         """
     def programmatic_launch(self, no_wait: Operand | str | tuple[Operand | str, ...] = ()) -> Self:
         """Overlap the start of this kernel with the end of the previous one in the stream (programmatic dependent launch).
@@ -115,34 +115,36 @@ class TileVerbs:
         where no output must be zeroed before the kernel.
         rewrite: S --> launch dependents; wait for the previous kernel; S
 
-        Args: no_wait: inputs, `programmatic_launch(no_wait=B)`, that no kernel of the chain writes, which you promise: a producer loads their
-        first tiles before the wait. Legal with `warp_specialize`, where a block has one tile.
+        Args: no_wait: inputs that no kernel of the sequence writes, which you promise, as in `programmatic_launch(no_wait=B)`. The producer
+        loads their first tiles before the wait. Legal with `warp_specialize`, if a block has one tile.
         """
     def rasterize(self, group_m: Integer | None = None, raster: Integer = 0, *, group_n: Integer | None = None) -> Self:
-        """Order output tiles in groups of `group_m` tile rows, one tile column after the other, or of `group_n` tile columns.
+        """Compute output tiles in groups of `group_m` tile rows, one tile column after the other, or in groups of `group_n` tile columns.
 
         Concurrent blocks then share rows and columns in the L2 cache.
 
-        Args: group_m: tile rows of a group, or a tunable; `raster` selects this order (0), the one of `group_n` (1) or `hilbert` (2, with a
-        group of 1), so that a tunable may choose; `group_n`: tile columns of a group. Legal on a tile of two dimensions that is distributed
-        over blocks.
+        Args: group_m: tile rows per group, or a tunable. raster: 0 for groups of tile rows, 1 for groups of tile columns, 2 for `hilbert` (with
+        `group_m=1`), or a tunable that selects one. group_n: tile columns per group. Legal on a tile of two dimensions that is distributed over
+        blocks.
         rewrite: block u: tile (u // columns, u % columns) --> block u: tile (first row + u % group, u // group) in each group
         """
     def swizzle(self, permutation: Expr | str | int | Callable[[Expr], Expr | int]) -> Self:
-        """Unit `uid` takes tile `permutation(uid)`; refused where that is no permutation.
+        """Assign tile `permutation(uid)` to unit `uid`.
 
-        Args: an expression over `uid`, its text, or a callable that is given the symbol.
-        Legal on a tile that is dealt with `to`. rewrite: unit u: tile u --> unit u: tile permutation(u)
+        Args: permutation: an expression over `uid`, its text, or a callable that receives the symbol.
+        Legal on a tile that is distributed with `to`, if the expression permutes the units.
+        rewrite: unit u: tile u --> unit u: tile permutation(u)
         """
     def to(self, level: Level) -> Self:
-        """Deal the tiles to the units of a level, in parallel; with fewer tiles than units the rest are idle, with more, units take turns.
+        """Distribute the tiles over the units of a level, in parallel. Surplus units are idle; surplus tiles take further iterations.
 
-        Legal when the level is below the spec's; to Block several times behind each other: `MatMul.tile(b=1).to(Block).then(strategy)`
-        gives blocks one of b each, of which the strategy deals tiles to them.
+        Legal if the level is below the spec's. Several tiles in sequence may be distributed over blocks:
+        `MatMul.tile(b=1).to(Block).then(strategy)` assigns one b to each group of blocks, and the strategy distributes the tiles of that b over
+        the group.
         rewrite: for m: for n: S --> unit u: S at level, tile number u
         """
     def unchecked(self, reason: str) -> Self:
-        """Report races as warnings; the reason is printed in the kernel's header.
+        """Report data races as warnings, and print the reason in the kernel's header.
 
         Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
         """
@@ -165,26 +167,27 @@ class SplitVerbs:
         rewrite: mma(k); wait all; release(k) --> mma(k); wait all but `groups`; release(k - groups)
         """
     def order_mma(self, first: str, last: str) -> Self:
-        """Issue the MMAs from the step `first` to the step `last` of an iteration by one warpgroup after the other.
+        """Let the warpgroups issue the MMAs from the step `first` to the step `last` of an iteration in a fixed order, one after the other.
 
-        The MMAs of one warpgroup then run while others do the steps between. `order_mma("s", "pv")` goes with `defer("pv", after="s")`, by
-        which both MMAs are issued together. Legal on the split of a fused definition with `warp_specialize`, if both steps are wgmma MMAs. It
-        changes nothing for one warpgroup, or if TMA does none of the loads.
+        The MMAs of one warpgroup then run while others execute their other steps. Combine `order_mma("s", "pv")` with `defer("pv", after="s")`,
+        which places both MMAs next to each other. Legal on the split of a fused definition with `warp_specialize`, if both steps are wgmma
+        MMAs. It has no effect for one warpgroup, or if TMA does none of the loads.
         rewrite: for i: P(i) R(i) --> warpgroup w: for i: wait for i * warpgroups + w - 1; P(i); arrive for i * warpgroups + w; R(i)
         """
     def pipeline(self, stages: Integer, interleave: bool = False) -> Self:
-        """Run the loads directly under the split `stages - 1` iterations ahead, into `stages` buffers each.
+        """Issue the loads directly under the split `stages - 1` iterations ahead, into `stages` buffers each.
 
         Args: stages: 1 to 16, or a tunable; interleave: issue the copies between the MMAs of the inner split instead of all at once. Legal if
         at least one load is under the split.
         rewrite: for k: load(k); S(k) --> load(0) ... load(stages-2); for k: { load(k+stages-1); S(k) }
         """
     def skip_masked_tiles(self) -> Self:
-        """Run only those iterations in which a mask, such as `where(n <= m, s[m,n], -inf)`, leaves an element visible to the block.
+        """Run only the iterations in which a mask, such as `where(n <= m, s[m,n], -inf)`, leaves an element of the block's tile unmasked.
 
-        Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and where an iteration
-        whose elements are all masked changes nothing that the loop carries, whatever the arrays hold. A definition promises that numbers passed
-        by value are above 0 by `positive`.
+        Legal on the split of a fused definition above Warp, if comparisons of coordinates bound the dimension, and if a fully masked iteration
+        changes no value that the loop carries, for any contents of the arrays. For parameters passed by value, `positive` of the definition
+        promises that they are above 0.
+        rewrite: for n in all: S --> for n with an unmasked element in the block's tile: S
         rewrite: for n in all: S --> for n in those that the block's rows see: S
 
         Source: decision 38.
@@ -203,11 +206,11 @@ class SplitVerbs:
         ['for (int n = 0; n < block / 128 + 1; ++n) {']
         """
     def stagger_blocks(self, offset: Integer = 1) -> Self:
-        """Begin the loop of block `b` at iteration `b * offset`, and wrap around: blocks do not all read the same columns at the same time.
+        """Begin the loop of block `b` at iteration `b * offset`, and wrap around: the blocks do not read the same columns at the same time.
 
-        The same columns of many long rows are in few memory channels (Tensile: "StaggerU"). Results are accumulated in another order. Legal
-        after a tile distributed over blocks, on a split of one dimension of a matmul or a reduction into contiguous parts, of operands in
-        global memory. The blocks of a cluster begin together. The number may be a tunable; 0 has no effect.
+        The elements of a column of long rows map to few memory channels (Tensile: "StaggerU"). The order of accumulation changes. Legal after
+        a tile distributed over blocks, on a split of one dimension of a matmul or a reduction into contiguous parts, of operands in global
+        memory. The blocks of a cluster begin at the same iteration. The number may be a tunable; 0 has no effect.
         rewrite: for k: S(k) --> for k: S((k + block * offset) % iterations)
 
         >>> from fireiron import *
@@ -220,12 +223,12 @@ class SplitVerbs:
         Source: docs/pipeline.md.
         """
     def sync(self) -> Self:
-        """Require a block barrier last in the body of the loop.
+        """Require a block barrier at the end of the loop body.
 
-        Legal where all threads of the block run the loop. rewrite: for k: S --> for k: { S; barrier }
+        Legal if all threads of the block run the loop. rewrite: for k: S --> for k: { S; barrier }
         """
     def unchecked(self, reason: str) -> Self:
-        """Report races as warnings; the reason is printed in the kernel's header.
+        """Report data races as warnings, and print the reason in the kernel's header.
 
         Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
         """
@@ -234,31 +237,31 @@ class SplitVerbs:
     def warp_specialize(self, producer_threads: Integer = 32, copies: bool = False) -> Self:
         """Issue the loads under a pipelined split by dedicated producer threads, a warp (32) or a warpgroup (128).
 
-        A producer warpgroup gives its registers to the consumers. Without `copies` TMA does all of the loads, or there is no producer; with it
-        the producer copies what TMA does not load. Legal with `pipeline`.
+        A producer warpgroup gives registers to the consumers. Without `copies`, TMA must be able to do all of the loads, otherwise there is no
+        producer. With it, the producer also executes the loads that TMA cannot. Legal with `pipeline`.
         rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
         """
 
 class SplitKVerbs:
     def pad(self, elements: Integer) -> Self:
-        """Add elements to the leading dimension of the partial results, instead of the swizzle that they have by default.
+        """Pad the leading dimension of the partial results by `elements` elements, instead of the swizzle that they have by default.
 
-        Legal from 0 to 4096; 0 for instructions that want neither, such as WMMA's. rewrite: P_sh[p][16][16] --> P_sh[p][16][16 + elements]
+        Legal from 0 to 4096; use 0 for instructions that support neither, such as WMMA. rewrite: P_sh[p][16][16] --> P_sh[p][16][16 + elements]
         """
     def unchecked(self, reason: str) -> Self:
-        """Report races as warnings; the reason is printed in the kernel's header.
+        """Report data races as warnings, and print the reason in the kernel's header.
 
         Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
         """
 
 class LoadVerbs:
     def align(self, number: SupportsIndex) -> Self:
-        """Start the new buffer at a multiple of a number of bytes.
+        """Align the new buffer to a multiple of `number` bytes.
 
         Legal for a power of two up to 1024. rewrite: load(A, SH) --> the same, its buffer declared with __align__(number)
         """
     def cast_on_copy(self) -> Self:
-        """Give the new buffer the element type of the copy's destination: elements are converted on the way into it.
+        """Give the new buffer the element type of the copy's destination: elements are converted while they are copied into it.
 
         Legal on the load of a Move's source.
         rewrite: Move(float32); Move(float32 -> float16) --> Move(float32 -> float16); Move(float16)
@@ -274,26 +277,26 @@ class LoadVerbs:
         ['__shared__ __align__(16) __half store_c_sh[1024];  // 32 x 32']
         """
     def no_sync(self) -> Self:
-        """Forbid a barrier right behind the copy.
+        """Forbid a barrier directly after the copy.
 
-        Legal where another barrier orders the copy and its readers; else a `SynchronizationError` shows the race.
+        Legal if another barrier orders the copy and its readers; otherwise a `SynchronizationError` shows the race.
         rewrite: copy; barrier; copy --> copy; copy
         """
     def pad(self, elements: Integer) -> Self:
-        """Add elements to the leading dimension of the new buffer.
+        """Pad the leading dimension of the new buffer by `elements` elements, against bank conflicts.
 
         Legal from 0 to 4096. rewrite: A_sh[8][128] --> A_sh[8][128 + elements]
         """
     def reuse_buffer(self) -> Self:
         """Let the new buffer share storage with earlier buffers that are dead.
 
-        Legal when such a buffer exists. rewrite: two arrays --> one array, and a barrier between their uses
+        Legal if such a buffer exists. rewrite: two arrays --> one array, and a barrier between their uses
         """
     def share_stages(self, operand: Operand | str) -> Self:
-        """Fill stages of the circular buffer of another load, `operand`, alternately with it, instead of a separate buffer.
+        """Store this load in the circular buffer of another load, `operand`: the two fill its stages alternately.
 
         Legal on a load to SH under the same split with `warp_specialize` as the other load, which precedes it, for tiles of one shape, type
-        and layout. All loads of that buffer share it. rewrite: X_sh[k % s], H_sh[k % s] --> X_sh[2k % s], X_sh[(2k + 1) % s]
+        and layout. All loads of that buffer must share it. rewrite: X_sh[k % s], H_sh[k % s] --> X_sh[2k % s], X_sh[(2k + 1) % s]
         """
     def stages(self, stages: Integer) -> Self:
         """Give the circular buffer of this load `stages` stages, instead of the number that `pipeline` specifies.
@@ -302,15 +305,15 @@ class LoadVerbs:
         each circular buffer separately. rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
         """
     def storage_layout(self, layout: MatrixLayout | Layout) -> Self:
-        """Store the new buffer row- or column-major, or as a hierarchical `shape:stride` layout says.
+        """Store the new buffer row-major, column-major, or in a hierarchical `shape:stride` layout.
 
-        Legal for a layout whose shape is the buffer's. rewrite: A_sh[k][m] --> A_sh[m][k]
+        Legal for a layout with the shape of the buffer. rewrite: A_sh[k][m] --> A_sh[m][k]
         """
     def swizzle_storage(self, swizzle: Swizzle | None = None) -> Self:
         """XOR the addresses in the new buffer as the swizzle specifies, against bank conflicts.
 
-        Legal for every `Swizzle`; the buffer grows to a multiple of its period. The default is computed from the buffer's leading dimension:
-        16-byte pieces of adjacent rows (columns) are in different banks.
+        Legal for every `Swizzle`; the buffer grows to a multiple of its period. The default follows from the leading dimension of the buffer:
+        the 16-byte pieces of adjacent rows (columns) are in different banks.
         rewrite: A_sh[i] --> A_sh[swizzle(i)]
 
         Source: CUDA C++ Programming Guide, "Shared Memory".
@@ -327,7 +330,7 @@ class LoadVerbs:
     def to_row_major(self) -> Self:
         """Store the new buffer row-major. Legal on every load. rewrite: A_sh[k][m] --> A_sh[m][k]"""
     def unchecked(self, reason: str) -> Self:
-        """Report races as warnings; the reason is printed in the kernel's header.
+        """Report data races as warnings, and print the reason in the kernel's header.
 
         Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
         """
@@ -337,9 +340,9 @@ class EpilogVerbs:
         """Copy vectors that an epilogue reads, such as `bias[n]` or `scale[m]`, to shared memory before the main loop.
 
         The copies are in flight while the MMAs run, so the epilogue does not wait for them. In a kernel with `warp_specialize` the producer
-        loads them by TMA, for a persistent block during the previous tile; otherwise all threads copy them. Legal on an epilog; it changes
-        nothing if the epilogue reads no such vector. `MatMul.fuse_epilogue` adds it to a strategy with `warp_specialize` unless the strategy
-        specifies `prefetch_epilogue(enable=False)`.
+        loads them by TMA; in a persistent block it does so during the previous tile. Otherwise all threads copy them. Legal on an epilog; it
+        has no effect if the epilogue reads no such vector. `MatMul.fuse_epilogue` adds it to a strategy with `warp_specialize` unless the
+        strategy specifies `prefetch_epilogue(enable=False)`.
         rewrite: acc = sum(A B); C = f(acc, bias) --> bias_sh = bias; acc = sum(A B); C = f(acc, bias_sh)
 
         Source: docs/epilogues.md.
@@ -353,7 +356,7 @@ class EpilogVerbs:
         ['tma_load_1d(bias_sh_address, &bias_map, block_n * 64, bias_sh_ring_full);']
         """
     def unchecked(self, reason: str) -> Self:
-        """Report races as warnings; the reason is printed in the kernel's header.
+        """Report data races as warnings, and print the reason in the kernel's header.
 
         Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
         """

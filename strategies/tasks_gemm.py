@@ -104,7 +104,7 @@ def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=3, ahead=0, staged=Fals
     host's instance.
     """
     (WM, TM), (WN, TN) = grids = (rows, U // rows // 16), (columns, V // columns // 8)
-    calls, loop = ["clear_tile", "gemm_tile", "copy_tile"], dict(pipeline=stages, spread=ahead > 0 and stages not in (0, 1))
+    calls, loop = ["clear_tile", "gemm_tile", "copy_tile"], dict(pipeline=stages, interleave=ahead > 0 and stages not in (0, 1))
     layouts = dict(A=Stored(swizzle=True), B=Stored(swizzle=True))
     return Mapping(
         [
@@ -198,9 +198,9 @@ def hopper(U=128, V=256, W=64, WGS=2, stages=3, chunk=0, columns=1, pieces=True,
 V, stages = Tunable("V", 256, 128), Tunable("stages", 4, 3)
 bands = Tunable("bands", 8, 4, 16)
 
-GRID = dict(bands=bands, persistent=132)
+GRID = dict(group_m=bands, persistent=132)
 
-strategy = strategy_of(program, ampere(128, V, 32, 2, V // 64, stages, ahead=2, staged=True, bands=bands))
+strategy = strategy_of(program, ampere(128, V, 32, 2, V // 64, stages, ahead=2, staged=True, group_m=bands))
 
 warpgroups = strategy_of(program, hopper(128, V, 64, 2, stages, chunk=64, **GRID))
 
