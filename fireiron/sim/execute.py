@@ -300,7 +300,7 @@ class Executor:
         touches = [*reads, *((write, place) for _, write, _, place, _ in outputs)]
         if self.plan.in_rings:
             for operand, _ in touches:
-                self.rings.require_held(site, operand, small, group, self.chunk.where(env))
+                self.rings.require_held(site, operand, small, group, self.batch.where(env))
         if site.statement.collective:
             for number in range(len(leaders)):
                 self.race_detector.touch(site, touches, small, team, (*span, number))
