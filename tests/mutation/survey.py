@@ -38,7 +38,7 @@ MOST_SECONDS = 0.4
 
 
 @attrs.frozen
-class Asked:
+class Candidate:
     """A strategy or changed kernel to try: its outcome, the seconds that it takes, and the lines of the package that it runs, by module."""
 
     one: Any
@@ -48,27 +48,27 @@ class Asked:
 
 
 @attrs.frozen
-class Said:
+class Result:
     """The result for one mutant: the strategy that detects it (empty: none), and the number of tried ones among those that run its line."""
 
     mutant: Mutant
     by: str
-    asked: int
+    tried: int
     running: int
 
     def json(self) -> str:
         """As one line of JSON."""
-        return json.dumps({"name": self.mutant.name, "by": self.by, "asked": self.asked, "running": self.running})
+        return json.dumps({"name": self.mutant.name, "by": self.by, "asked": self.tried, "running": self.running})
 
 
-def survey(mutants: Sequence[Mutant], candidates: Sequence[Asked], seconds: float, jobs: int, file: Path) -> None:
+def survey(mutants: Sequence[Mutant], candidates: Sequence[Candidate], seconds: float, jobs: int, file: Path) -> None:
     """Try each mutant that is missing in the file, and add a line for each."""
     known = {json.loads(line)["name"] for line in file.read_text(encoding="utf-8").splitlines()} if file.is_file() else set()
     left = [one for one in mutants if one.name not in known and one.inside and not (asserted(one) or one.name in equivalents())]
     _prepare(candidates)
     with file.open("a", encoding="utf-8") as lines, multiprocessing.Pool(jobs) as pool:
         noticed = 0
-        progress = tqdm(pool.imap_unordered(functools.partial(_said, seconds=seconds), left), total=len(left), mininterval=5.0)
+        progress = tqdm(pool.imap_unordered(functools.partial(_result, seconds=seconds), left), total=len(left), mininterval=5.0)
         for number, result in enumerate(progress):
             noticed += bool(result.by)
             progress.set_postfix_str(f"{noticed} of {number + 1} noticed", refresh=False)
@@ -76,10 +76,10 @@ def survey(mutants: Sequence[Mutant], candidates: Sequence[Asked], seconds: floa
             lines.flush()
 
 
-EVERY: list[Asked] = []
+EVERY: list[Candidate] = []
 
 
-def _prepare(candidates: Sequence[Asked]) -> None:
+def _prepare(candidates: Sequence[Candidate]) -> None:
     """Prepare what all forked processes share."""
     EVERY[:] = candidates
     EVERY[0].one.outcome()
@@ -89,20 +89,20 @@ def _prepare(candidates: Sequence[Asked]) -> None:
     gc.freeze()
 
 
-def _said(mutant: Mutant, seconds: float) -> Said:
+def _result(mutant: Mutant, seconds: float) -> Result:
     running = [one for one in EVERY if mutant.line in one.lines.get(mutant.module, ())]
     if not running or not mutant.is_one():
-        return Said(mutant, "" if not running else "not one", 0, len(running))
+        return Result(mutant, "" if not running else "not one", 0, len(running))
     running.sort(key=lambda one: one.seconds)
     others = running[CHEAP:]
     random.Random(mutant.name).shuffle(others)
     answer = zygote.in_a_child(
         functools.partial(_answer, mutant, [*running[:CHEAP], *others]), {"seconds": seconds + 20, "enough": seconds}
     )
-    return Said(mutant, answer["by"], answer.get("ran", 0), len(running))
+    return Result(mutant, answer["by"], answer.get("ran", 0), len(running))
 
 
-def _answer(mutant: Mutant, running: Sequence[Asked], request: dict[str, Any]) -> dict[str, Any]:
+def _answer(mutant: Mutant, running: Sequence[Candidate], request: dict[str, Any]) -> dict[str, Any]:
     try:
         zygote.swap(mutant.module, mutant.source())
     except zygote.NoPlace:
@@ -118,18 +118,18 @@ def _answer(mutant: Mutant, running: Sequence[Asked], request: dict[str, Any]) -
 # ---------------------------------------------------------------------------------------------- lines by strategy
 
 
-def asked(jobs: int) -> list[Asked]:
+def candidates(jobs: int) -> list[Candidate]:
     """All stored strategies that do not take long, with the lines that each runs; traced once for the present sources."""
     file = FOLDER / f"lines-{battery.source()}.json"
     if not file.is_file():
         FOLDER.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps([*traced_lines(keeping.everything(), jobs)]), encoding="utf-8")
     stored = json.loads(file.read_text(encoding="utf-8"))
-    candidates = (
-        Asked(one, case, seconds, {name: frozenset(some) for name, some in lines.items()})
+    traced = (
+        Candidate(one, case, seconds, {name: frozenset(some) for name, some in lines.items()})
         for one, case, (seconds, lines) in zip(keeping.everything(), keeping.known(), stored, strict=True)
     )
-    return [one for one in candidates if one.seconds <= MOST_SECONDS]
+    return [one for one in traced if one.seconds <= MOST_SECONDS]
 
 
 def traced_lines(stored: Sequence[Any], jobs: int) -> Iterator[tuple[float, dict[str, list[int]]]]:
