@@ -38,7 +38,7 @@ def weaker(wait: ir.Wait) -> ir.Wait:
 def in_loops(kernel: ir.Kernel) -> Iterator[Planted]:
     """Barriers at the end of a loop, which order an iteration before the next one, removed."""
     for spot in spots(kernel, ir.Barrier):
-        ends = not any(is_shared(kernel, one) for one in spot.behind)
+        ends = not any(is_shared(kernel, one) for one in spot.after)
         if spot.path and ends and _inside_loop(kernel, spot):
             yield str(spot), lambda spot=spot: spot.with_one()
 
@@ -72,7 +72,7 @@ def after_the_reader(kernel: ir.Kernel) -> Iterator[Planted]:
     """Barriers, with the waits before them, moved after the next access to shared memory."""
     for spot in spots(kernel, ir.Barrier):
         waits = _waits(spot)
-        rest = list(spot.behind)
+        rest = list(spot.after)
         target = next((number for number, other in enumerate(rest) if is_shared(kernel, other)), None)
         if target is not None:
             start = spot.before[: len(spot.before) - len(waits)]
@@ -85,7 +85,7 @@ def before_the_writer(kernel: ir.Kernel) -> Iterator[Planted]:
     for spot in spots(kernel, ir.Barrier):
         last = next((at for at in reversed(range(spot.position)) if is_shared(kernel, spot.body[at])), None)
         if last is not None:
-            moved = (*spot.body[:last], spot.one, *spot.body[last : spot.position], *spot.behind)
+            moved = (*spot.body[:last], spot.one, *spot.body[last : spot.position], *spot.after)
             yield str(spot), lambda spot=spot, moved=moved: spot.with_list(moved)
 
 
@@ -94,7 +94,7 @@ def before_its_wait(kernel: ir.Kernel) -> Iterator[Planted]:
     for spot in spots(kernel, ir.Barrier):
         waits = _waits(spot)
         if waits:
-            moved = (*spot.before[: len(spot.before) - len(waits)], spot.one, *waits, *spot.behind)
+            moved = (*spot.before[: len(spot.before) - len(waits)], spot.one, *waits, *spot.after)
             yield str(spot), lambda spot=spot, moved=moved: spot.with_list(moved)
 
 
@@ -109,7 +109,7 @@ def after_the_next(
 
     def plant(kernel: ir.Kernel) -> Iterator[Planted]:
         for spot in spots(kernel, kinds, when):
-            rest = spot.behind
+            rest = spot.after
             target = next((number for number, other in enumerate(rest) if next_one(other)), None)
             if target is not None and not any(isinstance(one, kinds) and when(one) for one in rest[:target]):
                 moved = (*spot.before, *rest[: target + 1], spot.one, *rest[target + 1 :])
