@@ -431,7 +431,10 @@ def ringed(*copying, by=CP_ASYNC_GROUPS, **fields):
         (ringed(by=WGMMA_GROUPS), "by WGMMA_GROUP, whose arrivals cannot be deferred"),
         (ringed(part=64), "by CP_ASYNC_GROUP with 64 bytes"),
         (ringed(making.commit(CP_ASYNC_GROUPS)), "role copying has a commit of CP_ASYNC_GROUP, and an arrival that is deferred by it"),
-        (ringed(making.wait(0, mechanism=CP_ASYNC_GROUPS)), "role copying has a wait of CP_ASYNC_GROUP, and an arrival that is deferred by it"),
+        (
+            ringed(making.wait(0, mechanism=CP_ASYNC_GROUPS)),
+            "role copying has a wait of CP_ASYNC_GROUP, and an arrival that is deferred by it",
+        ),
     ],
 )
 def test_what_the_verifier_refuses(role, text):
