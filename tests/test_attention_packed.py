@@ -94,7 +94,7 @@ def test_attend(monkeypatch):
 def test_ranges():
     low, high = attention_packed.ranges(OFFSETS, 130, causal=True, window=3)
     assert list(low[18:24]) == [16, 17, 20, 21, 21, 21] and list(high[18:24]) == [19, 20, 21, 22, 23, 24]
-    assert (high[128:] <= low[128:]).all()  # behind the last sequence nothing is seen
+    assert (high[128:] <= low[128:]).all()  # past the last sequence all keys are masked
     keys = np.array([0, 5, 5, 9, 9, 12], np.int32)
     low, high = attention_packed.ranges(OFFSETS, 128, keys)
     assert set(zip(low, high)) == {(0, 5), (5, 5), (9, 9), (9, 12)}

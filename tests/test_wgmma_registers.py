@@ -23,7 +23,7 @@ ORDERS = {"NN": (RowMajor, RowMajor), "NT": (RowMajor, ColMajor), "TN": (ColMajo
 
 
 def ring(factor=A, tiles=(128, 64), part=(64, 64), stages=3, bk=64, in_flight=None):
-    """A ring with one operand read by TMA's counterpart and the other one through registers."""
+    """A ring kernel whose MMAs read one operand from shared memory and the other one from registers."""
     store = Move.tile(*part).to(Warpgroup).load(SRC, SH, Move.done()).cast_on_copy().done()
     chain = MatMul.tile(*tiles).to(Block).epilog(RF, float32, Init.done(), store).split(bk).pipeline(stages).warp_specialize()
     chain = chain if in_flight is None else chain.mma_in_flight(in_flight)
