@@ -194,7 +194,7 @@ def test_the_page_says_what_was_published():
 def test_refusals_that_a_refinement_mends_are_none_without_it():
     """Storage decides how wide vectors of `coalesced` are; and what a refusal says to do is what the script did."""
     deals = DecompositionError("src_rf: this path deals elements to threads otherwise than the compute path", hint="Move.done()")
-    rows = DecompositionError("load_matrix_sync wants rows 16 bytes apart", hint="pad in multiples of 8, or .to_col_major()")
+    rows = DecompositionError("load_matrix_sync requires rows 16 bytes apart", hint="pad in multiples of 8, or .to_col_major()")
     whole = DecompositionError("LDMATRIX_8x8_ROW_T takes all elements of src (b_sh) or none, and the last tile may overhang", hint="load")
     for text, error, needed in (
         (".load(B, SH).pad(3)", whole, True),

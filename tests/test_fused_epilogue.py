@@ -229,7 +229,7 @@ def test_what_is_refused():
         (lambda: find("hmma_ampere").strategy.fuse_epilogue("acc + bias[n]", {"bias": float32}), "not bound"),
         (lambda: Move.tile(4, 4).to(Block).done().fuse_epilogue("acc"), "starts from Move"),
         (lambda: epilogue("acc", signature="mk,nk->k"), "the signature is that of no product"),
-        (lambda: of("split_k_blocks", "relu(acc)").program("sm_80"), "no block has a whole sum"),
+        (lambda: of("split_k_blocks", "relu(acc)").program("sm_80"), "no block has a complete sum"),
     ):
         with pytest.raises(FireironError, match=message):
             asked()

@@ -784,7 +784,7 @@ def stored_as(layout, memory=SH):
 def test_buffers_in_which_two_elements_have_one_place_are_refused(memory, strides, apart):
     """They computed something else, without a word where one thread writes both."""
     shape = (4, 8) if isinstance(strides[1], int) else (4, (4, 2))
-    with pytest.raises(DecompositionError, match="two elements have one place") as refusal:
+    with pytest.raises(DecompositionError, match="two elements have the same address") as refusal:
         _ = stored_as(Layout(shape, strides), memory).ir
     assert f"such as {Layout(shape, apart)}" in str(refusal.value)
 

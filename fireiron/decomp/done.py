@@ -108,7 +108,7 @@ class Done(Decomposition):
         if not spec.copies or not spec.dst.tensor.free or spec.dst.tensor.name in context.whole.settled:
             return False
         engines = (engine for engine in self._requested(context) if engine.mechanism.counted and engine.may_perform(spec))
-        return any([mismatch.field for mismatch in one.fits(spec, context)] == ["dst storage"] for one in engines)
+        return any([mismatch.field for mismatch in engine.fits(spec, context)] == ["dst storage"] for engine in engines)
 
     def _is_shared_copy(self, spec: Spec) -> bool:
         """Whether a spec is a copy between global and shared memory by several threads, in which any thread may copy any element."""
