@@ -337,7 +337,7 @@ def _no_whole_unit(level: Level, parent: Level, draft: Draft) -> DecompositionEr
     """The error for tiles if a block has no complete unit: too few threads, or units that interleave with others."""
     least = next(threads for threads in range(1, threads_for(1, level) + 1) if count_in(level, Block, threads))
     return DecompositionError(
-        f"to({level}): a {parent} of {draft.workers} threads has no complete {level}: the first is {level.threads} of threads 0 to {least - 1}",
+        f"to({level}): a {parent} of {draft.workers} threads has no complete {level}: the first has {level.threads} of 0 to {least - 1}",
         got=f"{draft.workers} threads, to which the compute step assigns its tiles",
         legal=f"at least {least} threads",
         hint=f"smaller tiles in the compute step, so that it has more threads; or to({Thread}) here",
