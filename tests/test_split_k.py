@@ -11,7 +11,7 @@ from problems import integers, library
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check import Scene, check, check_races, safety
+from fireiron.check import AccessTrace, check, check_races, safety
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.sim import simulate
 
@@ -125,7 +125,7 @@ def test_adds_to_c():
     spec = MatMul(20, 37, 50, accumulate=True)(GL, GL, GL)(Kernel)
     verify(tiled(2, 8), spec)
     kernel = verify(blocks(3, 8), spec)
-    assert making.said(kernel, "zeroed") == ()
+    assert making.effect_of(kernel, "zeroed") == ()
     with pytest.raises(ArgumentError, match="adds to C"):
         blocks(3, 8)(spec).compile()(*(arrays_of(spec)[name] for name in "AB"))
 
@@ -261,7 +261,7 @@ def blocks(parts, step, tile=(16, 32)):
 def test_blocks(dtype):
     for parts, step, sizes in itertools.product((1, 2, 3), (1, 8), ((20, 37, 50), (16, 32, 8), (1, 1, 1))):
         kernel = verify(blocks(parts, step), MatMul(*sizes, dtype=dtype)(GL, GL, GL)(Kernel))
-        assert making.said(kernel, "zeroed") == ("C",)
+        assert making.effect_of(kernel, "zeroed") == ("C",)
         assert int(str(kernel.grid)) == parts * -(-sizes[0] // 16) * -(-sizes[1] // 32)
 
 
@@ -346,7 +346,7 @@ def test_missing_barrier_before_the_sum_is_found(target):
     found = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Barrier) and one.scope == ir.BLOCK_SCOPE]
     assert len(found) == 1 and "p_sh" in found[0].reason
     planted = without(kernel, 0)
-    assert {one.buffer for one in check_races(Scene(planted)) if one.severity == "error"} == {"p_sh"}
+    assert {one.buffer for one in check_races(AccessTrace(planted)) if one.severity == "error"} == {"p_sh"}
     with pytest.raises(SimulationError, match="race on p_sh"):
         simulate(planted, {name: array for name, array in arrays_of(spec).items() if name != "C"})
 
@@ -374,7 +374,7 @@ def with_plain_access(kernel, verb):
 def test_plain_accesses_beside_additions_are_found(verb):
     spec = MatMul(16, 32, 50)(GL, GL, GL)(Kernel)
     planted = with_plain_access(blocks(3, 8)(spec).program().ir, verb)
-    assert any(one.severity == "error" and one.buffer == "C" for one in check_races(Scene(planted)))
+    assert any(one.severity == "error" and one.buffer == "C" for one in check_races(AccessTrace(planted)))
     for order in (None, random.Random(1)):
         with pytest.raises(SimulationError, match="race on C"):
             simulate(planted, {name: array for name, array in arrays_of(spec).items() if name != "C"}, order=order)
@@ -402,7 +402,7 @@ def test_additions_of_one_block_need_order_with_plain_accesses(verb):
     worse = with_plain_access(planted, verb)
     if verb == "reads":  # every thread reads element 0 and keeps it in its own
         worse = attrs.evolve(worse, buffers=tuple(attrs.evolve(one, written=True) for one in worse.buffers))
-    assert any(one.severity == "error" and one.buffer == "dst" for one in check_races(Scene(worse)))
+    assert any(one.severity == "error" and one.buffer == "dst" for one in check_races(AccessTrace(worse)))
     with pytest.raises(SimulationError, match="race on dst"):
         simulate(worse, data)
 
@@ -538,4 +538,4 @@ def test_blocks_add_once_to_what_is_there(accumulate):
     )
     chain = chain.split(8).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     kernel = verify(chain, MatMul(20, 37, 50, accumulate=accumulate)(GL, GL, GL)(Kernel))
-    assert making.said(kernel, "zeroed") == (() if accumulate else ("C",))
+    assert making.effect_of(kernel, "zeroed") == (() if accumulate else ("C",))

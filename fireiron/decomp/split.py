@@ -10,11 +10,11 @@ import attrs
 from fireiron.errors import DecompositionError, call_site
 from fireiron.ir import For, Hole, Stmt, SyncPoint
 from fireiron.ir.ask import NOTHING, Ask, Asks
-from fireiron.ir.asks.delayed import Delayed
-from fireiron.ir.asks.ordered import Ordered
+from fireiron.ir.asks.deferred import Deferred
+from fireiron.ir.asks.ordered_mma import OrderedMma
+from fireiron.ir.asks.pending_mmas import PendingMmas
 from fireiron.ir.asks.pipelined import Pipelined
-from fireiron.ir.asks.produced import Produced
-from fireiron.ir.asks.running import Running
+from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.language.dividing import Extent, Step, divide, loop_over, moved
 from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, verb
@@ -158,13 +158,13 @@ class Split(Decomposition):
         if fused(spec) is None and spec.accumulate != TRUE:
             child = child.with_options(accumulate=any_of([spec.accumulate, *(var > ZERO for var in variables)]))
         _require_stages(plan)
-        if Produced in plan.asks and not any(isinstance(stmt, For) for stmt in program):
+        if ProducerThreads in plan.asks and not any(isinstance(stmt, For) for stmt in program):
             # A single iteration stays a loop: its loads have a producer, and mbarriers that count them.
             label = spec.labels[spec.dims.index(next(iter(self.extents(spec))))]
             program = (For(Var(draft.fresh(label), 0, 0), ONE, program, False, draft.origin),)
-        if Delayed in plan.asks:
-            _require_steps(spec, plan.asks[Delayed])
-        if Ordered in plan.asks:
+        if Deferred in plan.asks:
+            _require_steps(spec, plan.asks[Deferred])
+        if OrderedMma in plan.asks:
             _require_ordered_steps(spec, plan.asks)
         program = tuple(attrs.evolve(stmt, asks=plan.asks) if isinstance(stmt, For) else stmt for stmt in program)
         if plan.sync is not None:
@@ -211,7 +211,7 @@ class Split(Decomposition):
         A fully masked iteration changes nothing, and a loop with at least one iteration needs no special case for zero.
         """
         turns = behind - first
-        if Produced not in self.planned(SplitPlan()).asks or turns.low > 0:
+        if ProducerThreads not in self.planned(SplitPlan()).asks or turns.low > 0:
             return turns
         return minimum(draft.let(f"{label}_more", behind - 1 - minimum(first, behind - 1)), whole - 1) + 1
 
@@ -225,14 +225,14 @@ class Split(Decomposition):
 
 def _require_stages(plan: SplitPlan) -> None:
     """Refuse a producer without stages, and MMAs in flight without a producer or with too few stages."""
-    stages, running = plan.asks[Pipelined].stages, plan.asks[Running].groups
-    if Produced in plan.asks and not stages:
+    stages, running = plan.asks[Pipelined].stages, plan.asks[PendingMmas].groups
+    if ProducerThreads in plan.asks and not stages:
         raise DecompositionError(
             "warp_specialize: the split has no pipeline whose stages a producer could fill", hint=".pipeline(4).warp_specialize()"
         )
     if running is None:
         return
-    if Produced not in plan.asks:
+    if ProducerThreads not in plan.asks:
         raise DecompositionError(
             f"mma_in_flight({running}): the split has no producer", hint=f".warp_specialize().mma_in_flight({running})"
         )
@@ -244,9 +244,9 @@ def _require_stages(plan: SplitPlan) -> None:
         )
 
 
-def _require_steps(spec: Spec, delayed: Delayed) -> None:
+def _require_steps(spec: Spec, delayed: Deferred) -> None:
     """Refuse a `defer` whose steps the loop does not have, or not in this order."""
-    step, after = delayed.step, delayed.behind
+    step, after = delayed.step, delayed.after
     label, definition = f"defer({step!r}, after={after!r})", fused(spec)
     if definition is None:
         raise DecompositionError(f"{label}: {spec.title} is one step", legal="the split of a Fused definition", within=spec)
@@ -264,7 +264,7 @@ def _require_steps(spec: Spec, delayed: Delayed) -> None:
 
 def _require_ordered_steps(spec: Spec, asks: Asks) -> None:
     """Refuse an `order_mma` whose steps the loop does not have, or not in this order, or of a loop without a producer."""
-    first, last = asks[Ordered].first, asks[Ordered].last
+    first, last = asks[OrderedMma].first, asks[OrderedMma].last
     label, definition = f"order_mma({first!r}, {last!r})", fused(spec)
     if definition is None:
         raise DecompositionError(f"{label}: {spec.title} is one step", legal="the split of a Fused definition", within=spec)
@@ -274,7 +274,7 @@ def _require_ordered_steps(spec: Spec, asks: Asks) -> None:
             raise DecompositionError(f"{label}: the loop has no step {name}", legal=names, within=spec)
     if names.index(last) < names.index(first):
         raise DecompositionError(f"{label}: {last} comes before {first}", legal=names[names.index(first) :], within=spec)
-    if Produced not in asks:
+    if ProducerThreads not in asks:
         raise DecompositionError(
             f"{label}: the split has no producer whose stages the warpgroups read",
             hint=f".pipeline(2).warp_specialize().{label}",

@@ -724,7 +724,7 @@ class _Reader:
         """The next token, which must be one of those in `wanted` (any token if it is empty)."""
         token = self.next
         if token is None or (wanted and token not in wanted):
-            self.refuse(' or '.join(wanted))
+            self.refuse(" or ".join(wanted))
         self.place += 1
         return str(token)
 
