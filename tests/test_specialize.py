@@ -15,9 +15,9 @@ from fireiron.executable.thread_move import MOVE
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.lower.pipeline import pipeline
-from fireiron.lower.products import products
 from fireiron.lower.roles import Fill, Part, Partition, Turns, Writer, is_condition
 from fireiron.lower.specialize import KEPT, KEPT_AT_LEAST, KEPT_IN_CLUSTER, SPARE, _kept, specialize
+from fireiron.lower.wgmma_waits import wgmma_waits
 from fireiron.values.expr import ZERO, Var, as_expr, constant
 
 HALVES = halves(128, 64, 320)
@@ -52,11 +52,11 @@ def test_a_ring_is_one_loop_without_anything_bit():
     (ring,) = after.rings
     assert before.rings == () and (ring.stages, ring.buffers) == (3, ("a_sh", "b_sh"))
     assert {after.buffer(name).tensor.copies for name in ring.buffers} == {3}
-    (loop,) = [one for one in after.body if isinstance(one, ir.For) and making.asked(one, "producer_threads")]
+    (loop,) = [one for one in after.body if isinstance(one, ir.For) and making.ask_of(one, "producer_threads")]
     assert shape_of(loop.body)[:2] == ["load", "load"] and (
         loop.period,
-        making.asked(loop, "producer_threads"),
-        making.asked(loop, "stages"),
+        making.ask_of(loop, "producer_threads"),
+        making.ask_of(loop, "stages"),
     ) == (
         3,
         32,
@@ -81,7 +81,7 @@ def test_turns_are_numbered_through_all_loops_around():
 
 @pytest.mark.parametrize("late", [0, 1, 2])
 def test_a_turn_is_released_when_its_products_are_done(late):
-    kernel = stages_of(product(stages=3, in_flight=late))["products"]
+    kernel = stages_of(product(stages=3, in_flight=late))["wgmma_waits"]
     consumers, producer = roles_of(kernel)
     assert shape_of(producer.body) == ["for[acquire empty, release full, load, load]"]
     (loop,) = [one for one in consumers.body if isinstance(one, ir.For) and any(isinstance(s, ir.Acquire) for s in one.body)]
@@ -100,7 +100,7 @@ def test_a_turn_is_released_when_its_products_are_done(late):
 @pytest.mark.parametrize(("warpgroups", "late"), [(1, 1), (2, 0)])
 def test_one_warpgroup_keeps_a_turn_in_flight(warpgroups, late):
     """Of several each fills the gaps of the others."""
-    kernel = stages_of(product((64 * warpgroups, 64, 64), (64, 64), 3))["products"]
+    kernel = stages_of(product((64 * warpgroups, 64, 64), (64, 64), 3))["wgmma_waits"]
     assert next(one.groups for one in all_of_kind(kernel, ir.Wait) if one.mechanism is WGMMA_GROUPS) == late
 
 
@@ -111,7 +111,7 @@ def test_a_ring_of_one_stage_keeps_nothing_in_flight():
 
 
 def test_ordinary_readers_say_so_warp_by_warp():
-    consumers, _ = roles_of(stages_of(by_warps(), halves(128, 64, 320, c_dtype=float32))["products"])
+    consumers, _ = roles_of(stages_of(by_warps(), halves(128, 64, 320, c_dtype=float32))["wgmma_waits"])
     (loop,) = [one for one in consumers.body if isinstance(one, ir.For) and any(isinstance(s, ir.Acquire) for s in one.body)]
     assert [type(one) for one in loop.body[-2:]] == [ir.Barrier, ir.Release]
     assert loop.body[-2] == making.barrier(ir.WARP_SCOPE, "all lanes have read a_sh, b_sh")
@@ -151,7 +151,7 @@ def handmade(**fields):
 
 
 def test_a_loop_made_by_hand():
-    kernel = products(specialize(pipeline(handmade())))
+    kernel = wgmma_waits(specialize(pipeline(handmade())))
     consumers, producer = roles_of(kernel)
     (ring,) = kernel.rings
     assert ring == making.ring("k_ring", 2, ("tile",), bytes=16 * 8 * 2, consumers=1)
@@ -218,7 +218,7 @@ def finished(chain, a=WHOLE, b=WHOLE):
 
 
 REFUSED = {
-    "no pipeline": (finished(CHAIN.warp_specialize()), "warp_specialize: the split has no pipeline, whose stages a producer would fill"),
+    "no pipeline": (finished(CHAIN.warp_specialize()), "warp_specialize: the split has no pipeline whose stages a producer could fill"),
     "half a warpgroup": (
         finished(CHAIN.pipeline(2).warp_specialize(64)),
         r"the producer is a warp or a warpgroup\n  got +64\n(.*\n)  legal +32 128",
@@ -230,7 +230,7 @@ REFUSED = {
     ),
     "too many in flight": (
         finished(CHAIN.pipeline(2).warp_specialize().mma_in_flight(2)),
-        r"in_flight\(2\): a turn in flight keeps its stage",
+        r"in_flight\(2\): an iteration in flight keeps its stage",
     ),
     "in flight without a ring": (
         finished(CHAIN.pipeline(2).mma_in_flight(1), WIDE, WIDE),

@@ -44,8 +44,8 @@ from fireiron.ir.asks.ordered_mma import OrderedMma
 from fireiron.ir.asks.pipelined import Pipelined
 from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
-from fireiron.lower.outside import Outside, is_open
-from fireiron.lower.slots import Slots
+from fireiron.lower.peeled_fills import Outside, is_open
+from fireiron.lower.shared_stages import SharedStages
 from fireiron.lower.walk import fresh_name, taken_names
 from fireiron.values.expr import FALSE, ONE, Expr, Var, all_of, as_expr, constant, less, mod, tables_of
 from fireiron.values.sharer import BLOCK, GRID
@@ -88,7 +88,7 @@ class _Pipeline:
         self.around: list[For] = []
         self.memories = {buffer.name: buffer.memory for buffer in kernel.buffers}
         self.asked = {buffer.name: buffer.tensor.stages for buffer in kernel.buffers if buffer.tensor.stages}
-        self.slots = Slots(kernel)
+        self.slots = SharedStages(kernel)
         self.stages: dict[str, int] = {}
         self.taken = taken_names(kernel)
         self.read = _read_from_memory(kernel)

@@ -45,8 +45,8 @@ from fireiron.ir import (
     unknown,
 )
 from fireiron.ir.effects.unchecked import Unchecked
+from fireiron.lower.access_map import Located, Touch
 from fireiron.lower.dependences import Dependences
-from fireiron.lower.touches import Located, Touch
 from fireiron.values.expr import Expr, Var, all_of, compiled, conjuncts, constant
 
 Fixed = Mapping[str, int]

@@ -46,7 +46,7 @@ from fireiron.lower.walk import fresh_name, taken_names, without_marks
 from fireiron.values.expr import FALSE, ONE, ZERO, Expr, Less, Mod, Var, all_of, conjuncts, constant, less, minimum, tables_of
 
 
-def rotate(kernel: Kernel) -> Kernel:
+def defer(kernel: Kernel) -> Kernel:
     """The kernel with its delayed steps behind those of the next turn; a `DecompositionError` for two that do not commute."""
     if not any(isinstance(one, For) and Deferred in one.asks for one in statements(kernel.body)):
         return kernel

@@ -23,7 +23,7 @@ from fireiron.specs.formula import Element, Operation, Value
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Var, all_of, any_of, constant, less
 
 
-def settle(kernel: Kernel) -> Kernel:
+def zero_init_elision(kernel: Kernel) -> Kernel:
     """The kernel without the zeroes that its products can do without."""
     products = (one for one, _ in execs(kernel.body) if one.mechanism.in_registers)
     names = dict.fromkeys(access.buffer for one in products for access in one.accesses if access.write)
