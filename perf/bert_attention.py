@@ -26,8 +26,8 @@ from fireiron.strategies import attention, hopper_attention, softmax
 CANDIDATES = ((False, 128, 128, 32, 2), (True, 128, 64, 32, 2), (False, 128, 64, 32, 2), (False, 64, 128, 32, 2), (False, 64, 64, 32, 2))
 """Queries in registers or not, bm, bn, wm, stages."""
 
-ENGINES = ({"slack": 8}, {"slack": 8, "held": True}, {"slack": 8, "bm": 192, "bn": 96}, {"slack": 8, "held": True, "bm": 192, "bn": 96})
-"""By wgmma: the definition's slack, queries in registers, the tile."""
+ENGINES = ({"rescale_threshold": 8}, {"rescale_threshold": 8, "q_in_registers": True}, {"rescale_threshold": 8, "bm": 192, "bn": 96}, {"rescale_threshold": 8, "q_in_registers": True, "bm": 192, "bn": 96})
+"""By wgmma: the definition's rescale_threshold, queries in registers, the tile."""
 
 
 def kernel_of(options, values):
@@ -41,8 +41,8 @@ def kernel_of(options, values):
 def engine_of(options, values):
     """Ours by wgmma with values; None where it is refused."""
     given = dict(values)
-    made = attention.definition(slack=given.pop("slack"))
-    strategy = hopper_attention.by_rows(made, held=given.pop("held", False)).with_(**given)
+    made = attention.definition(rescale_threshold=given.pop("rescale_threshold"))
+    strategy = hopper_attention.by_rows(made, q_in_registers=given.pop("q_in_registers", False)).with_(**given)
     return compiled(strategy(spec_of(options, made)), "sm_90a", values)
 
 

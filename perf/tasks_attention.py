@@ -27,7 +27,7 @@ def pairs(d):
 
     def pair(ahead, bm, bn, blocks):
         mapping = programs.hopper(bm, bn, bm // 64, 2, programs.AHEAD if ahead else programs.IN_ORDER, 0 if blocks == 65536 else blocks)
-        fluent = hopper_attention.by_rows(PLAIN, delayed=ahead).with_(bm=bm, bn=bn, stages=2, chunk=d, blocks=blocks)
+        fluent = hopper_attention.by_rows(PLAIN, overlap=ahead).with_(bm=bm, bn=bn, stages=2, epi_n=d, num_blocks=blocks)
         return tasks.strategy(programs.flash_3 if ahead else programs.flash_2, mapping), fluent
 
     three = 64 if d == 128 else 128
@@ -45,7 +45,7 @@ def seldom(d):
     found = {}
     for name, blocks in (("FlashAttention-3", 65536), ("FlashAttention-3, blocks stay", 132)):
         mapping = programs.seldom(programs.hopper(128, 128, 2, 2, programs.AHEAD, 0 if blocks == 65536 else blocks))
-        fluent = hopper_attention.by_rows(LIBRARY).with_(bm=128, bn=128, stages=2, chunk=d, blocks=blocks)
+        fluent = hopper_attention.by_rows(LIBRARY).with_(bm=128, bn=128, stages=2, epi_n=d, num_blocks=blocks)
         found[name] = tasks.strategy(programs.flash_3, mapping), fluent
     return found
 

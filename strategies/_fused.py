@@ -4,7 +4,7 @@ from fireiron import *
 from fireiron.values.expr import constant
 from fireiron.values.machine import as_architecture
 
-ahead = Tunable("ahead", 2, 1)
+lookahead = Tunable("lookahead", 2, 1)
 """Steps of a product whose fragments are in registers: of two the second one's are loaded before the first is computed."""
 
 
@@ -19,11 +19,11 @@ by_warpgroups = MatMul.split(16).unroll().done()
 """Factors in shared memory, or the first in registers, by wgmma (Hopper)."""
 
 
-def stored(chunk):
+def stored(epi_n):
     """A warpgroup's tile in registers to memory: converted, by stmatrix, in chunks of so many columns through shared memory of its own,
     by TMA (Hopper).
     """
-    return Move.tile(64, chunk).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
+    return Move.tile(64, epi_n).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
 
 
 by_engine = stored(64)
@@ -58,7 +58,7 @@ def fitting(spec, target=None):
     Before Turing a lane has more of a fragment, so a warp has fewer rows.
     """
     even = all((constant(spec.size(dim)) or 1) % 8 == 0 for dim in "nk")
-    return ({} if even else {"ahead": 1}) | ({"wm": 32} if before(75, target) else {})
+    return ({} if even else {"lookahead": 1}) | ({"wm": 32} if before(75, target) else {})
 
 
 def few_rows(spec, target=None):

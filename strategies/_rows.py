@@ -11,11 +11,11 @@ WARPS_OF = ((16, 1), (32, 2), (64, 4), (256, 8), (512, 16))
 """How many warps share a row, by how many elements a lane of one warp would have of it, at most (1024 elements: two, on an H200)."""
 
 rows = Tunable("rows", 1, 2, 4, 8, 16)
-turns = Tunable("turns", 2, 1, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
+iterations = Tunable("iterations", 2, 1, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
 vector = Tunable("vector", 8, 4, 2, 1)
 
-pieces = Move.tile(1, LANES * vector * turns).to(Warp).tile(1, vector).to(Lane)
-"""A row's pieces to warps, and in `turns` turns `vector` elements of each to lanes."""
+pieces = Move.tile(1, LANES * vector * iterations).to(Warp).tile(1, vector).to(Lane)
+"""A row's pieces to warps, and in `iterations` turns `vector` elements of each to lanes."""
 
 dealt = pieces.done()
 """A copy that leaves them in the caches."""
@@ -47,5 +47,5 @@ def fitting(spec, few=0, at_once=0):
         warps = 4 if rows_known <= few else 1
     if lane > 1 and size % (LANES * lane) and pieces * lane > 16 * warps:
         warps = min(2 * warps, WARPS)
-    taken = next((one for one in sorted(turns.values) if one * warps >= pieces), max(turns.values))
-    return {"rows": max(4 // -(-pieces // taken), 1), "turns": taken, "vector": lane}
+    taken = next((one for one in sorted(iterations.values) if one * warps >= pieces), max(iterations.values))
+    return {"rows": max(4 // -(-pieces // taken), 1), "iterations": taken, "vector": lane}

@@ -14,10 +14,10 @@ Q[b,m,g,r,d], K[b,n,g,d], V[b,n,g,d], O[b,m,g,r,d]: `r` heads of queries read ea
 own. `spec` takes strides for other orders. `scale`, above 0, is what scores are multiplied by. A row that sees no key is 0: the running
 maximum begins at a finite number, less which exp2 of -inf is 0.
 
-`held` keeps the queries in registers, where `strategy` reads them again for each block of keys; `steady` rescales without asking. Without
-a window the last queries of a causal kernel begin first (`together` heads at a time; 0: all), as they see the most keys. Scores are made of
+`q_in_registers` keeps the queries in registers, where `strategy` reads them again for each block of keys; `steady` rescales without asking. Without
+a window the last queries of a causal kernel begin first (`heads_per_group` heads at a time; 0: all), as they see the most keys. Scores are made of
 `bd` elements of a head at a time, and the sum so far is rescaled under a branch: both bound what ptxas moves, which would fill more than
-255 registers with fragments. So do `parts`: fragments of K are loaded for that part of a block's keys at a time.
+255 registers with fragments. So do `score_parts`: fragments of K are loaded for that part of a block's keys at a time.
 """
 
 import functools
@@ -34,9 +34,9 @@ bm = Tunable("bm", 128, 64)
 bn = Tunable("bn", 64, 32, 128)
 wm = Tunable("wm", 32, 16)
 bd = Tunable("bd", 64, 128, 32, 16)
-parts = Tunable("parts", 1, 2, 4, 8)
+score_parts = Tunable("score_parts", 1, 2, 4, 8)
 stages = Tunable("stages", 2, 1, 3)
-together = Tunable("together", 0, 1, 2, 4, 8, 16)
+heads_per_group = Tunable("heads_per_group", 0, 1, 2, 4, 8, 16)
 
 LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
 
@@ -73,11 +73,11 @@ def factor_of(score):
 
 
 @functools.cache
-def definition(causal=False, window=None, lse=False, slack=0, score=None):
+def definition(causal=False, window=None, lse=False, rescale_threshold=0, score=None):
     """Attention as formulas.
 
     `causal`: of two equally long sequences, query m sees keys 0 to m. `window`: it sees the last so many of these, itself included.
-    `lse`: the logarithm of the sum of exponentials of a row's scores is written too, to L[b,m,g,r]. `slack`: the maximum that a row's
+    `lse`: the logarithm of the sum of exponentials of a row's scores is written too, to L[b,m,g,r]. `rescale_threshold`: the maximum that a row's
     exponentials are taken less stays until a score is above it by a factor of two to the power of it, so that the row is seldom rescaled.
     `score`: what becomes of a score `s`, which is scaled then, of query `m` and key `n`: `"30 * tanh(s / 30)"`, `"s - 0.5 * abs(m - n)"`;
     `tanh_approx` is one instruction where `tanh` is twenty.
@@ -85,7 +85,7 @@ def definition(causal=False, window=None, lse=False, slack=0, score=None):
     factor, score = factor_of(score) if score else (1, None)
     bits = str(LOG2_E * factor) if score else f"(scale * {LOG2_E})"
     scaled = f"top[m] * {bits}"
-    new = f"where({scaled} > mx[m] + {slack}, {scaled}, mx[m])" if slack else f"max(mx[m], {scaled})"
+    new = f"where({scaled} > mx[m] + {rescale_threshold}, {scaled}, mx[m])" if rescale_threshold else f"max(mx[m], {scaled})"
     seen = ["n <= m"] * (causal or window is not None) + [f"m < n + {window}"] * (window is not None)
     mask = {"mask" if window is None else "window": f"s[m,n] = where({' and '.join(seen)}, s[m,n], -inf)"} if seen else {}
     changed = {"score": f"s[m,n] = {formula_of(score)}"} if score else {}
@@ -105,11 +105,11 @@ def definition(causal=False, window=None, lse=False, slack=0, score=None):
             "top": "top[m] = max(n, s[m,n])",
             "new": f"new[m] = {new}",
             "alpha": "alpha[m] = exp2(mx[m] - new[m])",
-            **({"shrink": "l[m] = l[m] * alpha[m]"} if slack else {}),
+            **({"shrink": "l[m] = l[m] * alpha[m]"} if rescale_threshold else {}),
             "keep": "mx[m] = new[m]",
             "exp": f"s[m,n] = exp2(s[m,n] * {bits} - mx[m])",
             "sums": "sums[m] = sum(n, s[m,n])",
-            "update": "l[m] = l[m] + sums[m]" if slack else "l[m] = l[m] * alpha[m] + sums[m]",
+            "update": "l[m] = l[m] + sums[m]" if rescale_threshold else "l[m] = l[m] * alpha[m] + sums[m]",
             "p": "p[m,n] = s[m,n]",
             "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
             "pv": "acc[m,d] += sum(n, p[m,n] * V[b,n,g,d])",
@@ -133,25 +133,25 @@ def masks(made):
     return {one.name for one in made.made.steps} & {"mask", "window"}
 
 
-def by_rows(made, held=False, apart=False, branch=True):
-    """The strategy on a definition; with `held` queries stay in registers. Of one with a mask, blocks that no row sees are left out.
+def by_rows(made, q_in_registers=False, apart=False, branch=True):
+    """The strategy on a definition; with `q_in_registers` queries stay in registers. Of one with a mask, blocks that no row sees are left out.
 
     With `apart` each of the four lanes that hold a row adds up its own part of the row's sum, and they meet behind the loop. Without
-    `branch` the sum so far is rescaled in every turn, whether or not a maximum moved; with it, and a definition with slack, where a row of
+    `branch` the sum so far is rescaled in every turn, whether or not a maximum moved; with it, and a definition with rescale_threshold, where a row of
     the warp needs it.
     """
     scores = MatMul.split(bd).split(16).unroll()
-    scores = scores if held else scores.load(A, RF, fragments)
-    scores = scores.tile(wm, bn // parts).unroll().load(B, RF, fragments)
+    scores = scores if q_in_registers else scores.load(A, RF, fragments)
+    scores = scores.tile(wm, bn // score_parts).unroll().load(B, RF, fragments)
     seen = masks(made)
     queries = (made.rfactor("sums", 4) if apart else made).tile(m=bm, r=1, g=1, b=1).to(Block)
-    queries = queries.longest_first("m", together) if "mask" in seen else queries
+    queries = queries.longest_first("m", heads_per_group) if "mask" in seen else queries
     queries = queries.load("Q", SH, copy).swizzle_storage()
-    queries = queries.load("Q", RF, Move.tile(wm).to(Warp).done()) if held else queries
-    blocks = queries.split(n=bn).pipeline(stages)
-    blocks = blocks.skip_masked_tiles() if seen else blocks
+    queries = queries.load("Q", RF, Move.tile(wm).to(Warp).done()) if q_in_registers else queries
+    key_blocks = queries.split(n=bn).pipeline(stages)
+    key_blocks = key_blocks.skip_masked_tiles() if seen else key_blocks
     rows = (
-        blocks.load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage().tile(m=wm).to(Warp).step("s", scores.then(tiles))
+        key_blocks.load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage().tile(m=wm).to(Warp).step("s", scores.then(tiles))
     )
     if branch and any(one.name == "shrink" for one in made.made.steps):
         rows = rows.skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps("rescale", where="alpha == 1")
@@ -163,8 +163,8 @@ def by_rows(made, held=False, apart=False, branch=True):
 strategy = by_rows(definition())
 steady = by_rows(definition(), branch=False)
 causal = by_rows(definition(causal=True))
-held = by_rows(definition(), held=True)
-causal_held = by_rows(definition(causal=True), held=True)
+q_in_registers = by_rows(definition(), q_in_registers=True)
+causal_q_in_registers = by_rows(definition(causal=True), q_in_registers=True)
 
 
 def spec(M, N, D, heads=1, batch=1, shared=1, made=None, **options):
@@ -186,12 +186,12 @@ def values(spec, target=None):
     d, m = (constant(spec.size(dim)) or 128 for dim in "dm")
     known = all(constant(spec.size(dim)) is not None for dim in "mn")
     if before(80, target):
-        return {"bm": 64, "bn": 32, "wm": 16, "parts": 1, "stages": 2 if known and d <= 128 else 1}
+        return {"bm": 64, "bn": 32, "wm": 16, "score_parts": 1, "stages": 2 if known and d <= 128 else 1}
     whole = all((constant(spec.size(dim)) or 1) % 128 == 0 for dim in "mn")
-    few = {"bn": 128, "wm": 32, "parts": 1 if masks(spec.starter) else 8} if whole else {"bn": 64, "wm": 32, "parts": 1}
-    wide = few if d <= 64 else {"bn": 64, "wm": 32, "parts": 4} if d <= 128 else {"bn": 32, "wm": 16, "parts": 1}
+    few = {"bn": 128, "wm": 32, "score_parts": 1 if masks(spec.starter) else 8} if whole else {"bn": 64, "wm": 32, "score_parts": 1}
+    wide = few if d <= 64 else {"bn": 64, "wm": 32, "score_parts": 4} if d <= 128 else {"bn": 32, "wm": 16, "score_parts": 1}
     if target is not None and not known and not before(100, target):
-        wide["parts"] = min(wide["parts"], 2)  # conditions on lengths want registers, too, as ptxas hands them out for Blackwell
+        wide["score_parts"] = min(wide["score_parts"], 2)  # conditions on lengths want registers, too, as ptxas hands them out for Blackwell
     large = target is None or as_architecture(target).shared_per_block >= 128 * 1024
     return {"bm": 64 if m <= 64 or (d > 128 and not large) else 128, "stages": 2, **wide}
 
@@ -211,10 +211,10 @@ def fastest(spec):
     return "causal" if spec.starter == causal.start else "steady" if few else "strategy"
 
 
-def held_values(spec, target=None):
+def q_in_registers_values(spec, target=None):
     """Queries in registers leave room for fewer keys, or fewer rows of a warp."""
     d, found = constant(spec.size("d")) or 128, values(spec, target)
-    return {**found, "bn": min(found["bn"], 64), "wm": found["wm"] if d <= 64 else 16, "parts": 1}
+    return {**found, "bn": min(found["bn"], 64), "wm": found["wm"] if d <= 64 else 16, "score_parts": 1}
 
 
-causal_held_values = held_values
+causal_q_in_registers_values = q_in_registers_values

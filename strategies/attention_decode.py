@@ -127,9 +127,9 @@ def kernels(rows, keys, d, heads, batch, size, lengths=False, dtype=float16, arc
     made = definition(size, lengths)
     parts = spec(rows, keys, d, heads, batch, size, made, dtype=dtype, **strides)
     whole = attention_combine.spec(rows, -(-keys // size), d, heads, batch, dtype=dtype, **out)
-    together = attention_combine.by_columns(chained).with_(**attention_combine.values(whole))
+    heads_per_group = attention_combine.by_columns(chained).with_(**attention_combine.values(whole))
     first = by_parts(made, chained).with_(**{**values(parts), **dict(tunables)})
-    return first(parts).compile(target), together(whole).compile(target)
+    return first(parts).compile(target), heads_per_group(whole).compile(target)
 
 
 def decode(q, k, v, scale=None, length=None, size=None, out=None):

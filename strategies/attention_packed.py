@@ -39,7 +39,7 @@ bn = Tunable("bn", 64, 32, 128, 96, 112)
 wm = Tunable("wm", 16, 32)
 stages = Tunable("stages", 2, 1, 3)
 
-SLACK = hopper_attention.SLACK
+RESCALE_THRESHOLD = hopper_attention.RESCALE_THRESHOLD
 
 definition = Fused(
     name="attention_packed",
@@ -67,7 +67,7 @@ definition = Fused(
         "own": "s[m,n] = where(inner[t] <= n and n < outer[t] or low[t,m] <= n and n < high[t,m], s[m,n], -inf)",
         "top": "top[m] = max(n, s[m,n])",
         "scaled": f"top[m] = top[m] * (scale * {LOG2_E})",
-        "new": f"new[m] = where(top[m] > mx[m] + {SLACK}, top[m], mx[m])",
+        "new": f"new[m] = where(top[m] > mx[m] + {RESCALE_THRESHOLD}, top[m], mx[m])",
         "alpha": "alpha[m] = exp2(mx[m] - new[m])",
         "shrink": "l[m] = l[m] * alpha[m]",
         "keep": "mx[m] = new[m]",

@@ -11,11 +11,11 @@ dual(M,N,K)(GL,GL,GL,GL)(Kernel)
   step(store)                      Move(128,128)(RF,GL)(Block)                 through shared memory, in pieces of 16 bytes
 
 `hopper` is the same by TMA and wgmma, with a producer, for tiles of 128 x 256: rings of `depth` tiles of A, of `stages` of each B.
-While one product runs the next one is issued; then the stages of the first one are given back (`fly`).
+While one product runs the next one is issued; then the stages of the first one are given back (`mma_in_flight`).
 """
 
 from fireiron import *
-from fireiron.strategies._fused import ahead, by_warpgroups, fitting, orders, product, staged, stored, unaligned
+from fireiron.strategies._fused import lookahead, by_warpgroups, fitting, orders, product, staged, stored, unaligned
 
 SIZES = (4096, 4096, 4096)
 
@@ -30,12 +30,12 @@ wide = Tunable("bn", 256, 64, 128, 192)
 deep = Tunable("bk", 64, 32, 128)
 turns = Tunable("stages", 2, 3, 4, 5, 6)
 depth = Tunable("depth", 3, 2, 4, 5, 6)
-fly = Tunable("fly", 1, 0)
+mma_in_flight = Tunable("mma_in_flight", 1, 0)
 high = Tunable("bm", 128, 64, 192, 256)
 part = Tunable("wm", 64, 128)
-chunk = Tunable("chunk", 64, 32, 128, 192, 256)
-bands = Tunable("bands", 16, 1, 4, 8, 32)
-blocks = Tunable("blocks", 132, 264, 65536)
+epi_n = Tunable("epi_n", 64, 32, 128, 192, 256)
+group_m = Tunable("group_m", 16, 1, 4, 8, 32)
+num_blocks = Tunable("num_blocks", 132, 264, 65536)
 
 definition = Fused(
     name="dual",
@@ -66,7 +66,7 @@ strategy = (
     .to(Warp)
     .split(k=16)
     .unroll()
-    .pipeline(ahead)
+    .pipeline(lookahead)
     .load("A", RF, fragments)
     .load("B1", RF, fragments)
     .load("B2", RF, fragments)
@@ -78,12 +78,12 @@ strategy = (
 tiles = (
     definition.tile(m=high, n=wide)
     .to(Block)
-    .rasterize(group_m=bands)
-    .persistent(blocks)
+    .rasterize(group_m=group_m)
+    .persistent(num_blocks)
     .split(k=deep)
     .pipeline(turns)
     .warp_specialize(128)
-    .mma_in_flight(fly)
+    .mma_in_flight(mma_in_flight)
 )
 
 hopper = (
@@ -95,7 +95,7 @@ hopper = (
     .to(Warpgroup)
     .step("left", by_warpgroups)
     .step("right", by_warpgroups)
-    .step("store", stored(chunk))
+    .step("store", stored(epi_n))
     .done()
 )
 

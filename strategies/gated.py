@@ -16,7 +16,7 @@ A lane holds the same elements of both accumulators, so the gate is applied in r
 """
 
 from fireiron import *
-from fireiron.strategies._fused import ahead, by_warpgroups, fitting, orders, product, staged, stored
+from fireiron.strategies._fused import lookahead, by_warpgroups, fitting, orders, product, staged, stored
 
 SIZES = (4096, 4096, 4096)
 
@@ -30,9 +30,9 @@ stages = Tunable("stages", 4, 3, 5)
 wide = Tunable("bn", 128, 64)
 deep = Tunable("bk", 64, 32, 128)
 turns = Tunable("stages", 3, 2, 4, 5, 6)
-chunk = Tunable("chunk", 128, 32, 64)
-bands = Tunable("bands", 16, 1, 4, 8, 32)
-blocks = Tunable("blocks", 132, 264, 65536)
+epi_n = Tunable("epi_n", 128, 32, 64)
+group_m = Tunable("group_m", 16, 1, 4, 8, 32)
+num_blocks = Tunable("num_blocks", 132, 264, 65536)
 
 definition = Fused(
     name="gated",
@@ -63,7 +63,7 @@ strategy = (
     .to(Warp)
     .split(k=16)
     .unroll()
-    .pipeline(ahead)
+    .pipeline(lookahead)
     .load("A", RF, fragments)
     .load("B1", RF, fragments)
     .load("B2", RF, fragments)
@@ -73,7 +73,7 @@ strategy = (
 )
 
 tiles = (
-    definition.tile(m=bm, n=wide).to(Block).rasterize(group_m=bands).persistent(blocks).split(k=deep).pipeline(turns).warp_specialize(128)
+    definition.tile(m=bm, n=wide).to(Block).rasterize(group_m=group_m).persistent(num_blocks).split(k=deep).pipeline(turns).warp_specialize(128)
 )
 
 hopper = (
@@ -84,7 +84,7 @@ hopper = (
     .to(Warpgroup)
     .step("gate", by_warpgroups)
     .step("up", by_warpgroups)
-    .step("store", stored(chunk))
+    .step("store", stored(epi_n))
     .done()
 )
 

@@ -15,7 +15,7 @@ The sums stay in registers, in float32, and one replica stores them.
 
 `hopper` is the same by TMA and wgmma, with a producer. Its warpgroups read A's rows by ldmatrix while the products of the stage are under
 way, in the first column of tiles only; each of the four lanes of a row adds up a part of it, and they meet behind the loop. D's tile goes
-through shared memory at once, which costs a stage and is worth more (`chunk` columns at a time; of tiles of 256 x 192, which have `wm` 128
+through shared memory at once, which costs a stage and is worth more (`epi_n` columns at a time; of tiles of 256 x 192, which have `wm` 128
 and are fast at 6144, 64). With so much room in use bands of 8 tile rows suit large sizes and bands of 4 those of 4096.
 
 `hopper_shared` differs by one line: its sums are in shared memory, where each step reads and writes them. Every block has some of its own
@@ -23,7 +23,7 @@ then, also those that store none.
 """
 
 from fireiron import *
-from fireiron.strategies._fused import ahead, by_warpgroups, fitting, orders, product, staged, stored
+from fireiron.strategies._fused import lookahead, by_warpgroups, fitting, orders, product, staged, stored
 
 SIZES = (4096, 4096, 4096)
 
@@ -38,10 +38,10 @@ high = Tunable("bm", 128, 64, 192, 256)
 wide = Tunable("bn", 256, 64, 128, 192)
 deep = Tunable("bk", 64, 32, 128)
 part = Tunable("wm", 64, 128)
-chunk = Tunable("chunk", 256, 32, 64, 128, 192)
+epi_n = Tunable("epi_n", 256, 32, 64, 128, 192)
 turns = Tunable("stages", 3, 2, 4, 5, 6)
-bands = Tunable("bands", 8, 1, 4, 16)
-blocks = Tunable("blocks", 132, 264, 65536)
+group_m = Tunable("group_m", 8, 1, 4, 16)
+num_blocks = Tunable("num_blocks", 132, 264, 65536)
 
 definition = Fused(
     name="gemm_row_sum",
@@ -70,7 +70,7 @@ strategy = (
     .to(Warp)
     .split(k=16)
     .unroll()
-    .pipeline(ahead)
+    .pipeline(lookahead)
     .load("A", RF, fragments)
     .load("B", RF, fragments)
     .step("product", product)
@@ -90,14 +90,14 @@ def by_tiles(tiles):
         .to(Warpgroup)
         .step("product", by_warpgroups)
         .step("row", Reduction.load(SRC, RF, Move.done()).done())
-        .step("store", stored(chunk))
+        .step("store", stored(epi_n))
         .done()
     )
 
 
-hopper = by_tiles(definition.rfactor("row", 4).tile(m=high, n=wide).to(Block).rasterize(group_m=bands).persistent(blocks))
+hopper = by_tiles(definition.rfactor("row", 4).tile(m=high, n=wide).to(Block).rasterize(group_m=group_m).persistent(num_blocks))
 
-hopper_shared = by_tiles(definition.tile(m=high, n=wide).to(Block).rasterize(group_m=bands).persistent(blocks).set_memory("s", SH))
+hopper_shared = by_tiles(definition.tile(m=high, n=wide).to(Block).rasterize(group_m=group_m).persistent(num_blocks).set_memory("s", SH))
 
 
 def spec(M, N, K, **options):

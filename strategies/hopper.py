@@ -14,10 +14,10 @@
       done()                           WGMMA
 
 `wm` below 64, or of 96, is the transposed form, which has the 64 rows of the instruction along N: for few rows, and for small
-matrices. As many blocks as there are tiles (`blocks`) is a block for each tile. Blocks walk in bands of tile rows,
-of tile columns (`walk` 1) or, with `bands` 1, along Hilbert's curve (2). C goes through shared memory in chunks of `rows` x `chunk` a
-warpgroup: with `rows` `wm` and `chunk` `wn` at once, which waits and fences once, where there is room beside the stages. Clusters (`cm` x
-`cn` tiles) ask L2 for less: for sizes whose rows are no multiples of 128 bytes, of which each row of a box takes two lines.
+matrices. As many blocks as there are tiles (`num_blocks`) is a block for each tile. Blocks walk in bands of tile rows,
+of tile columns (`raster` 1) or, with `group_m` 1, along Hilbert's curve (2). C goes through shared memory in chunks of `epi_m` x `epi_n` a
+warpgroup: with `epi_m` `wm` and `epi_n` `wn` at once, which waits and fences once, where there is room beside the stages. Clusters (`cluster_m` x
+`cluster_n` tiles) ask L2 for less: for sizes whose rows are no multiples of 128 bytes, of which each row of a box takes two lines.
 
 `integers` is the same for int8, whose products are added up in int32.
 
@@ -34,17 +34,17 @@ bn = Tunable("bn", 256, 64, 128, 192, 96, 160, 224, 32, 16)
 bk = Tunable("bk", 64, 128, 32)
 wm = Tunable("wm", 64, 128, 96, 32, 16)
 wn = Tunable("wn", 256, 64, 128, 192, 96, 160, 224, 32, 16)
-rows = Tunable("rows", 64, 32, 16)
-chunk = Tunable("chunk", 64, 32, 16, 128, 192, 256)
+epi_m = Tunable("epi_m", 64, 32, 16)
+epi_n = Tunable("epi_n", 64, 32, 16, 128, 192, 256)
 stages = Tunable("stages", 4, 2, 3, 5, 6, 7, 8, 16)
-bands = Tunable("bands", 8, 1, 2, 4, 16)
-walk = Tunable("walk", 0, 1, 2)
-blocks = Tunable("blocks", 132, 264, 65536)
-cm = Tunable("cm", 1, 2, 4)
-cn = Tunable("cn", 1, 2, 4)
-producer = Tunable("producer", 32, 128)
+group_m = Tunable("group_m", 8, 1, 2, 4, 16)
+raster = Tunable("raster", 0, 1, 2)
+num_blocks = Tunable("num_blocks", 132, 264, 65536)
+cluster_m = Tunable("cluster_m", 1, 2, 4)
+cluster_n = Tunable("cluster_n", 1, 2, 4)
+producer_threads = Tunable("producer_threads", 32, 128)
 
-store = Move.tile(wm, wn).to(Warpgroup).tile(rows, chunk).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
+store = Move.tile(wm, wn).to(Warpgroup).tile(epi_m, epi_n).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
 
 
 def by_tiles(accumulator):
@@ -52,13 +52,13 @@ def by_tiles(accumulator):
     return (
         MatMul.tile(bm, bn)
         .to(Block)
-        .cluster(cm, cn)
-        .rasterize(bands, walk)
-        .persistent(blocks)
+        .cluster(cluster_m, cluster_n)
+        .rasterize(group_m, raster)
+        .persistent(num_blocks)
         .epilog(RF, accumulator, Init.done(), store)
         .split(bk)
         .pipeline(stages)
-        .warp_specialize(producer)
+        .warp_specialize(producer_threads)
         .load(A, SH, Move.done())
         .load(B, SH, Move.done())
         .tile(wm, wn)
@@ -81,9 +81,9 @@ def spec(M, N, K, **options):
 
 
 SMALLER = (
-    {"bm": 64, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "rows": 64, "chunk": 32, "stages": 8, "bands": 4},
-    {"bm": 32, "bn": 64, "bk": 128, "wm": 32, "wn": 64, "rows": 32, "chunk": 64, "stages": 4, "bands": 4},
-    {"bm": 16, "bn": 64, "bk": 64, "wm": 16, "wn": 64, "rows": 16, "chunk": 64, "stages": 16, "bands": 4},
+    {"bm": 64, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "epi_m": 64, "epi_n": 32, "stages": 8, "group_m": 4},
+    {"bm": 32, "bn": 64, "bk": 128, "wm": 32, "wn": 64, "epi_m": 32, "epi_n": 64, "stages": 4, "group_m": 4},
+    {"bm": 16, "bn": 64, "bk": 64, "wm": 16, "wn": 64, "epi_m": 16, "epi_n": 64, "stages": 16, "group_m": 4},
 )
 """More tiles as `defaults` tells them, for small matrices where `hopper_small` and `hopper_skinny` do not serve."""
 
@@ -91,15 +91,15 @@ SMALLER = (
 def defaults(M, N, K):
     """Tiles for halves that were among the fastest on an H200."""
     return (
-        {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 256, "stages": 3, "bands": 4},
-        {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "rows": 64, "chunk": 192, "stages": 3, "bands": 4},
-        {"bm": 128, "bn": 224, "bk": 64, "wm": 64, "wn": 224, "rows": 64, "chunk": 32, "stages": 4, "bands": 4},
-        {"bm": 128, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "rows": 64, "chunk": 64, "stages": 5, "bands": 4},
-        {"bm": 128, "bn": 128, "bk": 64, "wm": 64, "wn": 128, "rows": 64, "chunk": 64, "stages": 6, "bands": 4},
-        {"bm": 192, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "rows": 64, "chunk": 32, "stages": 5, "bands": 4},
-        {"bm": 96, "bn": 128, "bk": 64, "wm": 96, "wn": 64, "rows": 32, "chunk": 64, "stages": 6, "bands": 4},
-        {"bm": 64, "bn": 256, "bk": 64, "wm": 64, "wn": 128, "rows": 64, "chunk": 64, "stages": 5, "bands": 4},
-        {"bm": 64, "bn": 192, "bk": 64, "wm": 64, "wn": 96, "rows": 64, "chunk": 32, "stages": 6, "bands": 4},
-        {"bm": 64, "bn": 128, "bk": 64, "wm": 64, "wn": 64, "rows": 64, "chunk": 64, "stages": 8, "bands": 4},
-        {"bm": 64, "bn": 64, "bk": 64, "wm": 64, "wn": 64, "rows": 64, "chunk": 64, "stages": 8, "bands": 4},
+        {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "epi_m": 64, "epi_n": 256, "stages": 3, "group_m": 4},
+        {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "epi_m": 64, "epi_n": 192, "stages": 3, "group_m": 4},
+        {"bm": 128, "bn": 224, "bk": 64, "wm": 64, "wn": 224, "epi_m": 64, "epi_n": 32, "stages": 4, "group_m": 4},
+        {"bm": 128, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "epi_m": 64, "epi_n": 64, "stages": 5, "group_m": 4},
+        {"bm": 128, "bn": 128, "bk": 64, "wm": 64, "wn": 128, "epi_m": 64, "epi_n": 64, "stages": 6, "group_m": 4},
+        {"bm": 192, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "epi_m": 64, "epi_n": 32, "stages": 5, "group_m": 4},
+        {"bm": 96, "bn": 128, "bk": 64, "wm": 96, "wn": 64, "epi_m": 32, "epi_n": 64, "stages": 6, "group_m": 4},
+        {"bm": 64, "bn": 256, "bk": 64, "wm": 64, "wn": 128, "epi_m": 64, "epi_n": 64, "stages": 5, "group_m": 4},
+        {"bm": 64, "bn": 192, "bk": 64, "wm": 64, "wn": 96, "epi_m": 64, "epi_n": 32, "stages": 6, "group_m": 4},
+        {"bm": 64, "bn": 128, "bk": 64, "wm": 64, "wn": 64, "epi_m": 64, "epi_n": 64, "stages": 8, "group_m": 4},
+        {"bm": 64, "bn": 64, "bk": 64, "wm": 64, "wn": 64, "epi_m": 64, "epi_n": 64, "stages": 8, "group_m": 4},
     )

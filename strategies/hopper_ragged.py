@@ -26,14 +26,14 @@ bm = Tunable("bm", 128, 64, 192)
 bn = Tunable("bn", 128, 64, 192, 96)
 bk = Tunable("bk", 64, 128, 32)
 stages = Tunable("stages", 4, 2, 3, 5, 6, 8)
-chunk = Tunable("chunk", 64, 32, 128, 192)
-bands = Tunable("bands", 8, 1, 2, 4, 16)
-producer = Tunable("producer", 128, 32)
+epi_n = Tunable("epi_n", 64, 32, 128, 192)
+group_m = Tunable("group_m", 8, 1, 2, 4, 16)
+producer_threads = Tunable("producer_threads", 128, 32)
 
 product = (
     MatMul.split(bk)
     .pipeline(stages)
-    .warp_specialize(producer)
+    .warp_specialize(producer_threads)
     .load(A, SH, Move.done())
     .load(B, SH, Move.done())
     .tile(64, bn)
@@ -41,14 +41,14 @@ product = (
     .done()
 )
 
-store = Move.tile(64, bn).to(Warpgroup).tile(64, chunk).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
+store = Move.tile(64, bn).to(Warpgroup).tile(64, epi_n).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
 
 
 def by_rings(neighbours=1):
     """The strategy, with clusters of so many blocks along columns."""
     tiles = grouped_ragged.definition.tile(m=bm, n=bn).to(Block)
     tiles = tiles.cluster(1, neighbours) if neighbours > 1 else tiles
-    return tiles.rasterize(group_m=bands).split(g=1).skip_masked_tiles().step("product", product).step("store", store).done()
+    return tiles.rasterize(group_m=group_m).split(g=1).skip_masked_tiles().step("product", product).step("store", store).done()
 
 
 strategy = by_rings()

@@ -25,26 +25,26 @@ bn = Tunable("bn", 32, 16, 64, 96)
 bk = Tunable("bk", 128, 64, 256)
 wm = Tunable("wm", 64, 16, 32, 96)
 wn = Tunable("wn", 32, 16, 64, 96)
-rows = Tunable("rows", 64, 32, 16)
-chunk = Tunable("chunk", 32, 64, 16)
+epi_m = Tunable("epi_m", 64, 32, 16)
+epi_n = Tunable("epi_n", 32, 64, 16)
 stages = Tunable("stages", 4, 1, 2, 3, 6, 8, 10)
-bands = Tunable("bands", 4, 1, 2, 8)
-in_flight = Tunable("in_flight", 1, 0)
+group_m = Tunable("group_m", 4, 1, 2, 8)
+mma_in_flight = Tunable("mma_in_flight", 1, 0)
 
 DEEP = 512
 """What four stages hold of k."""
 
-store = Move.tile(wm, wn).to(Warpgroup).tile(rows, chunk).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
+store = Move.tile(wm, wn).to(Warpgroup).tile(epi_m, epi_n).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
 
 strategy = (
     MatMul.tile(bm, bn)
     .to(Block)
-    .rasterize(group_m=bands)
+    .rasterize(group_m=group_m)
     .epilog(RF, float32, Init.done(), store)
     .split(bk)
     .pipeline(stages)
     .warp_specialize()
-    .mma_in_flight(in_flight)
+    .mma_in_flight(mma_in_flight)
     .load(A, SH, Move.done())
     .load(B, SH, Move.done())
     .tile(wm, wn)
@@ -63,7 +63,7 @@ def defaults(M, N, K):
     """Tiles of one warpgroup for halves that were among the fastest on an H200; with stages for much of k a block waits less often."""
     deep = K > DEEP
     return (
-        {"bm": 64, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "rows": 64, "chunk": 32, "stages": 8},
-        {"bm": 32, "bn": 64, "bk": 128, "wm": 32, "wn": 64, "rows": 32, "chunk": 64, "stages": 8 if deep else 4},
-        {"bm": 16, "bn": 64, "bk": 128, "wm": 16, "wn": 64, "rows": 16, "chunk": 64, "stages": 8 if deep else 4},
+        {"bm": 64, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "epi_m": 64, "epi_n": 32, "stages": 8},
+        {"bm": 32, "bn": 64, "bk": 128, "wm": 32, "wn": 64, "epi_m": 32, "epi_n": 64, "stages": 8 if deep else 4},
+        {"bm": 16, "bn": 64, "bk": 128, "wm": 16, "wn": 64, "epi_m": 16, "epi_n": 64, "stages": 8 if deep else 4},
     )

@@ -11,11 +11,11 @@
       step(store)                      Move(64,32)(RF,GL)(Warp)                    through shared memory, in pieces of 16 bytes
 
 X and H have K columns each. `strategy` has the ReLU that Graphene measured (section 6, Figure 12), `tanh` the usual cell's function.
-`in_turn` is another definition of the same: the whole product of X first, then that of H, each by a loop of its own. Its warps hold
+`two_loops` is another definition of the same: the whole product of X first, then that of H, each by a loop of its own. Its warps hold
 fragments of two operands, not of four, so that their tiles may be 64 x 64.
 
 `hopper` and `hopper_tanh` are `strategy` and `tanh` by TMA and wgmma, with a producer, for tiles of 128 x 256: two rings, each of
-`stages` of one product's factors, given back behind that product (`fly` 1: behind the next one), and a ring of two stages for the bias of
+`stages` of one product's factors, given back behind that product (`mma_in_flight` 1: behind the next one), and a ring of two stages for the bias of
 a tile. `defaults` are for other sizes.
 """
 
@@ -34,11 +34,11 @@ stages = Tunable("stages", 4, 3, 5)
 wide = Tunable("bn", 256, 64, 128, 192)
 deep = Tunable("bk", 64, 32, 128)
 turns = Tunable("stages", 2, 3, 4, 5, 6)
-chunk = Tunable("chunk", 64, 32, 128, 192, 256)
-bands = Tunable("bands", 8, 1, 2, 4, 16)
-fly = Tunable("fly", 0, 1)
+epi_n = Tunable("epi_n", 64, 32, 128, 192, 256)
+group_m = Tunable("group_m", 8, 1, 2, 4, 16)
+mma_in_flight = Tunable("mma_in_flight", 0, 1)
 high = Tunable("bm", 128, 64, 192, 256)
-blocks = Tunable("blocks", 132, 264, 65536)
+num_blocks = Tunable("num_blocks", 132, 264, 65536)
 
 OPERANDS = {"X": "m k", "W": "k n", "H": "m k", "R": "k n", "bias": "n", "D": "m n"}
 
@@ -102,13 +102,13 @@ def by_engines(definition):
     return (
         definition.tile(m=high, n=wide)
         .to(Block)
-        .rasterize(group_m=bands)
-        .persistent(blocks)
+        .rasterize(group_m=group_m)
+        .persistent(num_blocks)
         .load("bias", SH, Move.done())
         .split(k=deep)
         .pipeline(turns)
         .warp_specialize(128)
-        .mma_in_flight(fly)
+        .mma_in_flight(mma_in_flight)
         .load("X", SH, Move.done())
         .load("W", SH, Move.done())
         .load("H", SH, Move.done())
@@ -117,7 +117,7 @@ def by_engines(definition):
         .to(Warpgroup)
         .step("input", by_warpgroups)
         .step("hidden", by_warpgroups)
-        .step("store", stored(chunk))
+        .step("store", stored(epi_n))
         .done()
     )
 
@@ -129,11 +129,11 @@ def defaults(M, N, K):
     """Values of `hopper` that were the fastest on an H200, each for some sizes."""
     return (
         {},
-        {"bands": 4},
-        {"bands": 4, "chunk": 128, "blocks": 65536},
-        {"bm": 192, "bn": 192, "chunk": 32},
-        {"bm": 192, "bn": 192, "bk": 32, "stages": 3, "chunk": 192},
-        {"bn": 64, "stages": 4, "blocks": 65536, "fly": 1},
+        {"group_m": 4},
+        {"group_m": 4, "epi_n": 128, "num_blocks": 65536},
+        {"bm": 192, "bn": 192, "epi_n": 32},
+        {"bm": 192, "bn": 192, "bk": 32, "stages": 3, "epi_n": 192},
+        {"bn": 64, "stages": 4, "num_blocks": 65536, "mma_in_flight": 1},
     )
 
 
@@ -162,7 +162,7 @@ def main_loop(again=False):
 
 store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).cast_on_copy().swizzle_storage().reuse_buffer().coalesced_copy(8).done()
 
-in_turn = (
+two_loops = (
     one_by_one.tile(m=bm, n=bn)
     .to(Block)
     .rasterize(group_m=8)
@@ -176,11 +176,11 @@ in_turn = (
 def spec(M, N, K, form="relu", made=None, **options):
     """Row-major halves, float32 inside, unless said otherwise; A is the storage order of X and H, B that of W and R, C that of D.
 
-    `form` is the strategy's: "relu", "tanh" or "in_turn"; or `made` is its definition.
+    `form` is the strategy's: "relu", "tanh" or "two_loops"; or `made` is its definition.
     """
-    chosen = {"relu": definition, "tanh": with_tanh, "in_turn": one_by_one}[form] if made is None else made
+    chosen = {"relu": definition, "tanh": with_tanh, "two_loops": one_by_one}[form] if made is None else made
     return chosen(m=M, n=N, k=K, **orders(options, {"A": "X H", "B": "W R", "C": "D"}))
 
 
 values = few_rows
-tanh_values = in_turn_values = values
+tanh_values = two_loops_values = values

@@ -24,7 +24,7 @@ bk = Tunable("bk", 64, 32, 128)
 wm = Tunable("wm", 16, 32, 64)
 wn = Tunable("wn", 32, 16, 64)
 stages = Tunable("stages", 4, 2, 3, 5, 6)
-ahead = Tunable("ahead", 2, 1)
+lookahead = Tunable("lookahead", 2, 1)
 
 strategy = (
     MatMul.tile(bm, bn)
@@ -40,7 +40,7 @@ strategy = (
     .to(Warp)
     .split(16)
     .unroll()
-    .pipeline(ahead)
+    .pipeline(lookahead)
     .load(A, RF, Move.done())
     .load(B, RF, Move.done())
     .tile(16, 16)

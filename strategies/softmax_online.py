@@ -11,7 +11,7 @@ of its terms. X is read twice, the second time mostly from L2.
 """
 
 from fireiron import *
-from fireiron.strategies._rows import LANES, dealt, streamed, turns, vector
+from fireiron.strategies._rows import LANES, dealt, iterations, streamed, vector
 from fireiron.strategies.softmax import LOG2_E
 
 SIZES = (264, 65536)
@@ -40,7 +40,7 @@ softmax_online = Fused(
     },
 )
 
-strategy = softmax_online.tile(m=1).to(Block).split(n=warps * LANES * vector * turns).load("X", RF, dealt).step("store", streamed).done()
+strategy = softmax_online.tile(m=1).to(Block).split(n=warps * LANES * vector * iterations).load("X", RF, dealt).step("store", streamed).done()
 
 
 def spec(M, N, **options):

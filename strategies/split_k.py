@@ -2,7 +2,7 @@
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
       tile(bm,bn).to(Block)            MatMul(16,16,K)(GL,GL,GL)(Block)
-      split_k(parts, Warp, bk)         MatMul(16,16,K/2)(GL,GL,SH)(Warp)        each warp every second chunk of k
+      split_k(num_splits, Warp, bk)         MatMul(16,16,K/2)(GL,GL,SH)(Warp)        each warp every second chunk of k
       epilog(RF, float32, ...)         MatMul(16,16,K/2)(GL,GL,RF)(Warp)        accumulators of its own
       split(bk).pipeline(stages)       MatMul(16,16,64)(GL,GL,RF)(Warp)         copies of its own: no warp waits for another
       load(A, SH), load(B, SH)         MatMul(16,16,64)(SH,SH,RF)(Warp)
@@ -23,13 +23,13 @@ SIZES = (256, 256, 1024)
 bm = Tunable("bm", 16, 32, 64)
 bn = Tunable("bn", 16, 32, 64)
 bk = Tunable("bk", 64, 32, 128)
-parts = Tunable("parts", 2, 1, 3, 4, 8)
+num_splits = Tunable("num_splits", 2, 1, 3, 4, 8)
 stages = Tunable("stages", 4, 2, 3, 5)
 
 strategy = (
     MatMul.tile(bm, bn)
     .to(Block)
-    .split_k(parts, Warp, bk)
+    .split_k(num_splits, Warp, bk)
     .epilog(RF, float32, Init.done(), Move.done())
     .split(bk)
     .pipeline(stages)

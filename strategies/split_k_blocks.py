@@ -1,7 +1,7 @@
 """Split-k across blocks: skinny problems with a long reduction, whose C has too few tiles to fill the machine.
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
-      split_k(parts, Block, bk)        MatMul(M,N,K/16)(GL,GL,GL)(Kernel)       each block every 16th chunk of k
+      split_k(num_splits, Block, bk)        MatMul(M,N,K/16)(GL,GL,GL)(Kernel)       each block every 16th chunk of k
       tile(bm,bn).to(Block)            MatMul(64,64,K/16)(GL,GL,GL)(Block)      16 blocks to a tile of C
       epilog(RF, float32, ...)         MatMul(64,64,K/16)(GL,GL,RF)(Block)      stored by atomic additions
       split(bk).pipeline(stages)       MatMul(64,64,64)(GL,GL,RF)(Block)
@@ -20,7 +20,7 @@ from fireiron import *
 
 SIZES = (64, 64, 8192)
 
-parts = Tunable("parts", 16, 2, 4, 8, 32, 64)
+num_splits = Tunable("num_splits", 16, 2, 4, 8, 32, 64)
 bm = Tunable("bm", 64, 32, 128)
 bn = Tunable("bn", 64, 32, 128)
 bk = Tunable("bk", 64, 32, 128)
@@ -29,7 +29,7 @@ wn = Tunable("wn", 32, 16, 64)
 stages = Tunable("stages", 4, 2, 3, 5)
 
 strategy = (
-    MatMul.split_k(parts, Block, bk)
+    MatMul.split_k(num_splits, Block, bk)
     .tile(bm, bn)
     .to(Block)
     .epilog(RF, float32, Init.tile(wm, wn).to(Warp).done(), Move.tile(wm, wn).to(Warp).done())

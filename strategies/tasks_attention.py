@@ -148,15 +148,15 @@ def softmax_rows(P, S, mx, l, alpha, scale):
 
 
 @task("weights", Leaf, reads=["S", "mx", "scale"], writes=["S", "mx", "alpha"])
-def weights_rows(S, mx, alpha, scale, *, SLACK=tunable(int)):
+def weights_rows(S, mx, alpha, scale, *, RESCALE_THRESHOLD=tunable(int)):
     """Exponentials of scores, less the greatest so far of each row; `alpha` is what sums so far are multiplied by.
 
-    The maximum stays until a score is above it by a factor of two to the power of SLACK, so that the row is seldom rescaled.
+    The maximum stays until a score is above it by a factor of two to the power of RESCALE_THRESHOLD, so that the row is seldom rescaled.
     """
     top, new = make_tensor(mx.shape, "float32"), make_tensor(mx.shape, "float32")
     call_external(Reduction, S, top, by="max")
     scaled = f"top[m] * (scale * {LOG2_E})"
-    greatest = f"where({scaled} > mx[m] + {SLACK}, {scaled}, mx[m])" if SLACK else f"max(mx[m], {scaled})"
+    greatest = f"where({scaled} > mx[m] + {RESCALE_THRESHOLD}, {scaled}, mx[m])" if RESCALE_THRESHOLD else f"max(mx[m], {scaled})"
     call_external(Pointwise, new=new, mx=mx, top=top, scale=scale, formula=f"new[m] = {greatest}")
     call_external(Pointwise, alpha=alpha, mx=mx, new=new, formula="alpha[m] = exp2(mx[m] - new[m])")
     call_external("copy", mx, new)
@@ -272,7 +272,7 @@ def of_block(variant, U, W, groups, processor, hides, persistent=0, **more):
         *rows("begin", [nothing] * 3, [held] * 3),
         TaskMapping("softmax", "softmax_tile", BLOCK, [nothing] * 6, dict(WM=groups), ["softmax_rows"]),
         TaskMapping("softmax_rows", "softmax_rows", processor, [nothing] * 6, calls=["weights", "sums", "update"]),
-        TaskMapping("weights", "weights_rows", processor, [held, held, held, nothing], dict(SLACK=0)),
+        TaskMapping("weights", "weights_rows", processor, [held, held, held, nothing], dict(RESCALE_THRESHOLD=0)),
         TaskMapping("update", "update_rows", processor, [held] * 5),
         *rows("rescale", [nothing] * 2, [held] * 2),
         *rows("finish", [GLOBAL, nothing, nothing], [SHARED, held, held]),
@@ -335,9 +335,9 @@ def hopper(U=128, W=128, WGS=2, stages=2, variant=IN_ORDER, persistent=0, hides=
     )
 
 
-def seldom(mapping, SLACK=8):
-    """The mapping with rows that are rescaled where their maximum moved, and maxima that stay until a score is above by 2**SLACK."""
-    return mapping.with_("weights", SLACK=SLACK).with_("rescale_rows", strategy=Pointwise.done(SKIP_IF_IDENTITY))
+def seldom(mapping, RESCALE_THRESHOLD=8):
+    """The mapping with rows that are rescaled where their maximum moved, and maxima that stay until a score is above by 2**RESCALE_THRESHOLD."""
+    return mapping.with_("weights", RESCALE_THRESHOLD=RESCALE_THRESHOLD).with_("rescale_rows", strategy=Pointwise.done(SKIP_IF_IDENTITY))
 
 
 W, stages = Tunable("W", 64, 32), Tunable("stages", 2, 3)

@@ -49,8 +49,8 @@ def test_queries_in_registers_are_refused_where_some_compilers_overwrite_them():
     with pytest.raises(
         DecompositionError, match=r"q_rf stays in registers through the loop over n, and p, .*NVRTC before 13\.5.*\.defer\("
     ):
-        attended(delayed=False, held=True).ir  # noqa: B018
-    for program in (attended(delayed=False, held=True, keys=32), attended(held=True), attended(delayed=False)):
+        attended(overlap=False, q_in_registers=True).ir  # noqa: B018
+    for program in (attended(overlap=False, q_in_registers=True, keys=32), attended(q_in_registers=True), attended(overlap=False)):
         assert not check_kept(Scene(program.ir))
 
 
@@ -98,7 +98,7 @@ def test_what_a_predicate_decides_to_write_may_be_there_or_not():
 
 def test_a_factor_that_is_read_first_behind_the_product_of_the_other_may_share_its_registers():
     """Computed in front of that product in the same iteration, and read behind it: nothing is computed while the other is awaited."""
-    kernel = attended(held=True).ir
+    kernel = attended(q_in_registers=True).ir
     (product, *_), others = ([one for one, _ in execs(kernel.body) if has(one)] for has in (reads("q_rf"), reads("p")))
     writers = [one for one, _ in execs(kernel.body) if any(access.buffer == "p" and access.write for access in one.accesses)]
     assert kept_module._made_behind([writers[0], product, others[0]], "q_rf", "p") is False
@@ -127,26 +127,26 @@ def test_machine_code_with_overwritten_factors_is_refused(monkeypatch):
 @needs_sass
 def test_queries_in_registers_stay():
     """As the library prints them; the refused order is overwritten by NVRTC 12, where that is installed, and is found."""
-    program = attended(held=True)
+    program = attended(q_in_registers=True)
     assert keeps_factors(program.ir)
     assert CompiledKernel(program).report().endswith("each is read as it was written")
     if serving := toolchain.serving(HOPPER, (13, 4)):
-        text = emit(attended(delayed=False, held=True).lowered)
+        text = emit(attended(overlap=False, q_in_registers=True).lowered)
         made = toolchain.compile_cuda(text, HOPPER, werror=False, newest=serving.version)
         assert len(clobbered.clobbered(sass(made.cubin))) == 16
 
 
 # ---------------------------------------------------------------------------------------------- nothing spills, nothing is serialised
 
-FORMS = {"in order": {"delayed": False}, "delayed": {}, "held": {"held": True}}
+FORMS = {"in order": {"overlap": False}, "overlap": {}, "q_in_registers": {"q_in_registers": True}}
 
-WITHOUT_REGISTERS = {("held", 256), ("held", 128, "window", "run time")}
+WITHOUT_REGISTERS = {("q_in_registers", 256), ("q_in_registers", 128, "window", "run time")}
 """Forms of attention whose registers do not suffice: of heads of 256 elements queries in registers are a quarter of them."""
 
 
-def attention_of(d, mask, lengths, slack, **form):
+def attention_of(d, mask, lengths, rescale_threshold, **form):
     """Attention as the library has it, of two blocks of keys and more."""
-    made = attention.definition(causal=mask == "causal", window=200 if mask == "window" else None, slack=slack)
+    made = attention.definition(causal=mask == "causal", window=200 if mask == "window" else None, rescale_threshold=rescale_threshold)
     sizes = {"known": (1024, 1024), "odd": (1000, 1000), "run time": (sym("m"), sym("n"))}[lengths]
     spec = attention.spec(*sizes, d, heads=16, made=made)
     strategy = hopper_attention.by_rows(made, **form)
@@ -156,15 +156,15 @@ def attention_of(d, mask, lengths, slack, **form):
 
 @pytest.mark.night
 @pytest.mark.skipif(not serves[HOPPER], reason="no NVRTC for sm_90a")
-@pytest.mark.parametrize("slack", (0, 8))
+@pytest.mark.parametrize("rescale_threshold", (0, 8))
 @pytest.mark.parametrize("lengths", ("known", "odd", "run time"))
 @pytest.mark.parametrize("mask", ("", "causal", "window"))
 @pytest.mark.parametrize("d", (64, 96, 128, 256))
-def test_all_forms_of_attention(d, mask, lengths, slack):
+def test_all_forms_of_attention(d, mask, lengths, rescale_threshold):
     """Each builds without a spill, but for those of which it is known that they cannot."""
     for name, form in FORMS.items():
         if WITHOUT_REGISTERS.isdisjoint(((name, d), (name, d, mask, lengths))):
-            program = attention_of(d, mask, lengths, slack, **form)
+            program = attention_of(d, mask, lengths, rescale_threshold, **form)
             report = toolchain.compile_cuda(program.cuda, HOPPER).resources[program.name]
             assert report.spill_stores == report.spill_loads == report.stack_frame == 0, name
 

@@ -36,7 +36,7 @@ def programs(m, n, d, values=None, options=None, delayed=False, **problem):
     made = attention.definition(**(options or {}))
     chosen = {**SMALL, **(values or {})}
     assert isinstance(n, Var) or n > chosen["bn"], "of one block of keys a fault from the second one on is not seen"
-    strategy = hopper_attention.by_rows(made, delayed, blocks=3).with_(**chosen)
+    strategy = hopper_attention.by_rows(made, delayed, num_blocks=3).with_(**chosen)
     return strategy(attention.spec(m, n, d, made=made, **problem)).program(TARGET)
 
 
@@ -64,7 +64,7 @@ def instructions_of(program):
         ((70, 40, 128), {"bm": 128, "stages": 1}, {}, {}),
         ((70, 70, 64), {}, {"causal": True, "lse": True}, {}),
         ((100, 100, 64), {"bn": 16, "stages": 3}, {"window": 20}, {}),
-        ((64, 40, 80), {"bn": 16, "chunk": 16}, {}, {"dtype": bfloat16}),
+        ((64, 40, 80), {"bn": 16, "epi_n": 16}, {}, {"dtype": bfloat16}),
     ],
 )
 def test_simulated(sizes, values, options, problem):
@@ -89,7 +89,7 @@ def test_simulated(sizes, values, options, problem):
 )
 def test_delayed(sizes, options, problem):
     """Values are multiplied a turn later, and what changes nothing is left out."""
-    program = programs(*sizes, {"chunk": min(32, sizes[2])}, options, True, **problem)
+    program = programs(*sizes, {"epi_n": min(32, sizes[2])}, options, True, **problem)
     require_right(program, orders=(None, 2), ramp="slack" in options and "dtype" not in problem, **masks_of(options))
     assert "wgmma_wait<1>();" in program.cuda and ("__any_sync" in program.cuda) == ("slack" in options)
 
@@ -99,8 +99,8 @@ def masks_of(options):
     return {name: options[name] for name in ("causal", "window") if name in options}
 
 
-ONE_STAGE = ((64, 32, 16), {"bn": 16, "chunk": 16, "stages": 1}, {})
-WINDOW = ((80, 40, 16), {"bn": 16, "chunk": 16}, {"window": 20})
+ONE_STAGE = ((64, 32, 16), {"bn": 16, "epi_n": 16, "stages": 1}, {})
+WINDOW = ((80, 40, 16), {"bn": 16, "epi_n": 16}, {"window": 20})
 """The last rows see no key, so that a block has no turn, and neither a first one nor a last."""
 
 
@@ -130,7 +130,7 @@ def test_missing_synchronization_of_delayed_turns_is_found(sizes, values, option
 @pytest.mark.parametrize("values", ({}, {"stages": 1}, {"stages": 3}))
 @pytest.mark.parametrize("options", ({"window": 20}, {"causal": True}, {"lse": True}))
 def test_delayed_at_run_time(values, options):
-    program = programs(sym("m"), sym("n"), 16, {"bn": 16, "chunk": 16, **values}, options, True)
+    program = programs(sym("m"), sym("n"), 16, {"bn": 16, "epi_n": 16, **values}, options, True)
     for m, n in ((100, 100), (130, 64), (33, 33)):
         if "causal" not in options or m == n:
             require_right(program, {"m": m, "n": n}, orders=(3,), **masks_of(options))
@@ -162,7 +162,7 @@ def stored(order, **sizes):
 def test_orders(orders):
     """Heads as torch keeps them; and all matrices column by column: wgmma reads them as they lie, stmatrix transposes."""
     sizes = {"b": 2, "m": 64, "n": 40, "g": 1, "r": 1, "d": 32}
-    program = programs(64, 40, 32, {"chunk": 32}, batch=2, **{name: stored(order, **sizes) for name, order in orders.items()})
+    program = programs(64, 40, 32, {"epi_n": 32}, batch=2, **{name: stored(order, **sizes) for name, order in orders.items()})
     require_right(program, orders=(5,))
     columns = orders["Q"][-1] == "m"
     assert ("STMATRIX_WARPGROUP_COL" if columns else "STMATRIX_WARPGROUP") in instructions_of(program)
@@ -173,7 +173,7 @@ def test_orders(orders):
 @pytest.mark.parametrize("options", ({}, {"causal": True}))
 def test_missing_synchronization_is_found(options):
     """By the check; what it does not miss the simulator does, or the result is right without it: a wait that others make needless."""
-    program = programs(64, 48, 16, {"bn": 16, "chunk": 16}, options, heads=4)
+    program = programs(64, 48, 16, {"bn": 16, "epi_n": 16}, options, heads=4)
     arrays, planted = inputs(program.spec), list(dropped(program.ir))
     near = near_softmax(program.spec, arrays, **options)
     found = [bool(errors(faulty)) for _, faulty in planted]
@@ -199,8 +199,8 @@ def test_sizes_known_at_run_time(options):
 def staying(m=136, d=16, lse=False, dynamic=False, **values):
     """Blocks that stay, of tiles whose loops over keys differ in length, the longest first; `dynamic`: whoever is free takes the next."""
     made = attention.definition(causal=True, lse=lse)
-    strategy = hopper_attention.by_rows(made, blocks=2, stays=True, dynamic=dynamic).with_(
-        **{**SMALL, "chunk": 16, "together": 0, **values}
+    strategy = hopper_attention.by_rows(made, num_blocks=2, persistent=True, dynamic=dynamic).with_(
+        **{**SMALL, "epi_n": 16, "heads_per_group": 0, **values}
     )
     return strategy(attention.spec(m, m, d, made=made, heads=2)).program(TARGET)
 
@@ -291,7 +291,7 @@ def as_if_alike(kernel, role):
 @pytest.mark.parametrize("options", ({}, {"dynamic": True}))
 def test_one_block_has_all_tiles_at_sizes_known_at_run_time(options):
     made = attention.definition(causal=bool(options))
-    strategy = hopper_attention.by_rows(made, blocks=1, **options).with_(**SMALL, chunk=16)
+    strategy = hopper_attention.by_rows(made, num_blocks=1, **options).with_(**SMALL, epi_n=16)
     program = strategy(attention.spec(sym("m"), sym("n"), 16, made=made)).program(TARGET)
     require_right(program, {"m": 136, "n": 64}, orders=(4,), **({"causal": True} if options else {}))
 
@@ -366,7 +366,7 @@ def test_printed_text(tmp_path):
     """The text itself, run by threads in random order."""
     if printed_text.COMPILER is None:
         pytest.skip("no C++ compiler")
-    made = [programs(70, 40, 64, {"bn": 16}, heads=2), staying(72, 64, lse=True, dynamic=True, bn=16, chunk=64)]
+    made = [programs(70, 40, 64, {"bn": 16}, heads=2), staying(72, 64, lse=True, dynamic=True, bn=16, epi_n=64)]
     host = printed_text.HostProgram([printed_text.Printed.of(one) for one in made], tmp_path)
     for number, one in enumerate(made):
         arrays = inputs(one.spec)
@@ -390,7 +390,7 @@ def test_no_spills(d, values, options):
     """Two blocks of keys and more; a product that is serialised, or waits where nothing says so, would be a warning."""
     dynamic = options.get("dynamic", False)
     made = attention.definition(**{name: value for name, value in options.items() if name != "dynamic"})
-    strategy = hopper_attention.by_rows(made, "bm" not in values, held=dynamic, dynamic=dynamic).with_(**values)
+    strategy = hopper_attention.by_rows(made, "bm" not in values, q_in_registers=dynamic, dynamic=dynamic).with_(**values)
     program = strategy(attention.spec(512, 512, d, heads=16, batch=1 + 3 * dynamic, made=made)).program(TARGET)
     assert (program.ir.counter is not None) == dynamic
     found = compile_cuda(program.cuda, TARGET).resources[program.name]
@@ -443,7 +443,7 @@ def chain(made, shares=False, delayed=False, skips=()):
     steps = (steps.defer("pv", after="s") if delayed else steps).load("K", SH, copy).load("V", SH, copy)
     rows = (steps.share_stages("K") if shares else steps).tile(m=64).to(Warpgroup)
     rows = rows.step("s", hopper_attention.by_warpgroups).step("pv", hopper_attention.by_warpgroups)
-    return (rows.skip_steps(*skips, where="new == mx") if skips else rows).step("store", hopper_attention.staged.with_(chunk=64)).done()
+    return (rows.skip_steps(*skips, where="new == mx") if skips else rows).step("store", hopper_attention.staged.with_(epi_n=64)).done()
 
 
 @pytest.mark.parametrize("skips", [(), pytest.param(("keep",), marks=pytest.mark.night), pytest.param(("alpha",), marks=pytest.mark.night)])
@@ -463,12 +463,12 @@ def test_forms_are_strategies_of_the_file():
         made = hopper_attention.definition(causal="causal" in name)
         assert getattr(hopper_attention, name) == hopper_attention.by_rows(made, **options)
     for d, m, causal, wanted in (
-        (128, 4096, False, "held"),
-        (128, 512, True, "causal_dynamic_held"),
+        (128, 4096, False, "q_in_registers"),
+        (128, 512, True, "causal_dynamic_q_in_registers"),
         (256, 512, True, "causal_dynamic"),
         (256, 4096, False, "strategy"),
-        (64, 4096, True, "causal_in_turns"),
-        (64, sym("m"), True, "causal_dynamic_held"),
+        (64, 4096, True, "causal_order_mma"),
+        (64, sym("m"), True, "causal_dynamic_q_in_registers"),
         (256, sym("m"), True, "causal"),
     ):
         made = hopper_attention.definition(causal=causal)

@@ -150,7 +150,7 @@ def test_text():
 def test_a_tunable_of_0_is_as_without():
     spec, shift = halves(16, 320, 320), Tunable("shift", 0, 1)
     strategy = product(**SKINNY, staggered=shift)
-    texts = [one(spec).program(TARGET).cuda for one in (product(**SKINNY), strategy.with_(shift=0), strategy.with_(shift=1))]
+    texts = [one(spec).program(TARGET).cuda for one in (product(**SKINNY), strategy.with_(stagger=0), strategy.with_(stagger=1))]
     assert texts[0] == texts[1] != texts[2]
 
 

@@ -63,7 +63,7 @@ RIGHT = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(one, marks=[pytest.mark.night] if "alone" in one or "tiles" in one else []) for one in RIGHT]
+    "name", [pytest.param(one, marks=[pytest.mark.nightly] if "alone" in one or "tiles" in one else []) for one in RIGHT]
 )
 def test_kernels_are_right(name):
     sizes, options = RIGHT[name]
