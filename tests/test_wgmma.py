@@ -583,12 +583,12 @@ def test_cost_is_work_of_the_tensor_cores():
 # ---------------------------------------------------------------------------------------------- planted faults
 
 FAULTY = {
-    "one stage": ({"tiles": (64, 64), "epi_n": 32, "stages": 1}, (64, 64, 160)),
-    "two stages": ({"tiles": (64, 64), "epi_n": 32, "stages": 2, "orders": ORDERS["NN"]}, (64, 64, 160)),
-    "three stages": ({"tiles": (128, 64), "epi_n": 32, "stages": 3}, (128, 64, 160)),
-    "four stages": ({"tiles": (64, 64), "epi_n": 32, "stages": 4, "orders": ORDERS["TN"]}, (64, 64, 224)),
-    "two warpgroups in N": ({"tiles": (64, 128), "columns": 64, "epi_n": 32, "stages": 2}, (64, 128, 160)),
-    "ragged": ({"tiles": (64, 64), "epi_n": 32, "stages": 3}, (60, 50, 100)),
+    "one stage": ({"tiles": (64, 64), "chunk": 32, "stages": 1}, (64, 64, 160)),
+    "two stages": ({"tiles": (64, 64), "chunk": 32, "stages": 2, "orders": ORDERS["NN"]}, (64, 64, 160)),
+    "three stages": ({"tiles": (128, 64), "chunk": 32, "stages": 3}, (128, 64, 160)),
+    "four stages": ({"tiles": (64, 64), "chunk": 32, "stages": 4, "orders": ORDERS["TN"]}, (64, 64, 224)),
+    "two warpgroups in N": ({"tiles": (64, 128), "columns": 64, "chunk": 32, "stages": 2}, (64, 128, 160)),
+    "ragged": ({"tiles": (64, 64), "chunk": 32, "stages": 3}, (60, 50, 100)),
 }
 
 
