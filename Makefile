@@ -9,11 +9,11 @@ demo: .venv/core
 	@$(BIN)/python -m fireiron demo
 
 test: .venv/test
-	$(BIN)/python -m pytest -n 2 -q -m "not night"
+	$(BIN)/python -m pytest -n 2 -q -m "not nightly"
 
 # The long tier: random campaigns, and every test file with many more draws. It stops with Control-C and goes on where it stopped;
 # `make fuzz FUZZ="strategies --jobs 4"` runs one subject, FUZZ= alone says how far all are.
-FUZZ ?= all --tier night
+FUZZ ?= all --tier nightly
 fuzz: .venv/test
 	PYTHONPATH=.:tests $(BIN)/python -m campaign $(FUZZ)
 

@@ -19,7 +19,7 @@ import attrs
 
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError
-from fireiron.found import ForAny, ForEvery
+from fireiron.generated_verbs import ForAny, ForEvery
 from fireiron.specs.arithmetic import convert
 from fireiron.specs.formula import REST, Definition, Number, definition, open_operands, signed, spelled
 from fireiron.specs.integers import Range, check_integers

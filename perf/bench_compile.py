@@ -34,7 +34,7 @@ import numpy
 from tabulate import tabulate
 
 import fireiron
-from fireiron.check import Scene, check_banks, check_coalescing, check_resources
+from fireiron.check import AccessTrace, check_banks, check_coalescing, check_resources
 from fireiron.language.strategy import Strategy
 from fireiron.measure.revision import revision
 from fireiron.spec import Starter
@@ -51,8 +51,8 @@ STAGES = (
     "tree",
     "walk",
     "pipeline",
-    "rotate",
-    "settle",
+    "defer",
+    "zero_init_elision",
     "allocate",
     "distribute",
     "vectorize",
@@ -130,10 +130,10 @@ def run(name, arch, values, second=False):
         program = program_of(name, arch, values)
         text = program.cuda
         total = time.process_time() - start
-        scene = Scene(program.ir)
+        access_trace = AccessTrace(program.ir)
         start = time.process_time()
         for one in (check_banks, check_coalescing, check_resources):
-            one(scene)
+            one(access_trace)
         others = time.process_time() - start
     stages = {stage.replace("tunables", "search"): seconds * 1000 for stage, seconds in program.seconds.items()}
     return {"total": total * 1000, **stages, "others": others * 1000, "lines": len(text.splitlines())}

@@ -325,7 +325,7 @@ def hopper(U=128, W=128, WGS=2, stages=2, variant=IN_ORDER, persistent=0, hides=
 
     return Mapping(
         [
-            *of_block(variant, U, W, WGS, WARPGROUP, hides, persistent, pipeline=stages, warpspecialize=True, producers=128),
+            *of_block(variant, U, W, WGS, WARPGROUP, hides, persistent, pipeline=stages, warpspecialize=True, producer_threads=128),
             *product("scores", [NONE, SHARED, SHARED], [REGISTER, SHARED, SHARED]),
             *product("values", [NONE, NONE, SHARED], [REGISTER, REGISTER, SHARED]),
             TaskMapping("sums", "sums_inner", WARPGROUP, [NONE] * 2, pieces[0], ["sums_warp"]),

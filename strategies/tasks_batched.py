@@ -38,8 +38,8 @@ def hopper(*sizes, **options):
     return of_each(gemm.hopper(*sizes, **options))
 
 
-strategy = strategy_of(program, ampere(128, gemm.V, 32, 2, gemm.V // 64, gemm.stages, ahead=2, staged=True, bands=gemm.bands))
+strategy = strategy_of(program, ampere(128, gemm.V, 32, 2, gemm.V // 64, gemm.stages, lookahead=2, staged=True, group_m=gemm.group_m))
 
-warpgroups = strategy_of(program, hopper(128, gemm.V, 64, 2, gemm.stages, chunk=64, **gemm.GRID))
+warpgroups = strategy_of(program, hopper(128, gemm.V, 64, 2, gemm.stages, epi_n=64, **gemm.GRID))
 
 spec = hopper_batched.spec

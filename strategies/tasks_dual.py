@@ -56,17 +56,17 @@ def dual_both(D, A, B1, B2):
 program = Tasks(dual_host, dual_block, dual_tile, dual_steps, dual_both, *gemm.program.variants)
 
 
-def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=4, ahead=2, bands=8):
+def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=4, lookahead=2, group_m=8):
     """Blocks of `rows` x `columns` warps, products by mma.sync, asynchronous copies to a pipeline of stages, fragments a step ahead."""
     (WM, TM), (WN, TN) = grids = (rows, U // rows // 16), (columns, V // columns // 8)
     swizzled = dict.fromkeys(("A", "B1", "B2"), Stored(swizzle=True))
     calls = ["clear_tile", "dual_tile", "copy_tile"]
     return Mapping(
         [
-            TaskMapping("dual_host", "dual_host", HOST, [GLOBAL] * 4, dict(U=U, V=V), ["dual_block"], entrypoint=True, bands=bands),
-            TaskMapping("dual_block", "dual_block", BLOCK, [GLOBAL] * 4, dict(W=W), calls, pipeline=stages, spread=True),
+            TaskMapping("dual_host", "dual_host", HOST, [GLOBAL] * 4, dict(U=U, V=V), ["dual_block"], entrypoint=True, group_m=group_m),
+            TaskMapping("dual_block", "dual_block", BLOCK, [GLOBAL] * 4, dict(W=W), calls, pipeline=stages, interleave=True),
             TaskMapping("dual_tile", "dual_tile", BLOCK, [NONE] + [SHARED] * 3, dict(WM=WM, WN=WN), ["dual_warp"], layouts=swizzled),
-            TaskMapping("dual_warp", "dual_steps", WARP, [NONE] + [SHARED] * 3, dict(W=16), ["dual_step"], pipeline=ahead),
+            TaskMapping("dual_warp", "dual_steps", WARP, [NONE] + [SHARED] * 3, dict(W=16), ["dual_step"], pipeline=lookahead),
             TaskMapping("dual_step", "dual_both", WARP, [NONE] + [REGISTER] * 3, {}, ["gemm_step", "gemm_step"]),
             *gemm.of_fragments(TM, TN),
             *of_warps("clear", 1, *grids),
@@ -76,10 +76,13 @@ def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=4, ahead=2, bands=8):
     )
 
 
-def hopper(U=128, V=256, W=64, WGS=2, stages=2, depth=3, chunk=64, bands=16, blocks=132, flying=1):
+def hopper(U=128, V=256, W=64, WGS=2, stages=2, depth=3, epi_n=64, group_m=16, num_blocks=132, mma_in_flight=1):
     """Warpgroups that multiply by wgmma, a warp that loads ahead by TMA: a ring of `depth` tiles of A, of `stages` of each B."""
     groups, calls = (WGS, 1), ["clear_tile", "dual_both", "copy_tile"]
-    grid, ring = dict(bands=bands, persistent=blocks), dict(warpspecialize=True, pipeline=stages, producers=128, in_flight=flying)
+    grid, ring = (
+        dict(group_m=group_m, persistent=num_blocks),
+        dict(warpspecialize=True, pipeline=stages, producer_threads=128, mma_in_flight=mma_in_flight),
+    )
     return Mapping(
         [
             TaskMapping("dual_host", "dual_host", HOST, [GLOBAL] * 4, dict(U=U, V=V), ["dual_block"], entrypoint=True, **grid),
@@ -87,13 +90,13 @@ def hopper(U=128, V=256, W=64, WGS=2, stages=2, depth=3, chunk=64, bands=16, blo
             TaskMapping("dual_both", "dual_both", BLOCK, [NONE] + [GLOBAL] * 3, {}, ["gemm_tile", "gemm_tile"]),
             *by_warpgroups("gemm", groups, [NONE, SHARED, SHARED], [REGISTER, SHARED, SHARED], A=Stored(stages=depth)),
             *by_warpgroups("clear", groups, [NONE], [REGISTER]),
-            *staged_copy(groups, V // chunk),
+            *staged_copy(groups, V // epi_n),
         ]
     )
 
 
-strategy = strategy_of(program, ampere(stages=Tunable("stages", 4, 3), bands=Tunable("bands", 8, 4, 16)))
+strategy = strategy_of(program, ampere(stages=Tunable("stages", 4, 3), group_m=Tunable("group_m", 8, 4, 16)))
 
-warpgroups = strategy_of(program, hopper(depth=Tunable("depth", 3, 2), bands=Tunable("bands", 16, 4, 8)))
+warpgroups = strategy_of(program, hopper(depth=Tunable("depth", 3, 2), group_m=Tunable("group_m", 16, 4, 8)))
 
 spec = dual.spec

@@ -63,7 +63,7 @@ def act(gate, up):
 program = Tasks(gated_host, gated_block, products_tile, products_steps, products_both, act, *gemm.program.variants)
 
 
-def ampere(U=128, V=64, W=32, rows=2, columns=2, stages=4, ahead=2, bands=8):
+def ampere(U=128, V=64, W=32, rows=2, columns=2, stages=4, lookahead=2, group_m=8):
     """Blocks of `rows` x `columns` warps, products by mma.sync, asynchronous copies to a pipeline of stages, fragments a step ahead."""
     (WM, TM), (WN, TN) = grids = (rows, U // rows // 16), (columns, V // columns // 8)
     layouts, calls = (
@@ -73,10 +73,10 @@ def ampere(U=128, V=64, W=32, rows=2, columns=2, stages=4, ahead=2, bands=8):
     shared, fragments = ([NONE, NONE, place, place, place] for place in (SHARED, REGISTER))
     return Mapping(
         [
-            TaskMapping("gated_host", "gated_host", HOST, [GLOBAL] * 4, dict(U=U, V=V), ["gated_block"], entrypoint=True, bands=bands),
-            TaskMapping("gated_block", "gated_block", BLOCK, [GLOBAL] * 4, dict(W=W), calls, pipeline=stages, spread=True),
+            TaskMapping("gated_host", "gated_host", HOST, [GLOBAL] * 4, dict(U=U, V=V), ["gated_block"], entrypoint=True, group_m=group_m),
+            TaskMapping("gated_block", "gated_block", BLOCK, [GLOBAL] * 4, dict(W=W), calls, pipeline=stages, interleave=True),
             TaskMapping("products_tile", "products_tile", BLOCK, shared, dict(WM=WM, WN=WN), ["products_warp"], layouts=layouts),
-            TaskMapping("products_warp", "products_steps", WARP, shared, dict(W=16), ["products_both"], pipeline=ahead),
+            TaskMapping("products_warp", "products_steps", WARP, shared, dict(W=16), ["products_both"], pipeline=lookahead),
             TaskMapping("products_both", "products_both", WARP, fragments, {}, ["gemm_step", "gemm_step"]),
             TaskMapping("act", "act", BLOCK, [NONE, NONE]),
             *gemm.of_fragments(TM, TN),
@@ -87,10 +87,10 @@ def ampere(U=128, V=64, W=32, rows=2, columns=2, stages=4, ahead=2, bands=8):
     )
 
 
-def hopper(U=128, V=128, W=64, WGS=2, stages=3, chunk=128, bands=16, blocks=132):
+def hopper(U=128, V=128, W=64, WGS=2, stages=3, epi_n=128, group_m=16, num_blocks=132):
     """Warpgroups that multiply by wgmma, a warp that loads ahead by TMA, both accumulators in registers."""
     groups, calls = (WGS, 1), ["clear_tile", "clear_tile", "products_both", "act", "copy_tile"]
-    grid, ring = dict(bands=bands, persistent=blocks), dict(warpspecialize=True, pipeline=stages, producers=128)
+    grid, ring = dict(group_m=group_m, persistent=num_blocks), dict(warpspecialize=True, pipeline=stages, producer_threads=128)
     return Mapping(
         [
             TaskMapping("gated_host", "gated_host", HOST, [GLOBAL] * 4, dict(U=U, V=V), ["gated_block"], entrypoint=True, **grid),
@@ -99,13 +99,13 @@ def hopper(U=128, V=128, W=64, WGS=2, stages=3, chunk=128, bands=16, blocks=132)
             TaskMapping("act", "act", BLOCK, [NONE, NONE]),
             *by_warpgroups("gemm", groups, [NONE, SHARED, SHARED], [REGISTER, SHARED, SHARED]),
             *by_warpgroups("clear", groups, [NONE], [REGISTER]),
-            *staged_copy(groups, V // chunk),
+            *staged_copy(groups, V // epi_n),
         ]
     )
 
 
-strategy = strategy_of(program, ampere(stages=Tunable("stages", 4, 3), bands=Tunable("bands", 8, 4, 16)))
+strategy = strategy_of(program, ampere(stages=Tunable("stages", 4, 3), group_m=Tunable("group_m", 8, 4, 16)))
 
-warpgroups = strategy_of(program, hopper(stages=Tunable("stages", 3, 2), bands=Tunable("bands", 16, 4, 8)))
+warpgroups = strategy_of(program, hopper(stages=Tunable("stages", 3, 2), group_m=Tunable("group_m", 16, 4, 8)))
 
 spec = gated.spec

@@ -97,21 +97,21 @@ def staged_by_block(rows, columns):
     )
 
 
-def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=3, ahead=0, staged=False, **grid):
+def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=3, lookahead=0, staged=False, **grid):
     """Blocks of `rows` x `columns` warps, products by mma.sync, asynchronous copies to a pipeline of stages.
 
-    With `ahead` fragments of so many steps are in registers; `staged`, the result goes through shared memory; `grid` are fields of the
+    With `lookahead` fragments of so many steps are in registers; `staged`, the result goes through shared memory; `grid` are fields of the
     host's instance.
     """
     (WM, TM), (WN, TN) = grids = (rows, U // rows // 16), (columns, V // columns // 8)
-    calls, loop = ["clear_tile", "gemm_tile", "copy_tile"], dict(pipeline=stages, spread=ahead > 0 and stages not in (0, 1))
+    calls, loop = ["clear_tile", "gemm_tile", "copy_tile"], dict(pipeline=stages, interleave=lookahead > 0 and stages not in (0, 1))
     layouts = dict(A=Stored(swizzle=True), B=Stored(swizzle=True))
     return Mapping(
         [
             TaskMapping("gemm_host", "gemm_host", HOST, [GLOBAL] * 3, dict(U=U, V=V), ["gemm_block"], entrypoint=True, **grid),
             TaskMapping("gemm_block", "gemm_block", BLOCK, [GLOBAL] * 3, dict(W=W), calls, **loop),
             TaskMapping("gemm_tile", "gemm_tile", BLOCK, [NONE, SHARED, SHARED], dict(WM=WM, WN=WN), ["gemm_warp"], layouts=layouts),
-            TaskMapping("gemm_warp", "gemm_steps", WARP, [NONE, SHARED, SHARED], dict(W=16), ["gemm_step"], pipeline=ahead),
+            TaskMapping("gemm_warp", "gemm_steps", WARP, [NONE, SHARED, SHARED], dict(W=16), ["gemm_step"], pipeline=lookahead),
             *of_fragments(TM, TN),
             *of_warps("clear", 1, *grids),
             *(staged_by_block(rows, columns) if staged else of_warps("copy", 2, *grids)),
@@ -174,16 +174,16 @@ def by_warpgroups(task, groups, outer, leaf, whole=False, **layouts):
     )
 
 
-def hopper(U=128, V=256, W=64, WGS=2, stages=3, chunk=0, columns=1, pieces=True, **grid):
+def hopper(U=128, V=256, W=64, WGS=2, stages=3, epi_n=0, columns=1, pieces=True, **grid):
     """Figure 5: warpgroups that multiply by wgmma, a warp that loads ahead by TMA, accumulators in registers.
 
     `WGS` rows and `columns` of warpgroups, each of the instruction's 64 rows; without `pieces` a tile is a leaf, of any number of
-    rows. With a `chunk` of columns the result goes through shared memory, and by TMA; `grid` are fields of the host's instance.
+    rows. With a `epi_n` of columns the result goes through shared memory, and by TMA; `grid` are fields of the host's instance.
     """
     groups, calls, whole = (WGS, columns), ["clear_tile", "gemm_tile", "copy_tile"], not pieces
     copy = by_warpgroups("copy", groups, [GLOBAL, NONE], [GLOBAL, REGISTER], whole)
-    if chunk:
-        copy = staged_copy(groups, V // columns // chunk, max(U // WGS // 64, 1))
+    if epi_n:
+        copy = staged_copy(groups, V // columns // epi_n, max(U // WGS // 64, 1))
     return Mapping(
         [
             TaskMapping("gemm_host", "gemm_host", HOST, [GLOBAL] * 3, dict(U=U, V=V), ["gemm_block"], entrypoint=True, **grid),
@@ -196,13 +196,13 @@ def hopper(U=128, V=256, W=64, WGS=2, stages=3, chunk=0, columns=1, pieces=True,
 
 
 V, stages = Tunable("V", 256, 128), Tunable("stages", 4, 3)
-bands = Tunable("bands", 8, 4, 16)
+group_m = Tunable("group_m", 8, 4, 16)
 
-GRID = dict(bands=bands, persistent=132)
+GRID = dict(group_m=group_m, persistent=132)
 
-strategy = strategy_of(program, ampere(128, V, 32, 2, V // 64, stages, ahead=2, staged=True, bands=bands))
+strategy = strategy_of(program, ampere(128, V, 32, 2, V // 64, stages, lookahead=2, staged=True, group_m=group_m))
 
-warpgroups = strategy_of(program, hopper(128, V, 64, 2, stages, chunk=64, **GRID))
+warpgroups = strategy_of(program, hopper(128, V, 64, 2, stages, epi_n=64, **GRID))
 
 
 def spec(M, N, K, **options):

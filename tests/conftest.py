@@ -18,16 +18,16 @@ WHOLE = (
     "test_check_banks",
     "test_check_blocks",
     "test_check_bounds",
-    "test_check_boxes",
-    "test_check_counted",
-    "test_check_filled",
+    "test_check_tma_boxes",
+    "test_check_data_dependent_loops",
+    "test_check_uninitialized_shared",
     "test_check_finding",
     "test_check_known_bits",
-    "test_check_loaded",
+    "test_check_uninitialized_registers",
     "test_check_resources",
-    "test_check_scene",
-    "test_check_turns",
-    "test_check_width",
+    "test_check_access_trace",
+    "test_check_variable_trip_count",
+    "test_check_index_width",
     "test_contracts",
     "test_corpus",
     "test_documents",
@@ -41,20 +41,20 @@ WHOLE = (
     "test_launch_driver",
     "test_maps",
     "test_prepared",
-    "test_products",
+    "test_wgmma_waits",
     "test_races_lengths",
-    "test_races_performers",
-    "test_races_places",
-    "test_sim_chunk",
+    "test_races_issuing_threads",
+    "test_races_footprints",
+    "test_sim_block_batch",
     "test_sim_launch",
     "test_sim_memory",
-    "test_sim_places",
+    "test_sim_locations",
     "test_sim_plan",
     "test_sim_rings",
     "test_sim_run",
     "test_sim_shadow",
     "test_sim_warps",
-    "test_sim_watch",
+    "test_sim_race_detector",
 )
 """Files whose cases all run: each is another extension, another page, another thing that somebody met, another argument of a launch,
 another limit of a check that decides in milliseconds.
@@ -63,7 +63,7 @@ another limit of a check that decides in milliseconds.
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Give the cases outside of the sample the marker `night`: but for about one in n, chosen by name, and one at least.
+    """Give the cases outside of the sample the marker `nightly`: but for about one in n, chosen by name, and one at least.
 
     `sampled(n)` says n where the size of the family does not.
     """
@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(items):
         first = min(cases, key=chance)
         for item in cases:
             if item is not first and chance(item) % of:
-                item.add_marker(pytest.mark.night)
+                item.add_marker(pytest.mark.nightly)
 
 
 def chance(item):

@@ -14,7 +14,7 @@ from fireiron import *
 from fireiron import ir
 from fireiron.executable.fma import FFMA
 from fireiron.executable.thread_move import EVICT_FIRST, MOVE
-from fireiron.ir import Reach, Reciprocal, Side
+from fireiron.ir import FenceKind, Reciprocal, StageState
 from fireiron.lower.guard import guard
 from fireiron.values.expr import INT_MAX, TRUE, ZERO, Mod, Var, as_expr, bit_and, bit_or, bit_xor, equal, less, minimum
 from fireiron.values.expr.hilbert import hilbert
@@ -166,8 +166,8 @@ class Drawing:
         """A wait for a ring's stage, or the word that it is empty."""
         choose, ring, number = self.choose, self.choose.choice(self.rings), self.turn()
         if choose.random() < 0.55:
-            return making.acquire(ring.name, choose.choice(tuple(Side)), number)
-        return making.release(ring.name, choose.choice(tuple(Side)), number, active=choose.choice((TRUE, equal(self.thread % 32, 0))))
+            return making.acquire(ring.name, choose.choice(tuple(StageState)), number)
+        return making.release(ring.name, choose.choice(tuple(StageState)), number, active=choose.choice((TRUE, equal(self.thread % 32, 0))))
 
     def turn(self):
         """A turn of a ring: what the loops around have counted."""
@@ -185,7 +185,7 @@ class Drawing:
                 number = number + choose.choice(
                     (outer.var * inner.extent, outer.var * 5, outer.var, (outer.var * N + self.block) * inner.extent)
                 )
-            if taken := [one.taken for one in running if one.taken is not None]:
+            if taken := [one.prior_iterations for one in running if one.prior_iterations is not None]:
                 number = number + choose.choice(taken) * choose.choice((1, 1, inner.extent)) if choose.random() < 0.7 else number
         elif choose.random() < 0.5:
             number = number + self.block * choose.choice((1, 3))
@@ -201,9 +201,9 @@ class Drawing:
         var = Var(self.name("k"), 0, max(extent.high - 1, 0))
         period = 0 if unroll else choose.choice((0, *(one.stages for one in self.rings * 2), 2, 6))
         taken = Var(self.name("taken"), 0, INT_MAX) if not unroll and choose.random() < 0.3 else None
-        loop = making.loop(var, extent, (), unroll=unroll, first=first, step=step, period=period, taken=taken)
+        loop = making.loop(var, extent, (), unroll=unroll, first=first, step=step, period=period, prior_iterations=taken)
         if taken is not None and choose.random() < 0.3:
-            loop = attrs.evolve(loop, growth=choose.choice((as_expr(2), N)))
+            loop = attrs.evolve(loop, increment=choose.choice((as_expr(2), N)))
         if choose.random() < 0.5:
             self.makers[var.name] = ("tile", "loop")
         self.around.append(loop)
@@ -234,7 +234,7 @@ class Drawing:
             elif kind < 0.46 and self.around:
                 found.append(self.let())
             elif kind < 0.5:
-                found.append(making.fence(Reach.PROXY, choose.choice(("", "seen by engines"))))
+                found.append(making.fence(FenceKind.ASYNC_PROXY, choose.choice(("", "seen by engines"))))
             elif kind < 0.68 and self.rings:
                 found.append(self.of_ring())
             elif kind < 0.8:

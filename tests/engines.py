@@ -12,10 +12,10 @@ from fireiron import ir
 from fireiron.executable.fma import Fma
 from fireiron.executable.thread_move import MOVE
 from fireiron.executable.tma import TMA_LOAD, TMA_STORE
-from fireiron.ir.chunks import swizzle_of
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
+from fireiron.ir.smem_layouts import swizzle_of
 from fireiron.sim import simulate
 from fireiron.values.expr import ZERO, Var, all_of, as_expr, equal, less
 from fireiron.values.machine import as_architecture
@@ -69,14 +69,14 @@ def loaded(tensor_map, array=(64, 64), tile=(64, 64), at=(0, 0), span=128, dtype
         (access("src", at, tile, array if bounded else None), access("tile", (0, 0), tile, write=True)),
         tensor_map,
         ring="ring",
-        turn=ZERO,
+        fill_index=ZERO,
     )
-    producer = (making.acquire("ring", ir.Side.EMPTY, ZERO), making.release("ring", ir.Side.FULL, ZERO), load)
+    producer = (making.acquire("ring", ir.StageState.EMPTY, ZERO), making.release("ring", ir.StageState.FULL, ZERO), load)
     consumers = (
-        making.acquire("ring", ir.Side.FULL, ZERO),
+        making.acquire("ring", ir.StageState.FULL, ZERO),
         each_element(rows, columns, "tile", "dst", dtype, at, result),
         making.barrier(ir.WARP_SCOPE),
-        making.release("ring", ir.Side.EMPTY, ZERO, active=equal(LANE, 0)),
+        making.release("ring", ir.StageState.EMPTY, ZERO, active=equal(LANE, 0)),
     )
     roles = making.roles((making.role("consumers", 0, THREADS, consumers), attrs.evolve(PRODUCER, body=producer)))
     kernel = kernel_of(Move(*result, dtype=dtype, dst=RowMajor)(GL, GL), (roles,), buffer, threads=2 * THREADS, target="sm_90a")
@@ -101,7 +101,7 @@ def stored(tensor_map, array=(64, 64), tile=(64, 64), at=(0, 0), span=128, dtype
     bulk = TMA_STORES
     body = (
         each_element(rows, columns, "src", "tile", dtype, at, array),
-        making.fence(ir.Reach.PROXY),
+        making.fence(ir.FenceKind.ASYNC_PROXY),
         making.barrier(ir.WARP_SCOPE),
         store,
         making.commit(bulk),
@@ -141,16 +141,16 @@ def streamed(turns=5, stages=2, warps=1, consumer=None, producer=None, **fields)
         (access("src", at, (ROWS, COLUMNS)), tile),
         making.tensor_map("src_map", "src", (1, 0), (COLUMNS, ROWS), 128),
         ring="ring",
-        turn=turn,
+        fill_index=turn,
     )
     copy = each_element(ROWS, COLUMNS, "tile", "dst", float16, at, shape, thread, stage)
     takes = (
-        making.acquire("ring", ir.Side.FULL, turn),
+        making.acquire("ring", ir.StageState.FULL, turn),
         copy,
         making.barrier(ir.WARP_SCOPE),
-        making.release("ring", ir.Side.EMPTY, turn, active=first),
+        making.release("ring", ir.StageState.EMPTY, turn, active=first),
     )
-    fills = (making.acquire("ring", ir.Side.EMPTY, turn), making.release("ring", ir.Side.FULL, turn), load)
+    fills = (making.acquire("ring", ir.StageState.EMPTY, turn), making.release("ring", ir.StageState.FULL, turn), load)
     extent = as_expr(turns)
     roles = (
         making.role("consumers", 0, THREADS * warps, (making.loop(turn, extent, (consumer or tuple)(takes)),)),
@@ -193,13 +193,13 @@ def _step(step):
     if isinstance(step, ir.Stmt):
         return step
     if step == "fence":
-        return making.fence(ir.Reach.REGISTERS)
+        return making.fence(ir.FenceKind.WGMMA_REGISTERS)
     if step == "commit":
         return making.commit(REGISTER)
     if step.startswith("wait "):
         return making.wait(int(step[5:]), mechanism=REGISTER)
     if step == "proxy":
-        return making.fence(ir.Reach.PROXY)
+        return making.fence(ir.FenceKind.ASYNC_PROXY)
     if step == "barrier":
         return making.barrier(ir.WARP_SCOPE)
     if step == "x<":
@@ -290,11 +290,11 @@ def fetched(tiles=5, blocks=2, stages=2, warps=1, consumer=None, producer=None, 
     place, count = tile * threads + thread, as_expr(tiles)
     one = access("src", (place,)), access("dst", (place,), write=True)
     move = making.execution(MOVE, Move(1, dtype=float32)(GL, GL)(Thread), one, pieces=((making.piece(0),),) * 2)
-    comes_by, leaves = making.next_tile(tile, count, "tiles", turn), making.leave(tile, count)
-    last = making.barrier(ir.WARP_SCOPE), making.release("tiles", ir.Side.EMPTY, turn, active=equal(thread % THREADS, 0))
-    takes = (making.acquire("tiles", ir.Side.FULL, turn), comes_by, *last, leaves, move)
+    comes_by, leaves = making.claim_tile(tile, count, "tiles", turn), making.exit_if_done(tile, count)
+    last = making.barrier(ir.WARP_SCOPE), making.release("tiles", ir.StageState.EMPTY, turn, active=equal(thread % THREADS, 0))
+    takes = (making.acquire("tiles", ir.StageState.FULL, turn), comes_by, *last, leaves, move)
     taken = attrs.evolve(comes_by, takes=True)
-    gives = (making.acquire("tiles", ir.Side.EMPTY, turn), taken, making.release("tiles", ir.Side.FULL, turn), leaves)
+    gives = (making.acquire("tiles", ir.StageState.EMPTY, turn), taken, making.release("tiles", ir.StageState.FULL, turn), leaves)
     turns = as_expr(tiles + 1) if extent is None else as_expr(extent)
     roles = (
         making.role("consumers", 0, threads, (making.loop(turn, turns, (consumer or tuple)(takes)),)),

@@ -57,7 +57,7 @@ def store(dst, src):
 TASKS = Tasks(clear, gemm, store)
 
 
-def mapping(within=0):
+def mapping(max_shared_bytes=0):
     """Where the leaves run; the launches around them are in the event IR only."""
     return Mapping(
         [
@@ -65,5 +65,5 @@ def mapping(within=0):
             TaskMapping("gemm", "gemm", WARPGROUP, [REGISTER, SHARED, SHARED], entrypoint=True, pipeline=3, warpspecialize=True),
             TaskMapping("store", "store", WARPGROUP, [SHARED, REGISTER]),
         ],
-        within=within,
+        max_shared_bytes=max_shared_bytes,
     )

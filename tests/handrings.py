@@ -9,10 +9,10 @@ from touching import SM_80, SPEC, WARP_BARRIER, Engine, T, buffer, reads, touch,
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check import Scene, check_races
-from fireiron.check.races.places import Footprint
-from fireiron.check.races.traces import Kind, Touch
-from fireiron.check.scene import Use
+from fireiron.check import AccessTrace, check_races
+from fireiron.check.access_trace import Use
+from fireiron.check.races.footprints import Footprint
+from fireiron.check.races.traces import AccessEvent, Kind
 from fireiron.ir.mechanism import AT_ONCE
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.values.expr import ONE, Var, as_expr, equal, less, minimum
@@ -40,24 +40,24 @@ def staged(stages=2, name="s", offset=0):
 def load(turn, stages=2, width=WIDTH, name="ring", to="s", **options):
     """A load into the stage of a turn."""
     turn = as_expr(turn)
-    how = {"copy": turn % stages, "instruction": Engine(), "mechanism": TMA_LOADS, "ring": name, "turn": turn, **options}
+    how = {"copy": turn % stages, "instruction": Engine(), "mechanism": TMA_LOADS, "ring": name, "fill_index": turn, **options}
     return touch(0, write=True, name=to, width=width, **how)
 
 
 def full(turn, name="ring"):
-    return making.acquire(name, ir.Side.FULL, as_expr(turn))
+    return making.acquire(name, ir.StageState.FULL, as_expr(turn))
 
 
 def empty(turn, name="ring"):
-    return making.acquire(name, ir.Side.EMPTY, as_expr(turn))
+    return making.acquire(name, ir.StageState.EMPTY, as_expr(turn))
 
 
 def filled(turn, name="ring", **options):
-    return making.release(name, ir.Side.FULL, as_expr(turn), **options)
+    return making.release(name, ir.StageState.FULL, as_expr(turn), **options)
 
 
 def emptied(turn, name="ring", active=LANE_0, **options):
-    return making.release(name, ir.Side.EMPTY, as_expr(turn), active=active, **options)
+    return making.release(name, ir.StageState.EMPTY, as_expr(turn), active=active, **options)
 
 
 def produce(turn, stages=2):
@@ -90,7 +90,9 @@ def over_tiles(tiles, blocks, *body, growth=ONE, taken=None, first=0, step=1):
     """The loop of a block over its tiles, which knows how often the loop inside was taken before."""
     tiles = as_expr(tiles)
     extent = tiles // blocks + less(BLOCK, tiles % blocks)
-    return making.loop(TURN, extent, (making.let(TILE, BLOCK + TURN * blocks), *body), taken=taken, growth=growth, first=first, step=step)
+    return making.loop(
+        TURN, extent, (making.let(TILE, BLOCK + TURN * blocks), *body), prior_iterations=taken, increment=growth, first=first, step=step
+    )
 
 
 def grid_of(tiles, blocks):
@@ -118,13 +120,13 @@ def event(
         use = Use(statement, (), statement.accesses[0])
     by_warp = [atoms.get(warp, []) for warp in range(warps)] if isinstance(atoms, dict) else [list(atoms)] * warps
     footprint = Footprint(None, SimpleNamespace(use=use, width=4), 0, by_warp)
-    under_way = mechanism is not AT_ONCE
-    return Touch(next(NUMBERS) if step is None else step, footprint, {}, kind, under_way, turn, stage)
+    in_flight = mechanism is not AT_ONCE
+    return AccessEvent(next(NUMBERS) if step is None else step, footprint, {}, kind, in_flight, turn, stage)
 
 
 def found(program):
     """The texts of what the race check finds, all of which are errors."""
-    findings = check_races(Scene(program))
+    findings = check_races(AccessTrace(program))
     assert all(one.severity == "error" and one.kind == "race" for one in findings)
     return [one.message for one in findings]
 

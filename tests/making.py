@@ -14,13 +14,13 @@ import attrs
 
 from fireiron import ir
 from fireiron.executable.cp_async import CP_ASYNC
-from fireiron.ir.asks.delayed import Delayed
-from fireiron.ir.asks.fetched import Fetched
-from fireiron.ir.asks.grouped import Grouped
-from fireiron.ir.asks.ordered import Ordered
+from fireiron.ir.asks.consumer_groups import ConsumerGroups
+from fireiron.ir.asks.deferred import Deferred
+from fireiron.ir.asks.dynamic_tiles import DynamicTiles
+from fireiron.ir.asks.ordered_mma import OrderedMma
+from fireiron.ir.asks.pending_mmas import PendingMmas
 from fireiron.ir.asks.pipelined import Pipelined
-from fireiron.ir.asks.produced import Produced
-from fireiron.ir.asks.running import Running
+from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.chaining import Chaining
 from fireiron.ir.effects.residency import Residency
@@ -107,9 +107,9 @@ def comment(text: str) -> ir.Comment:
     return ir.Comment(text)
 
 
-def begin(step: Any) -> ir.Begin:
+def step_marker(step: Any) -> ir.StepMarker:
     """The mark before the statements of a step."""
-    return ir.Begin(step)
+    return ir.StepMarker(step)
 
 
 def let(var: Any, value: Expr) -> ir.Let:
@@ -124,8 +124,8 @@ def loop(var: Any, extent: Expr, body: Body = (), **plan: Any) -> ir.For:
 
 
 ASKED = {
-    "stages": (Pipelined, "stages"), "spread": (Pipelined, "spread"), "producers": (Produced, "threads"), "in_flight": (Running, "groups"),
-    "groups": (Grouped, "groups"), "delay": (Delayed, ""), "turns": (Ordered, ""), "fetched": (Fetched, ""),
+    "stages": (Pipelined, "stages"), "interleave": (Pipelined, "interleave"), "producer_threads": (ProducerThreads, "threads"), "mma_in_flight": (PendingMmas, "groups"),
+    "consumer_groups": (ConsumerGroups, "groups"), "defer": (Deferred, ""), "ordered_mma": (OrderedMma, ""), "dynamic_tiles": (DynamicTiles, ""),
 }  # fmt: skip
 """The words of tests for what is asked for a loop: the kind of ask, and its field; empty for all of its fields together."""
 
@@ -154,9 +154,9 @@ def under_way(copy: ir.Exec, **fields: Any) -> ir.Exec:
     return attrs.evolve(copy, instruction=CP_ASYNC[-1], mechanism=CP_ASYNC_GROUPS, **fields)
 
 
-def skip(needed: Any, body: Body = ()) -> ir.Skip:
+def if_any_lane(needed: Any, body: Body = ()) -> ir.IfAnyLane:
     """Statements that run if they are needed."""
-    return ir.Skip(needed, body)
+    return ir.IfAnyLane(needed, body)
 
 
 def sync_point(require: bool | None, subject: str, **fields: Any) -> ir.SyncPoint:
@@ -192,14 +192,14 @@ def wait(groups: int = 0, **fields: Any) -> ir.Wait:
     return ir.Wait(groups, **fields)
 
 
-def fence(reach: ir.Reach, reason: str = "", **fields: Any) -> ir.Fence:
+def fence(kind: ir.FenceKind, reason: str = "", **fields: Any) -> ir.Fence:
     """A fence."""
-    return ir.Fence(reach, reason, **fields)
+    return ir.Fence(kind, reason, **fields)
 
 
-def chain(link: Any) -> ir.Chain:
+def grid_dep_control(action: Any) -> ir.GridDepControl:
     """A link to the kernel before or after."""
-    return ir.Chain(link)
+    return ir.GridDepControl(action)
 
 
 # ---------------------------------------------------------------------------------------------- rings, roles and clusters
@@ -210,14 +210,14 @@ def ring(name: str, stages: int, buffers: Sequence[str], **fields: Any) -> ir.Ri
     return ir.Ring(name, stages, buffers, **fields)
 
 
-def acquire(ring: str, side: ir.Side, number: Expr) -> ir.Acquire:
+def acquire(ring: str, state: ir.StageState, fill_index: Expr) -> ir.Acquire:
     """A wait for a stage of a ring."""
-    return ir.Acquire(ring, side, number)
+    return ir.Acquire(ring, state, fill_index)
 
 
-def release(ring: str, side: ir.Side, number: Expr, **fields: Any) -> ir.Release:
+def release(ring: str, state: ir.StageState, fill_index: Expr, **fields: Any) -> ir.Release:
     """The arrival that gives a stage of a ring away."""
-    return ir.Release(ring, side, number, **fields)
+    return ir.Release(ring, state, fill_index, **fields)
 
 
 def role(name: str, first: int, threads: int, body: Body = (), **fields: Any) -> ir.Role:
@@ -230,14 +230,14 @@ def roles(roles: Sequence[ir.Role]) -> ir.Roles:
     return ir.Roles(roles)
 
 
-def next_tile(var: Any, tiles: Expr, ring: str, number: Expr, **fields: Any) -> ir.NextTile:
+def claim_tile(var: Any, tiles: Expr, ring: str, fill_index: Expr, **fields: Any) -> ir.ClaimTile:
     """The next tile of a block that takes tiles from a counter."""
-    return ir.NextTile(var, tiles, ring, number, **fields)
+    return ir.ClaimTile(var, tiles, ring, fill_index, **fields)
 
 
-def leave(tile: Expr, tiles: Expr) -> ir.Leave:
+def exit_if_done(tile: Expr, tiles: Expr) -> ir.ExitIfDone:
     """The end of a block's tiles."""
-    return ir.Leave(tile, tiles)
+    return ir.ExitIfDone(tile, tiles)
 
 
 def counter(name: str) -> ir.Counter:
@@ -250,16 +250,16 @@ def block_cluster(sizes: Any, places: Any) -> ir.BlockCluster:
     return ir.BlockCluster(sizes, places)
 
 
-def peers(pattern: Any, first: Any) -> ir.Peers:
+def block_set(pattern: Any, first: Any) -> ir.BlockSet:
     """Blocks of a cluster that share something."""
-    return ir.Peers(pattern, first)
+    return ir.BlockSet(pattern, first)
 
 
 FACTORIES = {
     ir.Kernel: kernel, ir.Buffer: buffer, ir.Access: access, ir.Piece: piece, ir.TensorMap: tensor_map, ir.Hole: hole, ir.Comment: comment,
-    ir.Begin: begin, ir.Let: let, ir.For: loop, ir.Exec: execution, ir.Skip: skip, ir.SyncPoint: sync_point, ir.Scope: scope,
-    ir.Barrier: barrier, ir.ClusterBarrier: cluster_barrier, ir.Commit: commit, ir.Wait: wait, ir.Fence: fence, ir.Chain: chain,
-    ir.Ring: ring, ir.Acquire: acquire, ir.Release: release, ir.Role: role, ir.Roles: roles, ir.NextTile: next_tile, ir.Leave: leave,
-    ir.Counter: counter, ir.BlockCluster: block_cluster, ir.Peers: peers,
+    ir.StepMarker: step_marker, ir.Let: let, ir.For: loop, ir.Exec: execution, ir.IfAnyLane: if_any_lane, ir.SyncPoint: sync_point, ir.Scope: scope,
+    ir.Barrier: barrier, ir.ClusterBarrier: cluster_barrier, ir.Commit: commit, ir.Wait: wait, ir.Fence: fence, ir.GridDepControl: grid_dep_control,
+    ir.Ring: ring, ir.Acquire: acquire, ir.Release: release, ir.Role: role, ir.Roles: roles, ir.ClaimTile: claim_tile, ir.ExitIfDone: exit_if_done,
+    ir.Counter: counter, ir.BlockCluster: block_cluster, ir.BlockSet: block_set,
 }  # fmt: skip
 """The factory of each class."""

@@ -1,4 +1,4 @@
-"""What type checkers and completion know of verbs, `fireiron/found.pyi`: what each kind of spec offers, and classes of chains for it.
+"""What type checkers and completion know of verbs, `fireiron/generated_verbs.pyi`: what each kind of spec offers, and classes of chains for it.
 
 All of it follows from the package: signatures and docstrings from the fields of extensions and from the functions that are verbs, what is for which kind from `Decomposition.kinds`, what refines what from `Refinement.applies_to`, operands
 from the kinds.
@@ -15,12 +15,12 @@ from pathlib import Path
 import attrs
 
 import fireiron
-from fireiron import found
+from fireiron import generated_verbs
 from fireiron.language.offered import steps
 from fireiron.specs.verbs import Verbs
 
-STUB = Path(found.__file__).with_suffix(".pyi")
-HEAD = '''"""What chains, and what they start from, offer to type checkers and completion. Written by `make names`; see `found.py`."""
+STUB = Path(generated_verbs.__file__).with_suffix(".pyi")
+HEAD = '''"""Verbs of chains and specs, for type checkers and completion. Written by `make names`; see `generated_verbs.py`."""
 
 '''
 WIDTH = 140
@@ -47,13 +47,13 @@ SPECS = {
 
 
 def kinds():
-    """The kinds behind the `For...` of `found.py`."""
-    return [name.removeprefix("For") for name in vars(found) if name.startswith("For")]
+    """The kinds of the `For...` classes of `generated_verbs.py`."""
+    return [name.removeprefix("For") for name in vars(generated_verbs) if name.startswith("For")]
 
 
 def verbs(kind):
     """The verbs for a kind, with their functions."""
-    every = {"then": Verbs.then} | made_by(found.FoundSteps)
+    every = {"then": Verbs.then} | made_by(generated_verbs.StepVerbs)
     if kind == "Any":
         return {name: every[name] for name in OF_ANY}
     return {name: one for name, one in every.items() if kind == "Every" or is_for(kind, name)}
@@ -66,7 +66,7 @@ def is_for(kind, verb):
 
 
 def made_by(owner):
-    """The methods of verbs that were found, by name."""
+    """The methods that verbs added, by name."""
     return {name: one for name, one in sorted(vars(owner).items()) if hasattr(one, "makes")}
 
 
@@ -106,7 +106,7 @@ def is_step(method):
 
 
 def annotations(method):
-    """The annotations of a found method's arguments as its file has them, though attrs may have resolved those of fields."""
+    """The annotations of a method's arguments as written in its file; attrs may have resolved those of fields."""
     if not inspect.isclass(method.made_by):
         return method.made_by.__annotations__
     written = {name: kind for one in reversed(method.makes.__mro__) for name, kind in vars(one).get("__annotations__", {}).items()}
@@ -226,12 +226,12 @@ def text():
     stub.needed |= {"ArrayLike": "numpy.typing", "NDArray": "numpy.typing"}
     stub.needed |= {"Architecture": "fireiron.values.machine", "CompiledKernel": "fireiron.gpu.kernel"}
     stub.needed |= dict.fromkeys(("Any", "Final", "Self"), "typing") | {"Mapping": "collections.abc"}
-    stub.empty("FoundSteps")
-    for owner in (found.FoundOnAny, *found.REFINING.values()):
+    stub.empty("StepVerbs")
+    for owner in (generated_verbs.OtherVerbs, *generated_verbs.REFINEMENT_VERBS.values()):
         stub.head(owner.__name__) if made_by(owner) else stub.empty(owner.__name__)
         for name, method in made_by(owner).items():
             stub.method(name, method, "Self")
-    stub.text += "\nREFINING: Final[Mapping[str, type]]\n"
+    stub.text += "\nREFINEMENT_VERBS: Final[Mapping[str, type]]\n"
     for kind in kinds():
         of_kind(stub, kind)
     for name, kind in SPECS.items():

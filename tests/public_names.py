@@ -1,5 +1,5 @@
 """What type checkers read, because names and verbs that folders give are found when the package is loaded: `fireiron/__init__.pyi`, and
-`fireiron/found.pyi` by `offered.py`.
+`fireiron/generated_verbs.pyi` by `offered.py`.
 
 `make names` writes them; `test_contracts.py` compares them with what the package gives.
 """

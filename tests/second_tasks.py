@@ -119,7 +119,7 @@ def _mapping(r: random.Random, names: list[str], two: bool) -> list[str]:
     steps = ["one", "two"] if two else ["one"]
     variants = [f"{step}_{kind}" for step in steps for kind in ("tiles", "rows", "leaf")] + (["both_tiles", "both_steps"] if two else [])
     rows, columns = r.choice((1, 4, 8, 16)), r.choice((8, 16, 32))
-    grid = r.choice(("", "", ", persistent=2", ", bands=2"))
+    grid = r.choice(("", "", ", persistent=2", ", group_m=2"))
     host = f"TaskMapping('grid', {'both_tiles' if two else 'one_tiles'!r}, HOST, [GLOBAL] * {len(names)}, {{'R': {rows}, 'C': {columns}}}, ['block'], entrypoint=True{grid}),"
     lines = [f"program = Tasks({', '.join(variants)})", "mapping = Mapping(["]
     lines.append(f"    {host}")

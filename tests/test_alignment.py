@@ -23,7 +23,7 @@ from test_random import program_to_paste
 
 import fireiron.values.expr as expr
 from fireiron import *
-from fireiron.check import Scene, check_alignment, safety
+from fireiron.check import AccessTrace, check_alignment, safety
 from fireiron.check.alignment import _stays as stays
 from fireiron.check.known_bits import WORD, Bits, KnownBits
 from fireiron.cuda import emit
@@ -43,7 +43,7 @@ needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g
 
 def messages(kernel):
     """What the check says about a kernel."""
-    return [finding.message for finding in check_alignment(Scene(kernel))]
+    return [finding.message for finding in check_alignment(AccessTrace(kernel))]
 
 
 # ---------------------------------------------------------------------------------------------- known bits
@@ -411,7 +411,7 @@ def test_allocate_that_forgets_who_lives(monkeypatch):
         MatMul.tile(32, 32).to(Block).split(8).load(A, SH).load(B, SH).reuse_buffer().tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     )
     with pytest.raises((DecompositionError, SynchronizationError), match="shares bytes with a_sh while both are in use"):
-        for finding in check_alignment(Scene(strategy(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program().lowered)):
+        for finding in check_alignment(AccessTrace(strategy(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program().lowered)):
             raise DecompositionError(finding.message)
 
 
@@ -430,7 +430,7 @@ def test_a_swizzle_that_moves_nothing_leaves_vectors_whole(monkeypatch):
     )
     bound = strategy.tile(1, 4).to(Thread).tile(1, 1).done()(MatMul(10, N, K, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel))
     kernel = bound.program("sm_75").lowered
-    assert any(one.width == 4 for use in Scene(kernel).uses for one in use.pieces if use.access.buffer == "a_sh")
+    assert any(one.width == 4 for use in AccessTrace(kernel).uses for one in use.pieces if use.access.buffer == "a_sh")
     assert not messages(kernel)
     monkeypatch.setattr(importlib.import_module("fireiron.check.alignment"), "_stays", lambda *given: False)
     assert "which is not proved a multiple of 4" in messages(kernel)[0]
@@ -443,5 +443,5 @@ def test_a_swizzle_that_rows_do_not_reach_leaves_vectors_whole():
     chain = MatMul.tile(1, 2).to(Block).split(2).pipeline(2).load(B, SH, Move.tile(1, 2).to(Thread).done()).storage_layout(RowMajor)
     leaf = chain.swizzle_storage(Swizzle(1, 0, 2)).split(1).tile(1).to(Warp).tile(1).to(Lane).tile(1, 1).done()
     kernel = leaf(MatMul(1, 2, sym("K"))(GL, GL, GL)(Kernel)).program("sm_80").lowered
-    assert any(one.width == 2 for use in Scene(kernel).uses for one in use.pieces if use.access.buffer == "b_sh")
+    assert any(one.width == 2 for use in AccessTrace(kernel).uses for one in use.pieces if use.access.buffer == "b_sh")
     assert not messages(kernel)

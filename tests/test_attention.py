@@ -78,7 +78,7 @@ def test_fewer_dimensions_with_outputs_given():
     near(kernel, *whole, 0.25, O=expected, L=logarithms).require(grouped(kernel, O=out[None, None], L=sums[None, None]))
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_one_query_of_many_keys():
     """Heads that share keys are rows of one kernel, which takes keys in parts; another puts these together."""
     q, (k, v) = random(1, 1, 4, 16).swapaxes(1, 2), (random(1, 260, 2, 16, seed=seed).swapaxes(1, 2) for seed in (1, 2))

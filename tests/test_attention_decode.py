@@ -115,7 +115,7 @@ def test_shapes_that_do_not_fit():
 
 
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC")
-@pytest.mark.parametrize("target", (pytest.param("sm_80", marks=pytest.mark.night), "sm_90a"))
+@pytest.mark.parametrize("target", (pytest.param("sm_80", marks=pytest.mark.nightly), "sm_90a"))
 def test_compiled_without_spills(target):
     for kernel in attention_decode.kernels(4, 4096, 128, 8, 8, 512, architecture=target):
         found = compile_cuda(kernel.program.cuda, target).resources[kernel.program.name]

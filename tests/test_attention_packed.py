@@ -11,8 +11,8 @@ from near import Near
 from ringed import errors
 
 from fireiron import *
-from fireiron.check import Scene, check
-from fireiron.check.scene import assumed
+from fireiron.check import AccessTrace, check
+from fireiron.check.access_trace import assumed
 from fireiron.cost import predict
 from fireiron.draw import draw
 from fireiron.errors import SimulationError
@@ -65,9 +65,9 @@ def arrays_of(options, d=16):
     ("strategy", "target", "options"),
     [
         (attention_packed.hopper, "sm_90a", {"causal": True}),
-        pytest.param(attention_packed.hopper, "sm_90a", {"window": 9}, marks=pytest.mark.night),
-        pytest.param(attention_packed.hopper, "sm_90a", {}, marks=pytest.mark.night),
-        pytest.param(attention_packed.strategy, "sm_80", {"causal": True}, marks=pytest.mark.night),
+        pytest.param(attention_packed.hopper, "sm_90a", {"window": 9}, marks=pytest.mark.nightly),
+        pytest.param(attention_packed.hopper, "sm_90a", {}, marks=pytest.mark.nightly),
+        pytest.param(attention_packed.strategy, "sm_80", {"causal": True}, marks=pytest.mark.nightly),
     ],
 )
 def test_simulated(strategy, target, options):
@@ -77,7 +77,7 @@ def test_simulated(strategy, target, options):
     Near(made.spec, arrays, {"O": right}).require(simulate(made.ir, arrays, order=random.Random(1)).outputs)
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_attend(monkeypatch):
     """Tokens that fill no tile are a launch of their own; heads share keys."""
     monkeypatch.setattr(attention_packed, "TILE", 64)
@@ -100,7 +100,7 @@ def test_ranges():
     assert set(zip(low, high)) == {(0, 5), (5, 5), (9, 9), (9, 12)}
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_missing_synchronization_is_found():
     """By the check; what it does not miss the simulator does, or the result is right without it."""
     made, (arrays, right) = program(), arrays_of({"causal": True})
@@ -113,7 +113,7 @@ def test_missing_synchronization_is_found():
                 near.require(simulate(faulty, arrays, order=random.Random(2)).outputs)
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(not any(one.serves("sm_90a") for one in toolchains()), reason="no NVRTC for sm_90a")
 @pytest.mark.parametrize("d", (64, 96, 128, 256))
 def test_no_spills(d):
@@ -134,5 +134,5 @@ def test_what_reads_a_kernel_takes_ranges_as_long_as_can_be():
     program = attention_packed.strategy.with_(bm=64, wm=16)(attention_packed.spec(64, 100, 64)).program("sm_80")
     assert {one.severity for one in check(program.ir)} == {"note"}
     assert predict(program).us > 0 and draw(program, "tiles").shapes
-    turns = {name: one.value for name, one in assumed(Scene(program.ir), {}).items()}
+    turns = {name: one.value for name, one in assumed(AccessTrace(program.ir), {}).items()}
     assert turns["begin[]"] == 0 < turns["end[]"]

@@ -10,12 +10,12 @@ import pytest
 from problems import ALL_NAMES, library
 
 from fireiron import *
-from fireiron.check import Scene, check_kept
-from fireiron.check import kept as kept_module
-from fireiron.check.kept import keeps_factors
+from fireiron.check import AccessTrace, check_ptxas_register_hazard
+from fireiron.check import ptxas_register_hazard as hazard
+from fireiron.check.ptxas_register_hazard import holds_operand_in_registers
 from fireiron.cuda import emit
 from fireiron.errors import FireironError
-from fireiron.gpu import clobbered, toolchain
+from fireiron.gpu import sass_register_check, toolchain
 from fireiron.gpu.disassembly import disassemblers, sass
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir import execs
@@ -51,7 +51,7 @@ def test_queries_in_registers_are_refused_where_some_compilers_overwrite_them():
     ):
         attended(overlap=False, q_in_registers=True).ir  # noqa: B018
     for program in (attended(overlap=False, q_in_registers=True, keys=32), attended(q_in_registers=True), attended(overlap=False)):
-        assert not check_kept(Scene(program.ir))
+        assert not check_ptxas_register_hazard(AccessTrace(program.ir))
 
 
 SASS = """
@@ -70,7 +70,7 @@ SASS = """
 
 def read(written, factor, guard="@P0", label="`(.L_x_1)"):
     head = '\t.section\t.text.k,"ax",@progbits\n' if label.startswith("`") else "\t\tFunction : k\n"
-    return clobbered.clobbered(head + SASS.format(written=written, factor=factor, guard=guard, label=label))
+    return sass_register_check.overwritten_registers(head + SASS.format(written=written, factor=factor, guard=guard, label=label))
 
 
 @pytest.mark.parametrize("label", ("`(.L_x_1)", "0x10"))
@@ -91,9 +91,9 @@ def test_what_a_predicate_decides_to_write_may_be_there_or_not():
         /*0020*/                   HGMMA.64x64x16.F32 R24, R152, gdesc[UR4], RZ, !UPT, gsb0 ;
         /*0030*/                   EXIT ;
 """
-    (line,) = clobbered.clobbered("\t\tFunction : k\n" + code.format(guard="@P1"))
+    (line,) = sass_register_check.overwritten_registers("\t\tFunction : k\n" + code.format(guard="@P1"))
     assert "reads R153, which LDSM loads and F2FP.F16.F32.PACK_AB at 0x10 overwrites" in line
-    assert clobbered.clobbered("\t\tFunction : k\n" + code.format(guard="   ")) == ()  # computed in any case
+    assert sass_register_check.overwritten_registers("\t\tFunction : k\n" + code.format(guard="   ")) == ()  # computed in any case
 
 
 def test_a_factor_that_is_read_first_behind_the_product_of_the_other_may_share_its_registers():
@@ -101,8 +101,8 @@ def test_a_factor_that_is_read_first_behind_the_product_of_the_other_may_share_i
     kernel = attended(q_in_registers=True).ir
     (product, *_), others = ([one for one, _ in execs(kernel.body) if has(one)] for has in (reads("q_rf"), reads("p")))
     writers = [one for one, _ in execs(kernel.body) if any(access.buffer == "p" and access.write for access in one.accesses)]
-    assert kept_module._made_behind([writers[0], product, others[0]], "q_rf", "p") is False
-    assert kept_module._made_behind([product, writers[0], others[0]], "q_rf", "p") is True
+    assert hazard._made_behind([writers[0], product, others[0]], "q_rf", "p") is False
+    assert hazard._made_behind([product, writers[0], others[0]], "q_rf", "p") is True
 
 
 def reads(name):
@@ -111,16 +111,16 @@ def reads(name):
 
 
 def test_without_a_disassembler_it_says_so(monkeypatch):
-    monkeypatch.setattr(clobbered, "disassemblers", lambda: ())
-    assert "not checked, for want of nvdisasm" in clobbered.factors_kept(b"")
+    monkeypatch.setattr(sass_register_check, "disassemblers", lambda: ())
+    assert "not checked, for want of nvdisasm" in sass_register_check.registers_intact(b"")
 
 
 def test_machine_code_with_overwritten_factors_is_refused(monkeypatch):
     text = '\t.section\t.text.k,"ax",@progbits\n' + SASS.format(written=152, factor=152, guard="@P0", label="`(.L_x_1)")
-    monkeypatch.setattr(clobbered, "disassemblers", lambda: ("nvdisasm",))
-    monkeypatch.setattr(clobbered, "sass", lambda cubin: text)
+    monkeypatch.setattr(sass_register_check, "disassemblers", lambda: ("nvdisasm",))
+    monkeypatch.setattr(sass_register_check, "sass", lambda cubin: text)
     with pytest.raises(LaunchError, match="while they are in use\nk: HGMMA") as caught:
-        clobbered.factors_kept(b"")
+        sass_register_check.registers_intact(b"")
     assert "13.5" in caught.value.hint
 
 
@@ -128,12 +128,12 @@ def test_machine_code_with_overwritten_factors_is_refused(monkeypatch):
 def test_queries_in_registers_stay():
     """As the library prints them; the refused order is overwritten by NVRTC 12, where that is installed, and is found."""
     program = attended(q_in_registers=True)
-    assert keeps_factors(program.ir)
+    assert holds_operand_in_registers(program.ir)
     assert CompiledKernel(program).report().endswith("each is read as it was written")
     if serving := toolchain.serving(HOPPER, (13, 4)):
         text = emit(attended(overlap=False, q_in_registers=True).lowered)
         made = toolchain.compile_cuda(text, HOPPER, werror=False, newest=serving.version)
-        assert len(clobbered.clobbered(sass(made.cubin))) == 16
+        assert len(sass_register_check.overwritten_registers(sass(made.cubin))) == 16
 
 
 # ---------------------------------------------------------------------------------------------- nothing spills, nothing is serialised
@@ -154,7 +154,7 @@ def attention_of(d, mask, lengths, rescale_threshold, **form):
     return strategy.with_(**values)(spec).program(HOPPER)
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(not serves[HOPPER], reason="no NVRTC for sm_90a")
 @pytest.mark.parametrize("rescale_threshold", (0, 8))
 @pytest.mark.parametrize("lengths", ("known", "odd", "run time"))
@@ -179,7 +179,7 @@ def test_products_under_way_behind_a_loop_that_may_have_no_turn():
     assert "hold(" not in whole.cuda
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(not serves[HOPPER], reason="no NVRTC for sm_90a")
 def test_two_products_of_one_turn_fly():
     """All of k in one step: a compiler that clears the second accumulator behind the first products waits for them."""
@@ -210,7 +210,7 @@ def test_nothing_spills_in_some():
         require_no_spill(*case)
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif("FIREIRON_FUZZ" not in os.environ, reason="part of the long tier: set FIREIRON_FUZZ")
 @pytest.mark.parametrize(("name", "form", "target"), cases())
 def test_nothing_spills(name, form, target):
@@ -237,5 +237,5 @@ def require_no_spill(name, form, target):
     report = made.resources[program.name]
     if name not in SPILL:
         assert report.spill_stores == report.spill_loads == report.stack_frame == 0
-    if disassemblers() and keeps_factors(program.ir):
-        assert clobbered.clobbered(sass(made.cubin)) == ()
+    if disassemblers() and holds_operand_in_registers(program.ir):
+        assert sass_register_check.overwritten_registers(sass(made.cubin)) == ()

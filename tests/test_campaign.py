@@ -37,7 +37,7 @@ def _numbers(seed):
     return refused() if seed % 4 == 0 else agreed({"odd" if seed % 2 else "even", f"by {seed % 3}"}, units=seed % 10)
 
 
-NUMBERS = Subject("numbers", "numbers", _numbers, night=20, campaign=30, first=0, chunk=7)
+NUMBERS = Subject("numbers", "numbers", _numbers, nightly=20, campaign=30, first=0, chunk=7)
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_gaps_are_filled_first(tmp_path):
 
 @pytest.mark.usefixtures("numbers")
 def test_what_is_found_is_said_and_fails(tmp_path, capsys):
-    assert main(["numbers", "--folder", str(tmp_path), "--tier", "night", "--jobs", "1"]) == 1
+    assert main(["numbers", "--folder", str(tmp_path), "--tier", "nightly", "--jobs", "1"]) == 1
     said = capsys.readouterr()
     assert "PYTHONPATH=.:tests python -m campaign numbers --seed 13" in said.out
     assert main(["numbers", "--seed", "12"]) == 0 and main(["numbers", "--seed", "13"]) == 1

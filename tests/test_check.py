@@ -18,7 +18,7 @@ from problems import NAMES, library, sizes_of_run_time, target_of
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check import Scene, check, check_banks, check_bounds, check_coalescing, check_races, check_resources, safety, table
+from fireiron.check import AccessTrace, check, check_banks, check_bounds, check_coalescing, check_races, check_resources, safety, table
 from fireiron.check.banks import wavefronts
 from fireiron.check.coalescing import sectors
 from fireiron.check.finding import Finding
@@ -169,7 +169,7 @@ def test_dropped_barriers_are_found(strategy, sizes):
     planted = barriers(kernel)
     assert planted
     for path, barrier in planted:
-        found = errors(check_races(Scene(edited(kernel, at_path(path, lambda _: [])))))
+        found = errors(check_races(AccessTrace(edited(kernel, at_path(path, lambda _: [])))))
         assert found, (path, barrier)
         named = {name for finding in found for name in finding.details["buffers"]}
         assert strategy is MICRO or any(name in barrier.reason for name in named), (barrier.reason, named)
@@ -182,7 +182,7 @@ def test_narrowed_barriers_are_found(strategy):
     for path, barrier in barriers(kernel):
         if barrier.scope == ir.BLOCK_SCOPE:
             narrowed = edited(kernel, at_path(path, lambda one: [attrs.evolve(one, scope=ir.WARP_SCOPE)]))
-            found = errors(check_races(Scene(narrowed)))
+            found = errors(check_races(AccessTrace(narrowed)))
             assert found
             assert all(len({thread // 32 for thread in one.details["threads"]}) == 2 for one in found)
 
@@ -203,7 +203,7 @@ def test_moved_barriers_are_found():
         body = list(loop.body)
         barrier = body.pop(source)
         body.insert(target if target < source else target - 1, barrier)
-        return errors(check_races(Scene(with_body(body))))
+        return errors(check_races(AccessTrace(with_body(body))))
 
     assert {one.buffer for one in moved(first, copies[1])} == {"b_sh"}, "between the copies: only b_sh is incomplete"
     assert {one.buffer for one in moved(first, copies[0])} == {"a_sh", "b_sh"}, "before both writes"
@@ -215,7 +215,7 @@ def test_counterexample_is_one():
     """The two threads of the message really touch the address in those iterations."""
     kernel = lowered(LISTING_2, 1000, 500, 300)
     path, _ = barriers(kernel)[0]
-    for finding in errors(check_races(Scene(edited(kernel, at_path(path, lambda _: []))))):
+    for finding in errors(check_races(AccessTrace(edited(kernel, at_path(path, lambda _: []))))):
         values = ir.lets(kernel.body)
         reached = []
         for label, thread, loops in zip(finding.details["statements"], finding.details["threads"], finding.details["loops"]):
@@ -235,7 +235,9 @@ def test_two_lanes_on_one_address_are_found():
     kernel = lowered(LISTING_2, 1024, 1024, 1024)
     for buffer, dim in (("a_sh", 1), ("b_sh", 0)):
         planted = with_access(kernel, buffer, True, moved_base(dim, lambda base: base // 2 * 2))
-        (finding,) = [one for one in errors(check_races(Scene(planted))) if one.details["statements"][0] == one.details["statements"][1]]
+        (finding,) = [
+            one for one in errors(check_races(AccessTrace(planted))) if one.details["statements"][0] == one.details["statements"][1]
+        ]
         assert finding.buffer == buffer and finding.details["threads"][0] != finding.details["threads"][1]
 
 
@@ -243,14 +245,14 @@ def test_lanes_writing_one_element_of_the_output_are_found():
     kernel = lowered(LISTING_2, *SYMBOLIC)
     lane = next(var for var in ir.lets(kernel.body) if var.name == "thread_m")
     planted = with_access(kernel, "C", True, lambda access: access.substitute({lane: lane // 2 * 2}))
-    found = errors(check_races(Scene(planted)))
+    found = errors(check_races(AccessTrace(planted)))
     assert [one.buffer for one in found] == ["C"] and "same statement" in found[0].message
 
 
 def test_overlapping_buffers_are_found():
     kernel = lowered(LISTING_2, 1000, 500, 300)
     for offset in (kernel.buffer("a_sh").offset, kernel.buffer("a_sh").offset + kernel.buffer("a_sh").bytes - 16):
-        found = errors(check_races(Scene(with_buffer(kernel, "b_sh", offset=offset))))
+        found = errors(check_races(AccessTrace(with_buffer(kernel, "b_sh", offset=offset))))
         assert {frozenset(one.details["buffers"]) for one in found} >= {frozenset({"a_sh", "b_sh"})}
 
 
@@ -260,7 +262,7 @@ def test_loop_that_may_not_run_orders_nothing():
     path, barrier = barriers(kernel)[0]
     for extent, racy in ((K // 8, True), (K // 8 + 1, False), (as_expr(2), False), (as_expr(0), True)):
         loop = making.loop(Var("again", 0, 1 << 20), extent, (barrier,))
-        found = check_races(Scene(edited(kernel, at_path(path, lambda _, loop=loop: [loop]))))
+        found = check_races(AccessTrace(edited(kernel, at_path(path, lambda _, loop=loop: [loop]))))
         assert bool(errors(found)) == racy, extent
 
 
@@ -269,7 +271,7 @@ def test_double_buffers_need_one_barrier():
     kernel = lowered(LISTING_2, 128, 128, 8 * 1000)
     loop = next(one for one in kernel.body if isinstance(one, ir.For) and any(isinstance(part, ir.Barrier) for part in one.body))
     once = edited(kernel, at_path(barriers(kernel)[1][0], lambda _: []))
-    assert errors(check_races(Scene(once)))
+    assert errors(check_races(AccessTrace(once)))
 
     def staged(stages):
         result = attrs.evolve(once, shared_bytes=stages * once.shared_bytes)
@@ -282,7 +284,7 @@ def test_double_buffers_need_one_barrier():
 
     assert safety(staged(2)) == () and safety(staged(3)) == ()
     off_by_one = with_access(staged(2), "a_sh", False, lambda access: attrs.evolve(access, copy=(loop.var + 1) % 2))
-    assert {one.buffer for one in errors(check_races(Scene(off_by_one)))} == {"a_sh"}
+    assert {one.buffer for one in errors(check_races(AccessTrace(off_by_one)))} == {"a_sh"}
 
 
 def test_scratch_of_a_warp_is_refused():
@@ -297,7 +299,7 @@ def test_blocks_that_share_elements_are_found():
         kernel = lowered(LISTING_2, *sizes)
         names = {var.name: var for var in ir.lets(kernel.body)}
         planted = with_access(kernel, "C", True, lambda access, var=names["block_m"]: access.substitute({var: ZERO}))
-        found = check_races(Scene(planted))
+        found = check_races(AccessTrace(planted))
         assert [one.buffer for one in found] == ["C"]
         assert found[0].severity == "error" and found[0].details["blocks"][0] != found[0].details["blocks"][1]
 
@@ -306,14 +308,14 @@ def test_overlapping_block_tiles_are_found():
     kernel = lowered(LISTING_2, 512, 512, 64)
     names = {var.name: var for var in ir.lets(kernel.body)}
     planted = with_access(kernel, "C", True, moved_base(0, lambda base: base - names["block_m"] * 64))
-    (finding,) = check_races(Scene(planted))
+    (finding,) = check_races(AccessTrace(planted))
     assert finding.severity == "error" and finding.buffer == "C" and finding.details["blocks"][0] != finding.details["blocks"][1]
 
 
 def test_what_is_not_decided_is_refused():
     """Offsets of blocks that no digits give, right as they are: an error, never silence."""
     kernel = lowered(LISTING_2, *SYMBOLIC)
-    found = check_races(Scene(with_access(kernel, "C", True, moved_base(0, lambda base: base // 3 * 3))))
+    found = check_races(AccessTrace(with_access(kernel, "C", True, moved_base(0, lambda base: base // 3 * 3))))
     assert len(found) == 2 and {one.severity for one in found} == {"error"}
     assert all("undecided" in one.message and "mixes block and thread" in one.message for one in found)
 
@@ -333,7 +335,7 @@ def test_tiles_visited_by_every_thread_are_found():
         wrapped = edited(
             planted, lambda one, path: [making.loop(visit, count, (one,))] if len(path) == 1 and isinstance(one, ir.For) else [one]
         )
-        found[step] = [one for one in check_races(Scene(wrapped)) if "blocks" not in one.details]
+        found[step] = [one for one in check_races(AccessTrace(wrapped)) if "blocks" not in one.details]
     assert found[16] == []
     assert errors(found[8]) and found[8][0].buffer == "C"
 
@@ -347,7 +349,7 @@ def copied(row, column, *buffers, rows=32, columns=32, high=1, grid=1, active=TR
 
 def meeting(kernel):
     """The pairs of blocks that the check says meet."""
-    return [finding.details["blocks"] for finding in check_races(Scene(kernel))]
+    return [finding.details["blocks"] for finding in check_races(AccessTrace(kernel))]
 
 
 def test_tiles_of_blocks_that_overlap_by_one_element():
@@ -397,7 +399,7 @@ def test_blocks_on_a_curve_under_tiles_of_unknown_number(curve, dealt, sizes):
     """Through outer tiles that are visited in turns, or dealt to blocks too; a curve that comes to a tile twice is found or undecided."""
     outer = MatMul.tile(64, 48).to(Block) if dealt else MatMul.tile(64, 48)
     kernel = lowered(CURVES[curve](outer).tile(2, 2).to(Thread).split(1).tile(1, 1).done(), *sizes)
-    assert errors(check_races(Scene(kernel))) == []
+    assert errors(check_races(AccessTrace(kernel))) == []
 
     def doubled(statement, path):
         if isinstance(statement, ir.Let):
@@ -405,7 +407,7 @@ def test_blocks_on_a_curve_under_tiles_of_unknown_number(curve, dealt, sizes):
             return [attrs.evolve(statement, value=statement.value.substitute(twice))]
         return [statement]
 
-    assert errors(check_races(Scene(edited(kernel, doubled)))) != []
+    assert errors(check_races(AccessTrace(edited(kernel, doubled)))) != []
 
 
 BANDS = {
@@ -428,13 +430,13 @@ def test_blocks_in_bands_over_sizes_at_run_time(name):
     """A walk in bands is told where columns are a quotient of a size, and where conditions keep a block's last threads in its tile."""
     strategy, rows, multiple = BANDS[name]
     kernel = lowered(strategy(), rows, sym("N", multiple_of=multiple), 1)
-    assert errors(check_races(Scene(kernel))) == []
+    assert errors(check_races(AccessTrace(kernel))) == []
 
     def doubled(statement, path):
         twice = {var: var // 2 for var in statement.value.variables() if var.name == "block"} if isinstance(statement, ir.Let) else {}
         return [attrs.evolve(statement, value=statement.value.substitute(twice)) if twice else statement]
 
-    assert errors(check_races(Scene(edited(kernel, doubled)))) != []
+    assert errors(check_races(AccessTrace(edited(kernel, doubled)))) != []
 
 
 def test_blocks_that_add_need_no_order_among_each_other_alone():
@@ -469,7 +471,7 @@ def test_predicates_only_remove_accesses():
                 statement = attrs.evolve(statement, active=condition)
             return [statement]
 
-        return check_races(Scene(edited(kernel, change)))
+        return check_races(AccessTrace(edited(kernel, change)))
 
     assert errors(guarded(M > 100))
     never = guarded(M * M < M)
@@ -479,8 +481,8 @@ def test_predicates_only_remove_accesses():
 def test_unchecked_makes_warnings():
     kernel = lowered(LISTING_2, 256, 256, 64)
     planted = edited(kernel, at_path(barriers(kernel)[0][0], lambda _: []))
-    assert errors(check_races(Scene(planted)))
-    found = check_races(Scene(making.evolved(planted, unchecked=("I know",))))
+    assert errors(check_races(AccessTrace(planted)))
+    found = check_races(AccessTrace(making.evolved(planted, unchecked=("I know",))))
     assert found and {one.severity for one in found} == {"warning"}
 
 
@@ -494,7 +496,7 @@ def test_dropped_predicates_are_found(sizes):
         for dim in (0, 1):
             extent = kernel.buffer(buffer).tensor.shape[dim]
             planted = with_conditions(kernel, buffer, write, lambda one, extent=extent: None if one.right == extent else one)
-            (finding,) = check_bounds(Scene(planted))
+            (finding,) = check_bounds(AccessTrace(planted))
             assert finding.severity == "error" and finding.buffer == buffer and finding.details["dimension"] == dim
             assert finding.details["coordinate"] >= finding.details["extent"]
             assert finding.at and finding.access.startswith(buffer)
@@ -505,18 +507,20 @@ def test_wrong_bases_are_found(sizes):
     kernel = lowered(LISTING_2, *sizes)
     for buffer, write in (("A", False), ("B", False), ("C", True), ("a_sh", True), ("a_sh", False), ("b_sh", True), ("b_sh", False)):
         for dim, step in itertools.product((0, 1), (1, -1)):
-            found = errors(check_bounds(Scene(with_access(kernel, buffer, write, moved_base(dim, lambda base, step=step: base + step)))))
+            found = errors(
+                check_bounds(AccessTrace(with_access(kernel, buffer, write, moved_base(dim, lambda base, step=step: base + step))))
+            )
             assert [one.buffer for one in found] == [buffer], (buffer, dim, step)
 
 
 def test_loose_predicates_and_registers_are_found():
     kernel = lowered(LISTING_2, 1000, 500, 300)
     loose = with_conditions(kernel, "A", False, lambda one: less(one.left, one.right + 1))
-    assert {one.buffer for one in check_bounds(Scene(loose))} == {"A"}
+    assert {one.buffer for one in check_bounds(AccessTrace(loose))} == {"A"}
     registers = with_access(kernel, "a_rf", True, moved_base(0, lambda base: base + 1))
-    assert [one.buffer for one in check_bounds(Scene(registers))] == ["a_rf"]
+    assert [one.buffer for one in check_bounds(AccessTrace(registers))] == ["a_rf"]
     small = with_buffer(kernel, "c_rf", elements=as_expr(63))
-    assert {one.buffer for one in check_bounds(Scene(small))} == {"c_rf"}
+    assert {one.buffer for one in check_bounds(AccessTrace(small))} == {"c_rf"}
 
 
 def test_a_range_that_does_not_hold_is_not_believed():
@@ -528,7 +532,7 @@ def test_a_range_that_does_not_hold_is_not_believed():
             statement = attrs.evolve(statement, value=statement.value + wrong[statement.var.name])
         return [statement]
 
-    assert errors(check_bounds(Scene(edited(kernel, change))))
+    assert errors(check_bounds(AccessTrace(edited(kernel, change))))
 
 
 def test_vectors_across_the_edge_are_found():
@@ -541,18 +545,18 @@ def test_vectors_across_the_edge_are_found():
     tensor = attrs.evolve(buffer.tensor, shape=(bound, buffer.tensor.shape[1]))
     wrong = with_buffer(kernel, "A", tensor=tensor)
     planted = with_conditions(wrong, "A", False, lambda one: less(one.left, bound))
-    (finding,) = check_bounds(Scene(attrs.evolve(planted, symbols=(bound,))))
+    (finding,) = check_bounds(AccessTrace(attrs.evolve(planted, symbols=(bound,))))
     assert finding.buffer == "A" and "moved at once" in finding.message
     moved = with_access(kernel, "A", False, moved_base(0, lambda base: base + 2))
     planted = with_conditions(moved, "A", False, lambda one: less(one.left + 2, one.right))
-    (finding,) = check_bounds(Scene(planted))
+    (finding,) = check_bounds(AccessTrace(planted))
     assert finding.buffer == "A" and "moved at once" in finding.message
 
 
 def test_the_last_digit_of_a_grid_that_is_no_multiple():
     """Block 6 of 8 has the third row; only of a grid of 6 blocks would two rows do."""
     for grid, rows, clean in ((8, 2, False), (8, 3, True), (6, 2, True)):
-        found = check_bounds(Scene(copied(Var("block", 0, grid - 1) // 3, THREAD, rows=rows, grid=grid)))
+        found = check_bounds(AccessTrace(copied(Var("block", 0, grid - 1) // 3, THREAD, rows=rows, grid=grid)))
         assert (found == ()) == clean, (grid, rows)
 
 
@@ -560,7 +564,7 @@ def test_an_element_at_the_bound_lies_outside():
     """The last thread would touch the place behind a buffer of 32; a bound of 32 keeps it from that, one of 33 does not."""
     shared = local("s", (1, 32), SH)
     for bound, clean in ((32, True), (33, False), (None, False)):
-        found = check_bounds(Scene(copied(ZERO, THREAD + 1, shared, columns=64, into="s", bounds=(None, bound))))
+        found = check_bounds(AccessTrace(copied(ZERO, THREAD + 1, shared, columns=64, into="s", bounds=(None, bound))))
         assert (found == ()) == clean, bound
 
 
@@ -569,7 +573,7 @@ def test_a_swizzle_that_leads_beyond_a_buffer():
     shared = local("s", (1, 16), SH, swizzle=Swizzle(2, 0, 2))
     for elements, clean in ((10, False), (12, True)):
         cut = attrs.evolve(shared, elements=as_expr(elements))
-        found = check_bounds(Scene(copied(ZERO, THREAD % 10, cut, into="s")))
+        found = check_bounds(AccessTrace(copied(ZERO, THREAD % 10, cut, into="s")))
         assert ([one.buffer for one in found] == []) == clean, elements
 
 
@@ -617,7 +621,7 @@ def test_known_patterns():
 
 
 def bank_findings(kernel):
-    return {(one.buffer, "written" in one.access): one for one in check_banks(Scene(kernel))}
+    return {(one.buffer, "written" in one.access): one for one in check_banks(AccessTrace(kernel))}
 
 
 def transposed(**options):
@@ -629,13 +633,13 @@ def transposed(**options):
 
 
 def test_column_of_a_tile():
-    found = {("written" in one.access): one for one in check_banks(Scene(transposed()))}
+    found = {("written" in one.access): one for one in check_banks(AccessTrace(transposed()))}
     assert (found[True].severity, found[True].details["wavefronts"]) == ("note", 1)
     bad = found[False]
     assert (bad.severity, bad.details["degree"], bad.details["wavefronts"], bad.details["ideal"]) == ("warning", 32, 32, 1)
     assert bad.details["pad"] == 1
     for repair in ({"pad": 1}, {"swizzle": Swizzle(*bad.details["swizzle"])}):
-        assert {one.severity for one in check_banks(Scene(transposed(**repair)))} == {"note"}
+        assert {one.severity for one in check_banks(AccessTrace(transposed(**repair)))} == {"note"}
 
 
 def requests_by_hand(kernel, buffer, write):
@@ -687,13 +691,13 @@ def stored(column, height, active=TRUE):
 
 def test_repairs_keep_vectors_whole():
     """Padding by one would free columns 0, 8, 16 and 24, and would part vectors in others; by four it frees neighbours."""
-    (finding,) = check_banks(Scene(stored(THREAD % 4 * 8, 4)))
+    (finding,) = check_banks(AccessTrace(stored(THREAD % 4 * 8, 4)))
     assert finding.severity == "warning" and "pad" not in finding.details and finding.details["swizzle"][1] >= 2
-    (finding,) = check_banks(Scene(stored(THREAD, 4)))
+    (finding,) = check_banks(AccessTrace(stored(THREAD, 4)))
     assert finding.details["pad"] == 4 and finding.details["swizzle"] == [3, 2, 3]
-    (finding,) = check_banks(Scene(stored(THREAD, 1)))
+    (finding,) = check_banks(AccessTrace(stored(THREAD, 1)))
     assert finding.details["pad"] == 1 and finding.details["swizzle"] == [5, 0, 5]
-    (finding,) = check_banks(Scene(stored(THREAD * 2, 1)))
+    (finding,) = check_banks(AccessTrace(stored(THREAD * 2, 1)))
     assert "pad" not in finding.details, "whatever the padding, every other column has every other bank at most"
 
 
@@ -701,7 +705,7 @@ def test_lanes_that_take_part_in_some_blocks_are_counted():
     """A condition on the thread is obeyed, one on the block taken as true."""
     late = less(as_expr(3), Var("block", 0, 7))
     for active, passes in ((TRUE, 32), (late, 32), (less(THREAD, 5), 5), (all_of((late, less(THREAD, 5))), 5)):
-        (finding,) = check_banks(Scene(stored(THREAD, 1, active)))
+        (finding,) = check_banks(AccessTrace(stored(THREAD, 1, active)))
         assert finding.details["wavefronts"] == passes, active
 
 
@@ -709,9 +713,9 @@ def test_a_name_has_one_meaning():
     row = Var("row", 0, 31)
     kernel = copied(row, 0)
     once, again = making.let(row, THREAD), making.let(row, 31 - THREAD)
-    assert Scene(attrs.evolve(kernel, body=(once, *kernel.body, once))).lets == {"row": THREAD}
+    assert AccessTrace(attrs.evolve(kernel, body=(once, *kernel.body, once))).lets == {"row": THREAD}
     with pytest.raises(VerificationError, match="row has two meanings"):
-        Scene(attrs.evolve(kernel, body=(once, *kernel.body, again)))
+        AccessTrace(attrs.evolve(kernel, body=(once, *kernel.body, again)))
 
 
 def test_vectors_count_by_phases():
@@ -739,7 +743,7 @@ def test_known_sectors():
 
 
 def traffic(kernel):
-    return {one.buffer: one for one in check_coalescing(Scene(kernel))}
+    return {one.buffer: one for one in check_coalescing(AccessTrace(kernel))}
 
 
 def test_listing_2_traffic_and_its_repair():
@@ -771,7 +775,7 @@ def test_row_major_suggestion():
 
 def test_resources():
     kernel = lowered(LISTING_2, 1024, 1024, 1024)
-    notes = check_resources(Scene(kernel))
+    notes = check_resources(AccessTrace(kernel))
     assert {one.severity for one in notes} == {"note"}
     details = {key: value for one in notes for key, value in one.details.items()}
     assert (details["threads"], details["bytes"], details["registers"]) == (256, 8192, 64 + 8 + 8 + 24)
@@ -781,14 +785,14 @@ def test_resources():
 
 def test_resources_exceeded():
     kernel = lowered(LISTING_2, 1024, 1024, 1024)
-    spilled = check_resources(Scene(with_buffer(kernel, "c_rf", elements=as_expr(300))))
+    spilled = check_resources(AccessTrace(with_buffer(kernel, "c_rf", elements=as_expr(300))))
     assert any(one.severity == "warning" and one.buffer == "c_rf" and "local memory" in one.message for one in spilled)
-    many = check_resources(Scene(with_buffer(kernel, "c_rf", elements=as_expr(250))))
+    many = check_resources(AccessTrace(with_buffer(kernel, "c_rf", elements=as_expr(250))))
     assert any(one.severity == "warning" and "spill" in one.message for one in many)
-    assert any("idle" in one.message for one in check_resources(Scene(attrs.evolve(kernel, threads=250))))
-    assert errors(check_resources(Scene(attrs.evolve(kernel, threads=1025))))
-    assert errors(check_resources(Scene(attrs.evolve(kernel, shared_bytes=1 << 20))))
-    assert errors(check_resources(Scene(attrs.evolve(kernel, shared_bytes=4096))))
+    assert any("idle" in one.message for one in check_resources(AccessTrace(attrs.evolve(kernel, threads=250))))
+    assert errors(check_resources(AccessTrace(attrs.evolve(kernel, threads=1025))))
+    assert errors(check_resources(AccessTrace(attrs.evolve(kernel, shared_bytes=1 << 20))))
+    assert errors(check_resources(AccessTrace(attrs.evolve(kernel, shared_bytes=4096))))
 
 
 def test_findings_are_plain_sorted_and_tabled():
@@ -817,7 +821,7 @@ def test_the_line_of_a_finding_is_that_of_its_access():
     for own, expected in (("mine.py:2", "mine.py:2"), (None, "mine.py:1")):
         accesses = tuple(attrs.evolve(one, origin=own) for one in statement.accesses)
         planted = attrs.evolve(kernel, body=(attrs.evolve(statement, accesses=accesses, origin="mine.py:1"),))
-        assert {finding.at for finding in check_bounds(Scene(planted))} == {expected}
+        assert {finding.at for finding in check_bounds(AccessTrace(planted))} == {expected}
 
 
 def test_collective_regions_are_enumerated_by_their_modes():
@@ -825,8 +829,8 @@ def test_collective_regions_are_enumerated_by_their_modes():
     kernel = lowered(IN_SHARED, 32, 32, 6)
     buffer = kernel.buffer("b_sh")
     access = making.access("b_sh", (ZERO, kernel.thread * 0 + 1), ((Mode(6, 1),), (Mode(4, 1), Mode(5, 6))), (None, None), False)
-    scene = Scene(kernel)
-    got = scene.addresses(scene.frame([("thread", scene.threads[:1])]), access)
+    access_trace = AccessTrace(kernel)
+    got = access_trace.addresses(access_trace.frame([("thread", access_trace.threads[:1])]), access)
     assert got.ravel().tolist() == [buffer.address(access, offset).evaluate({"thread": 0}) for offset in access.elements()]
 
 
@@ -858,5 +862,5 @@ def test_what_is_undecided_has_a_place():
     program = touching.kernel(
         touching.writes(place), touching.BLOCK_BARRIER, touching.reads(place), buffers=[shared], symbols=(touching.K,)
     )
-    found = [finding for finding in check_races(Scene(program)) if "undecided" in finding.message]
+    found = [finding for finding in check_races(AccessTrace(program)) if "undecided" in finding.message]
     assert found and all(finding.at == "mine.py:7" for finding in found)

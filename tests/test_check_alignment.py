@@ -10,7 +10,7 @@ from touching import T, buffer, i, kernel, loop, reads, touch, writes
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check import Scene, check_alignment
+from fireiron.check import AccessTrace, check_alignment
 from fireiron.check import alignment as subject
 from fireiron.check.known_bits import KnownBits
 from fireiron.values.expr import TRUE, Var, as_expr, equal, less
@@ -26,7 +26,7 @@ N, N8 = Var("N", 1, 1 << 20, 1, True), Var("N8", 8, 1 << 20, 8, True)
 def said(*body, shared=1 << 15, rings=(), **options):
     """What the check says of a kernel of a block's bytes."""
     program = kernel(*body, **{"threads": THREADS, **options})
-    return list(check_alignment(Scene(attrs.evolve(program, shared_bytes=shared, rings=tuple(rings)))))
+    return list(check_alignment(AccessTrace(attrs.evolve(program, shared_bytes=shared, rings=tuple(rings)))))
 
 
 def vector(place, width, count=1, dtype=None, **options):
@@ -78,7 +78,7 @@ def test_drawn_vectors_are_judged_as_by_their_addresses(chunk):
     for seed in range(40 * chunk, 40 * (chunk + 1)):
         program = drawn(random.Random(f"vectors {seed}"))
         expected = is_aligned(program)
-        found = list(check_alignment(Scene(program)))
+        found = list(check_alignment(AccessTrace(program)))
         assert bool(found) != expected, (seed, program.body, program.buffers[0].storage, found)
         verdicts.add(expected)
     assert verdicts == {True, False}
@@ -457,7 +457,7 @@ def test_in_roles_those_who_empty_the_rings_say_what_is_in_use():
     assert len(said(roles(fill, (early,), (late,)), **{**options, "threads": 96})) == 1
     assert len(said(roles((early, late), fill, elected=0), **options)) == 0, "the second one is the consumer"
     number = as_expr(0)
-    for statement in (making.acquire("ring", ir.Side.FULL, number), making.release("ring", ir.Side.EMPTY, number)):
+    for statement in (making.acquire("ring", ir.StageState.FULL, number), making.release("ring", ir.StageState.EMPTY, number)):
         between = (late, statement, late)
         assert len(said(*between, rings=(ring(8192),), **{**options, "threads": 32})) == 1, "the ring's buffer is in use"
         assert said(statement, late, late, rings=(ring(8192),), **{**options, "threads": 32}) == []
@@ -612,5 +612,5 @@ def test_the_multiple_at_which_a_buffer_begins(offset, align, begins):
 )
 def test_a_bound_between_the_elements_of_a_vector(bound, whole):
     """Of pairs from multiples of 3 on: a bound in front of a pair, or behind it, does not part it."""
-    check = subject._Vectors(Scene(kernel(vector(T * 3, 2, bound=as_expr(bound)), threads=THREADS)))
-    assert check._together(check.scene.uses[0], T * 3, [0, 1], as_expr(bound)) == whole
+    check = subject._Vectors(AccessTrace(kernel(vector(T * 3, 2, bound=as_expr(bound)), threads=THREADS)))
+    assert check._together(check.access_trace.uses[0], T * 3, [0, 1], as_expr(bound)) == whole

@@ -10,7 +10,7 @@ import pytest
 from touching import T, buffer, i, kernel, loop, reads, touch, writes
 
 from fireiron import *
-from fireiron.check import Scene, check_banks, check_coalescing
+from fireiron.check import AccessTrace, check_banks, check_coalescing
 from fireiron.check.banks import _by_warp as banks_by_warp
 from fireiron.check.banks import _padded, _swizzled, _thinned, lanes_per_phase, request, wavefronts
 from fireiron.check.coalescing import _by_warp as sectors_by_warp
@@ -73,7 +73,7 @@ def test_sectors_are_counted_byte_by_byte(width):
 
 
 def of(*body, check=check_banks, **options):
-    return list(check(Scene(kernel(*body, **options))))
+    return list(check(AccessTrace(kernel(*body, **options))))
 
 
 def rows(pad=0, memory=SH, layout=RowMajor, shape=(32, 32), dtype=float32, offset=0):
@@ -145,8 +145,8 @@ def test_requests_are_those_of_all_warps_and_iterations():
 
 
 def test_what_is_not_known_is_not_judged():
-    scene = Scene(kernel(at(T, ODD), threads=32, buffers=(rows(),)))
-    assert request(scene, scene.uses[0]) is None
+    access_trace = AccessTrace(kernel(at(T, ODD), threads=32, buffers=(rows(),)))
+    assert request(access_trace, access_trace.uses[0]) is None
     assert of(touch(T, write=False, level=Warp)) == [] and of(touch(T, write=False, spread=True)) == []
     assert of(reads(T), buffers=(buffer("s", 64, memory=GL),)) == []
 
@@ -276,7 +276,7 @@ def drawn(chance, memory=SH):
 def test_drawn_requests_are_counted_one_by_one(seed):
     """All warps, vectors and iterations are; the one that is told is the worst."""
     program = drawn(random.Random(f"banks {seed}"))
-    (one,) = check_banks(Scene(program))
+    (one,) = check_banks(AccessTrace(program))
     (asked,) = requested(program)
     passes = [passes_of(*request) for request in asked]
     phases = [
@@ -401,7 +401,7 @@ def test_drawn_sectors_are_counted_one_by_one(seed):
     """Of two iterations of each loop."""
     program = drawn(random.Random(f"sectors {seed}"), GL)
     (asked,) = requested(attrs.evolve(program, body=tuple(map(shortened, program.body))), GL)
-    (one,) = check_coalescing(Scene(program))
+    (one,) = check_coalescing(AccessTrace(program))
     moved, wanted = map(list, zip(*(sectors_of(*request) for request in asked)))
     told = (one.details["sectors"], one.details["ideal"])
     assert told in zip(moved, wanted) and told[0] - told[1] == max(m - w for m, w in zip(moved, wanted))
@@ -486,8 +486,8 @@ def test_of_a_loop_two_iterations_are_looked_at():
 
 
 def request_of(width=1, **options):
-    scene = Scene(kernel(at(T, 0, width), threads=32, buffers=(rows(**options),)))
-    return request(scene, scene.uses[0]), scene.kernel.buffers[0]
+    access_trace = AccessTrace(kernel(at(T, 0, width), threads=32, buffers=(rows(**options),)))
+    return request(access_trace, access_trace.uses[0]), access_trace.kernel.buffers[0]
 
 
 @pytest.mark.parametrize(

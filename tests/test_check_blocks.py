@@ -11,7 +11,7 @@ from touching import T, buffer, i, kernel, loop, reads, touch, writes
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check import Scene
+from fireiron.check import AccessTrace
 from fireiron.check import blocks as subject
 from fireiron.check.blocks import between_blocks, local_coordinates
 from fireiron.values.expr import TRUE, Var, all_of, as_expr, assume_positive, floordiv, hilbert, less, minimum, mod
@@ -26,7 +26,7 @@ ARRAY = buffer("s", 1 << 16, memory=GL)
 
 def said(*body, grid=GRID, **options):
     options = {"buffers": (ARRAY,), "threads": THREADS, **options}
-    return between_blocks(Scene(kernel(*body, grid=grid, **options)))
+    return between_blocks(AccessTrace(kernel(*body, grid=grid, **options)))
 
 
 def meet(program):
@@ -74,7 +74,7 @@ def test_drawn_accesses_are_judged_as_by_all_pairs_of_blocks(chunk):
     verdicts = set()
     for seed in range(30 * chunk, 30 * (chunk + 1)):
         program = drawn(random.Random(f"blocks {seed}"))
-        expected, found = meet(program), between_blocks(Scene(program))
+        expected, found = meet(program), between_blocks(AccessTrace(program))
         assert bool(found) == expected, (seed, program.body, found)
         assert not any("undecided" in one.message for one in found), seed
         verdicts.add(expected)
@@ -166,10 +166,10 @@ def test_two_dimensions(shape):
 def test_local_coordinates_leave_out_the_block():
     thread, turn = Var("thread", 0, THREADS - 1), Var("turn", 0, 2)
     body = loop(3, writes(thread * 2 + turn + BLOCK * 128, width=2), var=turn)
-    scene = Scene(kernel(body, threads=THREADS, grid=GRID, buffers=(ARRAY,)))
-    local = local_coordinates(scene)["s"]
+    access_trace = AccessTrace(kernel(body, threads=THREADS, grid=GRID, buffers=(ARRAY,)))
+    local = local_coordinates(access_trace)["s"]
     assert local.problem is None and (local.low, local.high) == ((0,), (31 * 2 + 2 + 1,))
-    (use,) = scene.uses
+    (use,) = access_trace.uses
     for block, number, step in itertools.product((0, 5), (0, 7, 31), (0, 2)):
         values = {"block": block, "thread": number, "turn": step}
         parts = local.parts[use.access.base][0].evaluate(values), local.offset[0].evaluate(values)
@@ -202,7 +202,7 @@ def tiles(line, column, lines, columns, grid, *, rows=8, wide=4, symbols=(), ste
     high, low = step or (rows, wide)
     one = store(T % rows + line * high, T // rows + column * low)
     array = matrix(lines * high, columns * low)
-    return between_blocks(Scene(kernel(one, threads=rows * wide, grid=grid, buffers=(array,), symbols=symbols)))
+    return between_blocks(AccessTrace(kernel(one, threads=rows * wide, grid=grid, buffers=(array,), symbols=symbols)))
 
 
 def in_bands(lines, columns, rows, block=ANY, height=None):
@@ -330,7 +330,7 @@ def test_drawn_tiles_are_judged_as_by_all_pairs_of_blocks(seed):
                     if all(0 <= one < size for one, size in zip(element, shape)):
                         touched.setdefault(element, set()).add(number)
     meeting = {element: sorted(who) for element, who in touched.items() if len(who) > 1}
-    found = between_blocks(Scene(program))
+    found = between_blocks(AccessTrace(program))
     assert bool(found) == bool(meeting), (program.body, found)
     for one in found:
         element, blocks = tuple(one.details["element"]), one.details["blocks"]
@@ -377,7 +377,7 @@ def test_keys_tell_coordinates_apart():
     """A number for each place of all dimensions, whether all of them fit a table or not."""
     for step in (1, 1 << 20):
         five = Var("i", 0, 4)
-        scene = Scene(
+        access_trace = AccessTrace(
             kernel(
                 loop(5, store(LANE % 8 * step + BLOCK * 8, LANE // 8 + five), var=five),
                 threads=THREADS,
@@ -385,8 +385,8 @@ def test_keys_tell_coordinates_apart():
                 buffers=(matrix(96, 9),),
             )
         )
-        local, (use,) = local_coordinates(scene)["s"], scene.uses
-        frame = scene.frame([("thread", scene.threads), ("i", np.arange(5))])
+        local, (use,) = local_coordinates(access_trace)["s"], access_trace.uses
+        frame = access_trace.frame([("thread", access_trace.threads), ("i", np.arange(5))])
         places = [one.ravel() for one in local.coordinates(frame, use.access)]
         keys = local.keys(frame, use.access).ravel()
         assert len({*zip(*(one.tolist() for one in places), strict=True)}) == len({*keys.tolist()}) == 8 * 8
@@ -401,9 +401,9 @@ def test_arrays_that_are_asked():
     """Those of the grid that the kernel writes; one that nobody touches has no coordinates."""
     read_only = attrs.evolve(buffer("t", 1 << 16, memory=GL), written=False)
     nobody = buffer("u", 64, memory=GL)
-    scene = Scene(kernel(writes(LANE + BLOCK * 32), reads(LANE, name="t"), writes(LANE, name="q"), threads=THREADS, grid=GRID,
+    access_trace = AccessTrace(kernel(writes(LANE + BLOCK * 32), reads(LANE, name="t"), writes(LANE, name="q"), threads=THREADS, grid=GRID,
                          buffers=(ARRAY, read_only, buffer("q", 64), nobody)))  # fmt: skip
-    found = local_coordinates(scene)
+    found = local_coordinates(access_trace)
     assert set(found) == {"s", "u"} and found["u"].parts == {} and found["u"].problem is None
     assert (
         said(writes(LANE + BLOCK * 32), reads(LANE, name="t"), writes(LANE, name="q"), buffers=(ARRAY, read_only, buffer("q", 64), nobody))
@@ -413,8 +413,8 @@ def test_arrays_that_are_asked():
 
 def test_sizes_are_of_the_block():
     """What sizes add to a coordinate is the same for all accesses, as what blocks add is."""
-    scene = Scene(kernel(writes(LANE + BLOCK * 32 + N * 4 + 7), threads=THREADS, grid=GRID, buffers=(LONG,), symbols=(N,)))
-    local = local_coordinates(scene)["s"]
+    access_trace = AccessTrace(kernel(writes(LANE + BLOCK * 32 + N * 4 + 7), threads=THREADS, grid=GRID, buffers=(LONG,), symbols=(N,)))
+    local = local_coordinates(access_trace)["s"]
     assert local.offset == (BLOCK * 32 + N * 4,) and (local.low, local.high) == ((7,), (38,))
     assert said(writes(LANE + BLOCK * 32 + N * 4), buffers=(LONG,), symbols=(N,)) == []
     assert said(writes(LANE + BLOCK * 31 + N * 4), buffers=(LONG,), symbols=(N,)) != []
@@ -530,7 +530,7 @@ def test_sizes_at_which_blocks_are_too_many(monkeypatch):
 def test_elements_that_lie_between_each_other(place, width):
     """By all threads and blocks: who is apart, and a pair that meets."""
     program = kernel(writes(place, width=width), threads=THREADS, grid=GRID, buffers=(ARRAY,))
-    found = between_blocks(Scene(program))
+    found = between_blocks(AccessTrace(program))
     assert bool(found) == meet(program)
     for one in found:
         (element,), blocks = one.details["element"], one.details["blocks"]
@@ -756,7 +756,7 @@ def in_clusters(sizes, *, rows=2, columns=BROAD, lines=TALL, x=8, y=4, high=None
     names = tuple(name for name in names if name.var in places)
     array = matrix(lines * high, columns * low)
     program = kernel(*names, step, threads=32, grid=lines * columns * each * more, buffers=(array,), symbols=(TALL, BROAD), cluster=cluster)
-    return between_blocks(Scene(program))
+    return between_blocks(AccessTrace(program))
 
 
 @pytest.mark.filterwarnings("ignore:divide by zero")
@@ -798,7 +798,7 @@ def in_layers(layer, place, grid, *, rows=2, active=TRUE, along=8):
     base = (T % 8 + line * along, T // 8 + column * 4, as_expr(layer))
     access = making.access("s", tuple(map(as_expr, base)), ((Mode(1, 1),),) * 3, (None,) * 3, True, dealt=((),) * 3, origin="mine.py:5")
     step = making.execution(spec=Move(1, 1)(RF, GL)(Thread), accesses=(access,), instruction=writes(0).instruction, active=active)
-    return between_blocks(Scene(kernel(step, threads=32, grid=grid, buffers=(array,), symbols=(TALL, BROAD, N))))
+    return between_blocks(AccessTrace(kernel(step, threads=32, grid=grid, buffers=(array,), symbols=(TALL, BROAD, N))))
 
 
 def test_bands_in_layers():
@@ -820,7 +820,9 @@ def test_bands_of_the_blocks_that_take_part():
         line, column = in_bands(TALL, BROAD, 2, block=place)
         line, column = minimum(line, TALL - 1), minimum(column, BROAD - 1)
         one = store(T % 8 + line * 8, T // 8 + column * 4, active=active)
-        return between_blocks(Scene(kernel(one, threads=32, grid=grid, buffers=(matrix(TALL * 8, BROAD * 4),), symbols=(TALL, BROAD))))
+        return between_blocks(
+            AccessTrace(kernel(one, threads=32, grid=grid, buffers=(matrix(TALL * 8, BROAD * 4),), symbols=(TALL, BROAD)))
+        )
 
     assert fixed(count * 4, less(split, 1)) == []
     assert fixed(count * 4, less(split, 2)) != []
@@ -838,7 +840,9 @@ def limited(row=0, column=0, *, names=False, height=8):
         body, places = (making.let(rows, places[0]), making.let(columns, places[1])), (rows, columns)
     one = store(T % 8 + places[0] + row, T // 8 + places[1] + column)
     symbols = (TALL, BROAD, N, Var("Z", 0, 9, 1, True))
-    return between_blocks(Scene(kernel(*body, one, threads=32, grid=TALL * BROAD, buffers=(matrix(TALL * 8, BROAD * 4),), symbols=symbols)))
+    return between_blocks(
+        AccessTrace(kernel(*body, one, threads=32, grid=TALL * BROAD, buffers=(matrix(TALL * 8, BROAD * 4),), symbols=symbols))
+    )
 
 
 def test_bands_with_something_added():
@@ -972,8 +976,8 @@ def test_what_conditions_leave_reaches_so_far(width):
 
 def parts_of(*body, threads=THREADS, **options):
     """A scene, the local coordinates of its array, and the uses."""
-    scene = Scene(kernel(*body, threads=threads, **{"grid": GRID, "buffers": (LONG,), "symbols": (N,), **options}))
-    return scene, local_coordinates(scene)["s"], [use for use in scene.uses if use.access.buffer == "s"]
+    access_trace = AccessTrace(kernel(*body, threads=threads, **{"grid": GRID, "buffers": (LONG,), "symbols": (N,), **options}))
+    return access_trace, local_coordinates(access_trace)["s"], [use for use in access_trace.uses if use.access.buffer == "s"]
 
 
 FIVE = Var("i", 0, 4)
@@ -1002,12 +1006,12 @@ FIVE = Var("i", 0, 4)
 )  # fmt: skip
 def test_the_digits_of_a_coordinate(body, digits, widths):
     """Blocks first, then what moves all accesses alike by more than the least step of blocks; below a rest."""
-    scene, local, uses = parts_of(*body)
-    found = subject._digits(scene, local, uses, local.offset)
+    access_trace, local, uses = parts_of(*body)
+    found = subject._digits(access_trace, local, uses, local.offset)
     assert (None if found is None else [(one.terms, one.width) for one in found]) == digits
-    first, *_ = subject._widths(scene, local, uses)
+    first, *_ = subject._widths(access_trace, local, uses)
     assert first == widths
-    tight = subject._tight(scene, local, uses, local.offset)
+    tight = subject._tight(access_trace, local, uses, local.offset)
     if digits is None:
         assert tight is None
     else:
@@ -1044,15 +1048,15 @@ def test_so_many_threads_and_iterations_are_enumerated(monkeypatch, many, known)
 
 
 def test_elements_of_a_block_are_each_named_once():
-    scene, local, uses = parts_of(writes(LANE // 2 + BLOCK * 64, width=2), reads(LANE + 20 + BLOCK * 64, active=less(LANE, 3)))
-    assert subject._elements(scene, local, uses).tolist() == [[one] for one in (*range(17), 20, 21, 22)]
+    access_trace, local, uses = parts_of(writes(LANE // 2 + BLOCK * 64, width=2), reads(LANE + 20 + BLOCK * 64, active=less(LANE, 3)))
+    assert subject._elements(access_trace, local, uses).tolist() == [[one] for one in (*range(17), 20, 21, 22)]
 
 
 @pytest.mark.parametrize(("low", "expected"), [(0, 0), (7, 0), (-3, 0)])
 def test_keys_begin_at_the_least_coordinate(low, expected):
-    scene, local, (use,) = parts_of(writes(LANE + BLOCK * 32 + low, width=2))
+    access_trace, local, (use,) = parts_of(writes(LANE + BLOCK * 32 + low, width=2))
     assert (local.low, local.high) == ((low,), (low + 32,))
-    frame = scene.frame([("thread", scene.threads)])
+    frame = access_trace.frame([("thread", access_trace.threads)])
     assert local.keys(frame, use.access).tolist() == [[one, one + 1] for one in range(32)]
     assert [one.tolist() for one in local.coordinates(frame, use.access)] == [[[one + low, one + low + 1] for one in range(32)]]
 
@@ -1090,7 +1094,7 @@ def test_place_values_of_dimensions(low, high, weights):
     ids=str,
 )
 def test_the_digit_that_a_value_counts(value, counted):
-    assert subject._counted(Scene(kernel(writes(LANE), threads=THREADS)), as_expr(value)) == counted
+    assert subject._counted(AccessTrace(kernel(writes(LANE), threads=THREADS)), as_expr(value)) == counted
 
 
 @pytest.mark.parametrize(
@@ -1151,10 +1155,10 @@ def test_what_follows_from_digits(value, known, depth, follows):
 )
 def test_digits_that_conditions_fix(active, fixed):
     """Of blocks and sizes alone; of all uses."""
-    scene, _, uses = parts_of(writes(LANE, active=active), reads(LANE, active=active))
-    assert set(subject._fixed(scene, uses)) == set(fixed) and len(subject._fixed(scene, uses)) == len(fixed)
-    scene, _, uses = parts_of(writes(LANE, active=active), reads(LANE))
-    assert subject._fixed(scene, uses) == ()
+    access_trace, _, uses = parts_of(writes(LANE, active=active), reads(LANE, active=active))
+    assert set(subject._fixed(access_trace, uses)) == set(fixed) and len(subject._fixed(access_trace, uses)) == len(fixed)
+    access_trace, _, uses = parts_of(writes(LANE, active=active), reads(LANE))
+    assert subject._fixed(access_trace, uses) == ()
 
 
 def test_grids_of_which_nobody_enumerates_so_many_blocks(monkeypatch):

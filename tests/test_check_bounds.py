@@ -10,7 +10,7 @@ from touching import T, buffer, i, kernel, loop, reads, writes
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check import Scene, check_bounds
+from fireiron.check import AccessTrace, check_bounds
 from fireiron.check import bounds as subject
 from fireiron.values.expr import FALSE, TRUE, ZERO, Var, all_of, as_expr, assume_positive, bit_xor, equal, floordiv, less, minimum
 from fireiron.values.layout import Layout, Swizzle
@@ -27,7 +27,7 @@ THREADS = 32
 
 def said(*body, **options):
     """What the check says."""
-    return list(check_bounds(Scene(kernel(*body, **{"threads": THREADS, **options}))))
+    return list(check_bounds(AccessTrace(kernel(*body, **{"threads": THREADS, **options}))))
 
 
 def array(name, *shape, memory=GL):
@@ -96,7 +96,7 @@ def test_drawn_accesses_are_judged_as_by_enumeration(chunk, memory):
     for seed in range(40 * chunk, 40 * (chunk + 1)):
         program = drawn(random.Random(f"{memory}/{seed}"), 64, memory)
         expected = outside(program, {})
-        found = list(check_bounds(Scene(program)))
+        found = list(check_bounds(AccessTrace(program)))
         assert bool(found) == expected, (seed, program.body, program.buffers, found)
         verdicts.add(expected)
     assert verdicts == {True, False}
@@ -131,7 +131,7 @@ def test_sizes_that_are_known_at_run_time(chunk):
         (symbol,) = program.symbols
         sizes = [symbol.low, *range(8, 8 * 14, 8)] if symbol is N8 else [1, 2, 3, 5, 7, 31, 32, 33, 63, 64, 65, 97]
         expected = any(outside(program, {symbol.name: size}) for size in sizes)
-        found = list(check_bounds(Scene(program)))
+        found = list(check_bounds(AccessTrace(program)))
         assert found or not expected, (seed, program.body)
         verdicts.add((expected, bool(found)))
     assert {(True, True), (False, False)} <= verdicts
@@ -980,7 +980,7 @@ def test_threads_times_blocks_within_their_ranges():
 
 def parts(*body, **options):
     """What proves bounds in a kernel."""
-    return subject._Bounds(Scene(kernel(*body, **{"threads": THREADS, "symbols": (N, M, N8), **options})))
+    return subject._Bounds(AccessTrace(kernel(*body, **{"threads": THREADS, "symbols": (N, M, N8), **options})))
 
 
 DIGIT = Var("block", 0, (1 << 31) - 1)
@@ -1131,7 +1131,7 @@ def test_no_more_than_so_many_sizes_are_tried():
 def test_what_is_enumerated_at_some_sizes(values, sizes, axes, complete):
     """Threads, blocks and loops that matter, whose length sizes say; others stand at 0."""
     bounds = parts(loop(N, loop(i + 1, reads(T), var=J)), grid=N8)
-    (use,) = bounds.scene.uses
+    (use,) = bounds.access_trace.uses
     frame, whole = bounds._frame(use, {"N": 1, "M": 1, "N8": 8, **sizes}, values)
     assert {name: list(one) for name, one in frame.axes} == {name: list(one) for name, one in axes.items()} and whole == complete
     if not complete:
@@ -1146,7 +1146,7 @@ def test_what_is_left_of_what_is_too_much_to_enumerate(monkeypatch, many, thread
     """Of the longest first: its ends and what lies between, then its ends, then its first."""
     bounds = parts(loop(100, reads(T)))
     monkeypatch.setattr(subject, "MANY", many)
-    frame, whole = bounds._frame(bounds.scene.uses[0], {}, (T + i,))
+    frame, whole = bounds._frame(bounds.access_trace.uses[0], {}, (T + i,))
     assert {name: list(one) for name, one in frame.axes} == {"thread": threads or list(range(32)), "i": turns or list(range(100))}
     assert whole == (turns is None)
 
@@ -1158,7 +1158,7 @@ def test_what_is_left_of_what_is_too_much_to_enumerate(monkeypatch, many, thread
 )  # fmt: skip
 def test_what_depends_on_no_size(value, grid, extent, static):
     bounds = parts(loop(extent, reads(T)), grid=as_expr(grid))
-    assert bounds._static((as_expr(value),), bounds.scene.uses[0]) == static
+    assert bounds._static((as_expr(value),), bounds.access_trace.uses[0]) == static
 
 
 @pytest.mark.parametrize(
@@ -1230,7 +1230,7 @@ def test_addresses_by_the_ranges_of_coordinates(copy, copies, place, elements, s
     one = buffer("s", elements)
     one = attrs.evolve(one, storage=attrs.evolve(one.storage, swizzle=storage))
     bounds = parts(reads(place, copy=copy), buffers=(one,))
-    assert bounds._by_ranges(bounds.scene.uses[0], one, as_expr(elements)) == inside
+    assert bounds._by_ranges(bounds.access_trace.uses[0], one, as_expr(elements)) == inside
 
 
 @pytest.mark.parametrize(
@@ -1248,4 +1248,4 @@ def test_addresses_by_the_ranges_of_digits(layout, place, width, most):
     one = attrs.evolve(buffer("s", 64), storage=Storage(layout, 64))
     bounds = parts(reads(place, width=width), buffers=(one,))
     for total in (most, most + 1):
-        assert bounds._by_ranges(bounds.scene.uses[0], one, as_expr(total)) == (total > most)
+        assert bounds._by_ranges(bounds.access_trace.uses[0], one, as_expr(total)) == (total > most)

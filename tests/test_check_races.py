@@ -7,7 +7,7 @@ from handrings import J, consume, found, full, produce, ringed, staged
 from touching import BLOCK_BARRIER, Engine, T, buffer, copies, i, kernel, loop, reads, touch, writes
 
 from fireiron import *
-from fireiron.check import Scene, check_races
+from fireiron.check import AccessTrace, check_races
 from fireiron.check import races as subject
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
@@ -21,7 +21,9 @@ BULK = TMA_STORES
 
 
 def said(*body, **options):
-    return [one.message for one in check_races(Scene(kernel(*body, **{"buffers": (buffer("s", 4096), G, R), "symbols": (N,), **options})))]
+    return [
+        one.message for one in check_races(AccessTrace(kernel(*body, **{"buffers": (buffer("s", 4096), G, R), "symbols": (N,), **options})))
+    ]
 
 
 def test_memory_that_threads_share():
@@ -44,13 +46,13 @@ def test_addresses_that_depend_on_what_nobody_knows():
     assert said(loop(4, writes(T + i % 2 * 128), BLOCK_BARRIER)) == []
     two = said(writes(T + N), reads(T + block), BLOCK_BARRIER, grid=8)
     assert len(two) == 1 and "depend on N" in two[0], "each buffer once, by the first"
-    trusted = check_races(Scene(kernel(writes(T + N), symbols=(N,), unchecked=("known",))))
+    trusted = check_races(AccessTrace(kernel(writes(T + N), symbols=(N,), unchecked=("known",))))
     assert [one.severity for one in trusted] == ["warning"]
 
 
 def test_findings_of_undecided_buffers_have_their_origin():
     named = attrs.evolve(buffer("s", 4096), tensor=attrs.evolve(buffer("s", 4096).tensor, origin="mine.py:8"))
-    (one,) = check_races(Scene(kernel(writes(T + N), symbols=(N,), buffers=(named,))))
+    (one,) = check_races(AccessTrace(kernel(writes(T + N), symbols=(N,), buffers=(named,))))
     assert one.at == "mine.py:8" and one.buffer == "s"
 
 
@@ -96,7 +98,7 @@ def test_spaces_that_one_step_touches_need_no_order():
 def test_stores_that_read_when_the_memory_is_gone():
     store = attrs.evolve(reads(T, instruction=Engine(), mechanism=BULK), origin="mine.py:2")
     text = f"s: engine {store.spec} reads it beyond the end of the kernel: nobody waits for its group"
-    (one,) = check_races(Scene(kernel(store, making.commit(BULK))))
+    (one,) = check_races(AccessTrace(kernel(store, making.commit(BULK))))
     assert (one.message, one.at, one.buffer, one.kind, one.severity) == (text, "mine.py:2", "s", "race", "error")
     assert (
         said(store) == [text]
@@ -131,7 +133,7 @@ def test_kernels_with_many_faults_are_left_early(monkeypatch):
     faulty = lambda: ringed([loop(N, full(J), reads(T, copy=J % 2), apart, var=J)], [loop(N, *produce(J), var=J)], **turns)
     everything = found(faulty())
     seen = []
-    order = subject.Order
+    order = subject.HappensBefore
     monkeypatch.setattr(subject, "Order", lambda *given: seen.append(1) or order(*given))
     assert found(faulty()) == everything
     whole = len(seen)

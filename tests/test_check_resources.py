@@ -7,7 +7,7 @@ from handmade import local
 from touching import T, buffer, kernel, reads, writes
 
 from fireiron import *
-from fireiron.check import Scene, check_resources
+from fireiron.check import AccessTrace, check_resources
 from fireiron.check.resources import OVERHEAD, Measured, array_limit, lacking, occupancy, register_estimate, register_limit, report
 from fireiron.values.machine import ARCHITECTURES
 
@@ -21,7 +21,7 @@ def of(*body, **options):
 
 
 def said(whole, severity=None):
-    return [one.message for one in check_resources(Scene(whole)) if severity in (None, one.severity)]
+    return [one.message for one in check_resources(AccessTrace(whole)) if severity in (None, one.severity)]
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def said(whole, severity=None):
     ],
 )
 def test_threads(threads, severity, text):
-    (one, *_) = check_resources(Scene(of(writes(0), threads=threads)))
+    (one, *_) = check_resources(AccessTrace(of(writes(0), threads=threads)))
     assert (one.kind, one.severity, one.message, one.details["threads"], one.details["limit"]) == (
         "resources",
         severity,
@@ -60,11 +60,11 @@ def test_threads(threads, severity, text):
 def test_shared_memory(offset, asked, severity, text):
     whole = of(writes(T), buffers=(buffer("s", 256, offset=offset), buffer("r", 9000, memory=RF)), shared_bytes=asked)
     assert whole.architecture.shared_per_block == 166912
-    one = check_resources(Scene(whole))[1]
+    one = check_resources(AccessTrace(whole))[1]
     assert (one.severity, one.message) == (severity, text)
     assert (one.details["bytes"], one.details["limit"], one.details["buffers"]) == (asked, 166912, {"s": 1024})
     none = of(buffers=(buffer("r", 4, memory=RF),))
-    assert check_resources(Scene(none))[1].message == "no shared memory"
+    assert check_resources(AccessTrace(none))[1].message == "no shared memory"
 
 
 @pytest.mark.parametrize(("elements", "dtype", "registers"), [(8, float32, 8), (9, float16, 5), (8, float16, 4), (8, float64, 16)])
@@ -77,7 +77,7 @@ def test_the_estimate_counts_arrays_in_registers_of_32_bits(elements, dtype, reg
 @pytest.mark.parametrize(("elements", "warns"), [(255, False), (256, True), (300, True)])
 def test_an_array_beyond_the_registers_of_a_thread(elements, warns):
     whole = of(buffers=(buffer("r", elements, memory=RF),))
-    found = [one for one in check_resources(Scene(whole)) if one.buffer == "r"]
+    found = [one for one in check_resources(AccessTrace(whole)) if one.buffer == "r"]
     assert len(found) == warns
     for one in found:
         assert (one.severity, one.details["elements"], one.details["limit"]) == ("warning", elements, 255)
@@ -111,7 +111,7 @@ def test_the_registers_that_a_thread_may_have(threads, resident, limit):
 @pytest.mark.parametrize(("amount", "severity"), [(64 - OVERHEAD, "note"), (65 - OVERHEAD, "warning")])
 def test_more_registers_than_a_thread_can_have(amount, severity):
     whole = of(threads=1024, buffers=(buffer("r", amount, memory=RF),))
-    (one,) = (each for each in check_resources(Scene(whole)) if each.message.startswith("about"))
+    (one,) = (each for each in check_resources(AccessTrace(whole)) if each.message.startswith("about"))
     assert one.severity == severity and one.details["registers"] == amount + OVERHEAD and one.details["limit"] == 64
     assert ("more than the 64 a thread of 1024 threads can have, some will spill" in one.message) == (severity == "warning")
     assert (f"some {amount + OVERHEAD - 64} will spill" in report(whole)) == (severity == "warning")
@@ -194,11 +194,11 @@ def test_a_report_of_what_was_measured():
 
 def test_the_note_of_occupancy():
     whole = of(reads(T), buffers=(buffer("s", 256),), shared_bytes=100_000)
-    one = check_resources(Scene(whole))[-1]
+    one = check_resources(AccessTrace(whole))[-1]
     assert one.details == {"blocks": 1, "limited_by": "shared memory", "share": round(4 / 64, 3), "limits": dict(occupancy(whole).limits)}
     assert one.message == "1 block on a multiprocessor at once, 4 warps, 6% of what it holds; limited by shared memory (estimated)"
     assert one.severity == "note"
-    none = check_resources(Scene(attrs.evolve(whole, shared_bytes=200_000)))[-1]
+    none = check_resources(AccessTrace(attrs.evolve(whole, shared_bytes=200_000)))[-1]
     assert none.severity == "warning" and none.message.startswith("0 blocks on")
 
 
@@ -333,7 +333,7 @@ def test_a_report_word_by_word(measured, head, rest, spills, occupied):
 
 def test_findings_word_by_word():
     """What each of them counts, and by what it is limited."""
-    found = [(one.severity, one.buffer, one.message, one.at, dict(one.details)) for one in check_resources(Scene(several()))]
+    found = [(one.severity, one.buffer, one.message, one.at, dict(one.details)) for one in check_resources(AccessTrace(several()))]
     limits = {"threads": 16, "registers": 10, "blocks": 32, "shared memory": 77}
     shared = {"bytes": 1152, "limit": 166912, "buffers": {"s": 1024, "t": 128}, "origins": {"s": "line s", "t": "line t"}}
     numbers = {"registers": 47, "limit": 255, "arrays": {"r": 20, "h": 6, "big": 300}, "by_buffer": {"r": 20, "h": 3}}
@@ -370,7 +370,7 @@ def test_findings_word_by_word():
 )  # fmt: skip
 def test_registers_word_by_word(resident, big, text):
     """The largest array says where."""
-    one = check_resources(Scene(several(resident=resident, big=big)))[2]
+    one = check_resources(AccessTrace(several(resident=resident, big=big)))[2]
     assert (one.message, one.severity) == (text, "warning" if "spill" in text else "note")
     assert one.at == ("line big" if "spill" in text else None)
     said = report(several(resident=resident, big=big)).splitlines()[1]

@@ -14,7 +14,7 @@ from problems import NAMES, library, target_of
 
 from fireiron import *
 from fireiron import cli, ir
-from fireiron.check import Scene
+from fireiron.check import AccessTrace
 from fireiron.check.resources import check_resources, report
 from fireiron.cost import CONSTANTS, predict
 from fireiron.cost.expected import with_expected_barriers
@@ -419,11 +419,11 @@ class TestCommand:
                     "N:128",
                     "-K",
                     "K:8",
-                    "--at",
+                    "--size",
                     "M=1024",
-                    "--at",
+                    "--size",
                     "N=1024",
-                    "--at",
+                    "--size",
                     "K=512",
                     "--json",
                 ]
@@ -535,10 +535,10 @@ def test_a_ring_with_more_stages_waits_less():
 
 
 def test_registers_that_roles_exchange_do_not_spill():
-    wide = hopper_kernel(6144, 6144, 6144, bm=256, bn=192, wm=128, wn=192, stages=3, producer=128)
+    wide = hopper_kernel(6144, 6144, 6144, bm=256, bn=192, wm=128, wn=192, stages=3, producer_threads=128)
     assert predict(wide, "H200").registers.spilled == 0
     assert "spill" not in report(wide) and "of 232" in report(wide)
-    assert all(one.severity == "note" for one in check_resources(Scene(wide)))
+    assert all(one.severity == "note" for one in check_resources(AccessTrace(wide)))
 
 
 def test_ranks_of_the_committed_measurements():
@@ -554,7 +554,7 @@ def test_constants_matter():
     """Each constant changes some prediction: none is dead."""
     works = [
         Work(small((64, 64, 1024), stages=2)),
-        Work(small((64, 64, 1024), stages=6, ahead=1)),
+        Work(small((64, 64, 1024), stages=6, lookahead=1)),
         Work(lowered(tiled(), 1024, 1024, 1024)),
         Work(small((2048, 2048, 512), bm=128, bn=128, wm=64, wn=64)),
     ]

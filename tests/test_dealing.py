@@ -7,9 +7,9 @@ from fireiron import *
 from fireiron.errors import DecompositionError
 from fireiron.language.dealing import DIGITS, ILLEGAL, PLAIN, Dealing, Renumbering
 from fireiron.language.dividing import Step
-from fireiron.refine.longest_first import FromTheLast
+from fireiron.refine.longest_first import LastTilesFirst
 from fireiron.refine.permute import UID, Permuted
-from fireiron.refine.rasterize import RASTER_PLACES
+from fireiron.refine.rasterize import RASTER_ORDERS
 from fireiron.values.expr import Var, as_expr
 
 PARTS = MatMul.split_k(2, Block, 8)
@@ -78,11 +78,11 @@ def digits(rows, columns):
 SPEC = MatMul(64, 64, 8)(GL, GL, GL)(Kernel)
 
 
-PLACES = [*(walk(rows) for walk in RASTER_PLACES[:2] for rows in (1, 2, 3)), RASTER_PLACES[2](), DIGITS, FromTheLast("m", 0)]
+PLACES = [*(walk(rows) for walk in RASTER_ORDERS[:2] for rows in (1, 2, 3)), RASTER_ORDERS[2](), DIGITS, LastTilesFirst("m", 0)]
 PLACED = [(place, grid) for place in PLACES for grid in ((4, 4), (6, 4), (2, 7), (5, 3))]
 
 
-@pytest.mark.parametrize(("place", "grid"), [*PLACED, (FromTheLast("n", 2), (4, 3)), (FromTheLast("m", 2), (3, 4))])
+@pytest.mark.parametrize(("place", "grid"), [*PLACED, (LastTilesFirst("n", 2), (4, 3)), (LastTilesFirst("m", 2), (3, 4))])
 def test_proved_places_give_each_tile_one_number(place, grid):
     assert place.proved and place.permutes(SPEC, digits(*grid), grid[0] * grid[1])
 
@@ -114,7 +114,7 @@ def test_what_only_tiles_of_blocks_have():
 
     assert not PLAIN.of_blocks and not PLAIN.placing(Permuted(UID)).placing(Backwards()).of_blocks
     assert (
-        PLAIN.placing(RASTER_PLACES[0](2)).of_blocks
+        PLAIN.placing(RASTER_ORDERS[0](2)).of_blocks
         and PLAIN.place == DIGITS
-        and Dealing((RASTER_PLACES[0](2),)).place == RASTER_PLACES[0](2)
+        and Dealing((RASTER_ORDERS[0](2),)).place == RASTER_ORDERS[0](2)
     )

@@ -46,7 +46,7 @@ def whole(report):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ALL_NAMES)
-@pytest.mark.night
+@pytest.mark.nightly
 @not_in_the_default_tier
 def test_defaults_do_not_spill(name, target):
     """A remark of ptxas that something does not run as it is written is an error, too."""
@@ -61,7 +61,7 @@ def test_defaults_do_not_spill(name, target):
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ANY_SIZES)
-@pytest.mark.night
+@pytest.mark.nightly
 @not_in_the_default_tier
 def test_defaults_for_any_sizes_do_not_spill(name, target):
     if not serves[target]:

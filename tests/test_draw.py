@@ -16,8 +16,8 @@ from problems import NAMES, target_of
 from ringed import by_warps, halves, product
 
 from fireiron import *
+from fireiron.check.access_trace import AccessTrace
 from fireiron.check.banks import check_banks
-from fireiron.check.scene import Scene
 from fireiron.cli import main
 from fireiron.draw import KINDS, colours, flow, lanes, owners, ring, tiles, timeline, turns
 from fireiron.draw import banks as banks_module
@@ -190,14 +190,14 @@ def simulated_writers(program, sizes):
 def test_drawn_owners_write_in_the_simulator(case):
     """Each element of C is drawn once, with the block and the thread that write it."""
     program = OWNED[case]()
-    scene = Scene(program.lowered)
+    access_trace = AccessTrace(program.lowered)
     sizes = owners.sample_sizes(program.lowered, {"M": 90, "N": 70} if case == "run time" else {})
     blocks, threads = simulated_writers(program, sizes)
     drawn_block, drawn_thread = np.full(blocks.shape, -1), np.full(blocks.shape, -1)
-    (place,) = [one for one in tiles.places(scene, ("C",)) if one.text != "read"]
+    (place,) = [one for one in tiles.places(access_trace, ("C",)) if one.text != "read"]
     grid = int(blocks.max()) + 1
     for block in range(grid):
-        found = tiles.owners_of(scene, place, {**sizes, "block": block})
+        found = tiles.owners_of(access_trace, place, {**sizes, "block": block})
         assert found is not None and found.lanes_known and not found.partial
         index = np.ix_(found.rows, found.columns)
         mine = found.first >= 0
@@ -220,11 +220,11 @@ def test_drawn_owners_write_in_the_simulator(case):
 def test_drawn_owners_of_random_strategies(seed):
     drawn, _ = generator.draw(seed)
     kernel = drawn.program.lowered
-    scene, sizes = Scene(kernel), owners.sample_sizes(kernel, drawn.sizes)
+    access_trace, sizes = AccessTrace(kernel), owners.sample_sizes(kernel, drawn.sizes)
     blocks, threads = simulated_writers(drawn.program, sizes)
-    (place,) = [one for one in tiles.places(scene, ("C",)) if one.text != "read"]
+    (place,) = [one for one in tiles.places(access_trace, ("C",)) if one.text != "read"]
     for block in range(int(blocks.max()) + 1):
-        found = tiles.owners_of(scene, place, {**sizes, "block": block})
+        found = tiles.owners_of(access_trace, place, {**sizes, "block": block})
         index = np.ix_(found.rows, found.columns)
         mine = found.first >= 0
         assert (blocks[index][mine] == block).all() and mine.sum() == (blocks == block).sum()
@@ -234,9 +234,9 @@ def test_drawn_owners_of_random_strategies(seed):
 def test_lanes_of_a_warp():
     """The permutation of Listing 4: lane 1 has the columns that lane 8 would have without it."""
     program = program_of("maxwell", **SMALL)
-    scene = Scene(program.lowered)
-    (place,) = tiles.places(scene, ("c_rf",))
-    found = tiles.owners_of(scene, place, {"block": 0})
+    access_trace = AccessTrace(program.lowered)
+    (place,) = tiles.places(access_trace, ("c_rf",))
+    found = tiles.owners_of(access_trace, place, {"block": 0})
     rows, columns, masks = found.lanes(0)
     assert masks.shape == (64, 32) and len(rows) == 64 and len(columns) == 32
     swizzle = [((uid >> 1) & 0x07) | (uid & 0x30) | ((uid & 0x01) << 3) for uid in range(32)]
@@ -249,12 +249,12 @@ def test_lanes_of_a_warp():
 def test_reads_are_shared():
     """A warp of hmma_ampere reads its rows of A with the warps beside it; WMMA does not say which lane."""
     program = program_of("hmma_ampere", M=128, N=256, K=64)
-    scene = Scene(program.lowered)
-    (read,) = [one for one in tiles.places(scene, ("A", "a_sh", "a_rf")) if one.text == "read from shared memory"]
-    found = tiles.owners_of(scene, read, {"block": 0})
+    access_trace = AccessTrace(program.lowered)
+    (read,) = [one for one in tiles.places(access_trace, ("A", "a_sh", "a_rf")) if one.text == "read from shared memory"]
+    found = tiles.owners_of(access_trace, read, {"block": 0})
     assert found.warps.shape == (128, 64)
     assert (found.warps[:64] == 0x0F).all() and (found.warps[64:] == 0xF0).all()
-    wmma = Scene(program_of("wmma_simple").lowered)
+    wmma = AccessTrace(program_of("wmma_simple").lowered)
     unknown = [tiles.owners_of(wmma, one, {"block": 0}) for one in tiles.places(wmma, ("C", "c_fr"))]
     assert unknown and not any(one.lanes_known for one in unknown)
 
@@ -280,9 +280,9 @@ def test_shared_copies_are_drawn_large(name, vector):
     for number, title, box, letters in boxes:
         assert letters[0] <= box[0] and letters[1] <= box[1], number
         assert number.startswith("...") or title.startswith(f"thread {number}: "), title
-    scene = Scene(program.lowered)
-    (copied,) = [one for one in tiles.places(scene, ("b_sh",)) if one.text == "copied into shared memory"]
-    found = tiles.owners_of(scene, copied, {"block": 0})
+    access_trace = AccessTrace(program.lowered)
+    (copied,) = [one for one in tiles.places(access_trace, ("b_sh",)) if one.text == "copied into shared memory"]
+    found = tiles.owners_of(access_trace, copied, {"block": 0})
     dealt = turns.turns(found)
     seen = np.full(found.first.shape, -1)
     for one in dealt.vectors:
@@ -338,9 +338,9 @@ def test_lane_maps_are_those_of_the_instructions():
 @pytest.mark.parametrize("name", NAMES)
 def test_banks_agree_with_the_check(name):
     """The heat map's passes are those of the check; each finding is drawn or equals one that is."""
-    scene = Scene(program_of(name).lowered)
-    findings = check_banks(scene)
-    found = banks_module.loads(scene)
+    access_trace = AccessTrace(program_of(name).lowered)
+    findings = check_banks(access_trace)
+    found = banks_module.loads(access_trace)
     for loads in found.values():
         for load in loads:
             assert load.passes == load.finding.details["wavefronts"]
@@ -359,9 +359,9 @@ def test_conflicts_are_drawn():
 
 def test_bank_of_an_element():
     """Against the address expression of the IR, which the printer uses."""
-    scene = Scene(program_of("hmma_ampere", M=512, N=512, K=512).lowered)
+    access_trace = AccessTrace(program_of("hmma_ampere", M=512, N=512, K=512).lowered)
     for name in ("a_sh", "b_sh", "store_c_sh"):
-        buffer = scene.kernel.buffer(name)
+        buffer = access_trace.kernel.buffer(name)
         rows, columns = np.arange(24), np.arange(64)
         drawn = banks_module.bank_of(buffer, rows, columns)
         for row in (0, 3, 9, 23):

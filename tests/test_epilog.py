@@ -341,7 +341,7 @@ def test_drawn_nests_are_followed(seed):
     follows_any_nest(seed)
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(8, 300))
 def test_drawn_nests_are_followed_at_length(seed):
     follows_any_nest(seed)

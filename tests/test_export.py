@@ -553,7 +553,7 @@ LONG = ("added", "copied", "floats", "integers", "padded", "static_halves")
 
 
 @needs_nvcc
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.night) if name in LONG else name for name in CASES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.nightly) if name in LONG else name for name in CASES])
 def test_compiles_links_and_refuses(tmp_path, name):
     """The whole way of a C++ user but the GPU: build line, header, link; refusals need no GPU."""
     case = CASES[name]

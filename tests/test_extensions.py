@@ -540,7 +540,7 @@ def test_one_new_file_in_each_folder_is_all(tmp_path):
         [sys.executable, "-c", stub], capture_output=True, text=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths}
     )
     assert 'def halves(self, parts: int = 2, *, unroll: bool = False) -> MatMulStrategy:\n        """Divides m' in done.stdout, done.stderr
-    assert 'class FoundOnAny:\n    def remark(self, text: str = \'\') -> Self:\n        """Prints' in done.stdout
+    assert 'class OtherVerbs:\n    def remark(self, text: str = \'\') -> Self:\n        """Prints' in done.stdout
     assert done.stdout.count("    def measured(self, speed: float, *, unit: str = 'TFLOP/s') -> Self:\n") == 2
     assert "from fireiron.decomp.halves import Halves as Halves" in done.stdout
 

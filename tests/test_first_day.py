@@ -105,7 +105,7 @@ def test_lanes_that_own_solid_tiles_are_told_what_helps():
 # ---------------------------------------------------------------------------------------------- an editable installation
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_an_editable_installation_is_a_path_that_type_checkers_follow(tmp_path):
     """Not a finder that only the interpreter asks: then the package would be unknown to mypy and pyright elsewhere."""
     pytest.importorskip("setuptools", "70.1", reason="needs the build backend (pip install 'setuptools>=70.1')")
@@ -147,7 +147,7 @@ def micro_kernels():
     return scope
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 def test_the_texts_of_the_page_compute_their_specs(tmp_path, capsys):
     """Executed for every thread on the host; the text that takes registers for row-major, which the page warns of, is found wrong."""

@@ -15,10 +15,10 @@ from fireiron.lower.footprint import (
     _turns_of_steps,
     active_mask,
     closure,
-    comes_round,
     evaluate,
     grid_of,
     require_small,
+    revisits,
 )
 from fireiron.values.expr import FALSE, Var, all_of, as_expr, less
 
@@ -145,8 +145,8 @@ def test_conditions_on_a_repeating_loop_and_a_thread_count_as_true():
         (K, 4, less(i, 1), True),  # some size
     ],
 )
-def test_whether_a_statement_comes_round(extent, period, condition, round):
-    assert comes_round(reads(T, active=condition), loop(extent, reads(T), period=period)) is round
+def test_whether_a_statement_revisits(extent, period, condition, round):
+    assert revisits(reads(T, active=condition), loop(extent, reads(T), period=period)) is round
 
 
 @pytest.mark.sampled(1)

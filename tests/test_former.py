@@ -84,3 +84,19 @@ def test_a_class_of_a_user_with_a_former_name_is_the_user_s():
 
     chain = MatMul.tile(8, 8).to(Block).refine(Turns(3)).tile(1, 1).to(Thread).split(1).done()
     assert loads(dumps(chain, classes=[Turns]), classes=[Turns]) == chain
+
+
+def test_mapping_with_first_field_names_loads():
+    from fireiron.tasks import BLOCK, GLOBAL, HOST, SHARED, Mapping, TaskMapping
+
+    grid = TaskMapping("grid", "grid", HOST, [GLOBAL], calls=["block"], entrypoint=True, group_m=1, raster=2)
+    block = TaskMapping(
+        "block", "block", BLOCK, [SHARED], warpspecialize=True, pipeline=3, producer_threads=128, interleave=True, mma_in_flight=0
+    )
+    mapping = Mapping([grid, block], max_shared_bytes=65536)
+    stored = json.loads(mapping.to_json())
+    first = {former.first_fields("Mapping").get(key, key): value for key, value in stored.items()}
+    names = former.first_fields("TaskMapping")
+    first["instances"] = [{names.get(key, key): value for key, value in instance.items()} for instance in stored["instances"]]
+    assert {"bands", "walk"} <= set(first["instances"][0]) and {"producers", "spread", "in_flight"} <= set(first["instances"][1])
+    assert "within" in first and Mapping.from_json(json.dumps(first)) == mapping

@@ -38,7 +38,7 @@ def test_rows_with_dimensions_in_front():
     assert layernorm is fireiron.function("layernorm") and "layernorm rows=" in layernorm.choice(x, weight, bias, 1e-5, out=out).why
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_several_outputs_and_storage():
     """By the strategy for warpgroups where there are such; matrices may lie column by column."""
     a, b = random(64, 64), random(64, 64).T

@@ -78,7 +78,7 @@ def test_chunks():
         attention.definition(**options).check({"m": 9, "n": 9, "d": 4, "b": 1, "g": 2, "r": 2}, seed=6)  # a scale above 0
 
 
-@pytest.mark.parametrize("d", (64, pytest.param(128, marks=pytest.mark.night)))
+@pytest.mark.parametrize("d", (64, pytest.param(128, marks=pytest.mark.nightly)))
 @pytest.mark.parametrize("held", (False, True))
 @pytest.mark.parametrize("causal", (False, True))
 def test_edges(d, held, causal):
@@ -148,7 +148,7 @@ def test_blocks_that_stay_are_right():
     assert np.linalg.norm(got - expected) < 8e-4 * np.linalg.norm(expected)
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_shared_heads():
     made = attention.definition(causal=True)
     require_right(made, attention.spec(70, 96, 64, heads=6, batch=2, shared=3, made=made), causal=True)
@@ -272,7 +272,7 @@ def compiled_forms():
     for target in ("sm_80", "sm_90"):
         for d in (64, 128):
             for form in FORMS:
-                yield pytest.param(form, d, target, marks=() if (form, d, target) in SOME else pytest.mark.night)
+                yield pytest.param(form, d, target, marks=() if (form, d, target) in SOME else pytest.mark.nightly)
 
 
 def suiting(strategy, values):
@@ -307,7 +307,7 @@ def test_no_spills(form, d, target):
         assert spills(strategy.with_(heads_per_group=4), spec, target) == 0
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed")
 @pytest.mark.parametrize(("d", "wm"), [(64, 32), (128, 16)])
 @pytest.mark.parametrize("target", ("sm_80", "sm_90"))

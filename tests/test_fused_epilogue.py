@@ -100,7 +100,7 @@ def in_short(name, kind):
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [pytest.param(name, kind, marks=() if in_short(name, kind) else pytest.mark.night) for name in ALL for kind in TEXTS],
+    [pytest.param(name, kind, marks=() if in_short(name, kind) else pytest.mark.nightly) for name in ALL for kind in TEXTS],
 )
 def test_every_strategy(name, kind):
     text = (STACKED if find(name).batched else TEXTS)[kind]
@@ -146,7 +146,7 @@ def test_sums_stay_in_the_type_of_the_plain_product():
     "name",
     [
         *("gemm_tt", "hmma_ampere", "hmma_volta", "hopper", "hopper_skinny", "maxwell", "naive", "sgemm", "small", "split_k"),
-        pytest.param("wmma_optimized", marks=pytest.mark.night),
+        pytest.param("wmma_optimized", marks=pytest.mark.nightly),
     ],
 )
 def test_sums_of_rows_and_columns(name):

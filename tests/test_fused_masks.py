@@ -10,8 +10,8 @@ from fireiron import *
 from fireiron.check import safety
 from fireiron.ir import execs
 from fireiron.specs.formula import Number, formula_of
-from fireiron.stepping.behind import Behind
 from fireiron.stepping.masks import AtLeast, all_of_them, may_fail, seen_shares
+from fireiron.stepping.out_of_bounds import OutOfBoundsValues
 from fireiron.strategies import attention
 from fireiron.values.expr import FALSE, TRUE
 
@@ -81,7 +81,7 @@ def test_what_lies_behind_the_end_along_another_dimension_is_not_known():
         name="x", dims="m n", loop="n", operands={"X": "m n", "y": "m"}, init={"zero": "t[m] = 0"},
         body={"s": "s[m,n] = X[m,n]", "total": "t[m] += sum(n, s[m,n])"}, final={"y": "y[m] = t[m]"},
     )  # fmt: skip
-    behind = Behind(made.made, "n")
+    behind = OutOfBoundsValues(made.made, "n")
     row, column = (formula_of(f"a[m,n] = {text}").value for text in ("s[m,n]", "s[n,m]"))
     behind.assume(row, Number(-np.inf))
     assert behind.is_number(row, -np.inf) and not behind.is_number(column, -np.inf) and not behind.is_number(row, 0)

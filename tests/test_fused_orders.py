@@ -99,7 +99,7 @@ def test_it_is_stored_and_shown():
     ("refined", "said"),
     [
         (lambda one: one.longest_first("k"), "not a dimension that is tiled"),
-        (lambda one: one.longest_first("m", 3), "of 4 adjacent tiles"),
+        (lambda one: one.longest_first("m", 3), "of 4 other tiles"),
         (lambda one: one.longest_first("m").swizzle(lambda uid: uid ^ 1), "one of them"),
     ],
 )

@@ -20,11 +20,11 @@ from fireiron.gpu.disassembly import disassemblers, sass
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.inspect.show import show
 from fireiron.ir import BLOCK_SCOPE, Exec, execs, rewritten, statements, verify
-from fireiron.ir import Skip as Region
+from fireiron.ir import IfAnyLane as Region
 from fireiron.measure.data import referred
 from fireiron.measure.rounding import differing
 from fireiron.sim import simulate
-from fireiron.sim.chunk import Chunk
+from fireiron.sim.block_batch import BlockBatch
 from fireiron.strategies import attention
 
 LAZY = attention.definition(rescale_threshold=8)
@@ -253,7 +253,7 @@ def test_it_compiles_without_spills(d):
         assert found[0] == "BRA"
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_other_readers():
     program = built(chain().skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps("rescale", where="alpha == 1"))
     assert "alpha_needed" in "\n".join(show(program)) and "skip('rescale', where='alpha == 1')" in "\n".join(show(program))
@@ -369,7 +369,7 @@ def test_one_thread_is_no_warp():
     kernel = program.ir
     roles = (
         making.role("all", 0, kernel.threads, ()),
-        making.role("one", kernel.threads, 32, (making.skip("alpha_needed", ()),), elected=True),
+        making.role("one", kernel.threads, 32, (making.if_any_lane("alpha_needed", ()),), elected=True),
     )
     with pytest.raises(VerificationError, match="is one thread, and no warp decides"):
         verify(attrs.evolve(kernel, threads=kernel.threads + 32, body=(making.roles(roles),)))
@@ -382,7 +382,7 @@ def test_what_a_warp_leaves_out_it_has_as_before(monkeypatch):
     def every_other(self, needed, group):
         return np.broadcast_to((group.threads // 32 % 2 == 0)[:, None], (group.threads.size, self.width))
 
-    monkeypatch.setattr(Chunk, "left_out", every_other)
+    monkeypatch.setattr(BlockBatch, "left_out", every_other)
     x = x * np.float32(3)
     expected = np.where(np.arange(8)[:, None] % 2, x * x.max(1, keepdims=True), x)
     assert np.array_equal(simulate(program.ir, {"X": x}).outputs["Y"], expected)

@@ -9,7 +9,7 @@ from handmade import THREAD, access, execution, kernel_of, local
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check import Scene, check_bounds
+from fireiron.check import AccessTrace, check_bounds
 from fireiron.cuda import emit
 from fireiron.errors import SimulationError, VerificationError
 from fireiron.executable.atomic_add import ATOMIC_ADD
@@ -45,7 +45,7 @@ def only(kernel):
 
 
 def errors(kernel):
-    return [one for one in check_bounds(Scene(kernel)) if one.severity == "error"]
+    return [one for one in check_bounds(AccessTrace(kernel)) if one.severity == "error"]
 
 
 def simulated(kernel, rows, columns):

@@ -82,7 +82,7 @@ def test_missing_synchronization_is_found(name, sizes, values):
                 require_right(FORMULA[name], strategy.spec, simulate(faulty, arrays, order=random.Random(2)).outputs, arrays)
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_sizes_known_at_run_time():
     for name, sizes, symbols in (
         ("dual:hopper", tuple(sym(one, multiple_of=8) for one in "MNK"), {"M": 72, "N": 80, "K": 40}),
@@ -95,7 +95,7 @@ def test_sizes_known_at_run_time():
         require_right(FORMULA[name], strategy.spec, simulate(kernel, arrays, symbols, order=random.Random(3)).outputs, arrays)
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(printed_text.COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 def test_printed_text(tmp_path):
     """The text itself on the CPU, threads in random order."""
@@ -107,7 +107,7 @@ def test_printed_text(tmp_path):
         require_right(FORMULA[name], strategies[number].spec, host.run(number, arrays, seed=5), arrays)
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(not any(one.serves(TARGET) for one in toolchains()), reason="no NVRTC for sm_90a")
 @pytest.mark.parametrize("name", FORMULA)
 def test_no_spills(name):

@@ -13,10 +13,10 @@ from test_ragged import GROUPS, OFFSETS, arrays_of, error_of
 from fireiron import *
 from fireiron import ir
 from fireiron.check import safety
-from fireiron.check.counted import with_counted_turns
+from fireiron.check.data_dependent_loops import with_counted_iterations
 from fireiron.errors import FireironError, VerificationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
-from fireiron.ir import For, Side, rewritten, statements, verify
+from fireiron.ir import For, StageState, rewritten, statements, verify
 from fireiron.sim import simulate
 from fireiron.strategies import hopper_ragged
 
@@ -54,9 +54,9 @@ def test_turns_that_were_taken_are_counted(program):
 
 def counted_otherwise(kernel, number):
     """The kernel whose ring numbers its turns by the group `g`, or for each group from 0 on."""
-    loop = next(one for one in statements(kernel.body) if isinstance(one, For) and one.taken is not None)
+    loop = next(one for one in statements(kernel.body) if isinstance(one, For) and one.prior_iterations is not None)
     (g,) = {one.var for one in statements(kernel.body) if isinstance(one, For) and one.var.name == "g"}
-    return attrs.evolve(kernel, body=ir.substituted(kernel.body, {loop.taken: number(g)}))
+    return attrs.evolve(kernel, body=ir.substituted(kernel.body, {loop.prior_iterations: number(g)}))
 
 
 def test_numbers_of_turns_left_out_are_seen(program):
@@ -67,25 +67,26 @@ def test_numbers_of_turns_left_out_are_seen(program):
         assert safety(faulty)
         with pytest.raises(FireironError):
             simulate(faulty, arrays)
-    assert with_counted_turns(program.ir) != program.ir
+    assert with_counted_iterations(program.ir) != program.ir
 
 
 def test_planted_faults_are_found(program):
-    for side in Side:
+    for side in StageState:
         for kind in (ir.Acquire, ir.Release):
-            assert safety(with_changed(program.ir, of_kind(kind, side=side), 0, dropped))
-            assert safety(with_changed(program.ir, of_kind(kind, side=side), 0, later(1)))
+            assert safety(with_changed(program.ir, of_kind(kind, state=side), 0, dropped))
+            assert safety(with_changed(program.ir, of_kind(kind, state=side), 0, later(1)))
 
 
 def test_a_count_has_one_name(program):
     twice = rewritten(
-        program.ir.body, lambda one: (attrs.evolve(one, taken=one.var),) if isinstance(one, For) and one.taken is not None else (one,)
+        program.ir.body,
+        lambda one: (attrs.evolve(one, prior_iterations=one.var),) if isinstance(one, For) and one.prior_iterations is not None else (one,),
     )
     with pytest.raises(VerificationError, match="bound twice"):
         verify(attrs.evolve(program.ir, body=twice))
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 @pytest.mark.parametrize("values", [{}, {"bm": 64, "producer_threads": 32}, {"bn": 192}])
 def test_no_spills(values):

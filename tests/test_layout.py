@@ -308,7 +308,7 @@ def ascending(places):
     return order == sorted(set(order)) and order[0] == 0
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("part", range(2))
 def test_products(part):
     blocked = 0

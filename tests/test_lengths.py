@@ -25,9 +25,9 @@ def test_which_lengths_are_followed_together():
     assert [k for k in range(1, 14) if moving.is_new({M: 9, K: k})] == list(range(1, 10))
 
 
-@pytest.mark.parametrize("stages", [2, pytest.param(3, marks=pytest.mark.night)])
+@pytest.mark.parametrize("stages", [2, pytest.param(3, marks=pytest.mark.nightly)])
 def test_all_combinations_find_no_other_faults(stages, monkeypatch, request):
-    every = request.node.get_closest_marker("night") is not None
+    every = request.node.get_closest_marker("nightly") is not None
     right = kernel(stages)
     faults = [(name, one) for name, one in ring_faults(right) if every or any(told in name for told in TOLD)]
     found = [(name, bool(errors(one))) for name, one in [("none", right), *faults]]

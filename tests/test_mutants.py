@@ -14,7 +14,7 @@ from mutation.judge import summary
 from mutation.operators import sample
 
 pytestmark = [
-    pytest.mark.night,
+    pytest.mark.nightly,
     pytest.mark.skipif("FIREIRON_FUZZ" not in os.environ, reason="part of the long tier: set FIREIRON_FUZZ"),
 ]
 

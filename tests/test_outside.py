@@ -177,7 +177,7 @@ print(len(seen), *seen[:5], sep="\\n")
 """
 
 
-@pytest.mark.parametrize("seeds", [3, pytest.param(200, marks=pytest.mark.night)])
+@pytest.mark.parametrize("seeds", [3, pytest.param(200, marks=pytest.mark.nightly)])
 def test_what_is_loaded_runs_nothing(seeds):
     """Stored strategies, specs, records, entries of the cache, and texts of kernels, right and damaged: no code, import, process or file."""
     paths = os.pathsep.join(map(str, (TESTS.parent, TESTS)))
@@ -189,7 +189,7 @@ def test_what_is_loaded_runs_nothing(seeds):
 # ---------------------------------------------------------------------------------------------- killed writers
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.night)])
+@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", KEPT)
 def test_killed_writers_lose_nothing_that_was_written(name, kills, tmp_path):
     assert attack(name, tmp_path, kills, random.Random(kills)) >= 1
@@ -381,7 +381,7 @@ def test_links_folders_and_pipes_are_no_entries(tmp_path, monkeypatch):
         place.rmdir() if place.is_dir() else place.unlink()
 
 
-@pytest.mark.parametrize("seeds", [2, pytest.param(40, marks=pytest.mark.night)])
+@pytest.mark.parametrize("seeds", [2, pytest.param(40, marks=pytest.mark.nightly)])
 def test_entries_with_any_head_are_listed(seeds):
     """Deep, not of this form, of wrong types, with a digest that is right: what is listed and verified as whole is what is taken."""
     answers = Answers()

@@ -116,7 +116,7 @@ def _names(folder: str, *endings: str) -> set[str]:
     return {str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*") if path.suffix in endings or path.name in endings}
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_the_wheel_has_all_that_the_package_needs(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
@@ -133,7 +133,7 @@ def test_the_wheel_has_all_that_the_package_needs(built: Path) -> None:
     assert "License" not in said  # the owner chooses
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_the_sdist_has_all_that_is_needed_to_build_test_and_read_it(built: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
@@ -151,7 +151,7 @@ COMMANDS = (
 )
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_what_is_installed_works_outside_the_checkout(built: Path, tmp_path: Path) -> None:
     (wheel,) = built.glob("*.whl")
     place, outside = tmp_path / "place", tmp_path / "outside"

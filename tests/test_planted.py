@@ -17,7 +17,7 @@ from touching import K, T, buffer, i, kernel, loop, reads, writes
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check import Scene, check_alignment, check_boxes, check_filled, check_resources, safety
+from fireiron.check import AccessTrace, check_alignment, check_resources, check_tma_boxes, check_uninitialized_shared, safety
 from fireiron.errors import VerificationError
 from fireiron.sim import simulate
 from fireiron.values.expr import less
@@ -28,7 +28,7 @@ RINGED = product((64, 64, 64), (64, 64), producer=128)(halves(64, 64, 320)).prog
 
 def said(check, faulty):
     """What a check says of a kernel, of errors alone."""
-    return [one.message for one in check(Scene(faulty)) if one.severity == "error"]
+    return [one.message for one in check(AccessTrace(faulty)) if one.severity == "error"]
 
 
 def test_the_catalogue():
@@ -89,9 +89,9 @@ def test_stages_that_nobody_fills_again_are_held_all_the_same(name):
     ],
 )
 def test_boxes_that_lie_otherwise_than_readers_say(change, text):
-    assert said(check_boxes, RINGED) == []
+    assert said(check_tma_boxes, RINGED) == []
     faulty = with_changed(RINGED, is_load, 0, lambda one: (attrs.evolve(one, tensor_map=attrs.evolve(one.tensor_map, **change)),))
-    (found,) = said(check_boxes, faulty)
+    (found,) = said(check_tma_boxes, faulty)
     assert text in found
 
 
@@ -111,7 +111,7 @@ def test_another_stride_than_the_engine_has_is_an_error(name, strides, swizzled)
 
 def test_boxes_of_fewer_rows_are_more_boxes():
     halved = with_changed(RINGED, is_load, 0, lambda one: (attrs.evolve(one, tensor_map=attrs.evolve(one.tensor_map, box=(64, 32))),))
-    assert said(check_boxes, halved) == []
+    assert said(check_tma_boxes, halved) == []
 
 
 # ---------------------------------------------------------------------------------------------- barriers and registers
@@ -174,27 +174,27 @@ HALF = less(T, 64)
 )
 def test_shared_memory_before_its_first_write(body, right):
     faulty = kernel(*body, buffers=[buffer("s", 640)], symbols=(K,))
-    assert (said(check_filled, faulty) == []) == right
+    assert (said(check_uninitialized_shared, faulty) == []) == right
 
 
 def test_elements_beyond_a_buffer_are_not_its_own():
-    assert said(check_filled, kernel(writes(T), BARRIER, reads(T + 600), buffers=[buffer("s", 640)])) != []
-    assert said(check_filled, kernel(writes(T + 600), BARRIER, reads(T + 640), buffers=[buffer("s", 640)])) == []
+    assert said(check_uninitialized_shared, kernel(writes(T), BARRIER, reads(T + 600), buffers=[buffer("s", 640)])) != []
+    assert said(check_uninitialized_shared, kernel(writes(T + 600), BARRIER, reads(T + 640), buffers=[buffer("s", 640)])) == []
 
 
 def test_a_ring_is_filled_by_its_producer():
-    assert said(check_filled, RINGED) == []
-    (found,) = said(check_filled, with_changed(RINGED, is_load, 0, lambda one: ()))
+    assert said(check_uninitialized_shared, RINGED) == []
+    (found,) = said(check_uninitialized_shared, with_changed(RINGED, is_load, 0, lambda one: ()))
     assert "a_sh[0]" in found and "shared memory that nothing was put into before" in found
 
 
 @pytest.mark.parametrize("number", range(2))
 def test_a_copy_left_out_is_found(number):
     lowered = LISTING_2(MatMul(16, 16, 8)(GL, GL, GL)(Kernel)).program("sm_80").lowered
-    assert said(check_filled, lowered) == []
+    assert said(check_uninitialized_shared, lowered) == []
     copies = [one for one, _ in ir.execs(lowered.body) if lowered.buffer(one.accesses[-1].buffer).memory.of_block]
     faulty = with_changed(lowered, lambda one: one is copies[number], 0, lambda one: ())
-    assert any("nothing was put into before" in one for one in said(check_filled, faulty))
+    assert any("nothing was put into before" in one for one in said(check_uninitialized_shared, faulty))
 
 
 def test_the_schedule_of_a_caller_reaches_the_warps():

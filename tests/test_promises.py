@@ -16,7 +16,7 @@ import fireiron
 from fireiron import *
 from fireiron import check as checks
 from fireiron import ir
-from fireiron.check import ADVICE, CHECKS, PROMISES, Finding, Scene, safety
+from fireiron.check import ADVICE, CHECKS, PROMISES, AccessTrace, Finding, safety
 from fireiron.errors import DecompositionError, FireironError, ResourceError, SynchronizationError
 from fireiron.executable.thread_move import MOVE
 from fireiron.gpu.kernel import CompiledKernel
@@ -66,26 +66,26 @@ def of_large_sizes():
 FAULTS = {
     "a race": ("check_races", SynchronizationError, lambda: shared(writes(T), reads(127 - T))),
     "a counter of which nobody takes tiles": (
-        "check_tickets",
+        "check_dynamic_scheduler",
         SynchronizationError,
         lambda: shared(writes(T), BLOCK_BARRIER, reads(T), counter=making.counter("tiles")),
     ),
     "a group of MMAs without a wait": (
-        "check_products",
+        "check_wgmma_registers",
         SynchronizationError,
         lambda: shared(
-            loop(16, writes(i * 128 + T)), making.fence(ir.Reach.PROXY), BLOCK_BARRIER, on_registers(), REGISTERS_FENCE, products(0),
+            loop(16, writes(i * 128 + T)), making.fence(ir.FenceKind.ASYNC_PROXY), BLOCK_BARRIER, on_registers(), REGISTERS_FENCE, products(0),
             making.commit(PRODUCT), on_registers(), making.wait(0, mechanism=PRODUCT), buffers=(*SHARED, buffer("r", 64, memory=RF)),
         ),
     ),
     "an A operand that ptxas overwrites": (
-        "check_kept", DecompositionError, lambda: attended(overlap=False, q_in_registers=True).lowered,
+        "check_ptxas_register_hazard", DecompositionError, lambda: attended(overlap=False, q_in_registers=True).lowered,
     ),
-    "a register before its first write": ("check_loaded", DecompositionError, lambda: moved(THREAD, register=1)),
-    "shared memory before its first write": ("check_filled", DecompositionError, lambda: shared(reads(T))),
+    "a register before its first write": ("check_uninitialized_registers", DecompositionError, lambda: moved(THREAD, register=1)),
+    "shared memory before its first write": ("check_uninitialized_shared", DecompositionError, lambda: shared(reads(T))),
     "an access out of bounds": ("check_bounds", DecompositionError, lambda: moved(THREAD + 1)),
     "places of more than 64 bits": ("check_bounds", DecompositionError, of_large_sizes),
-    "a box in another order": ("check_boxes", DecompositionError, lambda: with_tensor_map(span=64)),
+    "a box in another order": ("check_tma_boxes", DecompositionError, lambda: with_tensor_map(span=64)),
     "an mbarrier between its places": (
         "check_alignment",
         DecompositionError,
@@ -107,8 +107,8 @@ def program_of(faulty):
 def test_a_kernel_that_one_check_refuses_is_not_compiled(name):
     check, error, make = FAULTS[name]
     faulty = make()
-    scene = Scene(faulty)
-    errors = {one.__name__: [finding for finding in one(scene) if finding.severity == "error"] for one in PROMISES}
+    access_trace = AccessTrace(faulty)
+    errors = {one.__name__: [finding for finding in one(access_trace) if finding.severity == "error"] for one in PROMISES}
     assert [one for one, findings in errors.items() if findings] == [check], errors
     for compiled in (lambda program: program.cuda, lambda program: program.ir, lambda program: CompiledKernel(program).ready()):
         with pytest.raises(error) as raised:
@@ -130,7 +130,7 @@ def test_all_checks_promise_or_advise():
 
 def test_errors_alone_are_returned():
     clean = SMALL.program("sm_80").lowered
-    assert any(finding.severity != "error" for check in PROMISES for finding in check(Scene(clean))) and safety(clean) == ()
+    assert any(finding.severity != "error" for check in PROMISES for finding in check(AccessTrace(clean))) and safety(clean) == ()
 
 
 # ---------------------------------------------------------------------------------------------- all ways to code
@@ -142,7 +142,7 @@ class Planted:
     def __init__(self, kind):
         self.kind, self.asked = kind, 0
 
-    def __call__(self, scene):
+    def __call__(self, access_trace):
         self.asked += 1
         return (Finding(self.kind, "error", None, "planted: refused"),)
 

@@ -27,10 +27,10 @@ from touching import (
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check import Scene, check_races, safety
+from fireiron.check import AccessTrace, check_races, safety
 from fireiron.check import races as race_check
 from fireiron.check.races import atoms, segments
-from fireiron.check.races.places import Places
+from fireiron.check.races.footprints import Footprints
 from fireiron.check.races.traces import Tracer
 from fireiron.errors import VerificationError
 from fireiron.ir import WARPGROUP_SCOPE, Barrier
@@ -39,7 +39,7 @@ from fireiron.values.expr import TRUE, ZERO, Var, all_of, as_expr, equal, less
 
 def races(*body, **options):
     """The findings about a program, all of which are errors."""
-    found = check_races(Scene(kernel(*body, **options)))
+    found = check_races(AccessTrace(kernel(*body, **options)))
     assert all(one.severity == "error" and one.kind == "race" for one in found)
     return found
 
@@ -395,7 +395,7 @@ def test_what_depends_on_the_block_or_a_size_is_not_decided():
     for place in (T + block % 2, T + K % 2):
         (finding,) = races(writes(place), grid=8, symbols=(K,))
         assert "undecided" in finding.message and "depend on" in finding.message
-    trusted = check_races(Scene(kernel(writes(T + block % 2), grid=8, unchecked=("I know",))))
+    trusted = check_races(AccessTrace(kernel(writes(T + block % 2), grid=8, unchecked=("I know",))))
     assert [one.severity for one in trusted] == ["warning"]
 
 
@@ -407,10 +407,10 @@ def placed(program):
     from fireiron.check.blocks import local_coordinates
     from fireiron.check.races.loops import Loops
 
-    scene = Scene(program)
-    places = Places(scene, local_coordinates(scene))
-    loops = Loops(scene, places, scene.uses)
-    Tracer(scene, places, loops).traces({})
+    access_trace = AccessTrace(program)
+    places = Footprints(access_trace, local_coordinates(access_trace))
+    loops = Loops(access_trace, places, access_trace.uses)
+    Tracer(access_trace, places, loops).traces({})
     for space in places.spaces.values():
         space.settle()
     return list(places.spaces.values())
@@ -479,7 +479,7 @@ def test_drawn_programs_are_judged_as_thread_by_thread(chunk):
     for seed in range(chunk * 40, chunk * 40 + 40):
         program = drawn(random.Random(seed))
         expected = racy_by_hand(program)
-        found = check_races(Scene(program))
+        found = check_races(AccessTrace(program))
         assert bool(found) == expected, (seed, program.body, [str(one) for one in found])
         verdicts[expected] += 1
     assert min(verdicts) >= 5, verdicts
@@ -497,7 +497,7 @@ def test_segments_hide_nothing(monkeypatch):
     monkeypatch.setattr(segments.Segments, "unordered", followed_as_well)
     monkeypatch.setattr(race_check, "_unordered", lambda *arguments: found.append(unordered(*arguments)) or found[-1])
     for seed in range(300):
-        check_races(Scene(drawn(random.Random(seed))))
+        check_races(AccessTrace(drawn(random.Random(seed))))
     assert not any(ordered and race for ordered, race in zip(said, found, strict=True))
     clean = [ordered for ordered, race in zip(said, found, strict=True) if not race]
     assert 40 <= len(clean) <= 260 and sum(clean) >= len(clean) // 2, (len(clean), sum(clean))
@@ -510,10 +510,10 @@ def test_lengths_whose_segments_are_ordered_are_not_followed_by_touches(monkeypa
     monkeypatch.setattr(segments.Segments, "unordered", lambda one, *given: every.append(given[0]) or unordered_segments(one, *given))
     monkeypatch.setattr(race_check, "_unordered", lambda *given: followed.append((len(given[0]), len(every[-1]))) or unordered(*given))
     programs = [drawn(random.Random(seed), extents=(2, K)) for seed in range(60)]
-    shown = [check_races(Scene(program)) for program in programs]
+    shown = [check_races(AccessTrace(program)) for program in programs]
     assert any(few < all_of_them for few, all_of_them in followed)
     monkeypatch.setattr(segments.Segments, "unordered", lambda one, traces, ways: traces)
-    assert [set(map(str, found)) for found in shown] == [set(map(str, check_races(Scene(program)))) for program in programs]
+    assert [set(map(str, found)) for found in shown] == [set(map(str, check_races(AccessTrace(program)))) for program in programs]
 
 
 @pytest.mark.parametrize("chunk", range(4))
@@ -522,7 +522,7 @@ def test_loops_of_unknown_length_are_judged_by_all_their_lengths(chunk):
     for seed in range(chunk * 20, chunk * 20 + 20):
         program = drawn(random.Random(seed), extents=(2, K))
         expected = any(racy_by_hand(program, K=size) for size in range(20))
-        found = check_races(Scene(program))
+        found = check_races(AccessTrace(program))
         assert bool(found) == expected, (seed, program.body, [str(one) for one in found])
         verdicts[expected] += 1
     assert min(verdicts) >= 3, verdicts
@@ -548,7 +548,7 @@ def test_pipelines_without_their_barriers_are_decided(strategy, sizes, target):
     for number in range(1, len(paths) + 1):
         for chosen in itertools.combinations(paths, number):
             body = ir.rewritten(program.body, lambda one, chosen=chosen: () if any(one is other for other in chosen) else (one,))
-            found = check_races(Scene(attrs.evolve(program, body=body)))
+            found = check_races(AccessTrace(attrs.evolve(program, body=body)))
             assert found and all(one.severity == "error" and "undecided" not in one.message for one in found)
 
 

@@ -7,8 +7,8 @@ from handrings import TURN, emptied, grid_of, load, over_tiles
 from touching import BLOCK_BARRIER, T, kernel, loop, reads, writes
 
 from fireiron import *
-from fireiron.check import Scene, check_races
-from fireiron.check.races.clusters import at_places, blocks_of, uneven
+from fireiron.check import AccessTrace, check_races
+from fireiron.check.races.clusters import cluster_blocks, uneven_loops, with_free_ranks
 from fireiron.values.expr import Var, as_expr, less, minimum
 
 pytestmark = pytest.mark.sampled(1)
@@ -24,10 +24,10 @@ def clustered(*body, cluster=PAIR, **options):
 
 
 def test_blocks_that_are_followed_together():
-    alone = blocks_of(kernel(writes(T), shared_bytes=1000))
+    alone = cluster_blocks(kernel(writes(T), shared_bytes=1000))
     assert (alone.count, alone.names, dict(alone.places(0)), alone.apart) == (1, frozenset(), {}, 1024)
-    assert [blocks_of(kernel(writes(T), shared_bytes=size)).apart for size in (0, 1, 1024, 1025, 2048)] == [0, 1024, 1024, 2048, 2048]
-    six = blocks_of(clustered(writes(T), cluster=SIX))
+    assert [cluster_blocks(kernel(writes(T), shared_bytes=size)).apart for size in (0, 1, 1024, 1025, 2048)] == [0, 1024, 1024, 2048, 2048]
+    six = cluster_blocks(clustered(writes(T), cluster=SIX))
     assert six.count == 6 and six.names == {"x of the cluster", "y of the cluster"} and six.apart == 1024
     assert [six.places(rank) for rank in range(6)] == [
         {"x of the cluster": rank % 2, "y of the cluster": rank // 2} for rank in range(6)
@@ -36,34 +36,34 @@ def test_blocks_that_are_followed_together():
 
 def test_whom_a_block_reaches():
     free = Var("x of the cluster", 0, 1)
-    six = blocks_of(clustered(writes(T), cluster=SIX))
+    six = cluster_blocks(clustered(writes(T), cluster=SIX))
     assert six.ranks((), 3) == ()
-    assert six.ranks((making.peers(0b111111, 0),), 3) == (0, 1, 2, 3, 4, 5)
-    assert six.ranks((making.peers(0b10101, free),), 3) == (1, 3, 5) and six.ranks((making.peers(0b10101, free),), 4) == (0, 2, 4)
-    assert six.ranks((making.peers(0b11, 0), making.peers(0b101, 1), making.peers(0b1, 0)), 0) == (0, 1, 3), "each once"
-    alone = blocks_of(kernel(writes(T)))
-    assert alone.ranks((making.peers(0b1, 0),), 0) == (0,)
+    assert six.ranks((making.block_set(0b111111, 0),), 3) == (0, 1, 2, 3, 4, 5)
+    assert six.ranks((making.block_set(0b10101, free),), 3) == (1, 3, 5) and six.ranks((making.block_set(0b10101, free),), 4) == (0, 2, 4)
+    assert six.ranks((making.block_set(0b11, 0), making.block_set(0b101, 1), making.block_set(0b1, 0)), 0) == (0, 1, 3), "each once"
+    alone = cluster_blocks(kernel(writes(T)))
+    assert alone.ranks((making.block_set(0b1, 0),), 0) == (0,)
 
 
 def test_places_become_free_where_a_block_reaches_into_others():
     """And nowhere else."""
-    peers = making.peers(0b1, 1 - X)
+    peers = making.block_set(0b1, 1 - X)
     multicast = attrs.evolve(load(0), accesses=(reads(T + X, name="g").accesses[0], load(X).accesses[0]), multicast=peers)
-    release, own = emptied(X, to=(peers, making.peers(0b1, X))), emptied(X)
-    scene = Scene(clustered(multicast, release, own, reads(T + X)))
+    release, own = emptied(X, to=(peers, making.block_set(0b1, X))), emptied(X)
+    access_trace = AccessTrace(clustered(multicast, release, own, reads(T + X)))
     free = Var("x of the cluster", 0, 1)
-    changed = at_places(scene).kernel.body[2:]
-    assert changed[0].multicast == making.peers(0b1, 1 - free)
+    changed = with_free_ranks(access_trace).kernel.body[2:]
+    assert changed[0].multicast == making.block_set(0b1, 1 - free)
     assert changed[0].accesses[0] == multicast.accesses[0] and changed[0].accesses[1] == multicast.accesses[1].substitute({X: free})
     assert changed[0].accesses[1] != multicast.accesses[1]
-    assert changed[1].to == (making.peers(0b1, 1 - free), making.peers(0b1, free)) and changed[1].number == release.number
+    assert changed[1].to == (making.block_set(0b1, 1 - free), making.block_set(0b1, free)) and changed[1].fill_index == release.fill_index
     assert changed[2] == own and changed[3] == reads(T + X)
-    plain = Scene(kernel(writes(T)))
-    assert at_places(plain) is plain
+    plain = AccessTrace(kernel(writes(T)))
+    assert with_free_ranks(plain) is plain
 
 
 def texts(*body, **options):
-    return list(uneven(Scene(clustered(*body, **options))))
+    return list(uneven_loops(AccessTrace(clustered(*body, **options))))
 
 
 BODY = (writes(T), BLOCK_BARRIER)
@@ -77,10 +77,10 @@ def test_loops_that_run_differently_in_blocks_of_a_cluster():
     for extent in (wide, wide % 2, wide // 3, less(wide, 11), less(wide, 1)):
         assert texts(loop(extent, *BODY)) == [f"the length {extent} of loop i {said}"], extent
     assert texts(loop(wide // 6, *BODY), cluster=SIX) == [] and len(texts(loop(wide // 4, *BODY), cluster=SIX)) == 1
-    assert list(uneven(Scene(kernel(loop(wide, *BODY), grid=12)))) == [], "no cluster"
+    assert list(uneven_loops(AccessTrace(kernel(loop(wide, *BODY), grid=12)))) == [], "no cluster"
     named = Var("named", 0, 99)
     assert len(texts(making.let(named, wide + 1), loop(named, *BODY))) == 1
-    (finding,) = [one for one in check_races(Scene(clustered(loop(wide, reads(T))))) if "differs" in one.message]
+    (finding,) = [one for one in check_races(AccessTrace(clustered(loop(wide, reads(T))))) if "differs" in one.message]
     assert finding.severity == "error" and finding.kind == "race"
 
 

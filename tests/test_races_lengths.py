@@ -9,7 +9,7 @@ from fireiron.check.races.lengths import at_lengths
 from fireiron.values.expr import Var, as_expr, floordiv, less, mod
 
 K, M = Var("K", 0, 1 << 20, 1, True), Var("M", 0, 1 << 20, 1, True)
-LENGTH, OTHER = Var("length 0", 0, 1 << 20), Var("length 1", 0, 1 << 20)
+TILE_LENGTH, OTHER = Var("length 0", 0, 1 << 20), Var("length 1", 0, 1 << 20)
 TURN = Var("turn", 0, 99)
 STEPS = floordiv(K + 31, as_expr(32))
 
@@ -37,7 +37,7 @@ STEPS = floordiv(K + 31, as_expr(32))
 )
 def test_a_value_at_an_assumed_length(make, extent):
     value = make(extent)
-    found = at_lengths(value, {extent: LENGTH})
+    found = at_lengths(value, {extent: TILE_LENGTH})
     assert K not in found.variables()
     for size, turn in itertools.product((0, 1, 2, 5, 31, 32, 33, 100), (0, 1, 2, 7)):
         values = {"K": size, "turn": turn}
@@ -49,7 +49,7 @@ def test_a_value_at_an_assumed_length(make, extent):
     "value", [K + M, K * 3 + M * 2 + 1, mod(K + 1, as_expr(3)), mod(M + TURN, as_expr(4)), less(TURN, M), K - M], ids=str
 )
 def test_several_lengths(value):
-    found = at_lengths(value, {K: LENGTH, M: OTHER})
+    found = at_lengths(value, {K: TILE_LENGTH, M: OTHER})
     assert found.variables().isdisjoint({K, M})
     for k, m, turn in itertools.product((0, 1, 3, 8), (0, 2, 5), (0, 4)):
         assumed = {"length 0": k, "length 1": m, "turn": turn}
@@ -58,29 +58,29 @@ def test_several_lengths(value):
 
 def test_a_rotated_loop_has_a_turn_less():
     """What is made of one turn more is known by the length, too."""
-    found = at_lengths(STEPS - 1 + 1, {STEPS - 1: LENGTH})
-    assert found == LENGTH + 1
-    assert at_lengths(as_expr(5), {K: LENGTH}) == as_expr(5) and at_lengths(TURN, {}) == TURN
+    found = at_lengths(STEPS - 1 + 1, {STEPS - 1: TILE_LENGTH})
+    assert found == TILE_LENGTH + 1
+    assert at_lengths(as_expr(5), {K: TILE_LENGTH}) == as_expr(5) and at_lengths(TURN, {}) == TURN
 
 
 def test_what_is_not_known_keeps_its_size():
     """Whoever asks for its value then says that it is not decided."""
     value = mod(K * 2 + 5, as_expr(4))
-    assert at_lengths(value, {K * 2: LENGTH}) == value
-    assert at_lengths(K * 6 + 1, {K * 2: LENGTH}) == LENGTH * 3 + 1
+    assert at_lengths(value, {K * 2: TILE_LENGTH}) == value
+    assert at_lengths(K * 6 + 1, {K * 2: TILE_LENGTH}) == TILE_LENGTH * 3 + 1
 
 
 @pytest.mark.parametrize(
     ("extent", "value", "found"),
     [
-        (mod(K, as_expr(5)), mod(mod(K, as_expr(5)) + 2, as_expr(5)), mod(LENGTH + 2, as_expr(5))),
-        (mod(K, as_expr(5)), mod(mod(K, as_expr(5)) + 4, as_expr(5)), mod(LENGTH + 4, as_expr(5))),
-        (mod(K, as_expr(6)) + 1, mod(K, as_expr(2)), mod(LENGTH + 1, as_expr(2))),
-        (mod(K, as_expr(6)) + 1, mod(K, as_expr(3)), mod(LENGTH + 2, as_expr(3))),
+        (mod(K, as_expr(5)), mod(mod(K, as_expr(5)) + 2, as_expr(5)), mod(TILE_LENGTH + 2, as_expr(5))),
+        (mod(K, as_expr(5)), mod(mod(K, as_expr(5)) + 4, as_expr(5)), mod(TILE_LENGTH + 4, as_expr(5))),
+        (mod(K, as_expr(6)) + 1, mod(K, as_expr(2)), mod(TILE_LENGTH + 1, as_expr(2))),
+        (mod(K, as_expr(6)) + 1, mod(K, as_expr(3)), mod(TILE_LENGTH + 2, as_expr(3))),
     ],
     ids=str,
 )
 def test_stages_of_a_length_that_is_a_remainder_itself(extent, value, found):
-    assert at_lengths(value, {extent: LENGTH}) == found
+    assert at_lengths(value, {extent: TILE_LENGTH}) == found
     for size in range(40):
         assert found.evaluate({"length 0": extent.evaluate({"K": size})}) == value.evaluate({"K": size})

@@ -11,12 +11,12 @@ from handrings import TAKEN, TILE, TURN, J, consume, emptied, filled, full, load
 from touching import BLOCK_BARRIER, T, buffer, copies, i, kernel, loop, racy_by_hand, reads, writes
 
 from fireiron import *
-from fireiron.check import Scene, check_races
+from fireiron.check import AccessTrace, check_races
 from fireiron.check.blocks import local_coordinates
 from fireiron.check.races import loops as subject
+from fireiron.check.races.footprints import Footprints
 from fireiron.check.races.loops import Course, Loops, Nested, decided
-from fireiron.check.races.places import Places
-from fireiron.ir import For, Reach, statements
+from fireiron.ir import FenceKind, For, statements
 from fireiron.values.expr import ONE, ZERO, Var, all_of, as_expr, compiled, equal, less, minimum
 
 pytestmark = pytest.mark.sampled(1)
@@ -36,9 +36,9 @@ def loops_of(*body, **options):
 
 
 def of(program):
-    scene = Scene(program)
-    known = Loops(scene, Places(scene, local_coordinates(scene)), scene.uses)
-    return known, {one.var.name: one for one in statements(scene.kernel.body) if isinstance(one, For)}
+    access_trace = AccessTrace(program)
+    known = Loops(access_trace, Footprints(access_trace, local_coordinates(access_trace)), access_trace.uses)
+    return known, {one.var.name: one for one in statements(access_trace.kernel.body) if isinstance(one, For)}
 
 
 def course(*body, extent=N, **options):
@@ -171,7 +171,7 @@ def test_loops_that_roles_have_both():
         ((writes(T + i * 128), BLOCK_BARRIER), True),
         ((writes(T), making.commit()), True),
         ((writes(T), making.wait(0)), True),
-        ((writes(T), making.fence(Reach.PROXY)), True),
+        ((writes(T), making.fence(FenceKind.ASYNC_PROXY)), True),
         ((loop(3, BLOCK_BARRIER, var=A),), True),
         ((loop(3, writes(T), var=A),), False),
         ((loop(N, writes(T), var=A),), True),
@@ -311,7 +311,7 @@ def test_loops_too_long_to_look_at_each_iteration(monkeypatch, condition):
     again, by_name = loops_of(loop(100, *body))
     assert again._changes(by_name["i"], {}, 100).tolist() == expected
     monkeypatch.setattr(subject, "MOST_COMPARED", 99)
-    assert again._axes(by_name["i"], condition, {}) is None or "thread" not in again.scene.roots(condition)
+    assert again._axes(by_name["i"], condition, {}) is None or "thread" not in again.access_trace.roots(condition)
 
 
 def test_conditions_that_no_step_says(monkeypatch):
@@ -562,12 +562,12 @@ def test_turns_of_tiles_that_decide(count, blocks):
     for condition, at in ((None, ()), (less(turn, 25), (25,)), (less(70, turn), (71,))):
         extra = (reads(T),) if condition is None else (reads(T, active=condition),)
         known, by_name = of(tiles(count, blocks, *extra))
-        one, course = known.differing[id(by_name["turn"])], known.course(by_name["turn"])
+        one, course = known.varying_tiles[id(by_name["turn"])], known.course(by_name["turn"])
         assert one.more == (one.most if count % blocks == 0 else 0) and one.pieces >= 1
         for piece in range(one.pieces):
             new, turns = len(one.piece(piece)), one.turns(piece)
             expected = cut(turns, sorted({*range(1, new + 1), *at} & set(range(1, turns))), course)
-            assert list(known.iterations(by_name["turn"], {}, {subject.PIECE: piece})) == (
+            assert list(known.iterations(by_name["turn"], {}, {subject.SEQUENCE_PART: piece})) == (
                 list(range(turns)) if turns <= new + course.kept else expected
             )
 
@@ -585,20 +585,20 @@ def test_turns_whose_addresses_never_repeat_are_all_followed():
         known, _ = of(program)
         (roles,) = program.body
         for role in roles.roles:
-            one, course = known.differing[id(role.body[0])], known.course(role.body[0])
+            one, course = known.varying_tiles[id(role.body[0])], known.course(role.body[0])
             new = len(one.piece(0))
             assert course.period == period and one.turns(0) == 90
-            assert list(known.iterations(role.body[0], {}, {subject.PIECE: 0})) == cut(90, range(1, new + 1), course)
+            assert list(known.iterations(role.body[0], {}, {subject.SEQUENCE_PART: 0})) == cut(90, range(1, new + 1), course)
 
 
 @pytest.mark.parametrize("beyond", [-1, 0, 1, 2, 3])
 def test_turns_behind_the_sequence(beyond):
     """Up to as many as decide all are followed; of more, the equal ones are left out."""
     known, by_name = of(tiles(90, 1))
-    one, course = known.differing[id(by_name["turn"])], known.course(by_name["turn"])
+    one, course = known.varying_tiles[id(by_name["turn"])], known.course(by_name["turn"])
     count = len(one.piece(0)) + course.kept + beyond
     known, by_name = of(tiles(count, 1))
-    got = list(known.iterations(by_name["turn"], {}, {subject.PIECE: 0}))
+    got = list(known.iterations(by_name["turn"], {}, {subject.SEQUENCE_PART: 0}))
     assert got == ([*range(count)] if beyond <= 0 else [*range(count - beyond)] if course.period == 1 else got)
 
 
@@ -606,14 +606,14 @@ def test_lengths_of_loops_over_tiles():
     """A piece for each part of the sequence; what the tile says is no length of its own."""
     program = tiles(40, 2, loop(N, writes(T), BLOCK_BARRIER, var=B))
     known, by_name = of(program)
-    one = known.differing[id(by_name["turn"])]
+    one = known.varying_tiles[id(by_name["turn"])]
     found = known.lengths()
-    assert [each[subject.PIECE] for each in found if each[N] == 0] == list(range(one.pieces))
-    assert {each[N] for each in found} == {0, 4} and all(set(each) == {subject.PIECE, N} for each in found)
+    assert [each[subject.SEQUENCE_PART] for each in found if each[N] == 0] == list(range(one.pieces))
+    assert {each[N] for each in found} == {0, 4} and all(set(each) == {subject.SEQUENCE_PART, N} for each in found)
     assert known.tiles == {"tile"} and known.opened(Var("tile", 0, 999) + 1) == Var("tile", 0, 999) + 1
     program = tiles(40, 2, loop(Var("tile", 0, 999) // 2, writes(T), BLOCK_BARRIER, var=B))
     known, by_name = of(program)
-    assert known.differing == {} and known.opened(Var("tile", 0, 999)) == Var("turn", 0, 999) * 2 + Var("block", 0, 63)
+    assert known.varying_tiles == {} and known.opened(Var("tile", 0, 999)) == Var("turn", 0, 999) * 2 + Var("block", 0, 63)
 
 
 # ---------------------------------------------------------------------------------------------- conditions
@@ -647,15 +647,15 @@ def test_conditions_that_may_begin_to_hold_later(extent, condition, expected):
 
 
 def test_conditions_that_loops_and_lengths_decide():
-    scene = Scene(kernel(making.let(C, A + 1), writes(T), symbols=SIZES))
-    assert decided(less(A, 3), scene, {"a": 2}, {}) is True and decided(less(A, 3), scene, {"a": 3}, {}) is False
-    assert decided(less(A, 3), scene, {"b": 2}, {}) is None
-    assert decided(less(A, N), scene, {"a": 2}, {N: 3}) is True and decided(less(A, N), scene, {"a": 3}, {N: 3}) is False
-    assert decided(less(A, N), scene, {"a": 2}, {M: 3}) is None and decided(less(N, A), scene, {"a": 2}, {N: 3}) is None
-    assert decided(less(T, N), scene, {"a": 2}, {N: 3}) is None and decided(equal(A, N), scene, {"a": 2}, {N: 2}) is None
-    assert decided(less(C, 3), scene, {"a": 1}, {}) is True and decided(less(C, 3), scene, {"a": 2}, {}) is False
-    assert decided(less(C, N), scene, {"a": 1}, {N: 3}) is True and decided(less(C, N), scene, {"a": 2}, {N: 3}) is False
-    assert decided(less(A, C), scene, {"b": 0}, {}) is None
+    access_trace = AccessTrace(kernel(making.let(C, A + 1), writes(T), symbols=SIZES))
+    assert decided(less(A, 3), access_trace, {"a": 2}, {}) is True and decided(less(A, 3), access_trace, {"a": 3}, {}) is False
+    assert decided(less(A, 3), access_trace, {"b": 2}, {}) is None
+    assert decided(less(A, N), access_trace, {"a": 2}, {N: 3}) is True and decided(less(A, N), access_trace, {"a": 3}, {N: 3}) is False
+    assert decided(less(A, N), access_trace, {"a": 2}, {M: 3}) is None and decided(less(N, A), access_trace, {"a": 2}, {N: 3}) is None
+    assert decided(less(T, N), access_trace, {"a": 2}, {N: 3}) is None and decided(equal(A, N), access_trace, {"a": 2}, {N: 2}) is None
+    assert decided(less(C, 3), access_trace, {"a": 1}, {}) is True and decided(less(C, 3), access_trace, {"a": 2}, {}) is False
+    assert decided(less(C, N), access_trace, {"a": 1}, {N: 3}) is True and decided(less(C, N), access_trace, {"a": 2}, {N: 3}) is False
+    assert decided(less(A, C), access_trace, {"b": 0}, {}) is None
 
 
 def test_what_is_the_smaller_of_two():
@@ -736,7 +736,7 @@ def test_drawn_loops_are_judged_as_iteration_by_iteration(chunk):
     verdicts = [0, 0]
     for seed in range(chunk * 40, chunk * 40 + 40):
         program = drawn(random.Random(f"loops {seed}"), (1, 2, 9, 18, 19, 30, 31))
-        expected, said = racy_by_hand(program), check_races(Scene(program))
+        expected, said = racy_by_hand(program), check_races(AccessTrace(program))
         assert bool(said) == expected, (seed, program.body, list(map(str, said)))
         verdicts[expected] += 1
     assert min(verdicts) >= 5, verdicts

@@ -12,10 +12,10 @@ from handrings import ring
 from touching import Engine, T, kernel, reads, writes
 
 from fireiron import *
-from fireiron.check import Scene, check_races
-from fireiron.check.races.order import Order, Phases, Rounds, mark
-from fireiron.check.races.places import Footprint
-from fireiron.check.races.traces import Kind, Touch, Turn
+from fireiron.check import AccessTrace, check_races
+from fireiron.check.races.footprints import Footprint
+from fireiron.check.races.order import HappensBefore, MbarrierState, PhaseSets, mark
+from fireiron.check.races.traces import AccessEvent, Kind, StageEvent
 from fireiron.errors import VerificationError
 from fireiron.ir import (
     BLOCK_SCOPE,
@@ -24,8 +24,8 @@ from fireiron.ir import (
     Barrier,
     Commit,
     Fence,
-    Reach,
-    Side,
+    FenceKind,
+    StageState,
     Wait,
 )
 from fireiron.ir.mechanism import AT_ONCE
@@ -37,13 +37,13 @@ from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 pytestmark = pytest.mark.sampled(1)
 
 BLOCK, WARP, GROUP = making.barrier(BLOCK_SCOPE), making.barrier(WARP_SCOPE), making.barrier(WARPGROUP_SCOPE)
-PROXY, REGISTERS = making.fence(Reach.PROXY), making.fence(Reach.REGISTERS)
+PROXY, REGISTERS = making.fence(FenceKind.ASYNC_PROXY), making.fence(FenceKind.WGMMA_REGISTERS)
 
 
 def run(*traces, blocks=1, same_thread=False, atoms=8):
     """What agents find, by the two touches, and what is wrong with the barriers of rings."""
     found, broken = {}, {}
-    Order(traces, blocks, atoms, lambda before, behind, warp: same_thread, found, broken).run()
+    HappensBefore(traces, blocks, atoms, lambda before, behind, warp: same_thread, found, broken).run()
     return list(found.values()), list(broken)
 
 
@@ -62,9 +62,9 @@ def racy(*traces, **options):
 def test_a_race_names_its_touches_and_warps():
     first, second = touch([0], step=1), touch([0], Kind.READ, step=2)
     (race,), _ = run([first], [second])
-    assert (race.before, race.behind, race.warps, race.under_way, race.hidden) == (first, second, (0, 1), False, False)
+    assert (race.before, race.behind, race.warps, race.in_flight, race.hidden) == (first, second, (0, 1), False, False)
     turned = race.reversed
-    assert (turned.before, turned.behind, turned.warps, turned.under_way) == (second, first, (1, 0), False)
+    assert (turned.before, turned.behind, turned.warps, turned.in_flight) == (second, first, (1, 0), False)
 
 
 def test_what_comes_first_in_the_program_is_shown_first():
@@ -83,11 +83,11 @@ def test_a_copy_under_way_is_shown_first():
     """Until its own thread has waited for it."""
     copy, use = touch([0], step=9, mechanism=CP_ASYNC_GROUPS), touch([0], Kind.READ, step=2)
     (race,), _ = run([copy], [use])
-    assert race.under_way and race.before is copy and race.warps == (0, 1)
+    assert race.in_flight and race.before is copy and race.warps == (0, 1)
     (race,), _ = run([copy, making.commit(), making.wait(0)], [use])
-    assert not race.under_way and race.before is use and race.warps == (1, 0)
+    assert not race.in_flight and race.before is use and race.warps == (1, 0)
     (race,), _ = run([copy, use], same_thread=True)
-    assert race.under_way and race.before is copy and race.warps == (0, 0)
+    assert race.in_flight and race.before is copy and race.warps == (0, 0)
 
 
 def test_each_pair_of_statements_is_shown_once():
@@ -108,7 +108,7 @@ def test_each_pair_of_statements_is_shown_once():
 def test_what_was_found_already_stays():
     first, second = touch([0]), touch([0], Kind.READ)
     found = {mark(first, second): "known"}
-    Order([[first], [second]], 1, 1, lambda *_: False, found, {}).run()
+    HappensBefore([[first], [second]], 1, 1, lambda *_: False, found, {}).run()
     assert list(found.values()) == ["known"]
 
 
@@ -133,7 +133,7 @@ def test_one_warp_is_in_order_where_the_same_thread_touches():
         asked.append((before, behind, warp))
         return True
 
-    Order([[BLOCK], [BLOCK, first, second, touch([0])]], 1, 1, same_thread, {}, {}).run()
+    HappensBefore([[BLOCK], [BLOCK, first, second, touch([0])]], 1, 1, same_thread, {}, {}).run()
     assert asked[0] == (first, second, 1)
     assert all(warp == 1 for *_, warp in asked)
 
@@ -141,11 +141,11 @@ def test_one_warp_is_in_order_where_the_same_thread_touches():
 def test_pairs_that_one_thread_orders_are_asked_about_once():
     first, second, asked = touch([0]), touch([0], Kind.READ), []
     trace = [first, second, first, second, first, second]
-    Order([trace], 1, 1, lambda *given: asked.append(given) or True, {}, {}).run()
+    HappensBefore([trace], 1, 1, lambda *given: asked.append(given) or True, {}, {}).run()
     assert len(asked) == 2, "the read behind the write, and the write behind the read"
     copy = touch([0], mechanism=CP_ASYNC_GROUPS)
     (race,), _ = run([copy, making.commit(), making.wait(0), second, copy, second], same_thread=True)
-    assert race.under_way, "a pair that was in order is not where the copy is under way"
+    assert race.in_flight, "a pair that was in order is not where the copy is under way"
 
 
 def test_touches_of_one_step_are_in_order():
@@ -283,7 +283,7 @@ def test_engines_read_what_a_fence_has_brought_them():
         found, _ = run(trace)
         assert [one.hidden for one in found] == [True] * hidden, trace
     (race,), _ = run([write, WARP, engine])
-    assert race.before is write and race.behind is engine and race.warps == (0, 0) and not race.under_way
+    assert race.before is write and race.behind is engine and race.warps == (0, 0) and not race.in_flight
     assert not racy([touch([0], engine=True), WARP, engine]), "what engines wrote"
     assert not racy([touch([0], Kind.READ), WARP, touch([0], engine=True)]), "what was read alone"
     assert racy([touch([0], Kind.ADD), WARP, engine]) and racy([write, WARP, touch([0], engine=True)])
@@ -298,9 +298,9 @@ def test_an_engine_that_a_thread_sets_to_work_needs_a_fence_of_the_same_thread()
     assert race.hidden and race.before is write
     assert not racy([write, PROXY, engine], same_thread=True)
     program = lambda *between: kernel(writes(T), *between, reads(T, instruction=Engine()), threads=32)
-    (finding,) = check_races(Scene(program()))
+    (finding,) = check_races(AccessTrace(program()))
     assert "through the asynchronous proxy, and no fence of it stands between" in finding.message
-    assert not check_races(Scene(program(PROXY))) and check_races(Scene(program(WARP)))
+    assert not check_races(AccessTrace(program(PROXY))) and check_races(AccessTrace(program(WARP)))
 
 
 def test_fences_are_passed_on_by_barriers():
@@ -400,7 +400,7 @@ def by_lanes(traces, same_thread, blocks=1):
             me = agent, lane
             done.append((me, event, event.footprint.atoms[agent % each]))
             bit = (me, id(event))
-            (issued[me][event.mechanism] if event.under_way else known[me]).add(bit)
+            (issued[me][event.mechanism] if event.in_flight else known[me]).add(bit)
             mine[me].add(bit)
 
     def needs(one, other):
@@ -412,7 +412,7 @@ def by_lanes(traces, same_thread, blocks=1):
                 event = trace[position[agent]]
                 position[agent] += 1
                 match event:
-                    case Touch():
+                    case AccessEvent():
                         touches(agent, event)
                     case Commit():
                         for lane in range(2):
@@ -430,7 +430,7 @@ def by_lanes(traces, same_thread, blocks=1):
                         if event.mechanism is not CP_ASYNC_GROUPS:
                             for lane in range(2):
                                 known[agent, lane] |= over
-                    case Fence(reach=Reach.PROXY):
+                    case Fence(kind=FenceKind.ASYNC_PROXY):
                         for lane in range(2):
                             fenced[agent, lane] |= mine[agent, lane] & known[agent, lane]
         for agent, trace in enumerate(traces):
@@ -508,22 +508,24 @@ PLAIN = ring(2)
 BYTES = 128 * 4
 
 
-def wait(number, side=Side.FULL, of=PLAIN, own=()):
-    return Turn(of, side, number, None, (), own)
+def wait(number, state=StageState.FULL, of=PLAIN, own=()):
+    return StageEvent(of, side, number, None, (), own)
 
 
-def arrive(number, side=Side.EMPTY, arrivals=(1,) * 8, of=PLAIN, ranks=()):
-    return Turn(of, side, number, arrivals, ranks)
+def arrive(number, state=StageState.EMPTY, arrivals=(1,) * 8, of=PLAIN, ranks=()):
+    return StageEvent(of, side, number, arrivals, ranks)
 
 
 def fill(number, of=PLAIN, atom=None, elements=128, ranks=(0,), step=None):
     """A load, one element of four bytes as often as is asked for."""
     atom = number % of.stages if atom is None else atom
-    return touch([atom], step=step, mechanism=TMA_LOADS, turn=Turn(of, Side.FULL, number, None, ranks), elements=elements)
+    return touch([atom], step=step, mechanism=TMA_LOADS, turn=StageEvent(of, StageState.FULL, number, None, ranks), elements=elements)
 
 
 def produced(*numbers, of=PLAIN):
-    return [one for number in numbers for one in (wait(number, Side.EMPTY, of), arrive(number, Side.FULL, of=of), fill(number, of))]
+    return [
+        one for number in numbers for one in (wait(number, StageState.EMPTY, of), arrive(number, StageState.FULL, of=of), fill(number, of))
+    ]
 
 
 def consumed(*numbers, of=PLAIN, arrivals=(1,) * 8):
@@ -553,10 +555,10 @@ def test_what_is_read_before_it_is_full():
     (race,), broken = turns(reading, produced(0))
     assert broken == [] and {race.before.kind, race.behind.kind} == {Kind.READ, Kind.WRITE}
     (race,), broken = run(produced(0), *[reading] * 4)
-    assert broken == [] and race.under_way and race.before.mechanism is TMA_LOADS
+    assert broken == [] and race.in_flight and race.before.mechanism is TMA_LOADS
     early = [wait(0), arrive(0), touch([0], Kind.READ), *consumed(1), wait(2), touch([0], Kind.READ), WARP, arrive(2)]
     found, broken = turns(early, produced(0, 1, 2))
-    assert broken == [] and len(found) == 1 and not found[0].under_way
+    assert broken == [] and len(found) == 1 and not found[0].in_flight
     fence_less = [wait(0), touch([0], Kind.READ), arrive(0), *consumed(1, 2)]
     (race,), broken = turns(fence_less, produced(0, 1, 2))
     assert broken == [] and race.before.kind is Kind.READ, "other lanes may still read it"
@@ -584,7 +586,7 @@ def test_a_wait_for_another_stage():
     _, broken = turns([*consumed(1)], produced(1))
     assert broken[:1] == ["ring: the wait for turn 1 to be empty is at stage 1, and it is the agent's turn 0"]
     assert "ring: the arrival at turn 1 to be empty is at stage 1, and it is the agent's turn 0" in broken
-    _, broken = turns(consumed(0), [arrive(0, Side.FULL), fill(0), arrive(1, Side.FULL), wait(0, Side.EMPTY)])
+    _, broken = turns(consumed(0), [arrive(0, StageState.FULL), fill(0), arrive(1, StageState.FULL), wait(0, StageState.EMPTY)])
     assert broken and all("stage" in one or "filled" in one or "middle" in one for one in broken)
 
 
@@ -594,19 +596,28 @@ def test_a_wait_that_passes_by_parity_alone():
     ready = [arrive(number) for number in range(9)]
     _, broken = turns([*ready[:4], *late], produced(0, 1, 2, 3), count=4)
     assert "ring: the wait for turn 0 to be full passes by parity alone" not in "".join(broken)
-    behind = [one for number in (0, 1, 2, 3, 4, 5) for one in (wait(number, Side.EMPTY), arrive(number, Side.FULL), fill(number))]
+    behind = [
+        one for number in (0, 1, 2, 3, 4, 5) for one in (wait(number, StageState.EMPTY), arrive(number, StageState.FULL), fill(number))
+    ]
     skipping = [wait(0), WARP, *[arrive(0)] * 1, wait(1), arrive(1)]
     _, broken = turns(skipping, behind)
     assert any("waits for ever" in one for one in broken)
     of = ring(1, consumers=1)
-    twice = [arrive(0, Side.FULL, of=of), fill(0, of), arrive(1, Side.FULL, of=of), fill(1, of), arrive(2, Side.FULL, of=of), fill(2, of)]
+    twice = [
+        arrive(0, StageState.FULL, of=of),
+        fill(0, of),
+        arrive(1, StageState.FULL, of=of),
+        fill(1, of),
+        arrive(2, StageState.FULL, of=of),
+        fill(2, of),
+    ]
     _, broken = run(twice, [wait(0, of=of)])
     assert "ring: the wait for turn 0 to be full passes by parity alone: 3 phases are over, not 1" in broken
 
 
 def test_bytes_that_are_missing_or_too_many():
     for elements in (64, 127):
-        short = [wait(0, Side.EMPTY), arrive(0, Side.FULL), fill(0, elements=elements)]
+        short = [wait(0, StageState.EMPTY), arrive(0, StageState.FULL), fill(0, elements=elements)]
         _, broken = turns([], short)
         assert broken == [
             "ring: turn 0 is filled, and nobody waits for it",
@@ -614,11 +625,11 @@ def test_bytes_that_are_missing_or_too_many():
         ]
         _, broken = turns(consumed(0), short)
         assert broken[0] == "ring: agent 0 waits for ever for turn 0 to be full"
-    two_halves = [wait(0, Side.EMPTY), arrive(0, Side.FULL), fill(0, elements=64), fill(0, elements=64, step=0)]
+    two_halves = [wait(0, StageState.EMPTY), arrive(0, StageState.FULL), fill(0, elements=64), fill(0, elements=64, step=0)]
     assert turns(consumed(0), two_halves)[1] == []
-    _, broken = turns([*consumed(0)], [wait(0, Side.EMPTY), fill(0, elements=128), arrive(0, Side.FULL)])
+    _, broken = turns([*consumed(0)], [wait(0, StageState.EMPTY), fill(0, elements=128), arrive(0, StageState.FULL)])
     assert broken == [], "bytes may come before the arrival"
-    _, broken = turns(consumed(0), [wait(0, Side.EMPTY), arrive(0, Side.FULL), fill(0, elements=256)])
+    _, broken = turns(consumed(0), [wait(0, StageState.EMPTY), arrive(0, StageState.FULL), fill(0, elements=256)])
     assert broken and any("left in the middle" in one for one in broken)
 
 
@@ -641,12 +652,12 @@ def test_how_many_arrive():
 
 def test_phases():
     """Of more arrivals than a phase waits for the others are at the next one."""
-    one = Phases(2, 2)
+    one = MbarrierState(2, 2)
     one.arrive(1, 16, 1)
     assert (one.over, one.known, one.left) == (0, 0, 1)
     one.arrive(2, 32, 3)
     assert (one.over, one.known, one.left, one.known_over) == (2, 3, 2, 48)
-    loaded = Phases(1, 1)
+    loaded = MbarrierState(1, 1)
     loaded.bytes += 8
     loaded.arrive(1, 0, 1)
     assert (loaded.over, loaded.known) == (0, 0)
@@ -659,14 +670,14 @@ def test_phases():
     loaded.bytes += 4
     loaded.arrive(16, 0, 1)
     assert (loaded.over, loaded.known) == (2, 31)
-    crowded = Phases(1, 1)
+    crowded = MbarrierState(1, 1)
     crowded.bytes = 4
     crowded.arrive(1, 0, 3)
     assert (crowded.over, crowded.left) == (0, -2), "arrivals that the bytes of a phase do not let on stay in it"
 
 
 def test_rounds_are_sets_of_phases():
-    rounds = Rounds(["a", "b", "a"])
+    rounds = PhaseSets(["a", "b", "a"])
     for barrier, number in itertools.product("ab", range(5)):
         assert rounds.count(barrier, rounds.up_to(barrier, number)) == number
         assert rounds.count("a" if barrier == "b" else "b", rounds.up_to(barrier, number)) == 0
@@ -679,7 +690,10 @@ def test_rounds_are_sets_of_phases():
 def test_knowledge_comes_with_arrivals():
     """What all lanes of a warp know goes on; what one of them has under way, or did not wait for, does not."""
     of = making.ring("hand", 1, ("s",), bytes=0, consumers=1)
-    to, behind = [touch([0]), WARP, arrive(0, arrivals=(1, 1, 1), of=of)], [wait(0, Side.EMPTY, of), wait(1, Side.EMPTY, of), touch([0])]
+    to, behind = (
+        [touch([0]), WARP, arrive(0, arrivals=(1, 1, 1), of=of)],
+        [wait(0, StageState.EMPTY, of), wait(1, StageState.EMPTY, of), touch([0])],
+    )
 
     def run(one, other):
         found, broken = run_all(other, one)
@@ -695,7 +709,7 @@ def test_knowledge_comes_with_arrivals():
     product = [touch([0], Kind.READ, mechanism=WGMMA_GROUPS), making.commit(WGMMA_GROUPS)]
     assert run([*product, making.wait(0, mechanism=WGMMA_GROUPS), to[2]], behind) == (0, [])
     assert run([*product, WARP, to[2]], behind) == (1, [])
-    third = [wait(number, Side.EMPTY, of) for number in range(3)]
+    third = [wait(number, StageState.EMPTY, of) for number in range(3)]
     handed_on = [*behind[:2], arrive(1, arrivals=(1, 1, 1), of=of)]
     found, broken = run_all([*third, touch([0])], handed_on, to)
     assert (found, broken) == ([], []), "what a wait brings goes on with the next arrival"
@@ -709,13 +723,13 @@ def test_loads_for_other_blocks():
     shared = ring(1, consumers=2)
     meet = making.cluster_barrier()
     consumer = lambda rank: [meet, wait(0, of=shared), touch({0: [rank]}, Kind.READ), WARP, arrive(0, of=shared, ranks=(0, 1)), meet]
-    announced = [meet, wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared)]
-    both = Turn(shared, Side.FULL, 0, None, (0, 1))
+    announced = [meet, wait(0, StageState.EMPTY, shared), arrive(0, StageState.FULL, of=shared)]
+    both = StageEvent(shared, StageState.FULL, 0, None, (0, 1))
     halves = lambda first: [touch({1: [0, 1]}, mechanism=TMA_LOADS, turn=both, elements=64, step=first)]
     traces = [consumer(0), [*announced, *halves(1), meet], consumer(1), [*announced, *halves(1), meet]]
     found, broken = run(*traces, blocks=2)
     assert (found, broken) == ([], [])
-    missing = [traces[0], [one for one in traces[1] if not isinstance(one, Touch)], traces[2], traces[3]]
+    missing = [traces[0], [one for one in traces[1] if not isinstance(one, AccessEvent)], traces[2], traces[3]]
     assert any("waits for ever" in one for one in run(*missing, blocks=2)[1])
     early = [[one for one in trace if one is not meet or place] for trace in traces for place in (0,)]
     _, broken = run(*early, blocks=2)
@@ -730,17 +744,19 @@ def test_blocks_that_are_not_there():
     shared = ring(1, consumers=1)
     meet = making.cluster_barrier()
     beyond = [meet, wait(0, of=shared), WARP, arrive(0, of=shared, ranks=(0, 2)), meet]
-    producer = [meet, wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared), fill(0, shared, ranks=(0,)), meet]
+    producer = [meet, wait(0, StageState.EMPTY, shared), arrive(0, StageState.FULL, of=shared), fill(0, shared, ranks=(0,)), meet]
     idle = [meet, meet]
     _, broken = run(beyond, producer, idle, idle, blocks=2)
     assert broken == ["ring: the arrival at turn 0 to be empty, in block 2 of a cluster of 2"]
     right = [meet, wait(0, of=shared), WARP, arrive(0, of=shared, ranks=(0,)), meet]
     assert run(right, producer, idle, idle, blocks=2) == ([], [])
-    far = [meet, wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared), fill(0, shared, ranks=(0, 3)), meet]
+    far = [meet, wait(0, StageState.EMPTY, shared), arrive(0, StageState.FULL, of=shared), fill(0, shared, ranks=(0, 3)), meet]
     _, broken = run(right, far, idle, idle, blocks=2)
     assert broken == ["ring: turn 0 is loaded, in block 3 of a cluster of 2"]
     own = [wait(0, of=shared), WARP, arrive(0, of=shared, ranks=(0,))]
-    assert run(own, [wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared), fill(0, shared)]) == ([], []), "its own needs no meeting"
+    assert run(own, [wait(0, StageState.EMPTY, shared), arrive(0, StageState.FULL, of=shared), fill(0, shared)]) == ([], []), (
+        "its own needs no meeting"
+    )
 
 
 def test_who_reaches_a_block_last_matters():
@@ -761,7 +777,11 @@ def test_blocks_that_nobody_reaches_need_no_meeting():
 
     def block(rank):
         load = fill(0, shared, atom=rank, ranks=(rank,))
-        return [wait(0, of=shared), WARP, arrive(0, of=shared)], [wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared), load]
+        return [wait(0, of=shared), WARP, arrive(0, of=shared)], [
+            wait(0, StageState.EMPTY, shared),
+            arrive(0, StageState.FULL, of=shared),
+            load,
+        ]
 
     assert run(*block(0), *block(1), blocks=2) == ([], [])
     assert run([], [], blocks=2) == ([], [])
@@ -777,11 +797,11 @@ def in_turns(first, step, count, of=PLAIN, order=ORDER, per=1, give=True, await_
     trace = []
     for tile in (range(count) if tiles is None else tiles)[first::step]:
         if await_order:
-            trace.append(Turn(order, Side.EMPTY, tile + order.stages - 1))
+            trace.append(StageEvent(order, StageState.EMPTY, tile + order.stages - 1))
         for turn in range(per):
             trace += consumed(tile * per + turn, of=of)
         if give:
-            trace.append(Turn(order, Side.EMPTY, tile, (1,) * 8))
+            trace.append(StageEvent(order, StageState.EMPTY, tile, (1,) * 8))
     return trace
 
 
@@ -809,7 +829,7 @@ def test_a_phase_that_an_agent_does_not_know_to_be_over():
     of = ring(1, consumers=1)
     traces = [in_turns(0, 2, 6, of), in_turns(1, 2, 6, of), produced(*range(6), of=of)]
     assert run(*traces) == ([], [])
-    late = [one for one in traces[1] if not (isinstance(one, Turn) and one.ring is ORDER and one.arrivals is None)]
+    late = [one for one in traces[1] if not (isinstance(one, StageEvent) and one.ring is ORDER and one.arrivals is None)]
     _, broken = run(traces[0], late, traces[2])
     assert "ring: the wait for turn 1 to be full may pass by parity alone: of 1 phases before it the agent knows 0 to be over" in broken
     assert any("may pass by parity alone: of 3 phases before it the agent knows" in one for one in broken)
@@ -818,7 +838,7 @@ def test_a_phase_that_an_agent_does_not_know_to_be_over():
 def test_an_arrival_that_may_count_to_an_earlier_phase():
     of = ring(1, consumers=1)
     traces = [in_turns(0, 2, 6, of), in_turns(1, 2, 6, of), produced(*range(6), of=of)]
-    late = [one for one in traces[1] if not (isinstance(one, Turn) and one.arrivals is None)]
+    late = [one for one in traces[1] if not (isinstance(one, StageEvent) and one.arrivals is None)]
     _, broken = run(traces[0], late, traces[2])
     assert "ring: the arrival at turn 1 to be empty may count to an earlier phase: of 1 before it the agent knows 0 to be over" in broken
 
@@ -832,21 +852,21 @@ def numbers(*traces):
 
 def test_turns_are_counted_where_groups_take_them_in_turns():
     """By those that are filled, or given on; others are as far from the nearest of these as their numbers say."""
-    order = lambda number, arrivals=None: Turn(ORDER, Side.EMPTY, number, arrivals)
+    order = lambda number, arrivals=None: StageEvent(ORDER, StageState.EMPTY, number, arrivals)
     given = [order(number, (1,)) for number in (0, 1, 7, 8, 20)]
-    filling = [arrive(number, Side.FULL) for number in (0, 1, 2, 10, 11, 30)]
+    filling = [arrive(number, StageState.FULL) for number in (0, 1, 2, 10, 11, 30)]
     waits = [wait(number) for number in (0, 1, 2, 10, 11, 30)]
     assert numbers([*filling, *waits]) == {}, "no groups in turns: each counts its own"
     found = numbers(given, [*filling, *waits])
     assert found["order"] == {0: 0, 1: 1, 7: 2, 8: 3, 20: 4} and found["ring"] == {0: 0, 1: 1, 2: 2, 10: 3, 11: 4, 30: 5}
     found = numbers(given, [order(number) for number in (2, 6, 9, 19, 21, 5)])
     assert found["order"] == {0: 0, 1: 1, 2: 2, 5: 0, 6: 1, 7: 2, 8: 3, 9: 4, 19: 3, 20: 4, 21: 5}
-    found = numbers(given, [*filling, wait(3), wait(9, Side.EMPTY), wait(31), wait(29)])
+    found = numbers(given, [*filling, wait(3), wait(9, StageState.EMPTY), wait(31), wait(29)])
     assert {number: found["ring"][number] for number in (3, 9, 29, 31)} == {3: 3, 9: 2, 29: 4, 31: 6}
     found = numbers(given, [arrive(3), wait(5)])
     assert found["ring"] == {3: 0, 5: 0}, "which nobody fills"
     each = making.ring("units", 2, (), bytes=0, consumers=1, each=128)
-    units = [Turn(each, Side.EMPTY, number, (1,)) for number in (4, 9)]
+    units = [StageEvent(each, StageState.EMPTY, number, (1,)) for number in (4, 9)]
     assert numbers(units, filling) == {"units": {4: 0, 9: 1}}, "units of a role have each turn of other rings"
     assert set(numbers(units, given, filling)) == {"units", "order", "ring"}
 

@@ -10,13 +10,13 @@ from handrings import J, consume, load, produce, ringed
 from touching import BLOCK_BARRIER, WARP_BARRIER, Engine, T, buffer, copies, i, kernel, loop, reads, touch, writes
 
 from fireiron import *
-from fireiron.check import Scene
+from fireiron.check import AccessTrace
 from fireiron.check.blocks import local_coordinates
-from fireiron.check.races.crews import Crews
+from fireiron.check.races.footprints import Footprints
 from fireiron.check.races.loops import Loops
-from fireiron.check.races.places import Places
-from fireiron.check.races.segments import SEVERAL, Area, Screened, Segment, Segments, Shape
+from fireiron.check.races.segments import SEVERAL, Area, Segment, SegmentOrder, Segments, Shape
 from fireiron.check.races.traces import Kind, Tracer
+from fireiron.check.races.warpgroup_agents import WarpgroupOrder
 from fireiron.ir.mechanism import AT_ONCE
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma import TMA_LOADS
@@ -30,9 +30,9 @@ BUFFERS = (buffer("s", 4096), buffer("g", 4096, memory=GL))
 
 def traced(program):
     """The traces of a program, and its spaces by the names of their buffers."""
-    scene = Scene(program)
-    places = Places(scene, local_coordinates(scene))
-    found = Tracer(scene, places, Loops(scene, places, scene.uses)).traces({})
+    access_trace = AccessTrace(program)
+    places = Footprints(access_trace, local_coordinates(access_trace))
+    found = Tracer(access_trace, places, Loops(access_trace, places, access_trace.uses)).traces({})
     for space in places.spaces.values():
         if space.patterns:
             space.settle()
@@ -56,11 +56,11 @@ def test_touches_of_one_kind_between_events_are_one():
     assert shown(joined(writes(T), BLOCK_BARRIER, WARP_BARRIER, reads(T), reads(T + 1))) == [Kind.WRITE, "Barrier", "Barrier", Kind.READ]
     assert shown(joined(writes(T), making.commit(), writes(T))) == [Kind.WRITE, "Commit", Kind.WRITE]
     (one, other) = joined(writes(T), copies(T + 128))
-    assert (one.under_way, one.mechanism, other.under_way, other.mechanism) == (False, AT_ONCE, True, CP_ASYNC_GROUPS)
+    assert (one.in_flight, one.mechanism, other.in_flight, other.mechanism) == (False, AT_ONCE, True, CP_ASYNC_GROUPS)
     (one, other) = joined(reads(T), reads(T, instruction=Engine()))
     assert (one.by_engine, other.by_engine) == (False, True)
     (one, other) = joined(reads(T), reads(T, mechanism=WGMMA_GROUPS))
-    assert (one.under_way, other.under_way) == (False, True)
+    assert (one.in_flight, other.in_flight) == (False, True)
     assert shown(joined(writes(T), writes(T, name="g"))) == [Kind.WRITE, Kind.WRITE], "of two spaces"
     assert joined() == []
 
@@ -126,7 +126,7 @@ def test_loads_of_a_turn_are_one():
     found, spaces = traced(program)
     producer = Segments(list(spaces.values()), 1)._joined(found[-1])
     loads = [one for one in producer if isinstance(one, Segment)]
-    assert [(one.turn.number, one.kind, one.under_way, one.mechanism) for one in loads] == [
+    assert [(one.turn.number, one.kind, one.in_flight, one.mechanism) for one in loads] == [
         (0, Kind.WRITE, True, TMA_LOADS), (1, Kind.WRITE, True, TMA_LOADS),
     ]  # fmt: skip
     assert [one.bytes for one in loads][-1] == 512
@@ -142,7 +142,7 @@ def test_bytes_of_a_segment():
     assert [one.bytes for one in joined(writes(T), copies(T + 128))] == [0, 0]
 
 
-def unordered(*body, ways=(Screened,), **options):
+def unordered(*body, ways=(SegmentOrder,), **options):
     program = kernel(*body, **{"buffers": BUFFERS, **options})
     found, spaces = traced(program)
     return bool(Segments(list(spaces.values()), 1).unordered([found], ways))
@@ -153,24 +153,26 @@ def test_traces_that_are_left():
     assert not unordered(*right) and unordered(*right[::2])
     assert unordered(writes(T), writes(T)), "by touches alone"
     assert unordered(*right, ways=()), "asked by none"
-    for ways in itertools.permutations((Screened, Crews)):
+    for ways in itertools.permutations((SegmentOrder, WarpgroupOrder)):
         assert not unordered(*right, ways=ways) and unordered(writes(T), reads(T), ways=ways)
     pair = making.barrier(making.scope("pair", 64))
     apart = writes(T), pair, reads(T // 64 * 64 + 63 - T % 64)
-    assert unordered(*apart, ways=(Crews,)) and not unordered(*apart, ways=(Crews, Screened)), "one that finds all in order is enough"
+    assert unordered(*apart, ways=(WarpgroupOrder,)) and not unordered(*apart, ways=(WarpgroupOrder, SegmentOrder)), (
+        "one that finds all in order is enough"
+    )
     assert not unordered(reads(T)) and not unordered(reads(T), reads(T + 1))
 
 
 def test_of_several_choices_those_are_left_that_are_out_of_order():
     program = kernel(writes(T), loop(Var("N", 0, 9, 1, True), BLOCK_BARRIER), reads(127 - T), symbols=(Var("N", 0, 9, 1, True),))
-    scene = Scene(program)
-    places = Places(scene, local_coordinates(scene))
-    loops = Loops(scene, places, scene.uses)
-    tracer = Tracer(scene, places, loops)
+    access_trace = AccessTrace(program)
+    places = Footprints(access_trace, local_coordinates(access_trace))
+    loops = Loops(access_trace, places, access_trace.uses)
+    tracer = Tracer(access_trace, places, loops)
     choices = [tracer.traces(one) for one in loops.lengths()]
     for space in places.spaces.values():
         space.settle()
-    assert Segments(list(places.spaces.values()), 1).unordered(choices, (Crews, Screened)) == [choices[0]], "of no turn"
+    assert Segments(list(places.spaces.values()), 1).unordered(choices, (WarpgroupOrder, SegmentOrder)) == [choices[0]], "of no turn"
 
 
 def test_a_segment_ends_at_the_first_that_is_out_of_order():
@@ -178,10 +180,10 @@ def test_a_segment_ends_at_the_first_that_is_out_of_order():
     found, spaces = traced(kernel(writes(T), BLOCK_BARRIER, reads(127 - T)))
     segments = Segments(list(spaces.values()), 1)
     trace = segments._joined(found[0])
-    assert not segments.unordered([found], (Screened,))
-    assert Screened([trace] * 4, 1, 8).run_all() is True
-    assert Screened([[trace[0], trace[2]]] * 4, 1, 8).run_all() is False
+    assert not segments.unordered([found], (SegmentOrder,))
+    assert SegmentOrder([trace] * 4, 1, 8).run_all() is True
+    assert SegmentOrder([[trace[0], trace[2]]] * 4, 1, 8).run_all() is False
     broken = ringed([loop(2, *consume(J), var=J)], [*produce(0)])
     found, spaces = traced(broken)
     segments = Segments(list(spaces.values()), 1)
-    assert segments.unordered([found], (Screened,)) == [found], "rings that are wrong are left, too"
+    assert segments.unordered([found], (SegmentOrder,)) == [found], "rings that are wrong are left, too"

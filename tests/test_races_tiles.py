@@ -27,9 +27,9 @@ from touching import BLOCK_BARRIER, WARP_BARRIER, Engine, T, copies, kernel, loo
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check import Scene, check_races
+from fireiron.check import AccessTrace, check_races
 from fireiron.check.races.loops import Course
-from fireiron.check.races.tiles import LENGTH, PIECE, TURNS, Differing, differing, of_tiles, opened
+from fireiron.check.races.tiles import BLOCK_TILES, SEQUENCE_PART, TILE_LENGTH, VaryingTiles, opened, tile_lengths, varying_tiles
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
@@ -46,7 +46,7 @@ I2, I3 = Var("i2", 0, 63), Var("i3", 0, 63)
 
 @pytest.mark.parametrize("count, most", list(itertools.product(range(1, 9), range(1, 11))))
 def test_pieces_have_all_neighbours_of_a_sequence(count, most):
-    one = Differing(TILE, list(range(10, 10 + count)), most)
+    one = VaryingTiles(TILE, list(range(10, 10 + count)), most)
     pieces = [list(one.piece(number)) for number in range(one.pieces)]
     assert all(pieces) and all(len(piece) <= most for piece in pieces)
     together = {pair for piece in pieces for pair in itertools.pairwise(piece)}
@@ -62,7 +62,7 @@ def test_pieces_have_all_neighbours_of_a_sequence(count, most):
 @pytest.mark.parametrize("most, more", list(itertools.product((1, 3, 5, 9), (0, 1, 2, 4, 99))))
 def test_turns_beyond_a_piece(most, more):
     """As many as are asked for, and no more than a block takes; there the sequence begins again."""
-    one = Differing(TILE, [7, 8, 9, 7], most, more=more)
+    one = VaryingTiles(TILE, [7, 8, 9, 7], most, more=more)
     for number in range(one.pieces):
         piece, turns = list(one.piece(number)), one.turns(number)
         assert turns == min(len(piece) + more, most)
@@ -71,31 +71,31 @@ def test_turns_beyond_a_piece(most, more):
 
 
 def test_what_a_sequence_is_of():
-    assert LENGTH.low == TURNS.low == PIECE.low == 0, "a tile may have no turn"
-    assert Differing(TILE, [0], 1).said == TILE and Differing(TILE, [0], 1).turns(0) == 1
-    assert Differing(TILE, [0], 1, L + TILE).said == LENGTH
+    assert TILE_LENGTH.low == BLOCK_TILES.low == SEQUENCE_PART.low == 0, "a tile may have no turn"
+    assert VaryingTiles(TILE, [0], 1).said == TILE and VaryingTiles(TILE, [0], 1).turns(0) == 1
+    assert VaryingTiles(TILE, [0], 1, L + TILE).said == TILE_LENGTH
 
 
 def test_what_stands_for_the_turns_of_a_tile():
     """Their number, and whether there is one, where it is known only at run time; the tiles of a block where that is."""
     length = minimum(L, TILE + 1)
-    never = Differing(TILE, [0], 4)
-    assert of_tiles([]) == {} and of_tiles([never]) == {}
-    assert of_tiles([attrs.evolve(never, taken=N // 3)]) == {N // 3: TURNS}
-    assert of_tiles([attrs.evolve(never, length=length)]) == {length: LENGTH, minimum(length, ONE): minimum(LENGTH, ONE)}
-    assert of_tiles([attrs.evolve(never, length=length + 1)]) == {length + 1: LENGTH}, "which there always is"
-    both = of_tiles([attrs.evolve(never, length=L), attrs.evolve(never, length=L + TILE, taken=N)])
+    never = VaryingTiles(TILE, [0], 4)
+    assert tile_lengths([]) == {} and tile_lengths([never]) == {}
+    assert tile_lengths([attrs.evolve(never, taken=N // 3)]) == {N // 3: BLOCK_TILES}
+    assert tile_lengths([attrs.evolve(never, length=length)]) == {length: TILE_LENGTH, minimum(length, ONE): minimum(TILE_LENGTH, ONE)}
+    assert tile_lengths([attrs.evolve(never, length=length + 1)]) == {length + 1: TILE_LENGTH}, "which there always is"
+    both = tile_lengths([attrs.evolve(never, length=L), attrs.evolve(never, length=L + TILE, taken=N)])
     assert both.keys() >= {L, L + TILE, N}
 
 
 def test_names_are_opened_but_for_those_that_are_kept():
     first, second, third = (Var(name, 0, 99) for name in ("first", "second", "third"))
     body = (making.let(first, T + 1), making.let(second, first * 2), making.let(third, second + first))
-    scene = Scene(kernel(*body, writes(T)))
-    assert opened(scene, third, frozenset()) == T * 3 + 3
-    assert opened(scene, third, frozenset({"first"})) == first * 3
-    assert opened(scene, third, frozenset({"second"})) == second + T + 1
-    assert opened(scene, T + 5, frozenset({"second"})) == T + 5
+    access_trace = AccessTrace(kernel(*body, writes(T)))
+    assert opened(access_trace, third, frozenset()) == T * 3 + 3
+    assert opened(access_trace, third, frozenset({"first"})) == first * 3
+    assert opened(access_trace, third, frozenset({"second"})) == second + T + 1
+    assert opened(access_trace, T + 5, frozenset({"second"})) == T + 5
 
 
 # ---------------------------------------------------------------------------------------------- sequences
@@ -116,7 +116,7 @@ def causal(tiles, blocks, length, stages=2, growth=None, consumer=(), producer=(
 
 def chosen(program, course=STILL):
     """What decides about the loops over tiles of a kernel."""
-    return list(differing(Scene(program), lambda _: course).values())
+    return list(varying_tiles(AccessTrace(program), lambda _: course).values())
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3])
@@ -175,7 +175,7 @@ def test_lengths_that_are_known_at_run_time(high, stages):
     size = Var("L", 0, high, 1, True)
     length = minimum(size, TILE + 1)
     one, _ = chosen(causal(60, 3, length, stages, symbols=(size,)))
-    assert one.length == length and one.said == LENGTH
+    assert one.length == length and one.said == TILE_LENGTH
     longest = min(4 * stages + 1, high, 60)
     assert set(one.sequence) == set(range(longest + 1)) and set(itertools.pairwise(one.sequence)) >= set(
         itertools.product(range(longest + 1), repeat=2)
@@ -248,9 +248,9 @@ def test_a_fault_at_one_turn_of_a_block_that_takes_as_many_as_all(blocks, turn):
     one, _ = chosen(program)
     assert one.most == 24 and one.more == 24
     assert found(program) == []
-    assert found(one_turn(turn, program, lambda one: isinstance(one, ir.Release) and one.side is ir.Side.EMPTY)) != []
-    assert found(one_turn(turn, program, lambda one: isinstance(one, ir.Acquire) and one.side is ir.Side.FULL)) != []
-    beyond = one_turn(24, program, lambda one: isinstance(one, ir.Release) and one.side is ir.Side.EMPTY)
+    assert found(one_turn(turn, program, lambda one: isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY)) != []
+    assert found(one_turn(turn, program, lambda one: isinstance(one, ir.Acquire) and one.state is ir.StageState.FULL)) != []
+    beyond = one_turn(24, program, lambda one: isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY)
     assert found(beyond) == [], "there is no such turn"
 
 
@@ -261,7 +261,7 @@ def fetched(tiles, blocks, length, stages=2, at_turn=None, behind=None, growth=N
     """Blocks that take tiles from a counter, which a producer hands on; a fault of the consumers at one turn."""
     name, number = "tile_ring", TAKEN + J
     release = emptied(TURN, name)
-    leave = making.leave(TILE, as_expr(tiles))
+    leave = making.exit_if_done(TILE, as_expr(tiles))
     how = {"taken": TAKEN, "growth": length if growth is None else growth}
     turns = loop(length, *consume(number, stages), var=J)
     if at_turn is not None:  # a stage is not given back there
@@ -276,11 +276,11 @@ def fetched(tiles, blocks, length, stages=2, at_turn=None, behind=None, growth=N
         )
     extra = () if behind is None else behind
     consumer = (
-        full(TURN, name), making.next_tile(TILE, as_expr(tiles), name, TURN), WARP_BARRIER, release, leave, turns, *extra
+        full(TURN, name), making.claim_tile(TILE, as_expr(tiles), name, TURN), WARP_BARRIER, release, leave, turns, *extra
     )  # fmt: skip
     producer = (
-        making.acquire(name, ir.Side.EMPTY, TURN), making.next_tile(TILE, as_expr(tiles), name, TURN, takes=True),
-        making.release(name, ir.Side.FULL, TURN), leave, loop(length, *produce(number, stages), var=J),
+        making.acquire(name, ir.StageState.EMPTY, TURN), making.claim_tile(TILE, as_expr(tiles), name, TURN, takes=True),
+        making.release(name, ir.StageState.FULL, TURN), leave, loop(length, *produce(number, stages), var=J),
     )  # fmt: skip
     extent = as_expr(tiles) + 1
     rings = (ring(stages), making.ring(name, stages, (), bytes=0, consumers=4, tiles=True))
@@ -391,11 +391,11 @@ def test_loops_of_different_courses():
     assert parted(fast, slow, BLOCK_BARRIER, course=Course(None, False, 1, True)) is None
     courses = {J.name: Course(2, False, 1, True), I2.name: Course(3, False, 4, True)}
     program = plain(60, 3, fast, slow, BLOCK_BARRIER)
-    scene = Scene(program)
-    (one,) = differing(scene, lambda loop: courses.get(loop.var.name, STILL)).values()
+    access_trace = AccessTrace(program)
+    (one,) = varying_tiles(access_trace, lambda loop: courses.get(loop.var.name, STILL)).values()
     assert list(one.sequence) == [*range(5 + 6 + 1), 0]
     courses[I2.name] = Course(None, False, 4, True)
-    assert list(differing(scene, lambda loop: courses.get(loop.var.name, STILL)).values()) == [], "one of them never repeats"
+    assert list(varying_tiles(access_trace, lambda loop: courses.get(loop.var.name, STILL)).values()) == [], "one of them never repeats"
 
 
 def test_lengths_of_a_grid_that_is_known():
@@ -405,7 +405,12 @@ def test_lengths_of_a_grid_that_is_known():
     assert parted(turns(TILE % 2 * 0 + 4), BLOCK_BARRIER, tiles=24) is None
     (one,) = chosen(plain(24, 3, STEPS, BLOCK_BARRIER))
     assert (
-        one.most == 8 and one.more == 8 and one.taken == as_expr(8) and one.length == TILE + 1 and one.said == LENGTH and one.tile == TILE
+        one.most == 8
+        and one.more == 8
+        and one.taken == as_expr(8)
+        and one.length == TILE + 1
+        and one.said == TILE_LENGTH
+        and one.tile == TILE
     )
     (one,) = chosen(plain(25, 3, STEPS, BLOCK_BARRIER))
     assert one.most == 9 and one.more == 0
@@ -514,7 +519,7 @@ def test_drawn_tiles_are_judged_as_block_by_block(chunk):
         chance = random.Random(f"tiles {seed}")
         tiles, blocks = chance.choice(((24, 2), (25, 3), (12, 1), (13, 4)))
         program = plain(tiles, blocks, *drawn(chance), threads=32)
-        expected, said = by_blocks(program, tiles, blocks), check_races(Scene(program))
+        expected, said = by_blocks(program, tiles, blocks), check_races(AccessTrace(program))
         if any("undecided" in one.message for one in said):
             continue
         assert bool(said) == expected, (seed, program.body, list(map(str, said)))

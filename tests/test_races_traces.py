@@ -8,15 +8,15 @@ from touching import BLOCK_BARRIER, WARP_BARRIER, Engine, T, buffer, copies, i, 
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check import Scene
+from fireiron.check import AccessTrace
 from fireiron.check.blocks import local_coordinates
-from fireiron.check.races.clusters import at_places
+from fireiron.check.races.clusters import with_free_ranks
+from fireiron.check.races.footprints import Footprints
 from fireiron.check.races.loops import Loops
-from fireiron.check.races.places import Places
-from fireiron.check.races.tiles import LENGTH, PIECE, TURNS
-from fireiron.check.races.traces import Flight, Kind, Touch, Tracer, Turn
+from fireiron.check.races.tiles import BLOCK_TILES, SEQUENCE_PART, TILE_LENGTH
+from fireiron.check.races.traces import AccessEvent, InFlight, Kind, StageEvent, Tracer
 from fireiron.errors import VerificationError
-from fireiron.ir import For, Reach, Side
+from fireiron.ir import FenceKind, For, StageState
 from fireiron.ir.mechanism import AT_ONCE
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
@@ -32,11 +32,11 @@ G = buffer("g", 4096, memory=GL)
 
 def traced(program, **lengths):
     """The traces of a kernel, and its tracer."""
-    scene = at_places(Scene(program))
-    places = Places(scene, local_coordinates(scene))
-    loops = Loops(scene, places, scene.uses)
-    tracer = Tracer(scene, places, loops)
-    return tracer.traces({{"N": N, "M": M, "PIECE": PIECE}[name]: length for name, length in lengths.items()}), tracer
+    access_trace = with_free_ranks(AccessTrace(program))
+    places = Footprints(access_trace, local_coordinates(access_trace))
+    loops = Loops(access_trace, places, access_trace.uses)
+    tracer = Tracer(access_trace, places, loops)
+    return tracer.traces({{"N": N, "M": M, "PIECE": SEQUENCE_PART}[name]: length for name, length in lengths.items()}), tracer
 
 
 def traces(program, **lengths):
@@ -54,11 +54,11 @@ def shown(events):
     """Events in a word or two: touches by kind and the loops in order, turns as they say."""
     found = []
     for one in events:
-        if isinstance(one, Touch):
+        if isinstance(one, AccessEvent):
             steps = "".join(f" {name}={value}" for name, value in one.fixed.items())
             found.append(f"{one.kind.name.lower()} {one.use.access.buffer}{steps}")
         else:
-            found.append(str(one) if isinstance(one, Turn) else type(one).__name__)
+            found.append(str(one) if isinstance(one, StageEvent) else type(one).__name__)
     return found
 
 
@@ -75,7 +75,7 @@ def test_statements_in_order():
         copies(T),
         making.commit(),
         making.wait(0),
-        making.fence(Reach.PROXY),
+        making.fence(FenceKind.ASYNC_PROXY),
         making.cluster_barrier(),
     )
     assert shown(trace(*body)) == ["write s", "Barrier", "read s", "write s", "Commit", "Wait", "Fence", "ClusterBarrier"]
@@ -108,15 +108,15 @@ def test_conditions_that_loops_decide():
 def test_what_is_one_step():
     """A statement of a group that acts together is one; of single threads each access is, and each execution."""
     both = attrs.evolve(writes(T), accesses=(reads(T).accesses[0], writes(T).accesses[0]))
-    steps = [one.step for one in trace(both, both) if isinstance(one, Touch)]
+    steps = [one.step for one in trace(both, both) if isinstance(one, AccessEvent)]
     assert steps == [0, 1, 2, 3]
     together = attrs.evolve(both, spec=Move(1, 1)(RF, SH)(Warp))
     steps = [one.step for one in trace(together, together, writes(T))]
     assert steps == [0, 0, 1, 1, 2]
-    steps = [one.step for one in trace(loop(2, together, BLOCK_BARRIER)) if isinstance(one, Touch)]
+    steps = [one.step for one in trace(loop(2, together, BLOCK_BARRIER)) if isinstance(one, AccessEvent)]
     assert steps == [0, 0, 1, 1]
     never = attrs.evolve(writes(T, active=less(i, 0)), accesses=both.accesses)
-    steps = [one.step for one in trace(loop(2, never, writes(T), BLOCK_BARRIER)) if isinstance(one, Touch)]
+    steps = [one.step for one in trace(loop(2, never, writes(T), BLOCK_BARRIER)) if isinstance(one, AccessEvent)]
     assert steps == [0, 1], "what is not performed is none"
 
 
@@ -124,10 +124,10 @@ def test_kinds_of_accesses_and_when_they_are_done():
     adds = attrs.evolve(writes(T), spec=AtomicAdd(1, 1)(RF, SH)(Thread))
     one = lambda statement: trace(statement)[0]
     assert [one(each).kind for each in (reads(T), writes(T), adds, copies(T))] == [Kind.READ, Kind.WRITE, Kind.ADD, Kind.WRITE]
-    assert [one(each).under_way for each in (reads(T), writes(T), adds, copies(T))] == [False, False, False, True]
+    assert [one(each).in_flight for each in (reads(T), writes(T), adds, copies(T))] == [False, False, False, True]
     for completion in (WGMMA_GROUPS, TMA_STORES):
-        assert one(reads(T, mechanism=completion)).under_way and not one(writes(T, mechanism=completion)).under_way
-    assert not one(reads(T, mechanism=CP_ASYNC_GROUPS)).under_way and one(writes(T, mechanism=CP_ASYNC_GROUPS)).under_way
+        assert one(reads(T, mechanism=completion)).in_flight and not one(writes(T, mechanism=completion)).in_flight
+    assert not one(reads(T, mechanism=CP_ASYNC_GROUPS)).in_flight and one(writes(T, mechanism=CP_ASYNC_GROUPS)).in_flight
     assert one(copies(T)).mechanism is CP_ASYNC_GROUPS and one(reads(T)).mechanism is AT_ONCE
     assert one(reads(T, instruction=Engine())).by_engine and not one(reads(T)).by_engine
     assert one(reads(T, width=4)).bytes == 16 and one(reads(T)).bytes == 4
@@ -135,14 +135,14 @@ def test_kinds_of_accesses_and_when_they_are_done():
 
 def test_stages_are_shifts_of_one_pattern():
     several = attrs.evolve(buffer("s", 128), tensor=attrs.evolve(buffer("s", 128).tensor, copies=3))
-    events = [one for one in trace(loop(5, writes(T, copy=i % 3), BLOCK_BARRIER), buffers=(several,)) if isinstance(one, Touch)]
+    events = [one for one in trace(loop(5, writes(T, copy=i % 3), BLOCK_BARRIER), buffers=(several,)) if isinstance(one, AccessEvent)]
     assert [one.footprint.shift_bytes for one in events] == [0, 512, 1024, 0, 512] and len({id(one.footprint) for one in events}) == 3
     assert len({id(one.footprint.pattern) for one in events}) == 1
-    moved = [one for one in trace(loop(3, writes(T + i % 2 * 128), BLOCK_BARRIER)) if isinstance(one, Touch)]
+    moved = [one for one in trace(loop(3, writes(T + i % 2 * 128), BLOCK_BARRIER)) if isinstance(one, AccessEvent)]
     assert [one.footprint.shift_bytes for one in moved] == [0, 0, 0] and moved[0].footprint is not moved[1].footprint
-    own = [one for one in trace(loop(2, writes(T, copy=T // 64), BLOCK_BARRIER), buffers=(several,)) if isinstance(one, Touch)]
+    own = [one for one in trace(loop(2, writes(T, copy=T // 64), BLOCK_BARRIER), buffers=(several,)) if isinstance(one, AccessEvent)]
     assert [one.footprint.shift_bytes for one in own] == [0, 0], "what threads say is in the pattern"
-    both = [one for one in trace(loop(2, writes(T, copy=T // 64 + i), BLOCK_BARRIER), buffers=(several,)) if isinstance(one, Touch)]
+    both = [one for one in trace(loop(2, writes(T, copy=T // 64 + i), BLOCK_BARRIER), buffers=(several,)) if isinstance(one, AccessEvent)]
     assert [one.footprint.shift_bytes for one in both] == [0, 512]
 
 
@@ -162,7 +162,7 @@ def test_conditions_that_are_applied_to_threads():
     """Of what begins to hold later in a loop of unknown length nobody relies on."""
 
     def rows(*body, **options):
-        return [one.footprint.pattern for one in trace(*body, **options) if isinstance(one, Touch)]
+        return [one.footprint.pattern for one in trace(*body, **options) if isinstance(one, AccessEvent)]
 
     (pattern,) = rows(writes(T, active=less(T, 5)))
     assert pattern.valid.reshape(-1).sum() == 5
@@ -183,7 +183,7 @@ def test_conditions_that_are_applied_to_threads():
 def test_a_statement_without_a_rule():
     with pytest.raises(VerificationError, match="the race check has no rule for"):
         trace(attrs.make_class("Around", {"reason": attrs.field(default="")}, bases=(ir.Stmt,), frozen=True)())
-    for one in (making.skip("r", ()), making.chain(ir.Link.WAIT)):
+    for one in (making.if_any_lane("r", ()), making.grid_dep_control(ir.GridDepAction.WAIT)):
         assert trace(one, writes(T)) and len(trace(one)) == 0
 
 
@@ -219,27 +219,27 @@ def test_turns_of_a_ring():
         "ring: the wait for turn 0 to be empty", "ring: the arrival at turn 0 to be full", "write s j=0",
         "ring: the wait for turn 1 to be empty", "ring: the arrival at turn 1 to be full", "write s j=1",
     ]  # fmt: skip
-    assert [one.arrivals for one in consumer if isinstance(one, Turn)] == [None, (1, 1, 1, 1)] * 2
-    assert [one.arrivals for one in producer if isinstance(one, Turn)] == [None, (1,) * 5] * 2
-    loads = [one for one in producer if isinstance(one, Touch)]
-    assert [(one.turn.number, one.turn.ranks, one.turn.side, one.stage, one.under_way, one.bytes) for one in loads] == [
-        (0, (0,), Side.FULL, 0, True, 512), (1, (0,), Side.FULL, 1, True, 512),
+    assert [one.arrivals for one in consumer if isinstance(one, StageEvent)] == [None, (1, 1, 1, 1)] * 2
+    assert [one.arrivals for one in producer if isinstance(one, StageEvent)] == [None, (1,) * 5] * 2
+    loads = [one for one in producer if isinstance(one, AccessEvent)]
+    assert [(one.turn.number, one.turn.ranks, one.turn.side, one.stage, one.in_flight, one.bytes) for one in loads] == [
+        (0, (0,), StageState.FULL, 0, True, 512), (1, (0,), StageState.FULL, 1, True, 512),
     ]  # fmt: skip
-    assert [one.stage for one in consumer if isinstance(one, Touch)] == [0, 1]
-    assert all(one.ranks == () and one.own == () for one in (*consumer, *producer) if isinstance(one, Turn))
+    assert [one.stage for one in consumer if isinstance(one, AccessEvent)] == [0, 1]
+    assert all(one.ranks == () and one.own == () for one in (*consumer, *producer) if isinstance(one, StageEvent))
     assert [one.footprint.shift_bytes for one in loads] == [0, 512]
 
 
 def test_stages_of_a_turn():
     three = ring(3)
     for number in range(8):
-        one, other = Turn(three, Side.FULL, number), Turn(three, Side.EMPTY, number, (1,))
+        one, other = StageEvent(three, StageState.FULL, number), StageEvent(three, StageState.EMPTY, number, (1,))
         assert one.stage == other.stage == number % 3
-        assert one.barrier == ("ring", Side.FULL, number % 3) and other.barrier == ("ring", Side.EMPTY, number % 3)
+        assert one.barrier == ("ring", StageState.FULL, number % 3) and other.barrier == ("ring", StageState.EMPTY, number % 3)
         assert one.phase == number // 3 + 1 and other.phase == number // 3
-        assert one.way == ("ring", Side.FULL, True) and other.way == ("ring", Side.EMPTY, False)
-    assert str(Turn(three, Side.FULL, 4)) == "ring: the wait for turn 4 to be full"
-    assert str(Turn(three, Side.EMPTY, 4, (1,))) == "ring: the arrival at turn 4 to be empty"
+        assert one.way == ("ring", StageState.FULL, True) and other.way == ("ring", StageState.EMPTY, False)
+    assert str(StageEvent(three, StageState.FULL, 4)) == "ring: the wait for turn 4 to be full"
+    assert str(StageEvent(three, StageState.EMPTY, 4, (1,))) == "ring: the arrival at turn 4 to be empty"
 
 
 def arrivals(active, *, around=None, symbols=(), **lengths):
@@ -290,7 +290,7 @@ def test_numbers_of_turns():
     found, tracer = traced(ringed(body, [], symbols=(N, M)), N=3)
     assert [one.number for one in found[0]] == [0, 1, 2, 8, 1, 9] and not tracer.loops.undecided
     found, tracer = traced(ringed([reads(T), full(M + 1)], [], symbols=(N, M)))
-    assert [one.number for one in found[0] if isinstance(one, Turn)] == [0]
+    assert [one.number for one in found[0] if isinstance(one, StageEvent)] == [0]
     assert tracer.loops.undecided == {"s": "the number M + 1 depends on M, which is known at run time only"}
     found, _ = traced(ringed([loop(3, full(J * 2 + 1), var=J)], []))
     assert [one.number for one in found[0]] == [1, 3, 5] and found[0][0] is found[1][0]
@@ -301,13 +301,17 @@ def test_numbers_of_turns():
 def test_turns_of_units_of_a_role():
     """In an order of units each warp has a turn of its own."""
     order = making.ring("order", 2, (), bytes=0, consumers=1, each=64)
-    body = [making.acquire("order", Side.EMPTY, T // 64 + 1), making.release("order", Side.EMPTY, T // 64, active=LANE_0), full(3)]
+    body = [
+        making.acquire("order", StageState.EMPTY, T // 64 + 1),
+        making.release("order", StageState.EMPTY, T // 64, active=LANE_0),
+        full(3),
+    ]
     found = traces(ringed(body, [], rings=(ring(), order)))
     assert [[one.number for one in trace] for trace in found] == [[1, 0, 3]] * 2 + [[2, 1, 3]] * 2 + [[]]
     assert found[0] is found[1] and found[2] is found[3] and found[0] is not found[2]
     assert all(one.own == () for trace in (found[0], found[2]) for one in trace)
     assert [one.arrivals for one in found[2]] == [None, (1,) * 4, None]
-    assert [one.side for one in found[2]] == [Side.EMPTY, Side.EMPTY, Side.FULL]
+    assert [one.side for one in found[2]] == [StageState.EMPTY, StageState.EMPTY, StageState.FULL]
 
 
 def test_how_often_loops_were_taken_before():
@@ -318,14 +322,20 @@ def test_how_often_loops_were_taken_before():
     one_each = [[over_tiles(4, 1, full(TAKEN), taken=TAKEN)], []]
     assert [one.number for one in traces(ringed(*one_each))[0]] == [0, 1, 2, 3]
     inner = Var("inner taken", 0, 99)
-    nest = loop(3, loop(2, full(inner), var=J, taken=inner), var=A)
+    nest = loop(3, loop(2, full(inner), var=J, prior_iterations=inner), var=A)
     assert [one.number for one in traces(ringed([nest], []))[0]] == list(range(6)), "in all its executions"
 
 
 def test_a_turn_more_until_no_tile_is_left():
     """A block that takes tiles learns at one turn more that there is none: as far as the loop's body comes by then."""
     name = "tile_ring"
-    body = (full(TURN, name), making.next_tile(TILE, as_expr(3), name, TURN), making.leave(TILE, as_expr(3)), reads(T), WARP_BARRIER)
+    body = (
+        full(TURN, name),
+        making.claim_tile(TILE, as_expr(3), name, TURN),
+        making.exit_if_done(TILE, as_expr(3)),
+        reads(T),
+        WARP_BARRIER,
+    )
     rings = (ring(), making.ring(name, 2, (), bytes=0, consumers=4, tiles=True))
     waits = lambda count: shown(traces(ringed([making.loop(TURN, as_expr(count), body)], [], rings=rings))[0])
     assert waits(1) == [f"{name}: the wait for turn 0 to be full", "read s turn=0", "Barrier", f"{name}: the wait for turn 1 to be full"]
@@ -339,8 +349,8 @@ def test_tiles_of_different_lengths():
     loops = [[over_tiles(6, 2, loop(length, full(TAKEN + J), var=J), taken=TAKEN, growth=length)], []]
     program = ringed(*loops, stages=1, grid=grid_of(6, 2))
     for piece in (0, 1, 2):
-        found, tracer = traced(program, PIECE=piece)
-        (one, *_) = tracer.loops.differing.values()
+        found, tracer = traced(program, SEQUENCE_PART=piece)
+        (one, *_) = tracer.loops.varying_tiles.values()
         turns = sum(one.at(piece, turn) % 2 + 1 for turn in range(one.turns(piece)))
         assert [each.number for each in found[0]] == list(range(turns))
 
@@ -368,7 +378,7 @@ def test_blocks_of_a_cluster_follow_each_other():
 
 
 def test_loads_and_arrivals_in_other_blocks():
-    both, other = making.peers(0b11, 0), making.peers(0b1, 1 - PLACE)
+    both, other = making.block_set(0b11, 0), making.block_set(0b1, 1 - PLACE)
     from_g = lambda number, peers: attrs.evolve(
         load(number), accesses=(reads(0, name="g").accesses[0], *load(number).accesses), multicast=peers
     )
@@ -389,7 +399,7 @@ def test_loads_and_arrivals_in_other_blocks():
 
 def test_what_is_under_way():
     copy, other, product = (trace(one)[0] for one in (copies(T), copies(T + 128), reads(T, mechanism=WGMMA_GROUPS)))
-    flight = Flight(lambda mechanism: mechanism is CP_ASYNC_GROUPS)
+    flight = InFlight(lambda mechanism: mechanism is CP_ASYNC_GROUPS)
     for event, expected in (
         (copy, [copy]),
         (product, [copy]),
@@ -420,7 +430,7 @@ def sites(*body, ordered=True, **options):
     """The accesses of a kernel, as traces need them."""
     options = {"symbols": (N, M), "buffers": (buffer("s", 4096), G), **options}
     _, tracer = traced(kernel(*body, **options), **({"N": 5} if any(isinstance(one, For) for one in body) else {}))
-    found = [tracer._site(use) for use in tracer.scene.uses]
+    found = [tracer._site(use) for use in tracer.access_trace.uses]
     return [
         (
             tuple(one.var.name for one in site.loops),
@@ -476,26 +486,26 @@ def test_what_traces_know_of_a_stage_of_a_ring(stages):
     """Its copy is a shift, whatever it depends on; a stage has its bytes."""
     loops = making.loop(J, as_expr(6), consume(J, stages)), making.loop(J, as_expr(6), produce(J, stages))
     _, tracer = traced(ringed((loops[0],), (loops[1],), stages=stages))
-    for use in tracer.scene.uses:
+    for use in tracer.access_trace.uses:
         site = tracer._site(use)
         assert (site.stage, site.copy, site.stride, site.stages) == (J % stages, as_expr(0), 128 * 4, stages)
-        assert (site.kind, site.under_way) == ((Kind.WRITE, True) if use.statement.ring else (Kind.READ, False))
+        assert (site.kind, site.in_flight) == ((Kind.WRITE, True) if use.statement.ring else (Kind.READ, False))
 
 
 def test_tiles_of_different_lengths_without_rings():
     """At each turn of the piece it is known how many turns the tile has, and how many tiles there are."""
     length = TILE % 2 + 1
     program = kernel(over_tiles(6, 2, loop(length, writes(T), BLOCK_BARRIER, var=J), BLOCK_BARRIER), grid=grid_of(6, 2))
-    _, tracer = traced(program, PIECE=0)
-    (one,) = tracer.loops.differing.values()
+    _, tracer = traced(program, SEQUENCE_PART=0)
+    (one,) = tracer.loops.varying_tiles.values()
     for piece in range(one.pieces):
-        found, _ = traced(program, PIECE=piece)
+        found, _ = traced(program, SEQUENCE_PART=piece)
         expected = []
         for turn in range(one.turns(piece)):
             long = one.at(piece, turn)
-            here = {"turn": turn, LENGTH.name: long, TURNS.name: one.turns(piece)}
+            here = {"turn": turn, TILE_LENGTH.name: long, BLOCK_TILES.name: one.turns(piece)}
             expected += [{**here, "j": number} for number in range(long)]
-        touches = [event for event in found[0] if isinstance(event, Touch)]
+        touches = [event for event in found[0] if isinstance(event, AccessEvent)]
         said = [dict(each.fixed) for each in touches]
         assert said == expected and len(found[0]) == 2 * len(expected) + one.turns(piece)
 
@@ -506,7 +516,7 @@ def test_arrays_in_turns_of_groups_that_take_turns(step):
     body = [over_tiles(12, 2, writes(T + TILE * 128, name="g"), BLOCK_BARRIER, step=step)]
     program = kernel(*body, grid=grid_of(12, 2), buffers=(buffer("s", 4096), G))
     _, tracer = traced(program)
-    site = tracer._site(next(use for use in tracer.scene.uses if use.access.buffer == "g"))
+    site = tracer._site(next(use for use in tracer.access_trace.uses if use.access.buffer == "g"))
     if step == 1:
         assert (site.stage, site.stride) == (as_expr(0), 0)
     else:
@@ -515,7 +525,7 @@ def test_arrays_in_turns_of_groups_that_take_turns(step):
 
 def test_a_load_to_a_place_that_the_block_says():
     """Where in its cluster a block is decides where in the others its part lies."""
-    both = making.peers(0b11, 0)
+    both = making.block_set(0b11, 0)
     target = writes(PLACE * 64, name="s", width=64).accesses[0]
     part = attrs.evolve(load(0), accesses=(reads(0, name="g").accesses[0], target), multicast=both)
     found = traces(clustered([full(0)], [part], buffers=(staged(2), G)))

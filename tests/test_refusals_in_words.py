@@ -79,13 +79,13 @@ REFUSED = (
     ("draw(BOUND, ('tree', 'flow')).save('/dev/null')", "is no folder"), ("exported(3, '/tmp/x')", "export: no kernel"), ("exported(BOUND, 3)", "no path"),
     # tasks
     ("Mapping(3)", "a list of values"), ("Mapping([3])", "no instance"), ("Mapping([], 3)", "no machine"), ("Mapping.from_json(3)", "from_json: no text"), ("TaskMapping('i', 'v', HOST, [GLOBAL], layouts={'a': 3})", "layouts are Stored(...)"),
-    ("TaskMapping('i', 'v', BLOCK, [GLOBAL], in_flight=5)", "in_flight=5"), ("TaskMapping('i', 'v', HOST, [GLOBAL], walk=3)", "walk=3"), ("TaskMapping('i', 'v', HOST, [GLOBAL], {'U': 1.5})", "the tunable U"),
+    ("TaskMapping('i', 'v', BLOCK, [GLOBAL], mma_in_flight=5)", "mma_in_flight=5"), ("TaskMapping('i', 'v', HOST, [GLOBAL], raster=3)", "raster=3"), ("TaskMapping('i', 'v', HOST, [GLOBAL], {'U': 1.5})", "the tunable U"),
     ("TaskMapping('i', 'v', HOST, [GLOBAL], calls=[3])", "names of instances"), ("task('x', Inner)(3)", "no function"), ("launch('x')", "outside a task"),
     ("FIGURE_8_MAPPING['nobody']", "Mapping: no instance nobody"), ("FIGURE_8_MAPPING.diff(3)", "Mapping.diff: no mapping"), ("FIGURE_8_MAPPING.with_('gemm_block', Q=3)", "gemm_block: no tunable Q"),
-    ("Mapping([*FIGURE_8_MAPPING.instances], within=-1)", "within is a number of bytes"), ("Mapping([])", "one instance is the entry point"), ("Mapping([*FIGURE_8_MAPPING.instances] * 2)", "two instances are called"),
+    ("Mapping([*FIGURE_8_MAPPING.instances], max_shared_bytes=-1)", "max_shared_bytes is a number of bytes"), ("Mapping([])", "one instance is the entry point"), ("Mapping([*FIGURE_8_MAPPING.instances] * 2)", "two instances are called"),
     ("TaskMapping('i', 'v', 3, [GLOBAL])", "proc is no processor"), ("TaskMapping('i', 'v', BLOCK, [3])", "mems are places"), ("TaskMapping('i', 'v', BLOCK, [GLOBAL], pipeline=-1)", "pipeline is a depth"),
-    ("TaskMapping('i', 'v', BLOCK, [GLOBAL], bands=-1)", "bands is about blocks"), ("TaskMapping('i', 'v', HOST, [GLOBAL], cluster=3)", "a list of values"), ("TaskMapping('i', 'v', HOST, [GLOBAL], cluster='ab')", "a list of values"),
-    ("TaskMapping('i', 'v', HOST, [GLOBAL], bands=-1)", "are numbers"), ("Mapping.from_json('{}')", "the field 'machine' is missing"), ("Mapping.from_json('[')", "no JSON"), ("cdiv(3, 0)", "divides by a positive number"),
+    ("TaskMapping('i', 'v', BLOCK, [GLOBAL], group_m=-1)", "group_m is about blocks"), ("TaskMapping('i', 'v', HOST, [GLOBAL], cluster=3)", "a list of values"), ("TaskMapping('i', 'v', HOST, [GLOBAL], cluster='ab')", "a list of values"),
+    ("TaskMapping('i', 'v', HOST, [GLOBAL], group_m=-1)", "are numbers"), ("Mapping.from_json('{}')", "the field 'machine' is missing"), ("Mapping.from_json('[')", "no JSON"), ("cdiv(3, 0)", "divides by a positive number"),
     ("cdiv('x', 2)", "no integer expression"), ("tunable(3.5)", "an unknown kind"), ("Stored(pad=-1)", "an order and a pad"), ("partition(3, 4)", "a tensor of a task and a Partition"),
 )  # fmt: skip
 """A program, and what its refusal says."""
@@ -99,7 +99,7 @@ def test_what_is_refused_says_why(program, said):
 
 
 LINES = (
-    (arguments.sized, "m64", "is no DIMENSION=SIZE, such as m=64"), (arguments.positive, "0", "is no positive integer"), (bench._shape, "8x8", "is no MxNxK"),
+    (arguments.sized, "m64", "is not DIMENSION=SIZE, such as m=64"), (arguments.positive, "0", "is not a positive integer"), (bench._shape, "8x8", "is no MxNxK"),
     (bench._swept, "bm=a", "NAME=INTEGER"), (tune._numbers, "0;1", "numbers of GPUs, such as 0,1"), (tune._seconds, "0", "is no positive number of seconds"),
     (tune._prune, "0.5", "a factor of at least 1, or none"),
 )  # fmt: skip
@@ -137,7 +137,7 @@ COMMANDS = (
     ("draw naive --what all -o -", "standard output takes one picture"), ("draw naive --html x.html -o y.svg", "--html is a page of its own"),
     ("draw naive --html x.html --what tree", "--html is a page of its own"), ("tune hmma_ampere --predict --save x", "there is no record to save"),
     ("tune hmma_ampere --predict --trials 3 --seed 2", "--trials, --seed would do nothing"), ("list --arch sm_0", "unknown architecture"), ("records merge /dev/null -o /tmp", "/tmp exists"),
-    ("cost naive --gpu nothing", "unknown GPU"), ("cost naive --at Q=3", "the kernel has no such size"), ("cost naive -M M --at M=0", "M=0"), ("run naive -M M --let M=0", "--let M=0"),
+    ("cost naive --gpu nothing", "unknown GPU"), ("cost naive --size Q=3", "the spec has no size Q"), ("cost naive -M M --size M=0", "M=0"), ("run naive -M M --size M=0", "--size M=0"),
     ("new class", "is no name of a Python file"), ("new attrs", "would hide the module attrs"), ("new no/such/x", "there is no folder no/such"),
 )  # fmt: skip
 

@@ -16,7 +16,7 @@ from fireiron import cuda, ir
 from fireiron.executable.cp_async import CP_ASYNC
 from fireiron.gpu import toolchain
 from fireiron.ir import AT_ONCE
-from fireiron.ir.asks.produced import Produced
+from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
@@ -172,7 +172,7 @@ def is_arrival(one):
 
 
 def is_proxy_fence(one):
-    return isinstance(one, ir.Fence) and one.reach is ir.Reach.PROXY
+    return isinstance(one, ir.Fence) and one.kind is ir.FenceKind.ASYNC_PROXY
 
 
 def edited(kernel, edit):
@@ -233,7 +233,7 @@ FAULTS = {
     "arrival that announces bytes": arrivals_as(by=None),
     "arrival of half the lanes": arrivals_as(active=less(Var("thread", 0, 319), 272)),
     "arrival at the next turn": lambda kernel: edited(
-        kernel, lambda one: (attrs.evolve(one, number=one.number + 1),) if is_arrival(one) else (one,)
+        kernel, lambda one: (attrs.evolve(one, fill_index=one.fill_index + 1),) if is_arrival(one) else (one,)
     ),
     "arrival in front of the copies": moved(is_arrival, lambda one: isinstance(one, ir.Acquire)),
     "no arrival": without(is_arrival),
@@ -318,7 +318,7 @@ def test_two_producers_fill_one_ring(name):
     (ring,) = kernel.rings
     assert (ring.buffers, ring.producers, ring.bytes, ring.consumers) == (("a_sh", "b_sh"), arrivals, size, 8)
     assert [role.name for role in roles_of(kernel)] == ["consumers", "producer of A", "producer of B"]
-    assert [one.part for one in all_of_kind(kernel, ir.Release) if one.side is ir.Side.FULL] == parts
+    assert [one.part for one in all_of_kind(kernel, ir.Release) if one.state is ir.StageState.FULL] == parts
     assert errors(kernel) == []
     arrays, expected = inputs_of(HALVES)
     assert [outcome(kernel, arrays, expected, order) for order in (None, 1, 2, 3)] == ["right"] * 4
@@ -404,8 +404,10 @@ def test_copies_is_a_flag():
     with pytest.raises(DecompositionError, match="warp_specialize: copies is True or False"):
         chain.warp_specialize(copies=1)
     assert "specialize(128, copies=True)" in str(chain.warp_specialize(128, copies=True))
-    said = Produced(32, True)
-    assert Produced.read(said.written(str), lambda text: None) == said and Produced.read({"producers": "32"}, None) == Produced(32)
+    said = ProducerThreads(32, True)
+    assert ProducerThreads.read(said.written(str), lambda text: None) == said and ProducerThreads.read(
+        {"producer_threads": "32"}, None
+    ) == ProducerThreads(32)
 
 
 # ---------------------------------------------------------------------------------------------- by hand
@@ -413,7 +415,7 @@ def test_copies_is_a_flag():
 
 def ringed(*copying, by=CP_ASYNC_GROUPS, **fields):
     """A role of a warp that copies to a ring of one stage, and says so by a mechanism."""
-    arrival = making.release("ring", ir.Side.FULL, making.as_expr(0), by=by, **fields)
+    arrival = making.release("ring", ir.StageState.FULL, making.as_expr(0), by=by, **fields)
     return making.role("copying", 0, 32, (*copying, arrival))
 
 

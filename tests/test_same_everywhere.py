@@ -96,7 +96,7 @@ def test_a_few_kernels_are_the_same_everywhere():
     assert said(FEW) == said(FEW, first=["fireiron.executable.wgmma", "fireiron.cuda.printer"], **everything)
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_the_whole_library_and_drawn_kernels_are_the_same_everywhere():
     from problems import NAMES
 

@@ -27,8 +27,8 @@ from fireiron.executable.thread_move import MOVE
 from fireiron.ir.lanes import LaneMap
 from fireiron.sim import simulate
 from fireiron.sim.execute import _at_threads, _dealt, _folded, _gathered, _numbered, _poison, _read, _registers, _unfolded
+from fireiron.sim.locations import DistributedPart, Flat, Rows, ThreadGroup
 from fireiron.sim.memory import Memory, global_memory
-from fireiron.sim.places import Flat, Group, Held, Rows
 from fireiron.sim.plan import Plan
 from fireiron.sim.run import Run
 from fireiron.sim.shadow import History
@@ -46,7 +46,7 @@ def one_product():
 
 
 def is_fence(statement):
-    return isinstance(statement, ir.Fence) and statement.reach is ir.Reach.REGISTERS
+    return isinstance(statement, ir.Fence) and statement.reach is ir.FenceKind.WGMMA_REGISTERS
 
 
 def said(change, which=is_fence, number=0):
@@ -77,7 +77,7 @@ def test_the_first_fence_behind_its_product():
 
 
 def test_a_fence_of_the_proxy_is_none_of_registers():
-    assert FENCED in said(lambda one: (attrs.evolve(one, reach=ir.Reach.PROXY),))
+    assert FENCED in said(lambda one: (attrs.evolve(one, kind=ir.FenceKind.ASYNC_PROXY),))
 
 
 @pytest.mark.parametrize("form, seed", [("ring", 1), ("cluster", 0), ("turns", 0), ("dynamic", 1), ("attention", 0), ("hopper-tasks", 0)])
@@ -437,7 +437,7 @@ def test_what_is_not_read_counts_as_the_spec_says():
     flat = Flat(memory, np.array([[[3, 4, 5, 1]]]))
     np.testing.assert_array_equal(_read(flat, 2), [[[8, 2, 2, 6]]])
     assert _read(flat, 2).dtype == np.float32
-    held = Held(memory, np.array([[2]]), np.array([0]), np.array([0]))
+    held = DistributedPart(memory, np.array([[2]]), np.array([0]), np.array([0]))
     np.testing.assert_array_equal(_read(held, 2), [[[0, 0]]])
 
 
@@ -536,10 +536,10 @@ def test_what_is_under_way_to_an_array_is_no_data_yet():
 # ---------------------------------------------------------------------------------------------- arrays dealt to threads
 
 
-def executor_of(*buffers, threads=64, grid=1, chunk=(0,), body=()):
+def executor_of(*buffers, threads=64, grid=1, batch=(0,), body=()):
     made = attrs.evolve(kernel_of(Move(64, 1)(GL, GL), body, *buffers, threads=threads, grid=grid), shared_bytes=4096)
     plan = Plan(made, {})
-    run = Run(plan, global_memory(plan, {"src": np.zeros((64, 1), np.float32)}, False), History({}), chunk, True, False)
+    run = Run(plan, global_memory(plan, {"src": np.zeros((64, 1), np.float32)}, False), History({}), batch, True, False)
     return run.executor, run.group(np.arange(threads))
 
 
@@ -677,7 +677,7 @@ def test_own_memory_of_a_statement_holds_nothing_afterwards(dtype, watched):
     """Of its own bytes no more than poison is left, and nothing counts as written; neighbours stay."""
     mine, other = (attrs.evolve(local(name, (8,), SH, dtype), offset=offset) for name, offset in (("x", 16), ("y", 0)))
     executor, group = executor_of(mine, attrs.evolve(other, elements=as_expr(24)))
-    memory = executor.chunk.memories["x"]
+    memory = executor.batch.memories["x"]
     assert (memory.first, memory.rows, memory.defined is not None) == (4, 8, watched)
     memory.data[:] = 3
     if watched:
@@ -879,7 +879,7 @@ def test_what_each_thread_holds_in_each_register(holder, threads, held):
     made, _ = dealt_registers()
     made = attrs.evolve(made, holder=tuple(map(as_expr, holder)))
     operand = types.SimpleNamespace(elements=2, sizes=(8, 8), buffer=made)
-    group = Group(np.array(list(threads)), {})
+    group = ThreadGroup(np.array(list(threads)), {})
     env = {"thread": group.threads[:, None], "block": np.arange(3)[None, :]}
     numbers, valid = _registers(operand, env, group)
     assert numbers.shape == valid.shape == (2, len(group.threads))

@@ -458,10 +458,10 @@ def test_statements_are_counted_however_they_are_performed():
 @pytest.fixture
 def taken(monkeypatch):
     """The blocks of each chunk that is executed, in the order in which they begin."""
-    found, chunk = [], launching._Launch._chunk
+    found, batch = [], launching._Launch._chunk
     monkeypatch.setattr(launching.os, "sched_getaffinity", lambda number: {0}, raising=False)
     monkeypatch.setattr(
-        launching._Launch, "_chunk", lambda one, number, blocks, order: found.append(blocks) or chunk(one, number, blocks, order)
+        launching._Launch, "_chunk", lambda one, number, blocks, order: found.append(blocks) or batch(one, number, blocks, order)
     )
     return found
 
@@ -542,7 +542,7 @@ def test_an_error_ends_a_launch(monkeypatch):
     """What has not begun by then does not begin."""
     begun = []
 
-    def chunk(one, number, blocks, order):
+    def batch(one, number, blocks, order):
         begun.append(number)
         if number == 0:
             raise SimulationError("the first")
@@ -550,7 +550,7 @@ def test_an_error_ends_a_launch(monkeypatch):
         return ()
 
     monkeypatch.setattr(launching, "_CHUNK_BYTES", 1)
-    monkeypatch.setattr(launching._Launch, "_chunk", chunk)
+    monkeypatch.setattr(launching._Launch, "_chunk", batch)
     with pytest.raises(SimulationError, match="the first"):
         copy_of(through_shared(40), 40 * WIDTH)
     assert len(begun) < 40

@@ -267,12 +267,12 @@ def drawn(draw):
 M, N = Var("m", 0, 15), Var("n", 0, 15)
 
 
-@pytest.mark.parametrize("chunk", range(4))
-def test_axes_change_neither_results_nor_findings(chunk, monkeypatch):
+@pytest.mark.parametrize("batch", range(4))
+def test_axes_change_neither_results_nor_findings(batch, monkeypatch):
     """Of drawn nests, of as many elements at once as the simulator likes, of few, and of one turn after the other."""
     found = []
     for number in range(12):
-        made = drawn(random.Random(f"nests {chunk} {number}"))
+        made = drawn(random.Random(f"nests {batch} {number}"))
         with monkeypatch.context() as patch:
             got = [said(made)]
             patch.setattr(planning, "MOST_ELEMENTS", made.threads * 4)
@@ -282,9 +282,9 @@ def test_axes_change_neither_results_nor_findings(chunk, monkeypatch):
         for one in got:
             if isinstance(expected, str) and expected.startswith("race"):
                 # Of several races another one may be met first: who writes where at once is compared at once.
-                assert isinstance(one, str) and one.startswith("race"), (chunk, number)
+                assert isinstance(one, str) and one.startswith("race"), (batch, number)
             else:
-                assert alike(one, expected), (chunk, number, one, expected)
+                assert alike(one, expected), (batch, number, one, expected)
         found.append(isinstance(expected, str))
     assert {True, False} <= {*found}
 
@@ -316,7 +316,7 @@ def test_loops_that_begin_elsewhere_or_leave_turns_out(first, step, turns, inner
 def test_turns_that_a_loop_has_had_before(growth):
     """They are counted over all of its executions, and grow by as many as the loop says."""
     inner = making.loop(K, as_expr(2), (copy(access("src", (THREAD + TAKEN * 32,)), access("dst", (THREAD + TAKEN * 32,))),))
-    inner = attrs.evolve(inner, taken=TAKEN, growth=as_expr(growth))
+    inner = attrs.evolve(inner, prior_iterations=TAKEN, increment=as_expr(growth))
     got, given = result((making.loop(J, as_expr(3), (inner,)),))
     expected = np.full(512, np.nan, np.float32)
     for turn in range(6):
@@ -858,13 +858,13 @@ def test_a_statement_of_several_warps_in_a_loop(order):
     np.testing.assert_array_equal(found["dst"], numbers)
 
 
-@pytest.mark.parametrize("statement", [making.begin("a"), making.sync_point(None, "a"), making.hole("a")], ids=repr)
+@pytest.mark.parametrize("statement", [making.step_marker("a"), making.sync_point(None, "a"), making.hole("a")], ids=repr)
 def test_statements_that_nobody_executes(statement):
     with pytest.raises(VerificationError, match=f"the simulator has no rule for the statement {type(statement).__name__}"):
         planned((statement,))
 
 
-@pytest.mark.parametrize("statement", [making.comment("a"), making.chain(ir.Link.WAIT)], ids=repr)
+@pytest.mark.parametrize("statement", [making.comment("a"), making.grid_dep_control(ir.GridDepAction.WAIT)], ids=repr)
 def test_statements_that_do_nothing_here(statement):
     assert planned((statement,)).nodes == []
 
@@ -951,7 +951,7 @@ def left_out(*body, needed="needed"):
     store = of_one(MOVE, Move(1, dtype=int32)(RF, GL)(Thread), access("r", (0,)), access("dst", (thread,), write=True))
     return kernel_of(
         Move(192, dtype=int32)(GL, GL),
-        (number, init, making.skip("needed", body), store),
+        (number, init, making.if_any_lane("needed", body), store),
         NEEDED,
         local("r", (2,), RF, int32),
         local("s", (2,), RF, int32),

@@ -20,11 +20,11 @@ from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.sim import simulate
-from fireiron.sim.places import Flight, Group, Product
-from fireiron.sim.rings import Load, Phases, Rings, require_given_back, require_stored, warps
+from fireiron.sim.locations import PendingGroups, PendingMma, ThreadGroup
+from fireiron.sim.rings import Load, MbarrierState, Rings, require_given_back, require_stored, warps
 from fireiron.values.expr import TRUE, Var, as_expr, equal, less
 
-FULL, EMPTY = ir.Side.FULL, ir.Side.EMPTY
+FULL, EMPTY = ir.StageState.FULL, ir.StageState.EMPTY
 TURNS = 5
 GIVEN = numbered((TURNS * ROWS, 64))
 
@@ -58,7 +58,7 @@ def without(*dropped):
 
 def at_turn(place, more):
     """The statement at a place, for a turn so many further on."""
-    return lambda body: (*body[:place], attrs.evolve(body[place], number=body[place].number + more), *body[place + 1 :])
+    return lambda body: (*body[:place], attrs.evolve(body[place], fill_index=body[place].fill_index + more), *body[place + 1 :])
 
 
 # ---------------------------------------------------------------------------------------------- faults of consumers
@@ -197,7 +197,7 @@ def test_a_turn_that_is_held_at_the_end():
 
 
 def test_phases_of_a_barrier():
-    barrier = Phases(2, 2)
+    barrier = MbarrierState(2, 2)
     barrier.arrive()
     assert (barrier.left, barrier.over) == (1, 0)
     barrier.arrive()
@@ -226,7 +226,7 @@ def test_names_of_warps(numbers, text):
 
 
 def test_groups_of_a_flight_arrive_in_order():
-    flight = Flight()
+    flight = PendingGroups()
     for copy in "abc":
         flight.issued.append(copy)
         flight.commit()
@@ -370,7 +370,7 @@ def rings_of(*rings, workers=64, blocks=1):
 
 
 def warp(number=0, meetings=0, threads=32):
-    group = Group(np.arange(32 * number, 32 * number + threads), {})
+    group = ThreadGroup(np.arange(32 * number, 32 * number + threads), {})
     group.meetings = meetings
     return group
 
@@ -497,7 +497,7 @@ def test_lanes_that_have_read_by_themselves():
 def test_products_and_stores_that_read_a_stage(mechanism, what, stage, right, committed):
     (rings,), group = rings_of(), warp()
     group.held = {("ring", 3, FULL)}
-    group.flights[mechanism].issued.append(Product(1, frozenset(), lambda clock: None, frozenset({("ring", stage)})))
+    group.flights[mechanism].issued.append(PendingMma(1, frozenset(), lambda clock: None, frozenset({("ring", stage)})))
     if committed:
         group.flights[mechanism].commit()
         group.flights[mechanism].commit()
@@ -530,7 +530,7 @@ def test_numbers_of_tiles_in_stages():
     """Who takes one leaves it in the stage, where the others find it; behind the last one there is none."""
     plan = types.SimpleNamespace(kernel=types.SimpleNamespace(rings=(TILES,), workers=32))
     rings, producer, consumer = Rings(plan, 0, (4, 7)), warp(1), warp()
-    take, read = (making.next_tile(Var("tile", 0, 9), as_expr(9), "tiles", TURN, takes=takes) for takes in (True, False))
+    take, read = (making.claim_tile(Var("tile", 0, 9), as_expr(9), "tiles", TURN, takes=takes) for takes in (True, False))
     for turn, number in ((0, 4), (1, 7), (2, 9), (3, 9)):
         env = {"k": turn}
         with pytest.raises(
@@ -652,7 +652,7 @@ def test_each_of_several_warps_holds_what_they_touch_together():
     (rings,) = rings_of()
     site, operand = access_to(1, engine=True)
     members = warp(0), warp(1)
-    team = Group(np.arange(64), {}, members=members)
+    team = ThreadGroup(np.arange(64), {}, members=members)
     members[0].held = {("ring", 1, FULL)}
     with pytest.raises(SimulationError, match="tile: stage 1 is read by a group that does not hold it, full"):
         rings.require_held(site, operand, {}, team, WHERE)

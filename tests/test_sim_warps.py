@@ -210,7 +210,7 @@ def test_what_stands_around_roles_all_of_them_do():
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_producer_that_waits(order):
     """It is told apart from the warps of the consumers."""
-    without = lambda kind, side=None: lambda body: tuple(one for one in body if not (isinstance(one, kind) and side in (None, one.side)))
+    without = lambda kind, side=None: lambda body: tuple(one for one in body if not (isinstance(one, kind) and side in (None, one.state)))
     given = np.arange(1, 5 * 32 + 1, dtype=np.float32)
     with pytest.raises(SimulationError, match="^deadlock: ") as caught:
         copied(fetched(5, 1, consumer=without(ir.Release)), given, chance(order))
@@ -269,10 +269,10 @@ def test_a_barrier_of_one_block_of_a_cluster(order):
 # ---------------------------------------------------------------------------------------------- groups together
 
 
-def teams(threads=96, grid=4, chunk=(1, 3)):
+def teams(threads=96, grid=4, batch=(1, 3)):
     """The warps of a kernel that does nothing."""
     plan = Plan(kernel_of(Move(32)(GL, GL), (), threads=threads, grid=grid), {})
-    run = Run(plan, global_memory(plan, {"src": np.zeros(32, np.float32)}, False), History({}), chunk, True, False)
+    run = Run(plan, global_memory(plan, {"src": np.zeros(32, np.float32)}, False), History({}), batch, True, False)
     return Warps([run], random.Random(0))
 
 

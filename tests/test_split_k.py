@@ -11,7 +11,7 @@ from problems import integers, library
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check import Scene, check, check_races, safety
+from fireiron.check import AccessTrace, check, check_races, safety
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.sim import simulate
 
@@ -205,7 +205,7 @@ def test_reduction_of_an_array():
             np.testing.assert_array_equal(simulate(chain.program().ir, {"src": array}).outputs["dst"], spec.reference(array))
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_random_arrangements():
     """Parts, chunks, tiles, levels, storage orders, copies and sizes drawn together; half the sizes are no powers of two."""
     draw = random.Random(11)
@@ -346,7 +346,7 @@ def test_missing_barrier_before_the_sum_is_found(target):
     found = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Barrier) and one.scope == ir.BLOCK_SCOPE]
     assert len(found) == 1 and "p_sh" in found[0].reason
     planted = without(kernel, 0)
-    assert {one.buffer for one in check_races(Scene(planted)) if one.severity == "error"} == {"p_sh"}
+    assert {one.buffer for one in check_races(AccessTrace(planted)) if one.severity == "error"} == {"p_sh"}
     with pytest.raises(SimulationError, match="race on p_sh"):
         simulate(planted, {name: array for name, array in arrays_of(spec).items() if name != "C"})
 
@@ -374,7 +374,7 @@ def with_plain_access(kernel, verb):
 def test_plain_accesses_beside_additions_are_found(verb):
     spec = MatMul(16, 32, 50)(GL, GL, GL)(Kernel)
     planted = with_plain_access(blocks(3, 8)(spec).program().ir, verb)
-    assert any(one.severity == "error" and one.buffer == "C" for one in check_races(Scene(planted)))
+    assert any(one.severity == "error" and one.buffer == "C" for one in check_races(AccessTrace(planted)))
     for order in (None, random.Random(1)):
         with pytest.raises(SimulationError, match="race on C"):
             simulate(planted, {name: array for name, array in arrays_of(spec).items() if name != "C"}, order=order)
@@ -402,7 +402,7 @@ def test_additions_of_one_block_need_order_with_plain_accesses(verb):
     worse = with_plain_access(planted, verb)
     if verb == "reads":  # every thread reads element 0 and keeps it in its own
         worse = attrs.evolve(worse, buffers=tuple(attrs.evolve(one, written=True) for one in worse.buffers))
-    assert any(one.severity == "error" and one.buffer == "dst" for one in check_races(Scene(worse)))
+    assert any(one.severity == "error" and one.buffer == "dst" for one in check_races(AccessTrace(worse)))
     with pytest.raises(SimulationError, match="race on dst"):
         simulate(worse, data)
 

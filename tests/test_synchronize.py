@@ -29,7 +29,7 @@ from touching import (
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check import Scene, check_races
+from fireiron.check import AccessTrace, check_races
 from fireiron.errors import SynchronizationError, VerificationError
 from fireiron.ir import Barrier, Exec, For, Wait
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
@@ -530,10 +530,10 @@ def test_drawn_programs_are_ordered_and_each_barrier_is_needed(extents, asynchro
     for seed in range(chunk * 25, chunk * 25 + 25):
         program = drawn(random.Random(seed), extents, asynchronous)
         done = wait(synchronize(program))
-        assert not check_races(Scene(done)), (seed, done.body)
+        assert not check_races(AccessTrace(done)), (seed, done.body)
         for barrier in [one for one in ir.statements(done.body) if isinstance(one, Barrier)]:
             total += 1
-            if not check_races(Scene(attrs.evolve(done, body=without(done.body, barrier)))):
+            if not check_races(AccessTrace(attrs.evolve(done, body=without(done.body, barrier)))):
                 assert is_guessed(program), (seed, barrier, done.body)
                 left_over += 1
     assert total > 25 and left_over <= total // 10

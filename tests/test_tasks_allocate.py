@@ -70,7 +70,7 @@ def overlapping(sizes, free, bound):
     return best
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.night) for seed in range(1, 20))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 20))])
 def test_as_few_as_possible_share_bytes(seed):
     """Of all graphs of up to four tensors, against all places."""
     chosen = random.Random(seed)
@@ -232,7 +232,7 @@ yield e1
     assert "call(work, X), {p1}" in text(reduced(parse(lines)))
 
 
-@pytest.mark.parametrize("seed", [5, 13, *(pytest.param(seed, marks=pytest.mark.night) for seed in range(25))])
+@pytest.mark.parametrize("seed", [5, 13, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(25))])
 def test_programs_at_random_in_less_memory(seed):
     """Under smaller and smaller bounds: the bytes are within them, and any order gives what the program means."""
     program, chosen, source = drawn(seed, 2)
@@ -244,7 +244,7 @@ def test_programs_at_random_in_less_memory(seed):
     most = sum(-(-one.bytes // allocate.ALIGNMENT) * allocate.ALIGNMENT for one in shared_tensors(events))
     for within in (most * 3 // 4 // 128 * 128, most // 2 // 128 * 128):
         try:
-            less = allocated(events, attrs.evolve(chosen, within=within))
+            less = allocated(events, attrs.evolve(chosen, max_shared_bytes=within))
         except FireironError as error:
             assert "in use together" in str(error)
             continue
@@ -288,7 +288,7 @@ def kernels(name):
     return bound(name, "sm_90a", 256, 256)
 
 
-@pytest.mark.parametrize("name", ["gemm", "FlashAttention-2", pytest.param("FlashAttention-3", marks=pytest.mark.night)])
+@pytest.mark.parametrize("name", ["gemm", "FlashAttention-2", pytest.param("FlashAttention-3", marks=pytest.mark.nightly)])
 def test_the_kernel_has_the_same_roles(name):
     """What the kernel's producer loads is what the partition gives the DMA warp, and its rings wait where events cross."""
     strategy, program, chosen = kernels(name)
@@ -302,8 +302,8 @@ def test_the_kernel_has_the_same_roles(name):
     assert sorted(loads.values()) == sorted(one.accesses[0].buffer for one in moves)
     filled = {one.accesses[0].buffer: one.ring for one in moves}
     stages = {ring.name: ring.stages for ring in kernel.rings}
-    full = {one.ring for one in consumers if isinstance(one, ir.Acquire) and one.side is ir.Side.FULL}
-    empty = {one.ring for one in producer if isinstance(one, ir.Acquire) and one.side is ir.Side.EMPTY}
+    full = {one.ring for one in consumers if isinstance(one, ir.Acquire) and one.state is ir.StageState.FULL}
+    empty = {one.ring for one in producer if isinstance(one, ir.Acquire) and one.state is ir.StageState.EMPTY}
     assert full == {filled[loads[one.first]] for one in found.crossing if one.first in loads}
     backwards = {(filled[loads[one.second]], one.turns) for one in found.crossing if one.second in loads and one.turns}
     assert backwards == {(ring, count) for ring, count in stages.items() if count > 1} and {ring for ring, _ in backwards} <= empty

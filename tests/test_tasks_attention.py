@@ -24,7 +24,7 @@ from fireiron.tasks.passes import PASS_NAMES, events_of
 
 D = 64
 BOTH = {"FlashAttention-2": (programs.flash_2, programs.IN_ORDER), "FlashAttention-3": (programs.flash_3, programs.AHEAD)}
-NIGHT = pytest.mark.night
+NIGHTLY = pytest.mark.nightly
 
 
 def bound(name, target, m, n, d=D, heads=1, batch=1, causal=False, **mapping):
@@ -63,17 +63,17 @@ def require_right(strategy, program, mapping, target, sizes=None, causal=False):
 @pytest.mark.parametrize(
     ("name", "target", "sizes", "mapping"),
     [
-        pytest.param("FlashAttention-2", "sm_80", (40, 70), {}, marks=NIGHT),
+        pytest.param("FlashAttention-2", "sm_80", (40, 70), {}, marks=NIGHTLY),
         ("FlashAttention-3", "sm_90a", (64, 80), {"U": 64, "WGS": 1, "W": 32, "persistent": 1}),
-        pytest.param("FlashAttention-3", "sm_80", (32, 96), {}, marks=NIGHT),
-        pytest.param("FlashAttention-2", "sm_90a", (72, 64), {"U": 64, "WGS": 1, "W": 32}, marks=NIGHT),
-        pytest.param("FlashAttention-2", "sm_90a", (136, 128), {}, marks=NIGHT),
-        pytest.param("FlashAttention-2", "sm_80", (64, 96), {"U": 64}, marks=NIGHT),
-        pytest.param("FlashAttention-3", "sm_80", (64, 128), {"stages": 3}, marks=NIGHT),
-        pytest.param("FlashAttention-3", "sm_90a", (128, 256), {}, marks=NIGHT),
-        pytest.param("FlashAttention-3", "sm_90a", (256, 256), {"stages": 3}, marks=NIGHT),
-        pytest.param("FlashAttention-3", "sm_90a", (256, 256), {"persistent": 3, "stages": 3}, marks=NIGHT),
-        pytest.param("FlashAttention-2", "sm_90a", (256, 128), {"persistent": 3}, marks=NIGHT),
+        pytest.param("FlashAttention-3", "sm_80", (32, 96), {}, marks=NIGHTLY),
+        pytest.param("FlashAttention-2", "sm_90a", (72, 64), {"U": 64, "WGS": 1, "W": 32}, marks=NIGHTLY),
+        pytest.param("FlashAttention-2", "sm_90a", (136, 128), {}, marks=NIGHTLY),
+        pytest.param("FlashAttention-2", "sm_80", (64, 96), {"U": 64}, marks=NIGHTLY),
+        pytest.param("FlashAttention-3", "sm_80", (64, 128), {"stages": 3}, marks=NIGHTLY),
+        pytest.param("FlashAttention-3", "sm_90a", (128, 256), {}, marks=NIGHTLY),
+        pytest.param("FlashAttention-3", "sm_90a", (256, 256), {"stages": 3}, marks=NIGHTLY),
+        pytest.param("FlashAttention-3", "sm_90a", (256, 256), {"persistent": 3, "stages": 3}, marks=NIGHTLY),
+        pytest.param("FlashAttention-2", "sm_90a", (256, 128), {"persistent": 3}, marks=NIGHTLY),
     ],
 )
 def test_a_mapping_changes_no_result(name, target, sizes, mapping):
@@ -87,7 +87,7 @@ def test_a_mapping_changes_no_result(name, target, sizes, mapping):
 
 @pytest.mark.parametrize(
     ("name", "target"),
-    [("FlashAttention-2", "sm_80"), *(pytest.param(name, "sm_90a", marks=NIGHT) for name in BOTH)],
+    [("FlashAttention-2", "sm_80"), *(pytest.param(name, "sm_90a", marks=NIGHTLY) for name in BOTH)],
 )
 def test_causal(name, target):
     """No query sees the keys behind it: coordinates of pieces are operands of formulas, performed where a tile has any that are hidden."""
@@ -101,7 +101,7 @@ def test_causal(name, target):
     [
         ("FlashAttention-3", True, "vectorize", 1),
         *(
-            pytest.param(name, causal, until, seed, marks=NIGHT)
+            pytest.param(name, causal, until, seed, marks=NIGHTLY)
             for name in BOTH
             for causal in (False, True)
             for until in PASS_NAMES
@@ -119,7 +119,7 @@ def test_events_in_any_order(name, causal, until, seed):
     near_softmax(spec, arrays, causal=causal).require({"O": got})
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("target", ("sm_80", "sm_90a"))
 @pytest.mark.parametrize("name", BOTH)
 def test_lengths_known_at_run_time(name, target):
@@ -129,7 +129,7 @@ def test_lengths_known_at_run_time(name, target):
         require_right(strategy, program, coarse(mapping), target, {"m": m, "n": n})
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("target", ("sm_80", "sm_90a"))
 def test_seldom_rescaled(target):
     """Scores that grow along the keys: maxima stay for a while, and then rows are rescaled."""
@@ -147,7 +147,7 @@ def test_blocks_that_all_see_have_no_mask():
     assert ["0xff800000" in text or "INFINITY" in text or "7f800000" in text for text in texts] == [False, True]
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("target", ("sm_80", "sm_90a"))
 def test_the_meaning_of_all_threads(target):
     """Launches of a prange in any order, down to the threads of each instruction."""
@@ -175,18 +175,18 @@ def synchronization(text):
     return [re.sub(r"_m\d+n\d+k\d+\w*", "", one) for one in found]
 
 
-@pytest.mark.parametrize("name", [pytest.param("FlashAttention-2", marks=NIGHT), "FlashAttention-3"])
+@pytest.mark.parametrize("name", [pytest.param("FlashAttention-2", marks=NIGHTLY), "FlashAttention-3"])
 def test_the_synchronization_of_the_fluent_twin(name):
     """FlashAttention-3 begins the next scores before the values at hand in its text; the twin is told to delay the latter."""
     made = attention.definition()
-    fluent = hopper_attention.by_rows(made, delayed=name == "FlashAttention-3").with_(bm=128, bn=64, stages=2, chunk=D, blocks=65536)
+    fluent = hopper_attention.by_rows(made, overlap=name == "FlashAttention-3").with_(bm=128, bn=64, stages=2, epi_n=D, num_blocks=65536)
     twin = fluent(attention.spec(128, 256, D, made=made)).cuda("sm_90a")
     mine = bound(name, "sm_90a", 128, 256)[0].cuda("sm_90a")
     assert synchronization(mine) == synchronization(twin)
     assert ("wgmma_wait<1>();" in mine) == (name == "FlashAttention-3")
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("persistent", (0, 2))
 def test_missing_synchronization_is_found(persistent):
     """Of a ring that is filled in front of its loop and behind it: what the check misses changes nothing, or the simulator refuses it."""
@@ -210,7 +210,7 @@ COMPILED = {
 
 
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
-@pytest.mark.parametrize("case", [one if one == "FlashAttention-3" else pytest.param(one, marks=NIGHT) for one in COMPILED])
+@pytest.mark.parametrize("case", [one if one == "FlashAttention-3" else pytest.param(one, marks=NIGHTLY) for one in COMPILED])
 def test_compiled_without_spills(case):
     target, mapping = COMPILED[case]
     name = case if case in BOTH else "FlashAttention-2"
@@ -221,7 +221,7 @@ def test_compiled_without_spills(case):
 
 
 @pytest.mark.skipif(printed_text.COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("target", ("sm_80", "sm_90a"))
 def test_printed_text(tmp_path, target):
     """The text itself, run on a CPU."""

@@ -32,7 +32,7 @@ def heads(M, N, D):
 
 
 ONE_WARP = (16, 16, 32, 1, 1, 2)
-WARPGROUP = {"U": 64, "V": 32, "W": 32, "WGS": 1, "stages": 2, "chunk": 16}
+WARPGROUP = {"U": 64, "V": 32, "W": 32, "WGS": 1, "stages": 2, "epi_n": 16}
 ATTENTION = {"U": 32, "W": 16, "D": 16, "warps": 2}
 FACTORS = halves(64, 64), halves(64, 32)
 PROGRAMS = {
@@ -59,7 +59,7 @@ OFTEN = ("causal, FlashAttention-3",)
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.night) for name in PROGRAMS])
+@pytest.mark.parametrize("name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.nightly) for name in PROGRAMS])
 def test_any_order_of_events_after_each_pass(name):
     """The bits of the program's meaning: each element is worked on in the order of the text, whatever else is not."""
     program, mapping, arrays = PROGRAMS[name]

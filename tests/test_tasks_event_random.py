@@ -3,7 +3,7 @@
 import pytest
 from event_random import check_drawn
 
-pytestmark = pytest.mark.night
+pytestmark = pytest.mark.nightly
 
 
 @pytest.mark.parametrize("chunk", range(20))

@@ -377,7 +377,7 @@ def test_any_order_of_events_after_each_pass(name):
         assert (found == wanted).all(), passed
 
 
-@pytest.mark.parametrize("name", ["ffma", *(pytest.param(one, marks=pytest.mark.night) for one in ("ampere", "hopper"))])
+@pytest.mark.parametrize("name", ["ffma", *(pytest.param(one, marks=pytest.mark.nightly) for one in ("ampere", "hopper"))])
 def test_every_event_that_is_dropped_is_found(name):
     """All of a small program, after each pass: without it two steps touch an element in any order."""
     mapping = MAPPINGS[name][0]

@@ -62,7 +62,7 @@ OFTEN = ("mma.sync, ragged", "accumulator in shared memory", "multiply-adds", "F
 """What every run compiles; the others are variations."""
 
 
-@pytest.mark.parametrize("name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.night) for name in CASES])
+@pytest.mark.parametrize("name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.nightly) for name in CASES])
 def test_a_mapping_changes_no_result(name):
     mapping, sizes, target, words = CASES[name]
     bound = tasks.strategy(gemm.program, mapping)(halves(*sizes))
@@ -121,7 +121,7 @@ def test_figure_5_is_the_fluent_strategy_of_the_same_structure():
     assert told(tasks.strategy(gemm.program, FIGURE_5)(problem).cuda("sm_90a")) == told(fluent(problem).cuda("sm_90a"))
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(24))
 def test_mappings_at_random(seed):
     """Tiles, stages and places at random: the product."""

@@ -48,14 +48,14 @@ def dealt(sizes, values=None, **fields):
     return every, found
 
 
-def by_hand(sizes, cluster=(), bands=0, walk=0):
+def by_hand(sizes, cluster=(), group_m=0, raster=0):
     """Launches in the order of the number that a block, or a turn of one, has."""
     along = (*(1,) * (len(sizes) - len(cluster)), *cluster)
     counts = [size // part for size, part in zip(sizes, along, strict=True)]
     order = list(itertools.product(*map(range, counts)))
-    if bands:
-        across, on = (len(sizes) - 2, len(sizes) - 1) if walk == 0 else (len(sizes) - 1, len(sizes) - 2)
-        band = max(bands // along[across], 1)
+    if group_m:
+        across, on = (len(sizes) - 2, len(sizes) - 1) if raster == 0 else (len(sizes) - 1, len(sizes) - 2)
+        band = max(group_m // along[across], 1)
         order.sort(key=lambda one: (*one[:-2], one[across] // band, one[on], one[across]))
     places = [[]]
     for part in reversed(along):  # the first of a cluster's dimensions goes fastest
@@ -66,19 +66,19 @@ def by_hand(sizes, cluster=(), bands=0, walk=0):
 CASES = [
     ((4, 6), {}),
     ((3, 4, 6), {}),
-    ((8, 6), {"bands": 4}),
-    ((8, 6), {"bands": 4, "cluster": (2, 1)}),
-    ((8, 6), {"bands": 4, "cluster": (2,)}),
-    ((6, 8), {"bands": 4, "cluster": (1, 2), "walk": 1}),
-    ((8, 6), {"bands": 2, "cluster": (4, 1)}),
-    ((8, 6), {"bands": 3, "cluster": (2, 2)}),
-    ((2, 7, 5), {"bands": 3}),
-    ((2, 7, 5), {"bands": 3, "walk": 1}),
+    ((8, 6), {"group_m": 4}),
+    ((8, 6), {"group_m": 4, "cluster": (2, 1)}),
+    ((8, 6), {"group_m": 4, "cluster": (2,)}),
+    ((6, 8), {"group_m": 4, "cluster": (1, 2), "raster": 1}),
+    ((8, 6), {"group_m": 2, "cluster": (4, 1)}),
+    ((8, 6), {"group_m": 3, "cluster": (2, 2)}),
+    ((2, 7, 5), {"group_m": 3}),
+    ((2, 7, 5), {"group_m": 3, "raster": 1}),
 ]
 
 
 def test_each_launch_is_some_blocks_once():
-    """In the order of the count by hand: neighbours of a cluster, bands of clusters, turns of blocks that stay."""
+    """In the order of the count by hand: neighbours of a cluster, group_m of clusters, turns of blocks that stay."""
     for sizes, fields in CASES:
         for persistent in (0, 8, 1000):
             require_as_by_hand(sizes, fields, persistent)
@@ -86,7 +86,7 @@ def test_each_launch_is_some_blocks_once():
 
 def require_as_by_hand(sizes, fields, persistent):
     every, found = dealt(sizes, **fields, persistent=persistent)
-    wanted = by_hand(sizes, **{name: fields[name] for name in ("cluster", "bands", "walk") if name in fields})
+    wanted = by_hand(sizes, **{name: fields[name] for name in ("cluster", "group_m", "raster") if name in fields})
     stays = 0 < persistent < len(wanted)
     blocks = persistent if stays else len(wanted)
     assert (len(every), constant(found.launches), found.taken.loop is not None) == (blocks, len(wanted), stays)
@@ -94,7 +94,7 @@ def require_as_by_hand(sizes, fields, persistent):
     assert (1 if found.cluster is None else found.cluster.blocks) == math.prod(fields.get("cluster", ()))
 
 
-@pytest.mark.parametrize("fields", [{"bands": 2}, {"bands": 2, "walk": 1}, {"cluster": (2, 1), "bands": 4}])
+@pytest.mark.parametrize("fields", [{"group_m": 2}, {"group_m": 2, "raster": 1}, {"cluster": (2, 1), "group_m": 4}])
 def test_sizes_of_the_run_are_dealt_as_known_ones(fields):
     """Where sizes are not known as many blocks stay as there are launches, if these are fewer."""
     rows, columns = sym("rows", multiple_of=2), sym("columns")
@@ -108,7 +108,7 @@ def test_sizes_of_the_run_are_dealt_as_known_ones(fields):
 
 
 def test_a_curve_meets_every_launch_and_goes_on_to_neighbours():
-    every, _ = dealt((4, 8), bands=1, walk=2)
+    every, _ = dealt((4, 8), group_m=1, raster=2)
     places = numpy.array([one for (one,) in every])
     assert len({*map(tuple, places)}) == 32 and (abs(numpy.diff(places, axis=0)).sum(axis=1) == 1).all()
 

@@ -24,11 +24,11 @@ from fireiron.tasks.orders import needs
 from fireiron.tasks.passes import events_of
 from fireiron.values.expr import as_expr
 
-NIGHT = pytest.mark.night
+NIGHTLY = pytest.mark.nightly
 GEMM = {
     "FFMA": (tasks_gemm.ffma(), "sm_80", (256, 256, 64)),
-    "mma.sync": (tasks_gemm.ampere(32, 32, 32, 2, 2, 3, ahead=2, staged=True), "sm_80", (128, 128, 128)),
-    "wgmma": (tasks_gemm.hopper(128, 128, 64, 2, 3, chunk=64), "sm_90a", (256, 256, 512)),
+    "mma.sync": (tasks_gemm.ampere(32, 32, 32, 2, 2, 3, lookahead=2, staged=True), "sm_80", (128, 128, 128)),
+    "wgmma": (tasks_gemm.hopper(128, 128, 64, 2, 3, epi_n=64), "sm_90a", (256, 256, 512)),
 }
 
 
@@ -134,7 +134,7 @@ COUNTS = {
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("name", [name if name in OFTEN else pytest.param(name, marks=NIGHT) for name in PLANTED])
+@pytest.mark.parametrize("name", [name if name in OFTEN else pytest.param(name, marks=NIGHTLY) for name in PLANTED])
 def test_faults_are_found(name):
     """What is missed is no order that an event asks for: of rings' protocols, of bytes that turns share, of the work inside a launch."""
     counts, missed = counted(PLANTED[name]())

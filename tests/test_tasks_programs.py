@@ -63,13 +63,13 @@ def factors(M, N, K):
 
 
 SMALL = {"U": 16, "V": 16, "W": 32, "rows": 1, "columns": 2, "stages": 2}
-GROUP = {"U": 64, "V": 16, "W": 16, "WGS": 1, "stages": 2, "chunk": 16}
+GROUP = {"U": 64, "V": 16, "W": 16, "WGS": 1, "stages": 2, "epi_n": 16}
 CASES = {
     "gemm": Case(
         gemm.program,
         {
-            "ampere": gemm.ampere(**SMALL, ahead=2, staged=True, bands=2),
-            "hopper": gemm.hopper(**GROUP, bands=2, persistent=2),
+            "ampere": gemm.ampere(**SMALL, lookahead=2, staged=True, group_m=2),
+            "hopper": gemm.hopper(**GROUP, group_m=2, persistent=2),
         },
         hopper.spec,
         factors,
@@ -77,21 +77,21 @@ CASES = {
     ),
     "batched": Case(
         batched.program,
-        {"ampere": batched.ampere(**SMALL, ahead=2, staged=True, bands=2), "hopper": batched.hopper(**GROUP, bands=2, persistent=3)},
+        {"ampere": batched.ampere(**SMALL, lookahead=2, staged=True, group_m=2), "hopper": batched.hopper(**GROUP, group_m=2, persistent=3)},
         lambda M, N, K: hopper_batched.spec(M, N, K, 2),
         lambda M, N, K: (halves(2, M, K), halves(2, K, N, seed=8)),
         lambda a, b: [product(a, b)],
     ),
     "dual": Case(
         dual.program,
-        {"ampere": dual.ampere(**SMALL, bands=2), "hopper": dual.hopper(**GROUP, bands=2, blocks=2)},
+        {"ampere": dual.ampere(**SMALL, group_m=2), "hopper": dual.hopper(**GROUP, group_m=2, num_blocks=2)},
         fluent_dual.spec,
         lambda M, N, K: (*factors(M, N, K), halves(K, N, seed=9)),
         lambda a, left, right: [product(a, left) + product(a, right)],
     ),
     "gated": Case(
         gated.program,
-        {"ampere": gated.ampere(**SMALL, bands=2), "hopper": gated.hopper(**GROUP, bands=2, blocks=2)},
+        {"ampere": gated.ampere(**SMALL, group_m=2), "hopper": gated.hopper(**GROUP, group_m=2, num_blocks=2)},
         fluent_gated.spec,
         lambda M, N, K: (*factors(M, N, K), halves(K, N, seed=9)),
         lambda *inputs: [activated(*inputs)],
@@ -100,9 +100,9 @@ CASES = {
     "row_sum": Case(
         row_sum.program,
         {
-            "ampere": row_sum.ampere(**SMALL, bands=2),
-            "hopper": row_sum.hopper(**GROUP, bands=2, blocks=2),
-            "hopper, sums shared": row_sum.hopper(**GROUP, bands=2, blocks=2, parts=0),
+            "ampere": row_sum.ampere(**SMALL, group_m=2),
+            "hopper": row_sum.hopper(**GROUP, group_m=2, num_blocks=2),
+            "hopper, sums shared": row_sum.hopper(**GROUP, group_m=2, num_blocks=2, parts=0),
         },
         gemm_row_sum.spec,
         factors,
@@ -131,7 +131,7 @@ def test_a_mapping_changes_no_result(name, mapped):
     require_right(case, inputs, simulated(bound, TARGETS[mapped])(*inputs))
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "mapped", "sizes", "multiple"),
     [
@@ -161,7 +161,7 @@ OFTEN = (("row_sum", "ampere"),)
 """What every run runs task by task; the others take longer."""
 
 
-@pytest.mark.parametrize(("name", "mapped"), [one if one in OFTEN else pytest.param(*one, marks=pytest.mark.night) for one in ALL])
+@pytest.mark.parametrize(("name", "mapped"), [one if one in OFTEN else pytest.param(*one, marks=pytest.mark.nightly) for one in ALL])
 def test_the_sequential_meaning(name, mapped):
     """Launches of each prange in any order."""
     case, sizes = CASES[name], SIZES[mapped]
@@ -173,15 +173,15 @@ def test_the_sequential_meaning(name, mapped):
 # ---------------------------------------------------------------------------------------------- twins
 
 
-WIDE = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 64, "stages": 4, "bands": 8}
-STAYS = {"chunk": 64, "bands": 8, "persistent": 132}
+WIDE = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "epi_m": 64, "epi_n": 64, "stages": 4, "group_m": 8}
+STAYS = {"epi_n": 64, "group_m": 8, "persistent": 132}
 TWINS = {
     "gemm, Hopper": (gemm, gemm.hopper(128, 256, 64, 2, 4, **STAYS), hopper.product.with_(**WIDE), hopper.spec, "sm_90a"),
     "gemm, Hopper, clusters": (
-        gemm, gemm.hopper(128, 256, 64, 2, 4, **STAYS, cluster=(2, 1)), hopper.product.with_(**WIDE, cm=2), hopper.spec, "sm_90a",
+        gemm, gemm.hopper(128, 256, 64, 2, 4, **STAYS, cluster=(2, 1)), hopper.product.with_(**WIDE, cluster_m=2), hopper.spec, "sm_90a",
     ),
     "gemm, Ampere": (
-        gemm, gemm.ampere(128, 256, 32, 2, 4, 4, ahead=2, staged=True, bands=8), hmma_ampere.strategy.with_(bm=128, bn=256, bk=32, stages=4),
+        gemm, gemm.ampere(128, 256, 32, 2, 4, 4, lookahead=2, staged=True, group_m=8), hmma_ampere.strategy.with_(bm=128, bn=256, bk=32, stages=4),
         hmma_ampere.spec, "sm_80",
     ),
     "gemm, Hopper, 128 rows a warpgroup": (
@@ -229,7 +229,7 @@ def compiled(program, target):
     return Counter(opcodes), found.resources[program.name]
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(not any(one.serves("sm_90a") for one in toolchains()), reason="no NVRTC for sm_90a")
 @pytest.mark.parametrize("name", TWINS)
 def test_the_opcodes_are_those_of_the_fluent_twin(name):
@@ -240,7 +240,7 @@ def test_the_opcodes_are_those_of_the_fluent_twin(name):
     assert not uses.spill_stores and not uses.spill_loads
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 @pytest.mark.parametrize("mapped", ["ampere", "hopper"])
 def test_printed_text(mapped, tmp_path):
@@ -271,7 +271,7 @@ def test_sums_in_shared_memory_are_a_change_of_the_mapping():
 def test_one_copy_serves_all_launches_that_read_it():
     """A is one buffer for both products, and for the product and the sums."""
     for module, spec, names in ((dual, fluent_dual.spec, {"a_sh", "b_sh", "b_sh2"}), (row_sum, gemm_row_sum.spec, {"a_sh", "b_sh"})):
-        lowered = tasks.strategy(module.program, module.hopper(blocks=8))(spec(256, 256, 128)).program("sm_90a").lowered
+        lowered = tasks.strategy(module.program, module.hopper(num_blocks=8))(spec(256, 256, 128)).program("sm_90a").lowered
         assert {one.tensor.name for one in lowered.buffers if one.tensor.memory == SH} == {*names, "dst_sh"}
 
 
@@ -343,7 +343,7 @@ def dual_at_once(D, A, B1, B2, *, W=tunable(int)):
 
 def test_launches_side_by_side_have_copies_of_their_own():
     """Of one instance in one turn, where a warp loads ahead: a ring of each factor, not one that both fill."""
-    mapping = dual.hopper(**GROUP, blocks=2)
+    mapping = dual.hopper(**GROUP, num_blocks=2)
     mapping = mapping.with_("dual_block", variant="dual_at_once", calls=["clear_tile", "gemm_tile", "gemm_tile", "copy_tile"])
     kept = tuple(one for one in mapping.instances if one.instance != "dual_both")
     bound = tasks.strategy(Tasks(dual_at_once, *dual.program.variants), attrs.evolve(mapping, instances=kept))(fluent_dual.spec(64, 16, 64))
@@ -412,13 +412,13 @@ def test_fields_of_a_mapping_travel_as_json():
     [
         ({"gemm_host": {"cluster": (3, 1)}}, "no whole clusters"),
         ({"gemm_host": {"cluster": (2, 1), "persistent": 3}}, "no multiple of 2"),
-        ({"gemm_block": {"bands": 4}}, "is about blocks"),
-        ({"gemm_host": {"walk": 2, "bands": 4}}, "walk=2"),
+        ({"gemm_block": {"group_m": 4}}, "is about blocks"),
+        ({"gemm_host": {"raster": 2, "group_m": 4}}, "raster=2"),
         ({"gemm_host": {"cluster": (8, 4)}}, "at most 16 blocks"),
-        ({"gemm_block": {"producers": 64}}, "a warp or a warpgroup"),
-        ({"gemm_block": {"in_flight": 3}}, "in_flight=3"),
-        ({"gemm_block": {"pipeline": 0, "warpspecialize": False, "spread": True}}, "spread without a pipeline"),
-        ({"gemm_block": {"pipeline": 1, "warpspecialize": False, "spread": True}}, "copies that run ahead"),
+        ({"gemm_block": {"producer_threads": 64}}, "a warp or a warpgroup"),
+        ({"gemm_block": {"mma_in_flight": 3}}, "mma_in_flight=3"),
+        ({"gemm_block": {"pipeline": 0, "warpspecialize": False, "interleave": True}}, "interleave without a pipeline"),
+        ({"gemm_block": {"pipeline": 1, "warpspecialize": False, "interleave": True}}, "copies that run ahead"),
         ({"gemm_tile": {"WN": 0}}, "gemm_tile divides by zero"),
     ],
 )
@@ -437,7 +437,7 @@ def test_processors_of_other_machines_are_refused():
 
 def test_a_pipeline_of_one_turn():
     """All of k in one step: nothing is loaded ahead, and fragments are still."""
-    mapping, inputs = gemm.ampere(16, 8, 32, 1, 1, stages=3, ahead=2), factors(16, 8, 30)
+    mapping, inputs = gemm.ampere(16, 8, 32, 1, 1, stages=3, lookahead=2), factors(16, 8, 30)
     bound = tasks.strategy(gemm.program, mapping)(gemm.spec(16, 8, 30))
     require_right(CASES["gemm"], inputs, simulated(bound, "sm_80")(*inputs))
 
@@ -459,24 +459,24 @@ def test_slices_and_first_takers_are_refused_where_they_do_not_fit():
     assert First((2,), 3).coordinates((4,), (1, 0)) == ([2, 3],) and min(First((2,), 3).coordinates((4,), (1, 2))[0]) > 1 << 40
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(16))
 def test_grids_at_random(seed):
     """Rasterize, walks, blocks that stay, clusters, rings: the product."""
     chosen = random.Random(seed)
     groups = chosen.choice([1, 2])
     cluster = chosen.choice([(), (), (2, 1), (1, 2)])
-    walk = chosen.choice([0, 0, 1, 2])
+    raster = chosen.choice([0, 0, 1, 2])
     fields = {
-        "bands": 1 if walk == 2 else chosen.choice([1, 2, 3]),
-        "walk": walk,
+        "group_m": 1 if raster == 2 else chosen.choice([1, 2, 3]),
+        "raster": raster,
         "persistent": chosen.choice([0, 4, 6]),
         "cluster": cluster,
     }
     mapping = gemm.hopper(
-        64 * groups, 32, chosen.choice([32, 64]), groups, chosen.choice([2, 3]), chunk=chosen.choice([0, 16, 32]), **fields
+        64 * groups, 32, chosen.choice([32, 64]), groups, chosen.choice([2, 3]), epi_n=chosen.choice([0, 16, 32]), **fields
     )
-    mapping = mapping.with_("gemm_block", producers=chosen.choice([32, 128]), in_flight=chosen.choice([None, 0, 1]))
+    mapping = mapping.with_("gemm_block", producer_threads=chosen.choice([32, 128]), mma_in_flight=chosen.choice([None, 0, 1]))
     grid = [chosen.choice([2, 4]), chosen.choice([2, 4])]
     ragged = 0 if cluster else 8
     sizes = (64 * groups * grid[0] - ragged, 32 * grid[1] - ragged, chosen.choice([32, 72, 200]))
@@ -487,7 +487,7 @@ def test_grids_at_random(seed):
 def test_blocks_that_stay_at_sizes_without_a_bound():
     """That launches can be counted is a fact for the launcher, however few blocks there are; and where they cannot, it is refused."""
     problem = hopper.spec(*(sym(dim, multiple_of=8) for dim in "MNK"))
-    found = tasks.strategy(gemm.program, gemm.hopper(**GROUP, bands=2, persistent=2))(problem).program("sm_90a").ir.facts
+    found = tasks.strategy(gemm.program, gemm.hopper(**GROUP, group_m=2, persistent=2))(problem).program("sm_90a").ir.facts
     assert [str(fact) for _, fact in found] == ["(M + 63) // 64 * ((N + 15) // 16) < 2147483648"]
     with pytest.raises(FireironError, match="launches on BLOCK: a grid has at most"):
         tasks.strategy(gemm.program, gemm.hopper(**GROUP, persistent=2))(hopper.spec(2**24, 2**24, 64)).program("sm_90a").ir  # noqa: B018

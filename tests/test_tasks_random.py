@@ -38,17 +38,17 @@ def moved(mapping, chosen):
 def product(chosen):
     """A program around products with a mapping, its problem, its target, and a check of results."""
     name = chosen.choice(list(MODULES))
-    module, bands = MODULES[name], chosen.choice([1, 2, 3])
+    module, group_m = MODULES[name], chosen.choice([1, 2, 3])
     if chosen.random() < 0.5:
         target, rows, columns = "sm_80", *chosen.choice([(1, 1), (2, 1), (1, 2)])
         tile = rows * chosen.choice([16, 32]), columns * chosen.choice([8, 16]), chosen.choice([16, 32])
-        mapping = module.ampere(*tile, rows, columns, chosen.choice([0, 2, 3]), ahead=chosen.choice([0, 2]), bands=bands)
+        mapping = module.ampere(*tile, rows, columns, chosen.choice([0, 2, 3]), lookahead=chosen.choice([0, 2]), group_m=group_m)
     else:
         target, groups = "sm_90a", chosen.choice([1, 1, 2])
         tile = 64 * groups, chosen.choice([8, 16, 32]), chosen.choice([16, 32])
         stays = chosen.choice([1, 2, 132])
         held = {"persistent": stays} if name in ("gemm", "batched") else {"blocks": stays}
-        mapping = module.hopper(*tile, groups, chosen.choice([2, 3]), chunk=chosen.choice([8, 16]), bands=bands, **held)
+        mapping = module.hopper(*tile, groups, chosen.choice([2, 3]), epi_n=chosen.choice([8, 16]), group_m=group_m, **held)
     sizes = tuple(max(side * chosen.choice([1, 2]) - chosen.choice([0, 0, 8]), 8) for side in tile)
     known = chosen.random() < 0.7
     problem = sizes if known else tuple(sym(dim, high=4096, multiple_of=8) for dim in "MNK")
@@ -101,7 +101,7 @@ def test_some_mappings_at_random():
     assert sum(map(ran, range(8))) >= 3
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("chunk", range(100))
 def test_many_mappings_at_random(chunk):
     """2,000 draws."""

@@ -447,7 +447,7 @@ def test_blocks_from_two_places():
     refused(lambda: compiled(Tasks(twice_blocks, blocks, whole), mapping), "launches on BLOCK from two places")
 
 
-@pytest.mark.parametrize("walked", [dict(bands=2), dict(bands=2, walk=1, persistent=4), dict(bands=1, walk=2)])
+@pytest.mark.parametrize("walked", [dict(group_m=2), dict(group_m=2, raster=1, persistent=4), dict(group_m=1, raster=2)])
 def test_every_block_is_walked_to(walked):
     """3 x 5 of them."""
     grid = attrs.evolve(INSTANCES[0], calls=("move",), **walked)
@@ -636,7 +636,7 @@ VALUES = {
     "no instances": (lambda: Mapping(one()), "a list of values"),
     "instances in words": (lambda: Mapping(["a"]), "no instance"),
     "a target for a machine": (lambda: Mapping([one()], "sm_80"), "no machine"),
-    "a bound in words": (lambda: Mapping([one()], within="48 KB"), "within is a number of bytes"),
+    "a bound in words": (lambda: Mapping([one()], max_shared_bytes="48 KB"), "max_shared_bytes is a number of bytes"),
     "a machine with a hole": (lambda: Machine("mine", (BLOCK, THREAD), ((BLOCK, (GLOBAL,)),)), "what each of its processors reaches"),
     "no text": (lambda: Mapping.from_json(None), "no text"),
     "no JSON": (lambda: Mapping.from_json("{"), "no JSON"),
@@ -764,9 +764,11 @@ def test_registers_exceeded():
 def test_shared_memory_exceeded():
     """The figure's three stages and staged result need 272 KB for this tile; with a bound they share bytes, and below the least not."""
     mapping = staged(gemm.hopper(128, 256, stages=3))
-    whole_of = lambda within: tasks.strategy(gemm.program, attrs.evolve(mapping, within=within))(gemm_of(128, 256, 256)).program("sm_90a")
+    whole_of = lambda within: tasks.strategy(gemm.program, attrs.evolve(mapping, max_shared_bytes=within))(gemm_of(128, 256, 256)).program(
+        "sm_90a"
+    )
     refused(lambda: whole_of(0).lowered, r"a_sh +49152 bytes (.|\n)*b_sh +98304 bytes (.|\n)*src_sh +131072 bytes ", "tasks_gemm.py:")
-    refused(lambda: whole_of(0).lowered, r"or for a program of tasks Mapping\(..., within=232448\)", "tasks_gemm.py:")
+    refused(lambda: whole_of(0).lowered, r"or for a program of tasks Mapping\(..., max_shared_bytes=232448\)", "tasks_gemm.py:")
     refused(lambda: whole_of(100_000).lowered, r"within\(100000\) allows 100000: a_sh 49152, b_sh 98304, src_sh 131072", "tasks_gemm.py:")
     kernel = whole_of(200_000).lowered
     places = {each.name: (each.offset, each.offset + each.bytes) for each in kernel.buffers if each.memory.of_block}
@@ -777,7 +779,7 @@ def test_shared_memory_exceeded():
     ("call", "message"),
     [
         (lambda: TaskMapping("a"), r"TaskMapping: missing a required argument: 'variant'(.|\n)*legal +instance variant proc mems"),
-        (lambda: Mapping(), r"Mapping: missing a required argument: 'instances'(.|\n)*legal +instances machine within"),
+        (lambda: Mapping(), r"Mapping: missing a required argument: 'instances'(.|\n)*legal +instances machine max_shared_bytes"),
         (lambda: Stored(swizle=True), r"Stored: got an unexpected keyword argument 'swizle'(.|\n)*legal +swizzle pad order"),
     ],
 )

@@ -21,7 +21,7 @@ from ringed import (
 
 from fireiron import *
 from fireiron import ARCHITECTURES, ir
-from fireiron.ir.chunks import chunk_layout, chunks_of, swizzle_of
+from fireiron.ir.smem_layouts import chunk_layout, chunks_of, swizzle_of
 from fireiron.lower.walk import grow_tree
 from fireiron.values.expr import constant
 from fireiron.values.tensor import whole_view

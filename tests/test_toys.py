@@ -176,7 +176,7 @@ def test_a_mechanism_with_deferred_arrivals_fills_rings():
     program = deferred()
     inside = list(ir.statements(program.ir.body))
     arrivals = [one for one in inside if isinstance(one, ir.Release) and one.by is DEFERRED]
-    assert arrivals and all(one.side is ir.Side.FULL for one in arrivals) and program.ir.rings[0].producers == 33
+    assert arrivals and all(one.state is ir.StageState.FULL for one in arrivals) and program.ir.rings[0].producers == 33
     assert not [one for one in inside if isinstance(one, (ir.Commit, ir.Wait)) and one.mechanism is DEFERRED], "nothing waits for groups"
     assert [line.strip() for line in program.cuda.splitlines() if line.strip().startswith("deferred_arrive(")]
     np.testing.assert_array_equal(*product_of(program.ir))

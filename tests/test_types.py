@@ -1,4 +1,4 @@
-"""What type checkers and completion know of the package: mypy in a test of the night, what they read in each run."""
+"""What type checkers and editors infer about the package; mypy runs in a nightly test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 import fireiron
 from fireiron import *
-from fireiron import found
+from fireiron import generated_verbs
 
 TYPED = Path(__file__).parent / "typed"
 STUB = {node.name: node for node in ast.parse(offered.STUB.read_text()).body if isinstance(node, ast.ClassDef)}
@@ -68,16 +68,17 @@ def test_chains_of_a_kind_keep_it() -> None:
 
 
 def test_what_is_offered_has_its_docstring_and_no_type_is_unknown() -> None:
+    owners = {owner.__name__ for owner in generated_verbs.REFINEMENT_VERBS.values()}
     for name, node in STUB.items():
         for one in node.body:
-            if isinstance(one, ast.FunctionDef) and name.startswith(("For", "FoundOn")):
+            if isinstance(one, ast.FunctionDef) and (name.startswith("For") or name in owners):
                 assert "rewrite:" in (ast.get_docstring(one) or ""), f"{name}.{one.name}"
                 assert "Any" not in ast.unparse(one.args), f"{name}.{one.name}"
 
 
 def test_refinements_that_are_found_are_those_of_their_steps() -> None:
-    assert methods("FoundOnTile") >= {"to", "rasterize", "hilbert", "max_shared_bytes"} and methods("FoundOnSplitK") == {"pad", "unchecked"}
-    for verb, owner in found.REFINING.items():
+    assert methods("TileVerbs") >= {"to", "rasterize", "hilbert", "max_shared_bytes"} and methods("SplitKVerbs") == {"pad", "unchecked"}
+    for verb, owner in generated_verbs.REFINEMENT_VERBS.items():
         assert methods(owner.__name__) == set(offered.made_by(owner))
         assert all(verb in one.makes.applies_to for one in offered.made_by(owner).values())
 
@@ -122,7 +123,7 @@ def test_what_is_not_offered_is_refused() -> None:
 
 
 def test_annotations_of_methods_have_no_any_in_place_of_numbers() -> None:
-    for owner in found.REFINING.values():
+    for owner in generated_verbs.REFINEMENT_VERBS.values():
         for name, one in offered.made_by(owner).items():
             assert not re.search(r"\bAny\b|\bobject\b", str(offered.annotations(one))), f"{owner.__name__}.{name}"
 
@@ -143,13 +144,13 @@ def checked(tmp_path: Path, name: str) -> tuple[list[tuple[int, str]], str]:
     return [(int(line), text) for line, text in rows], said
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_what_is_right_is_right_and_of_known_types(tmp_path: Path) -> None:
     errors, said = checked(tmp_path, "right.py")
     assert not errors and "right.py" not in said, said
 
 
-@pytest.mark.night
+@pytest.mark.nightly
 def test_each_wrong_call_is_an_error_that_says_what(tmp_path: Path) -> None:
     errors, said = checked(tmp_path, "wrong.py")
     wanted = expected()

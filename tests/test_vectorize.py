@@ -8,7 +8,7 @@ from handmade import THREAD, access, execution, kernel_of, local
 
 from fireiron import *
 from fireiron import ir
-from fireiron.check import Scene, check_bounds
+from fireiron.check import AccessTrace, check_bounds
 from fireiron.errors import DecompositionError
 from fireiron.executable.hfma2 import HFMA2
 from fireiron.executable.mma_f16 import HMMA_16816_F32
@@ -226,11 +226,11 @@ def test_registers_of_matrix_instructions_are_refused_where_they_are_kept_apart(
 def test_a_wrong_width_is_found_by_the_check():
     """The second oracle: four elements at once with a test of the first, where the extent is no multiple of four."""
     kernel = guard(vectorize(moved(4, THREAD % 8 * 4, columns=20, bounds=(None, 20))))
-    assert not [one for one in check_bounds(Scene(kernel)) if one.severity == "error"]
+    assert not [one for one in check_bounds(AccessTrace(kernel)) if one.severity == "error"]
     loose = with_conditions(kernel, "dst", True, lambda one: less(one.left, 18))
     loose = with_conditions(loose, "src", False, lambda one: less(one.left, 18))
     shorter = tuple(attrs.evolve(one, tensor=attrs.evolve(one.tensor, shape=(as_expr(32), as_expr(18)))) for one in loose.buffers)
-    found = [one for one in check_bounds(Scene(attrs.evolve(loose, buffers=shorter))) if one.severity == "error"]
+    found = [one for one in check_bounds(AccessTrace(attrs.evolve(loose, buffers=shorter))) if one.severity == "error"]
     assert found and all("moved at once" in one.message for one in found)
 
 

@@ -84,7 +84,7 @@ def test_turns_of_the_last_iteration_are_told_by_how_many_there_are():
 def test_slots_have_turns_in_the_order_of_use():
     """Whichever load is written first."""
     producer = next(one for one in attended((64, 80), first="V", share=True).ir.body if isinstance(one, ir.Roles)).roles[1]
-    loads = [(one.accesses[0].buffer, str(one.turn)) for one, _ in ir.execs(producer.body) if one.accesses[0].buffer in "KV"]
+    loads = [(one.accesses[0].buffer, str(one.fill_index)) for one, _ in ir.execs(producer.body) if one.accesses[0].buffer in "KV"]
     assert loads == [("K", "n * 2"), ("V", "n * 2 + 1")]
 
 
@@ -92,7 +92,7 @@ def test_stages_given_back_too_early_are_found_where_warpgroups_take_turns():
     """The turns of all rings but the order are each warpgroup's own."""
     kernel = attended((128, 48), rows=128, delay=True, turns=("s", "pv")).ir
     for ring, number in (("k_sh_ring", 1), ("v_sh_ring", 0)):
-        faulty = with_changed(kernel, of_kind(ir.Release, ring=ring, side=ir.Side.EMPTY), number, later(-1))
+        faulty = with_changed(kernel, of_kind(ir.Release, ring=ring, state=ir.StageState.EMPTY), number, later(-1))
         assert any("it is the agent's turn" in str(one) for one in errors(faulty))
 
 

@@ -6,7 +6,7 @@ import pytest
 from touching import BLOCK_BARRIER, PRODUCT, WARP_BARRIER, K, T, buffer, copies, i, kernel, loop, products, reads, touch, writes
 
 from fireiron import GL, RF, ir
-from fireiron.check import Scene, check_races
+from fireiron.check import AccessTrace, check_races
 from fireiron.errors import SynchronizationError, VerificationError
 from fireiron.ir import WARPGROUP_SCOPE, Wait
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
@@ -28,7 +28,7 @@ def waited(*body, **options):
     """The groups of each wait, in program order, and a check that nothing is missed."""
     options.setdefault("buffers", RING)
     done = wait(kernel(*body, symbols=(K,), **options))
-    assert not check_races(Scene(done)), done.body
+    assert not check_races(AccessTrace(done)), done.body
     return [(one.groups, one.reason) for one in ir.statements(done.body) if isinstance(one, Wait)]
 
 

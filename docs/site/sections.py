@@ -9,7 +9,7 @@ from section import Section, classes
 
 import fireiron
 from fireiron import check, decomp, errors, executable, refine, specs
-from fireiron.found import FoundSteps
+from fireiron.generated_verbs import StepVerbs
 from fireiron.language import strategy as strategies
 from fireiron.spec import Starter
 from fireiron.specs.verbs import Verbs
@@ -31,7 +31,7 @@ STEP = ("sentence", "legal", "rules", "sources", "example")
 @functools.cache
 def verbs():
     """The sections of the verbs: the decompositions, and `then`."""
-    found = {"then": Verbs.then, **vars(FoundSteps)}
+    found = {"then": Verbs.then, **vars(StepVerbs)}
     methods = {name: one for name, one in found.items() if inspect.isfunction(one) and not name.startswith("_")}
     by_verb = {step.verb: step for step in classes(decomp, fireiron.Decomposition)}
     order = sorted(methods, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))

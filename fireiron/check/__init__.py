@@ -6,69 +6,77 @@ May import: values, specs, ir.
 
 from __future__ import annotations
 
+from fireiron.check.access_trace import AccessTrace
 from fireiron.check.alignment import check_alignment
 from fireiron.check.banks import check_banks
 from fireiron.check.bounds import check_bounds
-from fireiron.check.boxes import check_boxes
 from fireiron.check.coalescing import check_coalescing
-from fireiron.check.filled import check_filled
+from fireiron.check.dynamic_scheduler import check_dynamic_scheduler
 from fireiron.check.finding import Finding, Findings, ordered, table
 from fireiron.check.ineffective import check_ineffective
-from fireiron.check.kept import check_kept
-from fireiron.check.loaded import check_loaded
-from fireiron.check.products import check_products
+from fireiron.check.ptxas_register_hazard import check_ptxas_register_hazard
 from fireiron.check.races import check_races
 from fireiron.check.resources import check_resources
-from fireiron.check.scene import Scene
-from fireiron.check.tickets import check_tickets
+from fireiron.check.tma_boxes import check_tma_boxes
+from fireiron.check.uninitialized_registers import check_uninitialized_registers
+from fireiron.check.uninitialized_shared import check_uninitialized_shared
+from fireiron.check.wgmma_registers import check_wgmma_registers
 from fireiron.ir import Kernel
 
 PROMISES = (
-    check_races, check_tickets, check_products, check_kept, check_loaded, check_filled, check_bounds, check_boxes, check_alignment,
+    check_races,
+    check_dynamic_scheduler,
+    check_wgmma_registers,
+    check_ptxas_register_hazard,
+    check_uninitialized_registers,
+    check_uninitialized_shared,
+    check_bounds,
+    check_tma_boxes,
+    check_alignment,
     check_resources,
-)  # fmt: skip
+)
 """The checks that may report an error. Compilation runs all of them before it makes code."""
 
 ADVICE = (check_banks, check_coalescing, check_ineffective)
 """The checks that report warnings and notes alone: a kernel with any of them is right, and may be slow."""
 
 CHECKS = (*PROMISES, *ADVICE)
-"""All checks, each from a `Scene` to findings."""
+"""All checks, each from a `AccessTrace` to findings."""
 
 
 def check(kernel: Kernel) -> Findings:
     """All findings about a final kernel, errors first."""
-    scene = Scene(kernel)
-    return ordered(finding for one in CHECKS for finding in one(scene))
+    access_trace = AccessTrace(kernel)
+    return ordered(finding for one in CHECKS for finding in one(access_trace))
 
 
 def safety(kernel: Kernel) -> Findings:
     """The errors among the findings: each of them stops compilation."""
-    scene = Scene(kernel)
-    return ordered(finding for promise in PROMISES for finding in promise(scene) if finding.severity == "error")
+    access_trace = AccessTrace(kernel)
+    return ordered(finding for promise in PROMISES for finding in promise(access_trace) if finding.severity == "error")
 
 
 __all__ = [
     "ADVICE",
+    "AccessTrace",
     "CHECKS",
-    "PROMISES",
     "Finding",
     "Findings",
-    "Scene",
+    "PROMISES",
     "check",
     "check_alignment",
     "check_banks",
     "check_bounds",
-    "check_boxes",
     "check_coalescing",
-    "check_filled",
+    "check_dynamic_scheduler",
     "check_ineffective",
-    "check_kept",
-    "check_loaded",
-    "check_products",
+    "check_ptxas_register_hazard",
     "check_races",
     "check_resources",
-    "check_tickets",
+    "check_tma_boxes",
+    "check_uninitialized_registers",
+    "check_uninitialized_shared",
+    "check_wgmma_registers",
     "ordered",
     "safety",
     "table",

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from fireiron.check.access_trace import MANY, AccessTrace, Frame, Use, fills_rings
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.known_bits import Bits, KnownBits, power_of_two
-from fireiron.check.scene import MANY, Frame, Scene, Use, fills_rings
 from fireiron.ir import Acquire, Buffer, Exec, Kernel, Piece, Release, Roles, Stmt, statements
 from fireiron.ir.opaque import is_opaque, tile_origin
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, as_expr, constant, less
@@ -41,9 +41,9 @@ ROW_BYTES = 16
 """Bytes: the rows (or columns) of a matrix are a multiple of it apart."""
 
 
-def check_alignment(scene: Scene) -> tuple[Finding, ...]:
+def check_alignment(access_trace: AccessTrace) -> tuple[Finding, ...]:
     """All vectors that are not proved aligned and whole, and all shared buffers that lie wrongly."""
-    return (*_Shared(scene).findings(), *_Vectors(scene).findings())
+    return (*_Shared(access_trace).findings(), *_Vectors(access_trace).findings())
 
 
 # ---------------------------------------------------------------------------------------------- shared memory
@@ -52,9 +52,9 @@ def check_alignment(scene: Scene) -> tuple[Finding, ...]:
 class _Shared:
     """Where the buffers of a block lie."""
 
-    def __init__(self, scene: Scene) -> None:
-        self.kernel: Kernel = scene.kernel
-        self.lives = _lives(scene)
+    def __init__(self, access_trace: AccessTrace) -> None:
+        self.kernel: Kernel = access_trace.kernel
+        self.lives = _lives(access_trace)
         self.buffers = [buffer for buffer in self.kernel.buffers if buffer.memory.of_block and buffer.name in self.lives]
 
     def findings(self) -> Iterator[Finding]:
@@ -99,16 +99,16 @@ class _Shared:
             yield _of_buffer(other, f"shares bytes with {one.name}, and nothing asks for that")
 
 
-def _lives(scene: Scene) -> dict[str, tuple[int, int]]:
+def _lives(access_trace: AccessTrace) -> dict[str, tuple[int, int]]:
     """The first and the last statement of the program's outermost list that touches a buffer.
 
     What a loop touches is in use all through it. Of a program in roles it is the list of those who empty the rings: each turn that the
     producer fills is waited for there.
     """
     lives: dict[str, tuple[int, int]] = {}
-    for place, outermost in enumerate(_outermost(scene.kernel.body)):
+    for place, outermost in enumerate(_outermost(access_trace.kernel.body)):
         for statement in statements((outermost,)):
-            for name in _touched(scene.kernel, statement):
+            for name in _touched(access_trace.kernel, statement):
                 lives[name] = (lives.get(name, (place, place))[0], place)
     return lives
 
@@ -149,13 +149,13 @@ def _of_buffer(buffer: Buffer, what: str, **details: Any) -> Finding:
 class _Vectors:
     """The pieces of all accesses, as the pass `guard` left them."""
 
-    def __init__(self, scene: Scene) -> None:
-        self.scene, self.kernel = scene, scene.kernel
-        self.known = KnownBits(scene.lets)
+    def __init__(self, access_trace: AccessTrace) -> None:
+        self.access_trace, self.kernel = access_trace, access_trace.kernel
+        self.known = KnownBits(access_trace.lets)
 
     def findings(self) -> Iterator[Finding]:
         """The first thing that is wrong with each access."""
-        for use in self.scene.uses:
+        for use in self.access_trace.uses:
             if use.statement.performed == FALSE:
                 continue
             problem = self._matrix_problem(use) if is_opaque(self.kernel, use.statement) else self._problem(use)
@@ -256,17 +256,17 @@ class _Vectors:
     def _frame(self, use: Use, values: Sequence[Expr]) -> Frame | None:
         """All threads and iterations that values depend on; None where sizes or blocks enter, or where they are too many."""
         static = frozenset({"thread", *(loop.var.name for loop in use.loops if constant(loop.extent) is not None)})
-        kept, _ = self.scene.guards(use.statement, static)
-        needed = self.scene.needs((*values, *kept))
-        axes = self.scene.loop_axes(use.loops, needed, MANY // (self.kernel.threads * len(use.access.elements())))
+        kept, _ = self.access_trace.guards(use.statement, static)
+        needed = self.access_trace.needs((*values, *kept))
+        axes = self.access_trace.loop_axes(use.loops, needed, MANY // (self.kernel.threads * len(use.access.elements())))
         if axes is None or not needed <= {"thread", *(name for name, _ in axes)}:
             return None
-        return self.scene.frame([("thread", self.scene.threads), *axes])
+        return self.access_trace.frame([("thread", self.access_trace.threads), *axes])
 
     def _performing(self, use: Use, frame: Frame) -> Any:
         """Who may perform a statement: conditions on sizes and blocks count as true."""
         static = frozenset({"thread", *(name for name, _ in frame.axes)})
-        kept, _ = self.scene.guards(use.statement, static)
+        kept, _ = self.access_trace.guards(use.statement, static)
         result = np.ones(frame.shape, dtype=bool)
         for condition in kept:
             result &= frame.full(condition) != 0

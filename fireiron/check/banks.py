@@ -14,9 +14,9 @@ from typing import Any
 import attrs
 import numpy as np
 
+from fireiron.check.access_trace import AccessTrace, Array, Use
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import dealt, fetched
-from fireiron.check.scene import Array, Scene, Use
 from fireiron.ir import Buffer
 from fireiron.values.expr import constant
 from fireiron.values.layout import Swizzle, require_integer
@@ -85,31 +85,33 @@ def wavefronts(start: Array, width: int, active: Array) -> Array:
     return np.asarray(loads.reshape(len(start), phases, banks).max(axis=2).sum(axis=1))
 
 
-def check_banks(scene: Scene) -> tuple[Finding, ...]:
+def check_banks(access_trace: AccessTrace) -> tuple[Finding, ...]:
     """A finding for each access to shared memory; a warning with the repair where lanes collide."""
-    scene = Scene(dealt(scene.kernel)) if fetched(scene.kernel) else scene
+    access_trace = AccessTrace(dealt(access_trace.kernel)) if fetched(access_trace.kernel) else access_trace
     findings: list[Finding] = []
-    for buffer in scene.kernel.buffers:
+    for buffer in access_trace.kernel.buffers:
         if not buffer.memory.in_shared:
             continue
-        requests = [one for use in scene.uses if use.access.buffer == buffer.name and (one := request(scene, use)) is not None]
+        requests = [
+            one for use in access_trace.uses if use.access.buffer == buffer.name and (one := request(access_trace, use)) is not None
+        ]
         counted = [(one, one.passes(buffer), one.ideal(buffer)) for one in requests]
         repair = _repair(buffer, requests) if any((passes > ideal).any() for _, passes, ideal in counted) else {}
         findings += [_finding(buffer, one, passes, ideal, repair) for one, passes, ideal in counted]
     return tuple(findings)
 
 
-def request(scene: Scene, use: Use) -> Request | None:
+def request(access_trace: AccessTrace, use: Use) -> Request | None:
     """The requests of an access, or None where it is collective, or its lanes are not known."""
     statement, access = use.statement, use.access
     if statement.collective or access.spread or access not in statement.accesses:
         return None
     known = frozenset({"thread", *(loop.var.name for loop in use.loops)})
-    conditions, _ = scene.guards(statement, known)
-    needed = scene.needs((*access.base, access.copy, *conditions))
+    conditions, _ = access_trace.guards(statement, known)
+    needed = access_trace.needs((*access.base, access.copy, *conditions))
     fixed = {loop.var.name: 0 for loop in use.loops if constant(loop.extent) is None}
     axes = []
-    room = max(_SAMPLE // scene.kernel.workers, 1)
+    room = max(_SAMPLE // access_trace.kernel.workers, 1)
     # Inner loops have the room first; of each outer one at least two iterations are looked at.
     for loop in reversed(use.loops):
         count = constant(loop.extent)
@@ -118,7 +120,7 @@ def request(scene: Scene, use: Use) -> Request | None:
             room = max(room // max(count, 1), 2)
     if not needed <= {"thread", *fixed, *(name for name, _ in axes)} or any(not len(values) for _, values in axes):
         return None
-    frame = scene.frame([("thread", scene.threads), *axes], fixed)
+    frame = access_trace.frame([("thread", access_trace.threads), *axes], fixed)
     vector = use.width
     steps = np.array(access.elements()[::vector]).T
     places = tuple(_by_warp(frame.full(base)[..., None] + step) for base, step in zip(access.base, steps, strict=True))

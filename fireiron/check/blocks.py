@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
+from fireiron.check.access_trace import MANY, AccessTrace, Array, Frame, Use, distinct, linear, product
 from fireiron.check.finding import Finding, described, line_of
-from fireiron.check.persistence import one_tile_each, persistence
-from fireiron.check.scene import MANY, Array, Frame, Scene, Use, distinct, linear, product
+from fireiron.check.persistence import one_tile_per_block, persistence
 from fireiron.errors import ArgumentError
 from fireiron.ir import Access
 from fireiron.values.expr import (
@@ -80,24 +80,28 @@ class Local:
         return functools.reduce(np.add, ((part - low) * weight for part, low, weight in parts))
 
 
-def local_coordinates(scene: Scene) -> dict[str, Local]:
+def local_coordinates(access_trace: AccessTrace) -> dict[str, Local]:
     """Local coordinates for each array in global memory that the kernel writes."""
     # A loop over tiles moves all accesses alike, as the block's number does.
-    outer = scene.symbols | {"block"} | {name for one in persistence(scene.kernel) for name in (one.loop.var.name, one.tile.var.name)}
+    outer = (
+        access_trace.symbols
+        | {"block"}
+        | {name for one in persistence(access_trace.kernel) for name in (one.loop.var.name, one.tile.var.name)}
+    )
     result = {}
-    for buffer in scene.kernel.buffers:
+    for buffer in access_trace.kernel.buffers:
         if buffer.memory.of_grid and buffer.written:
-            accesses = {use.access for use in scene.uses if use.access.buffer == buffer.name}
-            result[buffer.name] = _local(scene, accesses, outer)
+            accesses = {use.access for use in access_trace.uses if use.access.buffer == buffer.name}
+            result[buffer.name] = _local(access_trace, accesses, outer)
     return result
 
 
-def _local(scene: Scene, accesses: Iterable[Access], outer: frozenset[str]) -> Local:
+def _local(access_trace: AccessTrace, accesses: Iterable[Access], outer: frozenset[str]) -> Local:
     parts: dict[tuple[Expr, ...], tuple[Expr, ...]] = {}
     offsets = set()
     lows, highs = [], []
     for access in accesses:
-        split = [_split(scene, base, outer) for base in access.base]
+        split = [_split(access_trace, base, outer) for base in access.base]
         mixed = [base for base, pair in zip(access.base, split, strict=True) if pair is None]
         if mixed:
             return Local({}, problem=f"the coordinate {mixed[0]} mixes block and thread")
@@ -114,14 +118,14 @@ def _local(scene: Scene, accesses: Iterable[Access], outer: frozenset[str]) -> L
     return Local(parts, offsets.pop(), tuple(map(min, zip(*lows, strict=True))), tuple(map(max, zip(*highs, strict=True))))
 
 
-def _split(scene: Scene, base: Expr, outer: frozenset[str]) -> tuple[Expr, Expr] | None:
+def _split(access_trace: AccessTrace, base: Expr, outer: frozenset[str]) -> tuple[Expr, Expr] | None:
     """What of a coordinate the block and the sizes give, and what thread and loops give."""
     terms, number = linear(base)
     outside: Expr = ZERO
     inside: Expr = ZERO + number
     for atoms, coefficient in terms:
         term = product(atoms, coefficient)
-        roots = scene.roots(term)
+        roots = access_trace.roots(term)
         if roots <= outer:
             outside = outside + term
         elif roots.isdisjoint(outer):
@@ -134,18 +138,18 @@ def _split(scene: Scene, base: Expr, outer: frozenset[str]) -> tuple[Expr, Expr]
 # ---------------------------------------------------------------------------------------------- between blocks
 
 
-def between_blocks(scene: Scene) -> list[Finding]:
+def between_blocks(access_trace: AccessTrace) -> list[Finding]:
     """Elements that two blocks touch, one of them writing."""
-    if constant(scene.kernel.grid) == 1:
+    if constant(access_trace.kernel.grid) == 1:
         return []
-    flat = one_tile_each(scene.kernel)
-    scene = scene if flat is scene.kernel else Scene(flat)
+    flat = one_tile_per_block(access_trace.kernel)
+    access_trace = access_trace if flat is access_trace.kernel else AccessTrace(flat)
     findings = []
-    for name, local in local_coordinates(scene).items():
-        uses = [use for use in scene.uses if use.access.buffer == name]
+    for name, local in local_coordinates(access_trace).items():
+        uses = [use for use in access_trace.uses if use.access.buffer == name]
         writes = [use for use in uses if use.access.write]
         if writes and not all(use.atomic for use in uses):
-            found = _undecided(writes[-1], local.problem) if local.problem is not None else _compared(scene, local, uses, writes[-1])
+            found = _undecided(writes[-1], local.problem) if local.problem is not None else _compared(access_trace, local, uses, writes[-1])
             findings += [found] if found is not None else []
     return findings
 
@@ -159,42 +163,46 @@ def _undecided(use: Use, why: str) -> Finding:
     return Finding("race", "error", use.access.buffer, message, line_of(use.statement, use.access), described(use.statement, use.access))
 
 
-def _compared(scene: Scene, local: Local, uses: Sequence[Use], write: Use) -> Finding | None:
-    offset = tuple(scene.opened(part) for part in local.offset)
-    fixed = _fixed(scene, uses)
+def _compared(access_trace: AccessTrace, local: Local, uses: Sequence[Use], write: Use) -> Finding | None:
+    offset = tuple(access_trace.opened(part) for part in local.offset)
+    fixed = _fixed(access_trace, uses)
     # By the values of names, or name by name, where sums of their values have become other digits.
-    if any(_told_apart(scene, _digits(scene, local, uses, parts), (*offset, *fixed), fixed) for parts in (offset, local.offset)):
+    if any(
+        _told_apart(access_trace, _digits(access_trace, local, uses, parts), (*offset, *fixed), fixed) for parts in (offset, local.offset)
+    ):
         return None
-    if _told_apart(scene, _tight(scene, local, uses, offset), (*offset, *fixed), fixed):
+    if _told_apart(access_trace, _tight(access_trace, local, uses, offset), (*offset, *fixed), fixed):
         return None
     parts = dict.fromkeys((offset, local.offset))
-    if any(_in_bands(scene, widths, walked, write, fixed) for widths in _widths(scene, local, uses) for walked in parts):
+    if any(_in_bands(access_trace, widths, walked, write, fixed) for widths in _widths(access_trace, local, uses) for walked in parts):
         return None
-    grid = constant(scene.kernel.grid)
+    grid = constant(access_trace.kernel.grid)
     if all(not part.variables() for part in (*offset, *fixed)):
         return _overlap(write, (0, 1), local.low, {})
     if grid is not None and grid > MANY:
         return _undecided(write, f"{grid} blocks are too many to enumerate")
     if grid is not None and not any(_sizes(part) for part in (*offset, *fixed)):
-        if _apart_in_turns(scene, local, uses, offset, fixed):
+        if _apart_in_turns(access_trace, local, uses, offset, fixed):
             return None
-        return _enumerated(scene, local, uses, write, offset, fixed, {})
+        return _enumerated(access_trace, local, uses, write, offset, fixed, {})
     # Nothing was proved for all sizes. At two of them a pair of blocks may show that there is a race; otherwise it stays undecided.
     for target in (300, 1000):
-        sizes = {one.name: min(max(-(-target // one.multiple_of) * one.multiple_of, one.low), one.high) for one in scene.kernel.symbols}
-        found = _enumerated(scene, local, uses, write, offset, fixed, sizes)
+        sizes = {
+            one.name: min(max(-(-target // one.multiple_of) * one.multiple_of, one.low), one.high) for one in access_trace.kernel.symbols
+        }
+        found = _enumerated(access_trace, local, uses, write, offset, fixed, sizes)
         if found is not None and "blocks" in found.details:
             return found
     return _undecided(write, "the offsets of the blocks could not be decoded for all sizes")
 
 
-def _fixed(scene: Scene, uses: Sequence[Use]) -> tuple[Expr, ...]:
+def _fixed(access_trace: AccessTrace, uses: Sequence[Use]) -> tuple[Expr, ...]:
     """Digits of the block's number that are 0 wherever one of the uses takes place."""
     found = []
     for one in conjuncts(uses[0].statement.active):
-        digit = scene.opened(one.left) if isinstance(one, Less) and one.right == ONE and one.left.low >= 0 else ZERO
+        digit = access_trace.opened(one.left) if isinstance(one, Less) and one.right == ONE and one.left.low >= 0 else ZERO
         everywhere = all(one in conjuncts(use.statement.active) for use in uses)
-        if everywhere and "block" in scene.roots(digit) and scene.roots(digit) <= scene.symbols | {"block"}:
+        if everywhere and "block" in access_trace.roots(digit) and access_trace.roots(digit) <= access_trace.symbols | {"block"}:
             found.append(digit)
     return tuple(found)
 
@@ -211,11 +219,11 @@ class _Digits:
     width: int
 
 
-def _digits(scene: Scene, local: Local, uses: Sequence[Use], offset: Sequence[Expr]) -> list[_Digits] | None:
+def _digits(access_trace: AccessTrace, local: Local, uses: Sequence[Use], offset: Sequence[Expr]) -> list[_Digits] | None:
     """The digits of each dimension, if the blocks' parts are such."""
     found = []
     for dim, part in enumerate(offset):
-        terms = [(atoms, factor) for atoms, factor in linear(part)[0] if _blocks(scene, atoms)]
+        terms = [(atoms, factor) for atoms, factor in linear(part)[0] if _blocks(access_trace, atoms)]
         if any(len(atoms) > 1 for atoms, _ in terms):
             return None
         least = min((abs(factor) for _, factor in terms), default=0)
@@ -226,28 +234,28 @@ def _digits(scene: Scene, local: Local, uses: Sequence[Use], offset: Sequence[Ex
     return found
 
 
-def _tight(scene: Scene, local: Local, uses: Sequence[Use], offset: Sequence[Expr]) -> list[_Digits] | None:
+def _tight(access_trace: AccessTrace, local: Local, uses: Sequence[Use], offset: Sequence[Expr]) -> list[_Digits] | None:
     """The same with widths of what is touched, all threads and loops enumerated: where conditions on them take away what ranges allow."""
-    parts = [[(atoms, factor) for atoms, factor in linear(part)[0] if _blocks(scene, atoms)] for part in offset]
-    widths = None if any(len(atoms) > 1 for part in parts for atoms, _ in part) else _reach(scene, local, uses)
+    parts = [[(atoms, factor) for atoms, factor in linear(part)[0] if _blocks(access_trace, atoms)] for part in offset]
+    widths = None if any(len(atoms) > 1 for part in parts for atoms, _ in part) else _reach(access_trace, local, uses)
     if widths is None:
         return None
     return [_Digits(tuple((atom, factor) for (atom,), factor in part), width) for part, width in zip(parts, widths, strict=True)]
 
 
-def _widths(scene: Scene, local: Local, uses: Sequence[Use]) -> Iterator[Sequence[int]]:
+def _widths(access_trace: AccessTrace, local: Local, uses: Sequence[Use]) -> Iterator[Sequence[int]]:
     """How far what a block touches reaches along each dimension: by ranges; then for all threads and loops, less what conditions take."""
     yield [high - low + 1 for low, high in zip(local.low, local.high, strict=True)]
-    widths = _reach(scene, local, uses)
+    widths = _reach(access_trace, local, uses)
     if widths is not None:
         yield widths
 
 
-def _reach(scene: Scene, local: Local, uses: Sequence[Use]) -> list[int] | None:
+def _reach(access_trace: AccessTrace, local: Local, uses: Sequence[Use]) -> list[int] | None:
     """How far what a block touches reaches along each dimension, from the first to the last; None where it touches nothing, or too much
     to enumerate.
     """
-    touching = _touching(scene, local, uses)
+    touching = _touching(access_trace, local, uses)
     ends: list[list[tuple[int, int]]] = []
     for use, frame, active in touching or ():
         if active.any():
@@ -281,7 +289,7 @@ def _moves(uses: Sequence[Use], parts: Sequence[Expr], least: int) -> tuple[list
     return found, rests
 
 
-def _told_apart(scene: Scene, dimensions: Sequence[_Digits] | None, offset: Sequence[Expr], fixed: Sequence[Expr]) -> bool:
+def _told_apart(access_trace: AccessTrace, dimensions: Sequence[_Digits] | None, offset: Sequence[Expr], fixed: Sequence[Expr]) -> bool:
     """Whether the digits of all dimensions can be decoded, and, with those that are fixed, give the block's number."""
     if dimensions is None:
         return False
@@ -292,21 +300,21 @@ def _told_apart(scene: Scene, dimensions: Sequence[_Digits] | None, offset: Sequ
             # A digit that steps over all that lower ones reach can be read off the sum; else two blocks may meet there.
             if abs(step) < width:
                 return False
-            value = scene.opened(digit)
+            value = access_trace.opened(digit)
             width += abs(step) * (value.high - value.low)
-            known |= {_counted(scene, value)} if _blocks(scene, (digit,)) else set()
+            known |= {_counted(access_trace, value)} if _blocks(access_trace, (digit,)) else set()
     return _recovered(next((var for part in offset for var in part.variables() if var.name == "block"), None), frozenset(known), 6)
 
 
-def _counted(scene: Scene, value: Expr) -> Expr:
+def _counted(access_trace: AccessTrace, value: Expr) -> Expr:
     """The digit that a value says: of one that counts down from a size, such as the number of tiles less 1, that which it counts."""
-    terms = [term for term in linear(value)[0] if _blocks(scene, term[0])]
+    terms = [term for term in linear(value)[0] if _blocks(access_trace, term[0])]
     if len(terms) == 1 and len(terms[0][0]) == 1 and abs(terms[0][1]) == 1 and terms[0][0][0] != value:
-        return _counted(scene, terms[0][0][0])
-    return _counted(scene, value.value) if isinstance(value, Positive) else value
+        return _counted(access_trace, terms[0][0][0])
+    return _counted(access_trace, value.value) if isinstance(value, Positive) else value
 
 
-def _in_bands(scene: Scene, widths: Sequence[int], offset: Sequence[Expr], write: Use, fixed: Sequence[Expr]) -> bool:
+def _in_bands(access_trace: AccessTrace, widths: Sequence[int], offset: Sequence[Expr], write: Use, fixed: Sequence[Expr]) -> bool:
     """Whether blocks walk along Hilbert's curve; or down some tile rows, then one tile column on, and so on in each band of so many rows.
     Each touches no more than `widths` along the dimensions.
 
@@ -317,13 +325,15 @@ def _in_bands(scene: Scene, widths: Sequence[int], offset: Sequence[Expr], write
     Clusters walk so over as many tiles as they have, one to each of their blocks. Of a digit that is fixed the grid says how many
     values it has.
     """
-    cluster = scene.kernel.cluster
-    places = {} if cluster is None else {scene.opened(var): size for var, size in zip(cluster.places, cluster.sizes, strict=True)}
+    cluster = access_trace.kernel.cluster
+    places = {} if cluster is None else {access_trace.opened(var): size for var, size in zip(cluster.places, cluster.sizes, strict=True)}
     told: set[Expr] = set()
     tiles = []
-    for part, width, extent in zip(offset, widths, scene.kernel.buffer(write.access.buffer).tensor.shape, strict=True):
-        terms = sorted(((scene.opened(atoms[0]), factor) for atoms, factor in linear(part)[0] if _blocks(scene, atoms)), key=_factor)
-        if any(len(atoms) > 1 for atoms, _ in linear(part)[0] if _blocks(scene, atoms)):
+    for part, width, extent in zip(offset, widths, access_trace.kernel.buffer(write.access.buffer).tensor.shape, strict=True):
+        terms = sorted(
+            ((access_trace.opened(atoms[0]), factor) for atoms, factor in linear(part)[0] if _blocks(access_trace, atoms)), key=_factor
+        )
+        if any(len(atoms) > 1 for atoms, _ in linear(part)[0] if _blocks(access_trace, atoms)):
             return False
         # Within a cluster the lowest digits say which of its tiles a block has.
         while terms and terms[0][0] in places and terms[0][1] >= width:
@@ -334,12 +344,12 @@ def _in_bands(scene: Scene, widths: Sequence[int], offset: Sequence[Expr], write
             return False
         tiles += [(atom, floordiv(extent + (factor - 1), as_expr(factor))) for atom, factor in terms]
     for digit in fixed:
-        tiles.append((digit, floordiv(scene.kernel.grid, math.prod((count for _, count in tiles), start=as_expr(1)))))
-    block = next((var for part in offset for var in scene.opened(part).variables() if var.name == "block"), None)
+        tiles.append((digit, floordiv(access_trace.kernel.grid, math.prod((count for _, count in tiles), start=as_expr(1)))))
+    block = next((var for part in offset for var in access_trace.opened(part).variables() if var.name == "block"), None)
     each = 1 if cluster is None else cluster.blocks
     if block is None or len(tiles) < 2 or told != set(places):
         return False
-    if math.prod((count for _, count in tiles), start=as_expr(each)) != scene.kernel.grid:
+    if math.prod((count for _, count in tiles), start=as_expr(each)) != access_trace.kernel.grid:
         return False
     return any(_bands_of(block, each, pair, [one for one in tiles if one not in pair]) for pair in itertools.combinations(tiles, 2))
 
@@ -401,8 +411,8 @@ def _nodes(value: Expr) -> Iterable[Expr]:
         yield from _nodes(child)
 
 
-def _blocks(scene: Scene, atoms: Sequence[Expr]) -> bool:
-    return any("block" in scene.roots(atom) for atom in atoms)
+def _blocks(access_trace: AccessTrace, atoms: Sequence[Expr]) -> bool:
+    return any("block" in access_trace.roots(atom) for atom in atoms)
 
 
 def _recovered(value: Expr | None, known: frozenset[Expr], depth: int) -> bool:
@@ -449,19 +459,19 @@ def _image(value: Expr, turned: Mapping[Expr, Expr]) -> Expr | None:
         return None
 
 
-def _apart_in_turns(scene: Scene, local: Local, uses: Sequence[Use], offset: Sequence[Expr], fixed: Sequence[Expr]) -> bool:
+def _apart_in_turns(access_trace: AccessTrace, local: Local, uses: Sequence[Use], offset: Sequence[Expr], fixed: Sequence[Expr]) -> bool:
     """Whether all blocks of a grid of known size touch other boxes in each turn of the loops around, which step over all of their boxes.
 
     Where coordinates are equal, so are the turns then, however many there are, and the boxes meet.
     """
-    count = constant(scene.kernel.grid)
+    count = constant(access_trace.kernel.grid)
     assert count is not None
-    frame = scene.frame([("block", np.arange(count))])
+    frame = access_trace.frame([("block", np.arange(count))])
     taken = functools.reduce(np.logical_and, (frame.full(one) == 0 for one in fixed), np.ones(count, dtype=bool))
     places = np.stack([frame.full(part)[taken] for part in offset], axis=-1)
     widths = []
     for dim, part in enumerate(offset):
-        least = min((abs(factor) for atoms, factor in linear(part)[0] if _blocks(scene, atoms)), default=0)
+        least = min((abs(factor) for atoms, factor in linear(part)[0] if _blocks(access_trace, atoms)), default=0)
         around, rests = _moves(uses, [local.parts[use.access.base][dim] for use in uses], least)
         width = max(rest.high for rest in rests) - min(rest.low for rest in rests) + max(use.access.reach[dim] for use in uses) + 1
         widths.append(width)
@@ -469,7 +479,7 @@ def _apart_in_turns(scene: Scene, local: Local, uses: Sequence[Use], offset: Seq
         for digit, step in sorted(around, key=_factor):
             if step < width:
                 return False
-            value = scene.opened(digit)
+            value = access_trace.opened(digit)
             width += step * (value.high - value.low)
     steps = np.gcd.reduce(places - places[0])
     apart = all(step == 0 or width <= step for step, width in zip(steps, widths, strict=True))
@@ -477,13 +487,19 @@ def _apart_in_turns(scene: Scene, local: Local, uses: Sequence[Use], offset: Seq
 
 
 def _enumerated(
-    scene: Scene, local: Local, uses: Sequence[Use], write: Use, offset: Sequence[Expr], fixed: Sequence[Expr], sizes: Mapping[str, int]
+    access_trace: AccessTrace,
+    local: Local,
+    uses: Sequence[Use],
+    write: Use,
+    offset: Sequence[Expr],
+    fixed: Sequence[Expr],
+    sizes: Mapping[str, int],
 ) -> Finding | None:
     """All blocks of a grid of known size: first by the boxes that they touch, then element by element."""
-    count = int(scene.frame([], sizes).value(scene.kernel.grid))
+    count = int(access_trace.frame([], sizes).value(access_trace.kernel.grid))
     if count > MANY:
         return _undecided(write, f"{count} blocks are too many to enumerate")
-    frame = scene.frame([("block", np.arange(count))], sizes)
+    frame = access_trace.frame([("block", np.arange(count))], sizes)
     numbers = np.flatnonzero(functools.reduce(np.logical_and, (frame.full(one) == 0 for one in fixed), np.ones(count, dtype=bool)))
     places = np.stack([frame.full(part) for part in offset], axis=-1)[numbers]
     steps = np.gcd.reduce(places - places[0])
@@ -493,12 +509,12 @@ def _enumerated(
         owners = first[owner.ravel()]
         other = int(np.flatnonzero(owners != np.arange(len(places)))[0])
         element = places[other] + np.array(local.low)
-        if _inside(scene, write, element, sizes):
+        if _inside(access_trace, write, element, sizes):
             return _overlap(write, (int(numbers[owners[other]]), int(numbers[other])), element, sizes)
     # Boxes at multiples of a step, and no wider than it, do not overlap.
     elif all(step == 0 or width <= step for step, width in zip(steps, widths, strict=True)):
         return None
-    elements = _elements(scene, local, uses)
+    elements = _elements(access_trace, local, uses)
     if elements is None or len(elements) * len(places) > MANY:
         return _undecided(write, f"{len(places)} blocks touch interleaved elements, too many to enumerate")
     touched = (places[:, None, :] + elements[None, :, :]).reshape(-1, places.shape[1])
@@ -507,20 +523,20 @@ def _enumerated(
     owners = blocks[index][inverse.ravel()]
     for where in np.flatnonzero(owners != blocks):
         # Beyond the end of the tensor tiles of two blocks may overlap: neither touches anything there.
-        if _inside(scene, write, touched[where], sizes):
+        if _inside(access_trace, write, touched[where], sizes):
             return _overlap(write, (int(numbers[owners[where]]), int(numbers[blocks[where]])), touched[where], sizes)
     return None
 
 
-def _inside(scene: Scene, use: Use, element: Array, sizes: Mapping[str, int]) -> bool:
-    shape = scene.kernel.buffer(use.access.buffer).tensor.shape
+def _inside(access_trace: AccessTrace, use: Use, element: Array, sizes: Mapping[str, int]) -> bool:
+    shape = access_trace.kernel.buffer(use.access.buffer).tensor.shape
     extents = [int(size.evaluate(sizes)) if {var.name for var in size.variables()} <= set(sizes) else size.high for size in shape]
     return all(0 <= place < size for place, size in zip(element, extents, strict=True))
 
 
-def _elements(scene: Scene, local: Local, uses: Sequence[Use]) -> Array | None:
+def _elements(access_trace: AccessTrace, local: Local, uses: Sequence[Use]) -> Array | None:
     """All local coordinates that a block touches."""
-    touching = _touching(scene, local, uses)
+    touching = _touching(access_trace, local, uses)
     if touching is None:
         return None
     rows = []
@@ -530,16 +546,16 @@ def _elements(scene: Scene, local: Local, uses: Sequence[Use]) -> Array | None:
     return distinct(np.concatenate(rows), axis=0)
 
 
-def _touching(scene: Scene, local: Local, uses: Sequence[Use]) -> list[tuple[Use, Frame, Array]] | None:
+def _touching(access_trace: AccessTrace, local: Local, uses: Sequence[Use]) -> list[tuple[Use, Frame, Array]] | None:
     """The accesses with all threads and iterations of a block, and in which of these they touch anything; None where they are too many."""
     found = []
     for use in uses:
-        guards, _ = scene.guards(use.statement, frozenset({"thread", *(loop.var.name for loop in use.loops)}))
-        needed = scene.needs((*local.parts[use.access.base], *guards))
-        axes = scene.loop_axes(use.loops, needed, MANY // scene.kernel.workers)
+        guards, _ = access_trace.guards(use.statement, frozenset({"thread", *(loop.var.name for loop in use.loops)}))
+        needed = access_trace.needs((*local.parts[use.access.base], *guards))
+        axes = access_trace.loop_axes(use.loops, needed, MANY // access_trace.kernel.workers)
         if axes is None:
             return None
-        frame = scene.frame([("thread", scene.threads), *axes])
+        frame = access_trace.frame([("thread", access_trace.threads), *axes])
         active = functools.reduce(np.logical_and, (frame.full(guard).astype(bool) for guard in guards), np.ones(frame.shape, dtype=bool))
         found.append((use, frame, active))
     return found

@@ -16,11 +16,11 @@ from typing import Any
 import attrs
 import numpy as np
 
-from fireiron.check.counted import turns_at_most
+from fireiron.check.access_trace import MANY, AccessTrace, Array, Frame, Use, less_a_minimum, linear, product
+from fireiron.check.data_dependent_loops import max_trip_count
 from fireiron.check.finding import Finding, described, line_of
+from fireiron.check.index_width import beyond_64_bits
 from fireiron.check.persistence import persistence
-from fireiron.check.scene import MANY, Array, Frame, Scene, Use, less_a_minimum, linear, product
-from fireiron.check.width import beyond_64_bits
 from fireiron.ir import Buffer, For, Piece, inside, statements
 from fireiron.values.expr import (
     FALSE,
@@ -43,17 +43,17 @@ from fireiron.values.layout import Swizzle
 from fireiron.values.tensor import Storage
 
 
-def check_bounds(scene: Scene) -> tuple[Finding, ...]:
+def check_bounds(access_trace: AccessTrace) -> tuple[Finding, ...]:
     """All accesses that are not proved to stay inside, all named values that are not proved to keep their range, and places that may need
     more than 64 bits.
     """
-    return (*_Bounds(scene).findings(), *beyond_64_bits(scene))
+    return (*_Bounds(access_trace).findings(), *beyond_64_bits(access_trace))
 
 
 class _Bounds:
-    def __init__(self, scene: Scene) -> None:
-        self.scene = scene
-        self.kernel = scene.kernel
+    def __init__(self, access_trace: AccessTrace) -> None:
+        self.access_trace = access_trace
+        self.kernel = access_trace.kernel
         every = [one for one in statements(self.kernel.body) if isinstance(one, For)]
         self.persistence = persistence(self.kernel)
         self.counts = {"block": self.kernel.grid, **{one.tile.var.name: one.tiles for one in self.persistence}}
@@ -61,7 +61,7 @@ class _Bounds:
         self.turns = {one.loop.var.name for one in self.persistence if self._most(one.tiles) - 1 <= one.loop.var.high}
         self.lengths = {"thread": ZERO + self.kernel.workers, "block": self._blocks()}
         loops = {one.var.name: one.extent for one in every}
-        self.extents = {name: turns_at_most(extent) for name, extent in loops.items()}
+        self.extents = {name: max_trip_count(extent) for name, extent in loops.items()}
         self.several = {one.var.name for one in every if one.extent != loops[one.var.name]}
         self.proved: dict[tuple[Expr, Expr], bool] = {}
         self.kept: dict[tuple[Var, tuple[int, ...]], bool] = {}
@@ -74,7 +74,7 @@ class _Bounds:
 
     def findings(self) -> Iterator[Finding]:
         """One finding for each access and dimension, or address."""
-        for use in itertools.chain.from_iterable(map(_versions, self.scene.uses)):
+        for use in itertools.chain.from_iterable(map(_versions, self.access_trace.uses)):
             buffer = self.kernel.buffer(use.access.buffer)
             if use.statement.active == FALSE or buffer.memory.counts:
                 continue
@@ -89,7 +89,7 @@ class _Bounds:
     def _enter(self, loops: Sequence[For]) -> None:
         """Prove from here on what holds inside these loops: loops that follow each other may have the same name."""
         if not self.several.isdisjoint(one.var.name for one in loops):
-            self.extents = self.extents | {one.var.name: turns_at_most(one.extent) for one in loops}
+            self.extents = self.extents | {one.var.name: max_trip_count(one.extent) for one in loops}
             self.proved = {}
 
     # -------------------------------------------------------------------------------------- named values
@@ -103,8 +103,8 @@ class _Bounds:
     def _closure(self, value: Expr) -> set[Var]:
         found = set(value.variables())
         for var in value.variables():
-            if var.name in self.scene.lets:
-                found |= self._closure(self.scene.lets[var.name])
+            if var.name in self.access_trace.lets:
+                found |= self._closure(self.access_trace.lets[var.name])
         return found
 
     def _keeps_range(self, var: Var, use: Use) -> bool:
@@ -112,7 +112,7 @@ class _Bounds:
         length = self.extents.get(var.name, self.lengths.get(var.name))
         if length is not None:  # threads, blocks and iterations count from 0, whatever range a variable claims
             return var.low <= 0 and (length.high - 1 <= var.high or var.name in self.turns)
-        value = self.scene.lets.get(var.name)
+        value = self.access_trace.lets.get(var.name)
         if value is None:
             return True
         if not self.counts_down(value):
@@ -131,16 +131,16 @@ class _Bounds:
             return True
         if var.low == 0 and value.high <= var.high and (less_a_minimum(value) or self._is_turn(value, around)):
             return True
-        loops = {loop.var.name: loop for loop in around if loop.var.name in self.scene.roots(value)}
-        needed = self.scene.needs((value, *(loop.extent for loop in loops.values())))
+        loops = {loop.var.name: loop for loop in around if loop.var.name in self.access_trace.roots(value)}
+        needed = self.access_trace.needs((value, *(loop.extent for loop in loops.values())))
         if not needed <= {"thread", "block", *loops}:
             return False
         ranges: list[tuple[str, Array | range]] = [(name, range(loop.extent.high)) for name, loop in loops.items()]
         ranges += [("block", range(constant(self.kernel.grid) or MANY))] if "block" in needed else []
-        ranges += [("thread", self.scene.threads)] if "thread" in needed else []
+        ranges += [("thread", self.access_trace.threads)] if "thread" in needed else []
         if math.prod(len(values) for _, values in ranges) > MANY:
             return False
-        frame = self.scene.frame([(name, np.asarray(values)) for name, values in ranges])
+        frame = self.access_trace.frame([(name, np.asarray(values)) for name, values in ranges])
         turns = (frame.full(less(loop.var, loop.extent)) for loop in loops.values())
         values = frame.full(value)[functools.reduce(np.logical_and, turns, np.ones(frame.shape, dtype=bool))]
         return bool(np.all((values >= var.low) & (values <= var.high)))
@@ -156,7 +156,9 @@ class _Bounds:
         for atoms, _ in linear(value)[0]:
             for left in (atom.value for atom in atoms if isinstance(atom, Positive)):
                 digits = [
-                    part[0] for part, times in linear(left)[0] if times == -1 and len(part) == 1 and "block" in self.scene.roots(part[0])
+                    part[0]
+                    for part, times in linear(left)[0]
+                    if times == -1 and len(part) == 1 and "block" in self.access_trace.roots(part[0])
                 ]
                 tops = [(digit, self._largest_digit(digit)) for digit in digits]
                 if any(top is None or (left + digit - top).low < 1 for digit, top in tops):
@@ -173,7 +175,7 @@ class _Bounds:
         if isinstance(value, Mod):
             return value.right - 1
         if isinstance(value, Min):
-            known = [side for side in value.children if side.variables() and self.scene.roots(side) <= self.scene.symbols]
+            known = [side for side in value.children if side.variables() and self.access_trace.roots(side) <= self.access_trace.symbols]
             return known[0] if known else None
         if isinstance(value, Var) and value.name in self.counts:
             return self.counts[value.name] - 1
@@ -235,7 +237,7 @@ class _Bounds:
             sized = [one for one in extent.children if one.variables()] if isinstance(extent, Min) else []
             return (sized[side] if sized and side is not None else extent) - 1
         # A tile's number has a count, which its value does not tell.
-        return self._largest_digit(atom if atom.name in self.counts else self.scene.lets.get(atom.name, atom))
+        return self._largest_digit(atom if atom.name in self.counts else self.access_trace.lets.get(atom.name, atom))
 
     def _below(self, value: Expr, extent: Expr) -> bool:
         """Whether `value < extent` always."""
@@ -254,7 +256,7 @@ class _Bounds:
             most = value
             for spare, number in zip(spares, times, strict=True):
                 most = most + spare * number
-            if self._below(most, extent) or less(self.scene.opened(most), extent) == TRUE:
+            if self._below(most, extent) or less(self.access_trace.opened(most), extent) == TRUE:
                 return True
         return False
 
@@ -367,18 +369,18 @@ class _Bounds:
     def _by_enumeration(self, use: Use, buffer: Buffer, total: Expr) -> Finding | None:
         """The first address outside, over all threads and loops, as far as they are known and matter."""
         static = tuple(loop for loop in use.loops if constant(loop.extent) is not None)
-        conditions, _ = self.scene.guards(use.statement, frozenset({"thread", *(loop.var.name for loop in static)}))
-        needed = self.scene.needs((*use.access.base, use.access.copy, *conditions))
-        axes = self.scene.loop_axes(use.loops, needed, MANY // (self.kernel.workers * len(use.access.elements())))
+        conditions, _ = self.access_trace.guards(use.statement, frozenset({"thread", *(loop.var.name for loop in static)}))
+        needed = self.access_trace.needs((*use.access.base, use.access.copy, *conditions))
+        axes = self.access_trace.loop_axes(use.loops, needed, MANY // (self.kernel.workers * len(use.access.elements())))
         limit = constant(total)
         if axes is None or limit is None or not needed <= {"thread", *(name for name, _ in axes)}:
             return _finding(use, f"{buffer.name}: the address could not be proved to lie below {total}", {"elements": str(total)})
-        frame = self.scene.frame([("thread", self.scene.threads), *axes])
-        values = self.scene.addresses(frame, use.access)
+        frame = self.access_trace.frame([("thread", self.access_trace.threads), *axes])
+        values = self.access_trace.addresses(frame, use.access)
         bad = (values < 0) | (values >= limit)
         for condition in conditions:
             bad = bad & np.asarray(frame.full(condition), dtype=bool)[..., None]
-        bad = bad & self.scene.inside(use, frame, needed)
+        bad = bad & self.access_trace.inside(use, frame, needed)
         if not bad.any():
             return None
         index = tuple(int(x) for x in np.argwhere(bad)[0])
@@ -412,12 +414,12 @@ class _Bounds:
         static = {loop.var.name: loop for loop in use.loops if constant(loop.extent) is not None}
         inner = frozenset({"thread", *static})
         parts = self._parts(base, inner)
-        kept, _ = self.scene.guards(use.statement, inner)
-        needed = self.scene.needs((parts[1], *kept))
-        axes = self.scene.loop_axes(tuple(static.values()), needed, MANY // self.kernel.workers)
+        kept, _ = self.access_trace.guards(use.statement, inner)
+        needed = self.access_trace.needs((parts[1], *kept))
+        axes = self.access_trace.loop_axes(tuple(static.values()), needed, MANY // self.kernel.workers)
         if axes is None:
             return False
-        frame = self.scene.frame([("thread", self.scene.threads), *axes])
+        frame = self.access_trace.frame([("thread", self.access_trace.threads), *axes])
         there = functools.reduce(np.logical_and, (frame.full(one).astype(bool) for one in kept), np.ones(frame.shape, dtype=bool))
         values = frame.full(parts[1])[there]
         if values.size == 0:
@@ -432,7 +434,7 @@ class _Bounds:
         inside = as_expr(number)
         for atoms, coefficient in terms:
             term = product(atoms, coefficient)
-            if self.scene.roots(term) <= inner:
+            if self.access_trace.roots(term) <= inner:
                 inside = inside + term
             else:
                 outside = outside + term
@@ -440,9 +442,11 @@ class _Bounds:
 
     def _static(self, values: Iterable[Expr], use: Use) -> bool:
         """Whether nothing that matters depends on a size known at run time."""
-        needed = self.scene.needs((*values, *(loop.extent for loop in use.loops)))
-        launched = {"block": self.kernel.grid, **self.scene.tiles}
-        return needed.isdisjoint(self.scene.symbols) and all(constant(launched[name]) is not None for name in needed & launched.keys())
+        needed = self.access_trace.needs((*values, *(loop.extent for loop in use.loops)))
+        launched = {"block": self.kernel.grid, **self.access_trace.tiles}
+        return needed.isdisjoint(self.access_trace.symbols) and all(
+            constant(launched[name]) is not None for name in needed & launched.keys()
+        )
 
     def _sizes(self) -> Iterator[Mapping[str, int]]:
         """Small sizes that the symbols may take; one empty choice for a static kernel."""
@@ -456,14 +460,14 @@ class _Bounds:
 
     def _frame(self, use: Use, sizes: Mapping[str, int], values: Iterable[Expr]) -> tuple[Frame, bool]:
         """Threads, blocks and loops with given sizes, and whether that is all of them."""
-        needed = self.scene.needs(values)
-        empty = self.scene.frame([], sizes)
+        needed = self.access_trace.needs(values)
+        empty = self.access_trace.frame([], sizes)
         axes: list[tuple[str, Sequence[int]]] = [("thread", range(self.kernel.workers if "thread" in needed else 1))]
         fixed = dict(sizes)
-        extents = {"block": self.kernel.grid, **self.scene.tiles, **{loop.var.name: loop.extent for loop in use.loops}}
+        extents = {"block": self.kernel.grid, **self.access_trace.tiles, **{loop.var.name: loop.extent for loop in use.loops}}
         complete = True
         for name, extent in extents.items():
-            if name in needed and self.scene.roots(extent) <= self.scene.symbols:
+            if name in needed and self.access_trace.roots(extent) <= self.access_trace.symbols:
                 count = max(int(empty.value(extent)), 0)
                 axes.append((name, range(count)))
             elif name in needed:
@@ -476,14 +480,14 @@ class _Bounds:
             places = {0, 1, len(one) // 2, len(one) - 2, len(one) - 1} if len(one) > 5 else {0, len(one) - 1} if len(one) > 2 else {0}
             axes[largest] = (name, [one[place] for place in sorted(places)])
             complete = False
-        return self.scene.frame([(name, np.asarray(values)) for name, values in axes], fixed), complete
+        return self.access_trace.frame([(name, np.asarray(values)) for name, values in axes], fixed), complete
 
     def _outside(self, use: Use, frame: Frame, base: Expr, steps: Sequence[int], extent: Expr) -> Array:
         first, elements = frame.full(base), np.array(steps)
         room = frame.full(extent) - first
         bad = (elements < -first[..., None]) | (elements >= room[..., None])
         bad &= np.asarray(frame.full(use.statement.performed), dtype=bool)[..., None]
-        return bad & self.scene.inside(use, frame) if bad.any() else bad
+        return bad & self.access_trace.inside(use, frame) if bad.any() else bad
 
     def _counterexample(
         self, use: Use, dim: int, frame: Frame, index: tuple[int, ...], what: tuple[Expr, Sequence[int], Expr], sizes: Mapping[str, int]

@@ -11,9 +11,9 @@ from typing import Any
 import attrs
 import numpy as np
 
+from fireiron.check.access_trace import AccessTrace, Array, Use, assumed
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import dealt, fetched
-from fireiron.check.scene import Array, Scene, Use, assumed
 from fireiron.ir import Buffer
 from fireiron.values.expr import constant
 
@@ -30,25 +30,25 @@ class _Traffic:
     vector: int
 
 
-def check_coalescing(scene: Scene) -> tuple[Finding, ...]:
+def check_coalescing(access_trace: AccessTrace) -> tuple[Finding, ...]:
     """A finding for each access to global memory; a warning where a warp moves more than twice the sectors it needs."""
-    scene = Scene(dealt(scene.kernel)) if fetched(scene.kernel) else scene
-    sizes = {symbol.name: -(-max(LARGE, symbol.low) // symbol.multiple_of) * symbol.multiple_of for symbol in scene.kernel.symbols}
-    sizes |= assumed(scene, sizes)
+    access_trace = AccessTrace(dealt(access_trace.kernel)) if fetched(access_trace.kernel) else access_trace
+    sizes = {symbol.name: -(-max(LARGE, symbol.low) // symbol.multiple_of) * symbol.multiple_of for symbol in access_trace.kernel.symbols}
+    sizes |= assumed(access_trace, sizes)
     findings = []
-    for use in scene.uses:
-        buffer = scene.kernel.buffer(use.access.buffer)
+    for use in access_trace.uses:
+        buffer = access_trace.kernel.buffer(use.access.buffer)
         if buffer.memory.of_grid and use.access.base and not use.statement.collective and not use.access.spread:
-            traffic = _traffic(scene, use, sizes)
+            traffic = _traffic(access_trace, use, sizes)
             if traffic is not None:
-                findings.append(_finding(scene, use, buffer, traffic, sizes))
+                findings.append(_finding(access_trace, use, buffer, traffic, sizes))
     return tuple(findings)
 
 
-def _traffic(scene: Scene, use: Use, sizes: dict[str, int]) -> _Traffic | None:
+def _traffic(access_trace: AccessTrace, use: Use, sizes: dict[str, int]) -> _Traffic | None:
     statement, access = use.statement, use.access
-    needed = scene.needs((*access.base, statement.performed))
-    fixed = {**sizes, "block": 0, **dict.fromkeys(scene.tiles, 0)}
+    needed = access_trace.needs((*access.base, statement.performed))
+    fixed = {**sizes, "block": 0, **dict.fromkeys(access_trace.tiles, 0)}
     axes: list[tuple[str, Array]] = []
     for loop in use.loops:
         if loop.var.name in needed:
@@ -56,7 +56,7 @@ def _traffic(scene: Scene, use: Use, sizes: dict[str, int]) -> _Traffic | None:
             axes.append((loop.var.name, np.arange(min(2, 2 if count is None else count))))
     if any(not len(values) for _, values in axes):
         return None
-    frame = scene.frame([("thread", scene.threads), *axes], fixed)
+    frame = access_trace.frame([("thread", access_trace.threads), *axes], fixed)
     vector = use.width
     steps = np.array(access.elements()[::vector]).T
     places = tuple(_by_warp(frame.full(base)[..., None] + step) for base, step in zip(access.base, steps, strict=True))
@@ -94,7 +94,7 @@ def _distinct(values: Array) -> Array:
     return np.asarray((fresh & (rows >= 0)).sum(axis=1))
 
 
-def _finding(scene: Scene, use: Use, buffer: Buffer, traffic: _Traffic, sizes: dict[str, int]) -> Finding:
+def _finding(access_trace: AccessTrace, use: Use, buffer: Buffer, traffic: _Traffic, sizes: dict[str, int]) -> Finding:
     width = traffic.vector * buffer.dtype.bytes
     moved, ideal = sectors(_start(buffer, traffic.places, sizes), width, traffic.active)
     busy = ideal > 0
@@ -112,30 +112,31 @@ def _finding(scene: Scene, use: Use, buffer: Buffer, traffic: _Traffic, sizes: d
     message = f"{access}: {moved[where]} sectors of 32 bytes a warp request, {ideal[where]} needed, {width} bytes a lane{assumed}"
     poor = count > 2 * least
     if poor:
-        order = _better_order(scene, use, buffer, traffic, sizes, count)
+        order = _better_order(access_trace, use, buffer, traffic, sizes, count)
         if order is not None:
             details["layout"] = order
             message += f"; .layout({order}) on the tile dealt to threads makes neighbouring lanes touch neighbouring elements"
-        elif any(scene.kernel.buffer(other.buffer).memory.private for other in use.statement.accesses):
+        elif any(access_trace.kernel.buffer(other.buffer).memory.private for other in use.statement.accesses):
             through = "load(SRC, SH) in a store goes" if use.access.write else f"load({buffer.name}, SH) in front goes"
             message += f"; a Strided tile gives neighbouring lanes neighbours to hold, {through} through shared memory"
     return Finding("coalescing", "warning" if poor else "note", buffer.name, message, line_of(use.statement, use.access), access, details)
 
 
-def _better_order(scene: Scene, use: Use, buffer: Buffer, traffic: _Traffic, sizes: dict[str, int], count: int) -> str | None:
+def _better_order(access_trace: AccessTrace, use: Use, buffer: Buffer, traffic: _Traffic, sizes: dict[str, int], count: int) -> str | None:
     """The order of dealing that moves at most half the sectors, found by dealing the same tiles the other way round."""
     dims = len(use.access.base)
-    if dims != 2 or len(traffic.active) * 32 < scene.kernel.workers:
+    if dims != 2 or len(traffic.active) * 32 < access_trace.kernel.workers:
         return None
-    frame = scene.frame(
-        [("thread", scene.threads)], {**sizes, "block": 0, **dict.fromkeys(scene.tiles, 0), **{loop.var.name: 0 for loop in use.loops}}
+    frame = access_trace.frame(
+        [("thread", access_trace.threads)],
+        {**sizes, "block": 0, **dict.fromkeys(access_trace.tiles, 0), **{loop.var.name: 0 for loop in use.loops}},
     )
     lanes = [frame.full(base) for base in use.access.base]
     values = [np.unique(part) for part in lanes]
-    if len(values[0]) * len(values[1]) != scene.kernel.workers:
+    if len(values[0]) * len(values[1]) != access_trace.kernel.workers:
         return None
     for name, fast in (("ColMajor", 0), ("RowMajor", 1)):
-        digits = {fast: scene.threads % len(values[fast]), 1 - fast: scene.threads // len(values[fast])}
+        digits = {fast: access_trace.threads % len(values[fast]), 1 - fast: access_trace.threads // len(values[fast])}
         places = tuple(_by_warp(values[dim][digits[dim]][:, None]) for dim in (0, 1))
         active = np.ones(places[0].shape, dtype=bool)
         moved, _ = sectors(_start(buffer, places, sizes), traffic.vector * buffer.dtype.bytes, active)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fireiron.check.access_trace import AccessTrace
 from fireiron.check.finding import Finding
-from fireiron.check.scene import Scene
 
 
-def check_ineffective(scene: Scene) -> Iterator[Finding]:
+def check_ineffective(access_trace: AccessTrace) -> Iterator[Finding]:
     """A note for each such refinement, with the line of the strategy and why it changes nothing."""
-    for point in scene.kernel.ineffective:
+    for point in access_trace.kernel.ineffective:
         if point.require:
             name, buffer = "sync", None
             message = "sync() has no effect: a barrier of the block stands at the end of the loop's body without it; drop it"

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import attrs
 
+from fireiron.check.access_trace import AccessTrace
 from fireiron.check.finding import Finding
-from fireiron.check.scene import Scene
 from fireiron.ir import Kernel, Roles
 from fireiron.ir.effects.residency import Residency
 from fireiron.ir.usage import Usage, pipelines, register_usage, shared_usage, usage_lines
@@ -108,9 +108,9 @@ def _rounded(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-def check_resources(scene: Scene) -> tuple[Finding, ...]:
+def check_resources(access_trace: AccessTrace) -> tuple[Finding, ...]:
     """Errors where the target cannot run the kernel, warnings where registers overflow, notes with the numbers."""
-    kernel = scene.kernel
+    kernel = access_trace.kernel
     return (
         *_threads(kernel),
         *_shared(kernel),

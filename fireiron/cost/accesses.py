@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from fireiron.check.access_trace import AccessTrace, Frame
 from fireiron.check.banks import lanes_per_phase, wavefronts
 from fireiron.check.coalescing import SECTOR, sectors
-from fireiron.check.scene import Frame, Scene
 from fireiron.cost.amounts import Amounts
 from fireiron.ir import Access, Buffer, Exec, For
 from fireiron.values.expr import constant
@@ -38,15 +38,15 @@ MOST_ROOM: Final = 1 << 20
 class Accesses:
     """Counts what accesses amount to, in a kernel with given sizes; `extent` gives the iterations of a loop."""
 
-    def __init__(self, scene: Scene, fixed: Mapping[str, int], extent: Callable[[For], int]) -> None:
-        self.scene, self.fixed, self.extent = scene, fixed, extent
-        self.warps = -(-scene.kernel.workers // WARP)
+    def __init__(self, access_trace: AccessTrace, fixed: Mapping[str, int], extent: Callable[[For], int]) -> None:
+        self.access_trace, self.fixed, self.extent = access_trace, fixed, extent
+        self.warps = -(-access_trace.kernel.workers // WARP)
 
     def frame(self, loops: tuple[For, ...], window: For | None = None) -> Frame:
         """All threads, at a few joint values of the loops; with `window`, at the first values of that loop and 0 of the others."""
         count = min(self.extent(window), WINDOW) if window is not None else SAMPLES if any(self.extent(loop) > 1 for loop in loops) else 1
         axis = np.arange(count)
-        frame = self.scene.frame([("thread", self.scene.threads), ("sample", axis)], self.fixed)
+        frame = self.access_trace.frame([("thread", self.access_trace.threads), ("sample", axis)], self.fixed)
         for position, loop in enumerate(loops):
             values = axis * (2 * position + 1) % max(self.extent(loop), 1)
             frame[loop.var.name] = values.reshape(1, -1) if window is None else axis.reshape(1, -1) if loop is window else 0
@@ -59,7 +59,7 @@ class Accesses:
         the spec's level.
         """
         access = statement.accesses[position]
-        buffer = self.scene.kernel.buffer(access.buffer)
+        buffer = self.access_trace.kernel.buffer(access.buffer)
         elements = len(access.points) or math.prod(access.shape)
         if statement.tensor_map is not None:
             return _by_box(buffer, elements * units, access.write)
@@ -101,10 +101,10 @@ class Accesses:
 
     def reach(self, access: Access, loops: tuple[For, ...]) -> float:
         """At most how many bytes of an array the block touches in all: from the first element to the last in each dimension."""
-        frame = self.scene.frame([("thread", self.scene.threads), ("sample", np.arange(2))], self.fixed)
+        frame = self.access_trace.frame([("thread", self.access_trace.threads), ("sample", np.arange(2))], self.fixed)
         for loop in loops:
             frame[loop.var.name] = np.array([[0, max(self.extent(loop) - 1, 0)]])
-        buffer = self.scene.kernel.buffer(access.buffer)
+        buffer = self.access_trace.kernel.buffer(access.buffer)
         total = float(buffer.dtype.bytes)
         for base, step, size in zip(access.base, np.array(access.elements()).T, buffer.tensor.shape, strict=True):
             places = frame.full(base)
@@ -117,7 +117,7 @@ class Accesses:
 
     def _fresh(self, access: Access, buffer: Buffer, loops: tuple[For, ...], size: int, vector: int, active: Array) -> float:
         """Sectors of an execution that L1 does not have: the different ones of a block, within a few iterations."""
-        needed = self.scene.needs(access.base)
+        needed = self.access_trace.needs(access.base)
         around = [loop for loop in loops if loop.var.name in needed and self.extent(loop) > 1]
         frame = self.frame(loops, around[-1]) if around else self.frame(())
         for loop in loops:

@@ -18,20 +18,20 @@ from fireiron.ir import (
     BLOCK_SCOPE,
     Acquire,
     Barrier,
-    Chain,
+    ClaimTile,
     ClusterBarrier,
     Comment,
     Commit,
     Exec,
+    ExitIfDone,
     Fence,
     For,
-    Leave,
+    GridDepControl,
+    IfAnyLane,
     Let,
-    NextTile,
     Release,
     Roles,
-    Side,
-    Skip,
+    StageState,
     Stmt,
     Wait,
     unknown,
@@ -118,15 +118,15 @@ class Clock:
                 case ClusterBarrier():
                     self._wait(self.stored, "copies")
                     self.now += self.latencies.barrier
-                case Skip():
+                case IfAnyLane():
                     self.walk(statement.body)
                 case Roles():
                     self.walk(statement.roles[0].body)
-                case Acquire(ring=ring, side=Side.FULL):
+                case Acquire(ring=ring, state=StageState.FULL):
                     self._turn(ring)
-                case Release(ring=ring, side=Side.EMPTY):
+                case Release(ring=ring, state=StageState.EMPTY):
                     self.released[ring].append(self.now)
-                case Let() | Comment() | Fence() | Acquire() | Release() | NextTile() | Leave() | Chain():
+                case Let() | Comment() | Fence() | Acquire() | Release() | ClaimTile() | ExitIfDone() | GridDepControl():
                     pass
                 case _:
                     raise unknown(statement, "the cost model")
@@ -181,7 +181,7 @@ class Clock:
         for condition in conjuncts(statement.performed):
             if constant(condition) is not None:
                 continue
-            roots = self.work.scene.roots(condition)
+            roots = self.work.access_trace.roots(condition)
             if roots <= self.values.keys() and "thread" not in roots and "block" not in roots:
                 if not self._value(condition):
                     return 0
@@ -191,22 +191,22 @@ class Clock:
 
     def _counted(self, statement: Exec, inner: tuple[For, ...]) -> int:
         axes = [(loop.var.name, np.arange(self.work.extent(loop))) for loop in inner]
-        frame = self.work.scene.frame(axes, self.values)
+        frame = self.work.access_trace.frame(axes, self.values)
         mask = np.ones(frame.shape, dtype=bool)
         known = self.values.keys() | {name for name, _ in axes}
         for condition in conjuncts(statement.performed):
-            if self.work.scene.roots(condition) <= known:
+            if self.work.access_trace.roots(condition) <= known:
                 mask = mask & np.asarray(frame.full(condition), dtype=bool)
         return int(mask.sum())
 
     def _value(self, expression: Expr) -> Any:
-        return self.work.scene.frame([], self.values).value(expression)
+        return self.work.access_trace.frame([], self.values).value(expression)
 
     def _copy(self, expression: Expr) -> int:
         number = constant(expression)
         if number is not None:
             return number
-        frame = self.work.scene.frame([], {**dict.fromkeys(self.work.scene.roots(expression), 0), **self.values})
+        frame = self.work.access_trace.frame([], {**dict.fromkeys(self.work.access_trace.roots(expression), 0), **self.values})
         return int(frame.value(expression))
 
     def _execute(self, statement: Exec, inner: tuple[For, ...]) -> None:

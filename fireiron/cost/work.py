@@ -14,9 +14,9 @@ from typing import Any, Final
 import attrs
 import numpy as np
 
+from fireiron.check.access_trace import AccessTrace, assumed
 from fireiron.check.persistence import dealt
-from fireiron.check.scene import Scene, assumed
-from fireiron.check.turns import Turns, left_out, typical_block
+from fireiron.check.variable_trip_count import TripCounts, typical_block, varying_trip_counts
 from fireiron.cost.accesses import WARP, Accesses
 from fireiron.cost.amounts import Amounts, Operation, Phase, Traffic
 from fireiron.cost.gpus import of_warpgroups
@@ -27,21 +27,21 @@ from fireiron.ir import (
     Acquire,
     Barrier,
     Buffer,
-    Chain,
+    ClaimTile,
     ClusterBarrier,
     Comment,
     Commit,
     Exec,
+    ExitIfDone,
     Fence,
     For,
+    GridDepControl,
+    IfAnyLane,
     Kernel,
-    Leave,
     Let,
-    NextTile,
     Release,
     Roles,
     Rotations,
-    Skip,
     Stmt,
     Wait,
     execs,
@@ -74,18 +74,18 @@ class Work:
     """A kernel's work for given sizes."""
 
     def __init__(self, kernel: Kernel, sizes: Mapping[str, int] | None = None) -> None:
-        self.scene = Scene(dealt(kernel))
+        self.access_trace = AccessTrace(dealt(kernel))
         # Of turns that data choose one is taken: tiles of which several share one are few.
-        chosen = {symbol.name: 1 for symbol in self.scene.kernel.symbols if symbol not in kernel.symbols}
+        chosen = {symbol.name: 1 for symbol in self.access_trace.kernel.symbols if symbol not in kernel.symbols}
         self.sizes = {**checked_sizes(kernel, sizes or {}), **chosen}
-        self.sizes |= assumed(self.scene, self.sizes)
-        self.kernel = kernel = self.scene.kernel
+        self.sizes |= assumed(self.access_trace, self.sizes)
+        self.kernel = kernel = self.access_trace.kernel
         self.grid = int(kernel.grid.evaluate(self.sizes))
         self.fixed = {**self.sizes, "block": typical_block(tuple(self.uneven.values()))}
         self.warps = -(-kernel.workers // WARP)
         self.operations: dict[int, Operation] = {}
         self.traffic: list[Traffic] = []
-        self.accesses = Accesses(self.scene, self.fixed, self.extent)
+        self.accesses = Accesses(self.access_trace, self.fixed, self.extent)
         self.rotations = Rotations(kernel)
         self.phases = tuple(
             attrs.evolve(phase, amounts=self._sum(phase.body, phase.loops) + self._sum(phase.beside, ())) for phase in _phases(kernel)
@@ -106,7 +106,7 @@ class Work:
         number = constant(loop.extent)
         if number is None:
             first = {one.var.name: one.first for one in statements(self.kernel.body) if isinstance(one, For)}
-            number = int(self.scene.frame([], {**first, **self.fixed}).value(loop.extent))
+            number = int(self.access_trace.frame([], {**first, **self.fixed}).value(loop.extent))
         return len(loop.values(number))
 
     def turns(self, loop: For) -> float:
@@ -115,9 +115,9 @@ class Work:
         return float(self.extent(loop)) if found is None else found.mean
 
     @functools.cached_property
-    def uneven(self) -> Mapping[str, Turns]:
+    def uneven(self) -> Mapping[str, TripCounts]:
         """The loops of which blocks leave turns out, as they see nothing there, by name."""
-        return {one.loop.var.name: one for one in left_out(self.scene, self.sizes)}
+        return {one.loop.var.name: one for one in varying_trip_counts(self.access_trace, self.sizes)}
 
     def operation(self, statement: Exec) -> Operation:
         """What a statement amounts to."""
@@ -142,7 +142,7 @@ class Work:
                 case Barrier(scope=scope):
                     times = self._times(loops)
                     total = total + Amounts(instructions=self.warps * times, barriers=times if scope == BLOCK_SCOPE else 0.0)
-                case Skip(needed=needed):  # as if every warp needed it: how often that is, only data say
+                case IfAnyLane(needed=needed):  # as if every warp needed it: how often that is, only data say
                     asked = (constant(self.kernel.buffer(needed).elements) or 0) + LOOP_INSTRUCTIONS
                     total = total + self._sum(statement.body, loops) + Amounts(instructions=asked * self.warps * self._times(loops))
                 case ClusterBarrier():
@@ -150,7 +150,9 @@ class Work:
                 case Roles():
                     for child in statement.children:
                         total = total + self._sum(child, loops)
-                case Let() | Comment() | Commit() | Wait() | Fence() | Acquire() | Release() | NextTile() | Leave() | Chain():
+                case (
+                    Let() | Comment() | Commit() | Wait() | Fence() | Acquire() | Release() | ClaimTile() | ExitIfDone() | GridDepControl()
+                ):
                     pass
                 case _:
                     raise unknown(statement, "the cost model")
@@ -163,8 +165,8 @@ class Work:
         """How often the threads that take part execute a statement; conditions that depend on the block count as true, but for those
         of masks: the typical block of a kernel that leaves turns out says how often they hold."""
         known = frozenset({*(loop.var.name for loop in loops), *self.sizes})
-        conditions = [one for one in conjuncts(statement.performed) if self.scene.roots(one) <= known]
-        needed = self.scene.needs(conditions)
+        conditions = [one for one in conjuncts(statement.performed) if self.access_trace.roots(one) <= known]
+        needed = self.access_trace.needs(conditions)
         outer = self._times([loop for loop in loops if loop.var.name not in needed])
         around = [loop for loop in loops if loop.var.name in needed]
         inner = [(loop.var.name, self.extent(loop)) for loop in around]
@@ -172,7 +174,7 @@ class Work:
         outer *= self._masked(statement, loops) * (self._times(around) / points if points else 0.0)
         if not conditions or not outer or points > MOST_POINTS:
             return outer * points
-        frame = self.scene.frame([(name, np.arange(extent)) for name, extent in inner], self.fixed)
+        frame = self.access_trace.frame([(name, np.arange(extent)) for name, extent in inner], self.fixed)
         mask = np.ones(frame.shape, dtype=bool)
         for condition in conditions:
             mask &= np.asarray(frame.full(condition), dtype=bool)
@@ -185,13 +187,13 @@ class Work:
         conditions = [
             one
             for one in conjuncts(statement.performed)
-            if "block" in (roots := self.scene.roots(one)) and names & roots and roots <= known
+            if "block" in (roots := self.access_trace.roots(one)) and names & roots and roots <= known
         ]
-        around = [(loop.var.name, self.extent(loop)) for loop in loops if loop.var.name in self.scene.needs(conditions)]
+        around = [(loop.var.name, self.extent(loop)) for loop in loops if loop.var.name in self.access_trace.needs(conditions)]
         if not self.uneven or not conditions or math.prod(extent for _, extent in around) > MOST_POINTS // self.kernel.workers:
             return 1.0
         axes = [(name, np.arange(extent)) for name, extent in around]
-        frame = self.scene.frame([("thread", self.scene.threads), *axes], self.fixed)
+        frame = self.access_trace.frame([("thread", self.access_trace.threads), *axes], self.fixed)
         mask = np.ones(frame.shape, dtype=bool)
         for condition in conditions:
             mask = mask & np.asarray(frame.full(condition), dtype=bool)
@@ -246,7 +248,7 @@ class Work:
     def _active(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Array, float, float]:
         """Which threads take part by conditions on threads, `(threads, samples)` (None: all), how many, and in how many warps."""
         conditions = [
-            one for one in conjuncts(statement.performed) if "thread" in (roots := self.scene.roots(one)) and "block" not in roots
+            one for one in conjuncts(statement.performed) if "thread" in (roots := self.access_trace.roots(one)) and "block" not in roots
         ]
         if not conditions:
             return None, float(self.kernel.workers), float(self.warps)
@@ -278,7 +280,7 @@ class Work:
             tuple((one.buffer, one.copy) for one in private if not one.write),
             tuple((one.buffer, one.copy) for one in private if one.write),
             amounts.flops > 0 and self._reads_old(statement),
-            self.scene.needs(base for one in statement.accesses if one.write for base in one.base),
+            self.access_trace.needs(base for one in statement.accesses if one.write for base in one.base),
             any(one.write and self._buffer(one).memory.of_block for one in statement.accesses),
             statement.mechanism.arrives_in_groups,
         )
@@ -320,7 +322,7 @@ class Work:
         fixed = {**self.sizes, "thread": 0, **{loop.var.name: 0 for loop in loops}}
 
         def tiles(count: int) -> int:
-            frame = self.scene.frame([("block", np.arange(min(max(count, 1), MOST_BLOCKS)))], fixed)
+            frame = self.access_trace.frame([("block", np.arange(min(max(count, 1), MOST_BLOCKS)))], fixed)
             places = np.stack([frame.full(self.rotations.straight(base)) for base in access.base])
             return int(np.unique(places, axis=1).shape[1])
 
@@ -366,7 +368,7 @@ def checked_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
     missing = [name for name in wanted if name not in known]
     if missing:
         example = ", ".join(f"{name!r}: 4096" for name in missing)
-        hint = f"sizes={{{example}}}; on the command line --let {missing[0]}=4096"
+        hint = f"sizes={{{example}}}; on the command line --size {missing[0]}=4096"
         raise ArgumentError(f"the time depends on {', '.join(missing)}, known only at run time", hint=hint)
     return known
 
@@ -400,7 +402,7 @@ def _parts(kernel: Kernel, body: Sequence[Stmt]) -> Iterator[Phase]:
     parts: list[tuple[str, list[Stmt]]] = []
     place, fresh, stored = "before", True, False
     for statement in body:
-        if isinstance(statement, (Let, Comment, Chain)):
+        if isinstance(statement, (Let, Comment, GridDepControl)):
             continue
         loop = isinstance(statement, For) and not statement.unroll
         if isinstance(statement, For) and loop:

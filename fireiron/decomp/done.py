@@ -14,12 +14,12 @@ from fireiron.ir.rewrite import by_identities
 from fireiron.language.plain import plain
 from fireiron.language.substrategy import written
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, Mismatch, legal_among, verb
-from fireiron.performing.follow import Following, element_of, unheld
+from fireiron.performing.layout_propagation import Following, element_of, unheld
 from fireiron.spec import AnySpec, Spec
 from fireiron.specs.fused import fused
-from fireiron.stepping.across import reduced_by, reduction, require_apart
+from fireiron.stepping.cross_thread_reduction import reduced_by, reduction, require_apart
 from fireiron.stepping.exchange import exchange, held_otherwise
-from fireiron.stepping.region import knows, require_alike
+from fireiron.stepping.predicated_region import knows, require_alike
 from fireiron.stepping.steps import implied, in_order, workers_of
 from fireiron.values.machine import Thread
 from fireiron.values.sharer import BLOCK, GRID

@@ -14,7 +14,7 @@ from fireiron.language.tree import Child, Context, Decomposition, Expansion, leg
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Index, Operation, Value, formula_of
 from fireiron.specs.fused import FusedDefinition, FusedKind, Skipped, fused
-from fireiron.stepping.region import equalities, left_out
+from fireiron.stepping.predicated_region import equalities, left_out
 from fireiron.stepping.steps import passed
 
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 import attrs
 import numpy as np
 
+from fireiron.check.access_trace import AccessTrace
 from fireiron.check.banks import BANKS, WORD, Request, check_banks, lanes_per_phase, request
 from fireiron.check.finding import Finding
 from fireiron.check.persistence import dealt
-from fireiron.check.scene import Scene
 from fireiron.compiler import Program
 from fireiron.draw import colours
 from fireiron.draw.picture import Page, Picture
@@ -48,13 +48,15 @@ class Load:
         return int(self.words.max(axis=1).sum())
 
 
-def loads(scene: Scene) -> dict[str, tuple[Load, ...]]:
+def loads(access_trace: AccessTrace) -> dict[str, tuple[Load, ...]]:
     """The worst request of each access to shared memory, by buffer; equal ones of one buffer once."""
-    findings = iter(check_banks(scene))
+    findings = iter(check_banks(access_trace))
     found: dict[str, tuple[Load, ...]] = {}
-    for buffer in scene.kernel.buffers:
+    for buffer in access_trace.kernel.buffers:
         if buffer.memory.in_shared:
-            mine = [one for use in scene.uses if use.access.buffer == buffer.name and (one := request(scene, use)) is not None]
+            mine = [
+                one for use in access_trace.uses if use.access.buffer == buffer.name and (one := request(access_trace, use)) is not None
+            ]
             different: dict[tuple[str | None, int], Load] = {}
             for one in mine:
                 load = _load(buffer, one, next(findings))
@@ -86,8 +88,8 @@ def _words(buffer: Buffer, one: Request, index: int) -> Array:
 
 def banks(program: Program) -> Picture:
     """The picture; a sentence where no access to shared memory can be drawn."""
-    scene = Scene(dealt(program.lowered))
-    found = loads(scene)
+    access_trace = AccessTrace(dealt(program.lowered))
+    found = loads(access_trace)
     page = Page()
     page.heading(f"Banks of shared memory: {program.spec}")
     title = f"Shared-memory banks: {program.spec}"
@@ -104,7 +106,7 @@ def banks(program: Program) -> Picture:
     texts = {1: "1 word", 2: "2 words: 2 passes", 4: "4", 8: "8", 16: "16", 32: "32"}
     y = page.legend(16, y, [(colours.heat(degree), text) for degree, text in texts.items()])
     for name, rows in found.items():
-        buffer = scene.kernel.buffer(name)
+        buffer = access_trace.kernel.buffer(name)
         y += 6
         y = page.bar(y, _headline(buffer), WIDTH - 32)
         for load in rows:

@@ -12,8 +12,8 @@ from typing import Any
 import attrs
 import numpy as np
 
+from fireiron.check.access_trace import AccessTrace, Frame, Use
 from fireiron.check.persistence import Persistence
-from fireiron.check.scene import Frame, Scene, Use
 from fireiron.ir import Buffer, Kernel
 from fireiron.values.expr import Expr, compiled, conjuncts
 from fireiron.values.tensor import View
@@ -74,19 +74,19 @@ def role(use: Use) -> str:
     return "started" if spec.fills else "written" if spec.copies else "computed"
 
 
-def touched(scene: Scene, use: Use, fixed: Mapping[str, int]) -> tuple[tuple[Array, Array, Array], bool] | None:
+def touched(access_trace: AccessTrace, use: Use, fixed: Mapping[str, int]) -> tuple[tuple[Array, Array, Array], bool] | None:
     """Threads, rows and columns of all elements that a block touches at an access, in its first copy of the buffer.
 
     `fixed` has the block, the run-time sizes and the loops that stand still. The flag says whether a loop was cut short. None where it
     touches nothing.
     """
     access, statement = use.access, use.statement
-    buffer = scene.kernel.buffer(access.buffer)
+    buffer = access_trace.kernel.buffer(access.buffer)
     conditions = conjuncts(statement.performed)
     bounds = [*(bound for bound in access.bounds if bound is not None), *(piece.condition for piece in use.pieces)]
-    needed = scene.needs((*access.base, access.copy, *conditions, *bounds))
-    group = (statement.spec.level.threads or scene.kernel.workers) if statement.collective else 1
-    threads = scene.threads[::group]
+    needed = access_trace.needs((*access.base, access.copy, *conditions, *bounds))
+    group = (statement.spec.level.threads or access_trace.kernel.workers) if statement.collective else 1
+    threads = access_trace.threads[::group]
     still = dict(fixed)
     partial = False
     room = max(MANY // (len(threads) * access.count), 1)
@@ -96,23 +96,23 @@ def touched(scene: Scene, use: Use, fixed: Mapping[str, int]) -> tuple[tuple[Arr
         if name in still or name not in needed:
             still.setdefault(name, 0)
             continue
-        extent = int(np.max(compiled(loop.extent)(Frame(scene.lets, (), still))))
+        extent = int(np.max(compiled(loop.extent)(Frame(access_trace.lets, (), still))))
         partial = partial or extent > room
         axes.append((name, np.array(loop.values(min(extent, room)), dtype=np.int64)))
         room = max(room // max(extent, 1), 1)
-    frame = scene.frame([("thread", threads), *axes], still)
-    places = [np.asarray(one) for one in scene.coordinates(frame, access)]
+    frame = access_trace.frame([("thread", threads), *axes], still)
+    places = [np.asarray(one) for one in access_trace.coordinates(frame, access)]
     valid = np.ones(places[0].shape, dtype=bool)
     for condition in conditions:
         valid &= np.asarray(frame.full(condition), dtype=bool)[..., None]
     if buffer.tensor.copies > 1:
         valid &= (frame.full(access.copy) == 0)[..., None]
-    valid &= scene.inside(use, frame)
+    valid &= access_trace.inside(use, frame)
     owner = np.broadcast_to(threads.reshape(-1, *[1] * (valid.ndim - 1)), valid.shape)[valid]
     rows, columns = _matrix([np.broadcast_to(place, valid.shape)[valid] for place in places])
     if not len(owner):
         return None
-    return _widened(owner, rows, columns, 32 if access.spread else group, scene.kernel.workers), partial
+    return _widened(owner, rows, columns, 32 if access.spread else group, access_trace.kernel.workers), partial
 
 
 def _matrix(places: Sequence[Array]) -> tuple[Array, Array]:
@@ -130,10 +130,10 @@ def _widened(owner: Array, rows: Array, columns: Array, group: int, threads: int
     return (first[:, None] + steps).ravel(), np.repeat(rows, warps), np.repeat(columns, warps)
 
 
-def owners(scene: Scene, uses: Iterable[Use], fixed: Mapping[str, int]) -> Owners | None:
+def owners(access_trace: AccessTrace, uses: Iterable[Use], fixed: Mapping[str, int]) -> Owners | None:
     """The owners of all elements that a block touches at several accesses to one buffer, or None where there are none."""
     found = list(uses)
-    parts = [part for use in found if (part := touched(scene, use, fixed)) is not None]
+    parts = [part for use in found if (part := touched(access_trace, use, fixed)) is not None]
     if not parts:
         return None
     thread, row, column = (np.concatenate(column) for column in zip(*(part for part, _ in parts), strict=True))
@@ -142,10 +142,10 @@ def owners(scene: Scene, uses: Iterable[Use], fixed: Mapping[str, int]) -> Owner
     place = np.searchsorted(rows, row), np.searchsorted(columns, column)
     warps = np.zeros(shape, dtype=np.int64)
     np.bitwise_or.at(warps, place, 1 << (thread // 32).astype(np.int64))
-    first = np.full(shape, scene.kernel.workers, dtype=np.int64)
+    first = np.full(shape, access_trace.kernel.workers, dtype=np.int64)
     np.minimum.at(first, place, thread)
-    first[first == scene.kernel.workers] = -1
-    known = not any(use.access.spread or use.statement.collective or _fragment(scene.kernel, use) for use in found)
+    first[first == access_trace.kernel.workers] = -1
+    known = not any(use.access.spread or use.statement.collective or _fragment(access_trace.kernel, use) for use in found)
     return Owners(rows, columns, warps, first, (thread, *place), known, any(partial for _, partial in parts))
 
 
@@ -154,18 +154,18 @@ def _fragment(kernel: Kernel, use: Use) -> bool:
     return kernel.buffer(use.access.buffer).memory.name.startswith("FR")
 
 
-def standing_still(scene: Scene, use: Use, buffer: Buffer) -> frozenset[str]:
+def standing_still(access_trace: AccessTrace, use: Use, buffer: Buffer) -> frozenset[str]:
     """The loops to hold at their first iteration, so that one tile is seen instead of all that pass.
 
     They are those that only choose the copy of a buffer and, for a move from global memory, those that its destination does not
     depend on.
     """
     loops = {loop.var.name for loop in use.loops}
-    moving = scene.needs(use.access.base)
+    moving = access_trace.needs(use.access.base)
     still = loops - moving if buffer.tensor.copies > 1 else frozenset()
     if use.statement.spec.copies and not use.access.write and buffer.parameter:
         goals = [access.base for access in use.statement.accesses if access.write]
-        still = still | (loops - scene.needs([base for goal in goals for base in goal]))
+        still = still | (loops - access_trace.needs([base for goal in goals for base in goal]))
     return frozenset(still)
 
 

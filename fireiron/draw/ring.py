@@ -12,8 +12,8 @@ from typing import Any, Final
 import attrs
 import numpy as np
 
+from fireiron.check.access_trace import AccessTrace, Frame, assumed
 from fireiron.check.persistence import dealt
-from fireiron.check.scene import Frame, Scene, assumed
 from fireiron.compiler import Program
 from fireiron.draw.owners import sample_sizes
 from fireiron.draw.picture import Page, Picture
@@ -21,22 +21,22 @@ from fireiron.draw.shapes import PALE, Rect
 from fireiron.ir import (
     Acquire,
     Barrier,
-    Chain,
+    ClaimTile,
     Comment,
     Commit,
     Exec,
+    ExitIfDone,
     Fence,
     For,
+    GridDepControl,
+    IfAnyLane,
     Kernel,
-    Leave,
     Let,
-    NextTile,
     Release,
     Ring,
     Role,
     Roles,
-    Side,
-    Skip,
+    StageState,
     Stmt,
     Wait,
     execs,
@@ -95,10 +95,10 @@ class _Walk:
     """Follows the consumers of block 0, and with them the producer, who asks for a stage as soon as it is given back."""
 
     def __init__(self, kernel: Kernel, sizes: Mapping[str, int]) -> None:
-        self.scene = Scene(dealt(kernel))
-        self.kernel, self.ring = self.scene.kernel, self.scene.kernel.rings[0]
+        self.access_trace = AccessTrace(dealt(kernel))
+        self.kernel, self.ring = self.access_trace.kernel, self.access_trace.kernel.rings[0]
         self.values: dict[str, Any] = {**sample_sizes(self.kernel, sizes), "block": 0, "thread": 0}
-        self.values |= assumed(self.scene, self.values)
+        self.values |= assumed(self.access_trace, self.values)
         self.now, self.over = 0, False
         self.asked: list[int] = []
         self.parts: list[tuple[int, int, int]] = []
@@ -129,9 +129,9 @@ class _Walk:
             if self.over:
                 return
             match statement:
-                case Acquire(side=Side.FULL) if statement.ring == self.ring.name:
-                    self._use(self._value(statement.number))
-                case Release(side=Side.EMPTY) if statement.ring == self.ring.name and self._value(statement.active):
+                case Acquire(state=StageState.FULL) if statement.ring == self.ring.name:
+                    self._use(self._value(statement.fill_index))
+                case Release(state=StageState.EMPTY) if statement.ring == self.ring.name and self._value(statement.active):
                     self.released.append(self.now)
                 case For() if any(isinstance(one, Acquire) for one in statements(statement.body)):
                     self._loop(statement)
@@ -142,7 +142,7 @@ class _Walk:
                     (
                         For()
                         | Exec()
-                        | Skip()
+                        | IfAnyLane()
                         | Let()
                         | Comment()
                         | Acquire()
@@ -151,10 +151,10 @@ class _Walk:
                         | Commit()
                         | Wait()
                         | Fence()
-                        | Chain()
+                        | GridDepControl()
                     )
-                    | NextTile()
-                    | Leave()
+                    | ClaimTile()
+                    | ExitIfDone()
                 ):
                     pass
                 case _:
@@ -195,7 +195,7 @@ class _Walk:
         return any(access.write and self.kernel.buffer(access.buffer).memory.of_grid for access in inside)
 
     def _value(self, expression: Expr) -> int:
-        return int(np.max(Frame(self.scene.lets, (), self.values).value(expression)))
+        return int(np.max(Frame(self.access_trace.lets, (), self.values).value(expression)))
 
 
 def ring_timeline(program: Program, sizes: Mapping[str, int]) -> Timeline:

@@ -8,8 +8,8 @@ from typing import Any, Final
 import attrs
 import numpy as np
 
+from fireiron.check.access_trace import AccessTrace, Use, assumed
 from fireiron.check.persistence import dealt, persistence
-from fireiron.check.scene import Scene, Use, assumed
 from fireiron.compiler import Program
 from fireiron.draw import colours
 from fireiron.draw.owners import Blocks, Owners, blocks_of, members, owners, role, sample_sizes, standing_still
@@ -43,10 +43,10 @@ class Place:
 def tiles(program: Program, sizes: Mapping[str, int] | None = None) -> Picture:
     """The picture; run-time sizes take the values of `sizes`, or a sample."""
     kernel = dealt(program.lowered)
-    scene = Scene(kernel)
+    access_trace = AccessTrace(kernel)
     values = sample_sizes(kernel, sizes or {})
-    fixed = {"block": 0, **sample_sizes(scene.kernel, values)}
-    fixed |= assumed(scene, fixed)
+    fixed = {"block": 0, **sample_sizes(access_trace.kernel, values)}
+    fixed |= assumed(access_trace, fixed)
     page = Page()
     page.heading(f"Who has what: {program.spec}")
     y = page.paragraph(16, 48, _explanation(values, program))
@@ -55,17 +55,17 @@ def tiles(program: Program, sizes: Mapping[str, int] | None = None) -> Picture:
     view_of = _block_views(program.tree)
     grid = _grid(kernel.grid, values)
     for operand, chain in operands(program.tree).items():
-        there = sorted(places(scene, chain), key=_written_last)
-        rows = [(place, found) for place in there if (found := owners_of(scene, place, fixed)) is not None]
+        there = sorted(places(access_trace, chain), key=_written_last)
+        rows = [(place, found) for place in there if (found := owners_of(access_trace, place, fixed)) is not None]
         if not rows and operand not in view_of:
             continue
         y += 8
-        y = page.bar(y, _headline(chain, scene), WIDTH - 32)
+        y = page.bar(y, _headline(chain, access_trace), WIDTH - 32)
         bottom = y
         if operand in view_of:
             blocks = blocks_of(view_of[operand], lets, grid, values, turns)
             first = next((found for place, found in rows if place.buffer.parameter), None)
-            bottom = max(bottom, _matrix_panel(page, y, operand, blocks, _first_step(scene, operand, fixed, first)))
+            bottom = max(bottom, _matrix_panel(page, y, operand, blocks, _first_step(access_trace, operand, fixed, first)))
         for place, found in rows:
             bottom = max(bottom, _warp_panel(page, y, place, found), _lane_panel(page, y, place, found))
             y = bottom + 12
@@ -129,16 +129,16 @@ _TEXTS: Final = {
 }
 
 
-def places(scene: Scene, chain: Sequence[str]) -> Iterator[Place]:
+def places(access_trace: AccessTrace, chain: Sequence[str]) -> Iterator[Place]:
     """The rows of panels of an operand, in the order of memory: registers that hold parts of a warp's fragment are left to `lanes`."""
-    shared = any(scene.kernel.buffer(name).memory.of_block for name in chain if _known(scene, name))
+    shared = any(access_trace.kernel.buffer(name).memory.of_block for name in chain if _known(access_trace, name))
     for name in chain:
-        if not _known(scene, name):
+        if not _known(access_trace, name):
             continue
-        buffer = scene.kernel.buffer(name)
+        buffer = access_trace.kernel.buffer(name)
         memory = "GL" if buffer.memory.of_grid else "SH" if buffer.memory.of_block else "RF"
         for kind in ("computed", "written", "added", "read"):
-            uses = tuple(use for use in scene.uses if use.access.buffer == name and role(use) == kind)
+            uses = tuple(use for use in access_trace.uses if use.access.buffer == name and role(use) == kind)
             uses = tuple(use for use in uses if not (kind == "read" and _also_written(use, name)))
             if not uses or (memory, kind) not in _TEXTS or (memory == "GL" and kind == "read" and shared):
                 continue
@@ -149,8 +149,8 @@ def _written_last(place: Place) -> bool:
     return place.buffer.parameter and place.text in ("written", "added to atomically")
 
 
-def _known(scene: Scene, name: str) -> bool:
-    return any(buffer.name == name for buffer in scene.kernel.buffers)
+def _known(access_trace: AccessTrace, name: str) -> bool:
+    return any(buffer.name == name for buffer in access_trace.kernel.buffers)
 
 
 def _also_written(use: Use, name: str) -> bool:
@@ -168,28 +168,30 @@ def _once(uses: Sequence[Use]) -> tuple[Use, ...]:
     return tuple(result)
 
 
-def owners_of(scene: Scene, place: Place, fixed: Mapping[str, int]) -> Owners | None:
+def owners_of(access_trace: AccessTrace, place: Place, fixed: Mapping[str, int]) -> Owners | None:
     """The owners at a place."""
-    still = {name: 0 for use in place.uses for name in standing_still(scene, use, place.buffer)}
-    return owners(scene, place.uses, {**still, **fixed}) or owners(scene, place.uses, fixed)
+    still = {name: 0 for use in place.uses for name in standing_still(access_trace, use, place.buffer)}
+    return owners(access_trace, place.uses, {**still, **fixed}) or owners(access_trace, place.uses, fixed)
 
 
-def _first_step(scene: Scene, operand: str, fixed: Mapping[str, int], found: Owners | None) -> tuple[int, int, int, int] | None:
+def _first_step(
+    access_trace: AccessTrace, operand: str, fixed: Mapping[str, int], found: Owners | None
+) -> tuple[int, int, int, int] | None:
     """Rows and columns `(top, bottom, left, right)` that block 0 touches first in global memory."""
     if found is None:
-        uses = [use for use in scene.uses if use.access.buffer == operand and role(use) == "read"]
-        buffer = scene.kernel.buffer(operand)
-        found = owners_of(scene, Place(buffer, "", _once(uses)), fixed) if uses else None
+        uses = [use for use in access_trace.uses if use.access.buffer == operand and role(use) == "read"]
+        buffer = access_trace.kernel.buffer(operand)
+        found = owners_of(access_trace, Place(buffer, "", _once(uses)), fixed) if uses else None
     if found is None:
         return None
     return int(found.rows[0]), int(found.rows[-1]) + 1, int(found.columns[0]), int(found.columns[-1]) + 1
 
 
-def _headline(chain: Sequence[str], scene: Scene) -> str:
+def _headline(chain: Sequence[str], access_trace: AccessTrace) -> str:
     parts = []
     for name in chain:
-        if _known(scene, name):
-            buffer = scene.kernel.buffer(name)
+        if _known(access_trace, name):
+            buffer = access_trace.kernel.buffer(name)
             shape = " × ".join(map(str, buffer.tensor.shape))
             copies = f", {buffer.tensor.copies} copies" if buffer.tensor.copies > 1 else ""
             parts.append(f"{name}: {shape} {buffer.dtype.name} in {buffer.memory.name}{copies}")

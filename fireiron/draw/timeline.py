@@ -8,9 +8,9 @@ from typing import Final
 import attrs
 import numpy as np
 
+from fireiron.check.access_trace import AccessTrace, Frame, Use, assumed
 from fireiron.check.persistence import dealt
-from fireiron.check.scene import Frame, Scene, Use, assumed
-from fireiron.check.turns import left_out
+from fireiron.check.variable_trip_count import varying_trip_counts
 from fireiron.compiler import Program
 from fireiron.draw.owners import sample_sizes
 from fireiron.draw.picture import Page, Picture
@@ -38,12 +38,12 @@ class Slot:
 def pipeline_loop(program: Program) -> For | None:
     """The loop whose iterations use the copies of a shared buffer in turn, if there is one."""
     kernel = dealt(program.lowered)
-    scene = Scene(kernel)
-    for use in scene.uses:
+    access_trace = AccessTrace(kernel)
+    for use in access_trace.uses:
         buffer = kernel.buffer(use.access.buffer)
         if buffer.memory.of_block and buffer.tensor.copies > 1:
             for loop in use.loops:
-                if not loop.var.name.endswith("_ahead") and loop.var.name in scene.needs((use.access.copy,)):
+                if not loop.var.name.endswith("_ahead") and loop.var.name in access_trace.needs((use.access.copy,)):
                     return loop
     return None
 
@@ -54,18 +54,22 @@ def slots(program: Program, loop: For, steps: int, sizes: Mapping[str, int]) -> 
     Copies, and the conditions under which a statement takes part, are evaluated. Data that are written are numbered by how far into
     global memory their source lies; data that are read are those written last into that copy.
     """
-    scene = Scene(dealt(program.lowered))
-    turning = [use for use in scene.uses if (buffer := scene.kernel.buffer(use.access.buffer)).memory.of_block and buffer.tensor.copies > 1]
+    access_trace = AccessTrace(dealt(program.lowered))
+    turning = [
+        use
+        for use in access_trace.uses
+        if (buffer := access_trace.kernel.buffer(use.access.buffer)).memory.of_block and buffer.tensor.copies > 1
+    ]
     found: dict[Slot, None] = {}
     latest: dict[tuple[str, int], int] = {}
     for step in range(-1, steps):
         for use in turning:
             if (step >= 0) != _inside(use, loop):
                 continue
-            for copy, place in _turns(scene, use, loop, step, sizes):
+            for copy, place in _turns(access_trace, use, loop, step, sizes):
                 key = use.access.buffer, copy
                 if use.access.write:
-                    origin, pace = _pace(scene, turning, use.access.buffer, loop, sizes)
+                    origin, pace = _pace(access_trace, turning, use.access.buffer, loop, sizes)
                     latest[key] = (place - origin) // pace
                 if key in latest:
                     found[Slot(step, *key, latest[key], use.access.write)] = None
@@ -76,30 +80,32 @@ def _inside(use: Use, loop: For) -> bool:
     return any(one.var.name == loop.var.name for one in use.loops)
 
 
-def _turns(scene: Scene, use: Use, loop: For, step: int, sizes: Mapping[str, int], checked: bool = True) -> Iterator[tuple[int, int]]:
+def _turns(
+    access_trace: AccessTrace, use: Use, loop: For, step: int, sizes: Mapping[str, int], checked: bool = True
+) -> Iterator[tuple[int, int]]:
     """`(copy, place)` of an access of thread 0 in one iteration: `place` is how far into its source it reaches."""
     sources = [access for access in use.statement.accesses if not access.write]
     place = sum(sources[0].base, ZERO) if use.access.write and sources else ZERO
-    ahead = [one for one in use.loops if one.var.name != loop.var.name and one.var.name in scene.needs((use.access.copy,))]
+    ahead = [one for one in use.loops if one.var.name != loop.var.name and one.var.name in access_trace.needs((use.access.copy,))]
     still = (
         {one.var.name: 0 for one in use.loops} | dict(sizes) | {loop.var.name: max(step, 0), "block": sizes.get("block", 0), "thread": 0}
     )
     known = frozenset(still)
-    conditions = [one for one in conjuncts(use.statement.performed) if scene.roots(one) <= known] if checked else []
+    conditions = [one for one in conjuncts(use.statement.performed) if access_trace.roots(one) <= known] if checked else []
     for index in np.ndindex(*(constant(one.extent) or 1 for one in ahead)):
-        frame = Frame(scene.lets, (), still | {one.var.name: number for one, number in zip(ahead, index, strict=True)})
+        frame = Frame(access_trace.lets, (), still | {one.var.name: number for one, number in zip(ahead, index, strict=True)})
         if all(bool(np.all(frame.value(one))) for one in conditions):
             yield int(frame.value(use.access.copy)), int(frame.value(place))
 
 
-def _pace(scene: Scene, turning: Sequence[Use], buffer: str, loop: For, sizes: Mapping[str, int]) -> tuple[int, int]:
+def _pace(access_trace: AccessTrace, turning: Sequence[Use], buffer: str, loop: For, sizes: Mapping[str, int]) -> tuple[int, int]:
     """The least place of a buffer's source, and how far it moves from one iteration to the next."""
     writes = [use for use in turning if use.access.buffer == buffer and use.access.write]
-    places = [place for use in writes for _, place in _turns(scene, use, loop, 0, sizes, False)]
+    places = [place for use in writes for _, place in _turns(access_trace, use, loop, 0, sizes, False)]
     pace = 0
     for use in writes:
         if _inside(use, loop):
-            (_, first), (_, second) = (next(_turns(scene, use, loop, step, sizes, False)) for step in (0, 1))
+            (_, first), (_, second) = (next(_turns(access_trace, use, loop, step, sizes, False)) for step in (0, 1))
             pace = max(pace, abs(second - first))
     return min(places), pace or 1
 
@@ -116,12 +122,12 @@ def timeline(program: Program, sizes: Mapping[str, int] | None = None) -> Pictur
         page.text(16, 52, "No shared buffer of this kernel has several copies that iterations use in turn.", 11)
         return page.picture("timeline", title, WIDTH, 72)
     values = sample_sizes(program.lowered, sizes or {})
-    scene = Scene(dealt(program.lowered))
-    values |= assumed(scene, values)
-    uneven = {one.loop.var.name: one for one in left_out(scene, values)}.get(loop.var.name)
+    access_trace = AccessTrace(dealt(program.lowered))
+    values |= assumed(access_trace, values)
+    uneven = {one.loop.var.name: one for one in varying_trip_counts(access_trace, values)}.get(loop.var.name)
     block = 0 if uneven is None else int(uneven.blocks[np.argmax(uneven.counts)])
     values = {**values, "block": block}
-    extent = int(np.max(Frame(scene.lets, (), values).value(loop.extent)))
+    extent = int(np.max(Frame(access_trace.lets, (), values).value(loop.extent)))
     steps = max(min(extent, 8), 1)
     found = slots(program, loop, steps, values)
     waits = [one.groups for one in statements(loop.body) if isinstance(one, Wait) and one.mechanism.arrives_in_groups]

@@ -22,8 +22,8 @@ from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Context, Draft, Mismatch
 from fireiron.performing.by_lanes import listed, registers, statements_by_lanes, with_registers
-from fireiron.performing.follow import lanes_of
 from fireiron.performing.held import held_mismatch
+from fireiron.performing.layout_propagation import lanes_of
 from fireiron.performing.matrices import MatrixCopy, addressed, family, matrices, received
 from fireiron.spec import Spec
 from fireiron.values.document import called

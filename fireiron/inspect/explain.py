@@ -11,9 +11,9 @@ from typing import Any, Final
 import attrs
 
 from fireiron import ir
+from fireiron.check.access_trace import AccessTrace
 from fireiron.check.persistence import dealt
-from fireiron.check.scene import Scene
-from fireiron.check.turns import Turns, left_out
+from fireiron.check.variable_trip_count import TripCounts, varying_trip_counts
 from fireiron.compiler import Program
 from fireiron.decomp.done import Done, differences, nearest
 from fireiron.decomp.epilog import Epilog
@@ -505,12 +505,12 @@ def text(explanation: Explanation) -> str:
     return "\n\n".join(parts)
 
 
-def turns(explanation: Explanation) -> tuple[Turns, ...]:
+def turns(explanation: Explanation) -> tuple[TripCounts, ...]:
     """The loops of which blocks leave turns out; none where there is no code, or sizes are known only at run time."""
     if explanation.refused is not None:
         return ()
     kernel = explanation.program.lowered
-    return () if kernel.symbols else left_out(Scene(dealt(kernel)), {})
+    return () if kernel.symbols else varying_trip_counts(AccessTrace(dealt(kernel)), {})
 
 
 def _refusal(leaves: tuple[Leaf, ...], error: FireironError) -> str:

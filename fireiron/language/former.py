@@ -41,6 +41,7 @@ FIELDS: Final[Mapping[str, Mapping[str, str]]] = {
     "Fused": _DEFINITION,
     "FusedKind": _DEFINITION,
     "LongestFirst": {"together": "group"},
+    "Mapping": {"within": "max_shared_bytes"},
     "PingPong": {"groups": "warpgroups"},
     "Pipeline": {"spread": "interleave"},
     "PrefetchEpilogue": {"fetched": "enable"},
@@ -49,6 +50,13 @@ FIELDS: Final[Mapping[str, Mapping[str, str]]] = {
     "Rfactor": {"name": "step"},
     "StaggerBlocks": {"shift": "offset"},
     "Strategy": {"otherwise": "fallback"},
+    "TaskMapping": {
+        "bands": "group_m",
+        "in_flight": "mma_in_flight",
+        "producers": "producer_threads",
+        "spread": "interleave",
+        "walk": "raster",
+    },
     "WarpSpecialize": {"threads": "producer_threads"},
 }
 """The present name of a field by its first one, by the present name of its class."""
@@ -109,6 +117,20 @@ HASHES: Final[Mapping[str, str]] = {
 
 MEMORIES: Final[Mapping[str, str]] = {"INDEX": "COORD"}
 """The present name of a memory by its first one."""
+
+LOOP_OPTIONS: Final[Mapping[str, str]] = {
+    "delay": "defer",
+    "fetched": "dynamic_tiles",
+    "groups": "consumer_groups",
+    "in_flight": "mma_in_flight",
+    "producers": "producer_threads",
+    "spread": "interleave",
+    "turns": "ordered_mma",
+}
+"""The present option of a loop by its first name, in Graphene's texts."""
+
+MECHANISMS: Final[Mapping[str, str]] = {"bulk": "bulk_group", "group": "cp_async_group", "product": "wgmma_group", "ring": "mbarrier"}
+"""The present name of a completion mechanism by its first one."""
 
 _FIRST: Final[Mapping[str, str]] = {present: first for first, present in CLASSES.items()}
 _FIRST_TUNABLES: Final[Mapping[str, str]] = {present: first for first, present in TUNABLES.items()} | {"score_parts": "parts"}

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from fireiron.errors import ArgumentError, FireironError, LayoutError
-from fireiron.found import REFINING, FoundOnAny, FoundSteps
+from fireiron.generated_verbs import REFINEMENT_VERBS, OtherVerbs, StepVerbs
 from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy, appended
 from fireiron.language.tree import OF_EACH_STEP, Decomposition, Refinement
 from fireiron.spec import Spec
@@ -35,7 +35,7 @@ def add_found(decompositions: Iterable[ModuleType], refinements: Iterable[Module
     for module in decompositions:
         for step in _stated(module, Decomposition):
             for make in _verbs(module) or (step,):
-                _add(FoundSteps, step, make, _appending(make, _chain_of(step)))
+                _add(StepVerbs, step, make, _appending(make, _chain_of(step)))
     for module in refinements:
         for refinement in _stated(module, Refinement):
             for make in (*((refinement,) if refinement.verb else ()), *_verbs(module)):
@@ -97,14 +97,14 @@ def _verbs(module: ModuleType) -> tuple[Any, ...]:
 
 def _chain_of(step: type[Decomposition]) -> type[Strategy]:
     """The class of chains that end with a step: it has the methods that refine it."""
-    owner = REFINING.get(step.verb)
+    owner = REFINEMENT_VERBS.get(step.verb)
     return next((chain for chain in _ENDS if owner is not None and issubclass(chain, owner)), Strategy)
 
 
 def _owners(steps: Iterable[str]) -> set[type]:
     """The classes of chains that the method of a refinement of some steps is for."""
-    owners = {REFINING.get(step, FoundOnAny) for step in steps}
-    return {FoundOnAny} if FoundOnAny in owners else owners
+    owners = {REFINEMENT_VERBS.get(step, OtherVerbs) for step in steps}
+    return {OtherVerbs} if OtherVerbs in owners else owners
 
 
 def _add(owner: type[Any], extension: Any, make: Any, method: Callable[..., Any]) -> None:
@@ -117,7 +117,7 @@ def _add(owner: type[Any], extension: Any, make: Any, method: Callable[..., Any]
     method.__doc__ = make.__doc__
     given = [one for one in inspect.signature(make).parameters.values() if one.name not in OF_EACH_STEP]
     itself = inspect.Parameter.POSITIONAL_ONLY if make is extension else inspect.Parameter.POSITIONAL_OR_KEYWORD  # fields have any name
-    result = _chain_of(extension).__name__ if owner is FoundSteps else "Self"
+    result = _chain_of(extension).__name__ if owner is StepVerbs else "Self"
     signature = inspect.Signature([inspect.Parameter("self", itself), *given], return_annotation=result)
     method.__dict__.update(makes=extension, made_by=make, __signature__=signature)
     setattr(owner, name, method)

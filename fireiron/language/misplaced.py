@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fireiron.errors import DecompositionError, call_site
-from fireiron.found import REFINING
+from fireiron.generated_verbs import REFINEMENT_VERBS
 from fireiron.language.strategy import Strategy
 
 OF_A_STEP = {"unrefine": "strategy.at(Split).unrefine(Pipeline)", "replace": "strategy.at(Tile).replace(Tile((64, 32)))"}
@@ -18,7 +18,7 @@ def misplaced(chain: object, name: str) -> MisplacedError | None:
     """The error of asking a chain, or what one starts from, for a refinement that it has not; None where no step has one of this name."""
     if isinstance(chain, Strategy) and name in OF_A_STEP:
         return MisplacedError(f"{name}: which step is meant?", legal=OF_A_STEP[name], at=call_site())
-    verbs = [verb for verb, owner in REFINING.items() if name in vars(owner)]
+    verbs = [verb for verb, owner in REFINEMENT_VERBS.items() if name in vars(owner)]
     if not verbs:
         return None
     steps = chain.steps if isinstance(chain, Strategy) else ()

@@ -25,7 +25,7 @@ from fireiron.decomp.tile import Tile
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, StoreError, call_site, shown
 from fireiron.executable import INSTRUCTIONS
-from fireiron.found import ForAny, FoundOnAny, FoundOnEpilog, FoundOnLoad, FoundOnSplit, FoundOnSplitK, FoundOnTile
+from fireiron.generated_verbs import EpilogVerbs, ForAny, LoadVerbs, OtherVerbs, SplitKVerbs, SplitVerbs, TileVerbs
 from fireiron.language.substrategy import Chain, inner_chains, require_steps
 from fireiron.language.tree import Decomposition, Executable, Refinement
 from fireiron.language.tunable import Derived, Tunable, has_part, resolve, tunables_in
@@ -61,7 +61,7 @@ def _binding(bind: Callable[[S, Spec], S]) -> Callable[[S, Spec], S]:
 
 
 @attrs.frozen(repr=False, eq=False)
-class Strategy(Offering, FoundOnAny, ForAny, Chain, Displayed):
+class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
     """A chain of `steps`; bound if `spec` is given. Equal if steps, spec, start and the `others` are equal.
 
     `start` is the name of the kind of spec that the chain is for, `AnySpec` for one of every kind; of a bound one, that of its spec: what a
@@ -446,23 +446,23 @@ class Cursor:
         return attrs.evolve(self.strategy, steps=(*steps[: self.position], step, *steps[self.position + 1 :]))
 
 
-class TileStrategy(FoundOnTile, Strategy):
+class TileStrategy(TileVerbs, Strategy):
     """A chain that ends with `tile`."""
 
 
-class SplitStrategy(FoundOnSplit, Strategy):
+class SplitStrategy(SplitVerbs, Strategy):
     """A chain that ends with `split`."""
 
 
-class SplitKStrategy(FoundOnSplitK, Strategy):
+class SplitKStrategy(SplitKVerbs, Strategy):
     """A chain that ends with `split_k`."""
 
 
-class LoadStrategy(FoundOnLoad, Strategy):
+class LoadStrategy(LoadVerbs, Strategy):
     """A chain that ends with `load`."""
 
 
-class EpilogStrategy(FoundOnEpilog, Strategy):
+class EpilogStrategy(EpilogVerbs, Strategy):
     """A chain that ends with `epilog`."""
 
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, TypeVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, IncompleteError, call_site, shown
-from fireiron.found import REFINING, FoundOnAny, FoundSteps
+from fireiron.generated_verbs import REFINEMENT_VERBS, OtherVerbs, StepVerbs
 from fireiron.ir import (
     AT_ONCE,
     Access,
@@ -129,7 +129,7 @@ class Refinement:
         return expansion
 
     def __str__(self) -> str:
-        return _called(self, FoundOnAny, *REFINING.values()) or f"refine({self!r})"
+        return _called(self, OtherVerbs, *REFINEMENT_VERBS.values()) or f"refine({self!r})"
 
     def label(self) -> str:
         """The refinement as it is written in a chain: Python that evaluates. Those of this package have methods, others have `refine`."""
@@ -194,7 +194,7 @@ class Expansion:
     launches: tuple[tuple[str, Any], ...] = attrs.field(default=(), kw_only=True, eq=False, repr=False)
 
     @property
-    def tells(self) -> bool:
+    def has_kernel_effects(self) -> bool:
         """Whether it adds anything to the whole kernel."""
         said = (self.names, self.lets, self.effects, self.settled)
         return any((*said, self.grid is not None, self.part is not None))
@@ -337,7 +337,7 @@ class Decomposition:
         """The step as it is written in a chain: Python that evaluates, refinements included."""
         plain = attrs.evolve(self, refinements=())
         own = _NO_REFINEMENTS.sub("(", repr(plain), count=1)
-        return (_called(plain, FoundSteps) or f"then({own})") + "".join(f".{refinement.label()}" for refinement in self.refinements)
+        return (_called(plain, StepVerbs) or f"then({own})") + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def summary(self) -> str:
         """The step for listings; long texts left out."""
@@ -529,7 +529,7 @@ class Whole:
 
     def after(self, expansion: Expansion) -> Whole:
         """The same behind one more step; itself where that step says nothing."""
-        if not expansion.tells:
+        if not expansion.has_kernel_effects:
             return self
         return Whole(
             self.taken.union(expansion.names),

@@ -16,8 +16,8 @@ import attrs
 
 from fireiron.errors import DecompositionError, ResourceError
 from fireiron.ir import Buffer, Exec, Kernel, Stmt, execs
-from fireiron.ir.chunks import ALIGNMENT
 from fireiron.ir.effects.shared_bound import SharedBound
+from fireiron.ir.smem_layouts import ALIGNMENT
 from fireiron.ir.usage import Stages, pipelines, shared_usage, usage_lines
 
 BARRIER = 8
@@ -269,7 +269,7 @@ def _refuse(kernel: Kernel) -> None:
 def _last_resort(kernel: Kernel) -> str:
     if kernel.effects[SharedBound].bytes:
         return "a larger bound: these are in use together"
-    return f"for a program of tasks Mapping(..., within={_bound(kernel)})" if kernel.title else "reuse_buffer()"
+    return f"for a program of tasks Mapping(..., max_shared_bytes={_bound(kernel)})" if kernel.title else "reuse_buffer()"
 
 
 def _fewer(kernel: Kernel, stages: Stages) -> str:

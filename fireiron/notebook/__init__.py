@@ -29,13 +29,13 @@ def pretty(value: Any) -> str:
     """The `repr` of a value over several lines, an expression of the same value where the `repr` is; of findings, of what was predicted
     or tuned, their tables.
     """
-    from fireiron.found import FoundSteps
+    from fireiron.generated_verbs import StepVerbs
     from fireiron.notebook.views import TEXTS
 
     told = _of_class(TEXTS, value)
     if told is not None:
         return told(value)
-    of_language = {name for name, method in vars(FoundSteps).items() if inspect.isfunction(getattr(method, "made_by", None))}
+    of_language = {name for name, method in vars(StepVerbs).items() if inspect.isfunction(getattr(method, "made_by", None))}
     return laid_out(repr_of(value), opens={"then", *of_language})
 
 

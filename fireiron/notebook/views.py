@@ -298,7 +298,9 @@ def choice_view(choice: Choice) -> Markup:
 def mapping_view(mapping: TaskMappings) -> Markup:
     """The instances, what an instance launches inside it."""
     heads = ("instance", "variant", "on", "places", "values", "")
-    extra = [("machine", mapping.machine.name)] + ([("within", f"{mapping.within} bytes of shared memory")] if mapping.within else [])
+    extra = [("machine", mapping.machine.name)] + (
+        [("max_shared_bytes", f"{mapping.max_shared_bytes} bytes of shared memory")] if mapping.max_shared_bytes else []
+    )
     return block(f"a mapping of {len(mapping.instances)} instances", table(heads, _instances(mapping)), facts(extra))
 
 

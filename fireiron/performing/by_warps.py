@@ -14,7 +14,7 @@ from fireiron.ir.lanes import LaneMap
 from fireiron.language.dividing import divide, loop_over
 from fireiron.language.tree import Draft, Executable, Mismatch
 from fireiron.performing.by_lanes import one_statement
-from fireiron.performing.follow import placed_threads, with_modes
+from fireiron.performing.layout_propagation import placed_threads, with_modes
 from fireiron.spec import Spec
 from fireiron.values.expr import Expr, constant
 from fireiron.values.machine import Warp, Warpgroup

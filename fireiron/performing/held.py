@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from fireiron.ir.lanes import LaneMap
 from fireiron.language.tree import Context, Mismatch
-from fireiron.performing.follow import lanes_of
+from fireiron.performing.layout_propagation import lanes_of
 from fireiron.spec import Spec
 
 

@@ -1,7 +1,4 @@
-"""Refinements, one a file. The folder is the registry: a file says by `__all__` which of its names stand in `fireiron`.
-
-May import: values, specs, ir, language.
-"""
+"""Refinements, one per file. The folder is the registry: `__all__` of a file lists the names that `fireiron` exports."""
 
 from __future__ import annotations
 
@@ -10,4 +7,4 @@ from typing import Final
 from fireiron import folders
 
 MODULES: Final = folders.modules(__name__, __path__)
-"""The files of the folder, in the order of their names."""
+"""The modules of this folder, in alphabetical order."""

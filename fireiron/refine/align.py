@@ -1,4 +1,4 @@
-"""The new buffer starts at a multiple of `bytes`."""
+"""Alignment of a buffer: `align` on a load."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _alignment(value: Any) -> int:
 
 @attrs.frozen
 class Align(Refinement):
-    """The new buffer starts at a multiple of `bytes`.
+    """Align the new buffer to a multiple of `bytes`.
 
     Legal for a power of two up to 1024. rewrite: load(A, SH) --> the same, its buffer declared with __align__(bytes)
 
@@ -47,7 +47,7 @@ class Align(Refinement):
 
 @verb()
 def align(number: SupportsIndex) -> Align:
-    """Start the new buffer at a multiple of a number of bytes.
+    """Align the new buffer to a multiple of `number` bytes.
 
     Legal for a power of two up to 1024. rewrite: load(A, SH) --> the same, its buffer declared with __align__(number)
     """

@@ -1,4 +1,4 @@
-"""Blocks that are launched together and share what they load: `cluster` on a tile dealt to Block (Hopper)."""
+"""Thread block clusters: `cluster` on a tile distributed over blocks (Hopper)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fireiron.language.tree import Refinement
 from fireiron.language.tunable import Integer, chosen, integral
 
 MOST = 16
-"""Most blocks of a cluster; more than 8 are not portable, and a launch must allow them (CUDA C++ Programming Guide)."""
+"""Maximum number of blocks per cluster. More than 8 are not portable, and the launch must allow them (CUDA C++ Programming Guide)."""
 
 
 def _blocks(value: Any) -> Any:
@@ -21,12 +21,12 @@ def _blocks(value: Any) -> Any:
 
 @attrs.frozen
 class Cluster(Refinement):
-    """Neighbouring tiles, `m` x `n` of them, go to blocks that run at the same time and load for each other what they have in common.
+    """Assign `m` x `n` adjacent tiles to the blocks of a thread block cluster, which load the data that they share by multicast.
 
-    Of what TMA loads into a ring, and is the same for several blocks of a cluster, each of these loads a part and sends it to all
-    (multicast). Barriers and arrivals across blocks are inferred. Legal on a tile of two dimensions that is dealt to Block, for at most
-    16 blocks, on sm_90a, where a producer loads (`warp_specialize`) and some load is shared; tunables may stand for the numbers. Where
-    tiles are no multiple, clusters overhang: some blocks have a tile outside.
+    If several blocks of a cluster need the same TMA load of a circular buffer, each block loads a part and multicasts it to all of them.
+    Barriers and arrivals across blocks are inferred. Legal on a tile of two dimensions that is distributed over blocks, for at most 16
+    blocks, on sm_90a, with `warp_specialize` and at least one shared load; both numbers may be tunables. If the number of tiles is not a
+    multiple of the cluster, some blocks have a tile that is out of bounds.
     rewrite: block u: tile u --> blocks k * u ... k * u + k - 1: the k = m * n tiles of cluster u
 
     Source: decision 28.
@@ -34,8 +34,8 @@ class Cluster(Refinement):
     >>> from fireiron import *
     >>> halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
     >>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).cluster(2)
-    >>> turns = blocks.epilog(RF, float32).split(64).pipeline(3).warp_specialize()
-    >>> loads = turns.load(A, SH, Move.done()).load(B, SH, Move.done())
+    >>> steps = blocks.epilog(RF, float32).split(64).pipeline(3).warp_specialize()
+    >>> loads = steps.load(A, SH, Move.done()).load(B, SH, Move.done())
     >>> text = loads.tile(64, 64).to(Warpgroup).done().cuda()
     >>> [line.strip() for line in text.splitlines() if "__cluster_dims__" in line]
     ['extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(288)']
@@ -52,7 +52,7 @@ class Cluster(Refinement):
         return bool(self.m == self.n == 1)
 
     def plan(self, plan: Any) -> Any:
-        sizes = tuple(chosen(one, "cluster", 1, MOST) for one in (self.m, self.n))
+        sizes = tuple(chosen(size, "cluster", 1, MOST) for size in (self.m, self.n))
         if sizes[0] * sizes[1] > MOST:
             raise DecompositionError(f"cluster({self.m}, {self.n}): a cluster has at most {MOST} blocks", got=sizes[0] * sizes[1])
         return plan.together(Clustered(sizes))

@@ -1,4 +1,4 @@
-"""The order in which tiles are dealt to units: `ColMajor` deals rows first (Fireiron, section 4.2)."""
+"""The order in which tiles are assigned to units: `layout` on a tile (Fireiron, section 4.2)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor
 
 @attrs.frozen
 class TileOrder(Refinement):
-    """The order in which tiles are dealt to units: `ColMajor` deals rows first (Fireiron, section 4.2).
+    """Assign tiles to units in row-major or column-major order, or in another order of dimensions (Fireiron, section 4.2).
 
-    Of any number of dimensions, `RowMajor` deals the last first, and `ColMajor` the first; another order names them by their positions,
-    `(1, 0, 2)`, the one that is dealt first in front.
-    Legal on a tile that is dealt with `to`. rewrite: tile (u // columns, u % columns) --> tile (u % rows, u // rows)
+    With `RowMajor` the last dimension varies fastest, with `ColMajor` the first. A tuple of positions, such as `(1, 0, 2)`, lists the
+    dimensions from the fastest to the slowest.
+    Legal on a tile that is distributed with `to`. rewrite: tile (u // columns, u % columns) --> tile (u % rows, u // rows)
 
     >>> from fireiron import *
     >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).layout(ColMajor)
@@ -52,15 +52,15 @@ class TileOrder(Refinement):
 
 @verb()
 def layout(order: MatrixLayout | tuple[int, ...]) -> TileOrder:
-    """Deal tiles in column-major (rows first) or row-major order, or in an order of dimensions by position, the first dealt first.
+    """Assign tiles to units in row-major or column-major order, or in an order of dimensions by position, the fastest first.
 
-    Legal on a tile that is dealt with `to`. rewrite: tile (u // columns, u % columns) --> tile (u % rows, u // rows)
+    Legal on a tile that is distributed with `to`. rewrite: tile (u // columns, u % columns) --> tile (u % rows, u // rows)
     """
     return TileOrder(order)
 
 
 def _is_permutation(value: Any) -> bool:
-    numbers = isinstance(value, tuple) and value and all(type(one) is int for one in value)
+    numbers = isinstance(value, tuple) and value and all(type(position) is int for position in value)
     return bool(numbers) and sorted(value) == list(range(len(value)))
 
 

@@ -26,8 +26,8 @@ def _group(value: Any) -> Any:
 
 
 @attrs.frozen
-class FromTheLast(Place):
-    """The last tiles of the dimension `dim` first, each with `group` tiles of the others, which are fastest."""
+class LastTilesFirst(Place):
+    """The order that computes the last tiles of the dimension `dim` first, with `group` tiles of the other dimensions as the fastest."""
 
     name: ClassVar[str] = "longest_first"
     proved: ClassVar[bool] = True
@@ -39,7 +39,7 @@ class FromTheLast(Place):
             raise DecompositionError(f"longest_first({self.dim!r}): not a dimension that is tiled", legal=spec.tile_dims)
         ordered = [digit for digit in digits if digit.dim == self.dim]
         grouped, rest = _grouped([digit for digit in digits if digit.dim != self.dim], self.group)
-        # A digit is less than its size, which ranges alone do not tell where that is known at run time; the check of bounds does.
+        # A digit is less than its size. Ranges alone do not prove this if the size is known only at run time; the bounds check does.
         return [
             (digit, assume_positive(digit.size - index) - 1 if digit.dim == self.dim else index)
             for digit, index in by_digits([*grouped, *ordered, *rest], unit)
@@ -47,7 +47,7 @@ class FromTheLast(Place):
 
 
 def _grouped(others: list[Step], group: int) -> tuple[list[Step], list[Step]]:
-    """The digits of `group` tiles, or of all (0), fastest first; and the other digits."""
+    """The digits that count `group` tiles, or all tiles (0), fastest first; and the other digits."""
     if not group:
         return others, []
     known = list(itertools.takewhile(lambda digit: constant(digit.size) is not None, others))
@@ -55,7 +55,7 @@ def _grouped(others: list[Step], group: int) -> tuple[list[Step], list[Step]]:
     if shares is None:
         sizes = "x".join(str(digit.size) for digit in others[::-1]) or "1"
         raise DecompositionError(
-            f"longest_first: group={group} of {sizes} adjacent tiles", legal="0 (all), or a divisor of the fastest of them"
+            f"longest_first: group={group} of {sizes} other tiles", legal="0 (all), or a divisor of the number of the fastest ones"
         )
     return [digit for digit, _ in shares[0]], [*shares[1], *others[len(known) :]]
 
@@ -64,10 +64,10 @@ def _grouped(others: list[Step], group: int) -> tuple[list[Step], list[Step]]:
 class LongestFirst(Refinement):
     """Compute the tiles of the dimension `dim` from the last to the first, each with `group` tiles of the other dimensions.
 
-    Under a causal mask the last rows see the most keys. If their blocks begin first, the short ones fill the gaps at the end (longest
-    processing time first). With `group` tiles of the other dimensions (0: all of them) the blocks that run at the same time access few of
-    them: the keys and values of `group` heads stay in the L2 cache. Legal on a tile distributed over blocks, without `rasterize` and
-    `cluster`. `group` divides the number of the other tiles, the fastest of them first, and may be a tunable.
+    Under a causal mask the last rows attend to the most keys. If their blocks start first, the short blocks fill the gaps at the end
+    (longest processing time first). `group` is the number of tiles of the other dimensions (0: all) that are computed before the next tile
+    of `dim`: the keys and values of `group` heads then stay in the L2 cache. Legal on a tile distributed over blocks, without `rasterize`
+    and `cluster`. `group` divides the number of the other tiles, the fastest first, and may be a tunable.
     rewrite: block u: tile (u // others, u % others) --> block u: tile (last - u // others, u % others)
 
     Source: decision 40.
@@ -93,7 +93,7 @@ class LongestFirst(Refinement):
         yield from (LongestFirst(dim, group) for dim in spec.tile_dims for group in (0, 1, 2, 3))
 
     def plan(self, plan: Any) -> Any:
-        return plan.placing(FromTheLast(self.dim, chosen(self.group, "longest_first: group", 0, MOST)))
+        return plan.placing(LastTilesFirst(self.dim, chosen(self.group, "longest_first: group", 0, MOST)))
 
 
 __all__ = ["LongestFirst"]

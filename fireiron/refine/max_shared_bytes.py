@@ -20,10 +20,10 @@ def _bytes(value: Any) -> Any:
 
 @attrs.frozen
 class MaxSharedBytes(Refinement):
-    """Use at most `bytes` bytes of shared memory per block: arrays that are never live together share storage, as few as necessary.
+    """Use at most `bytes` bytes of shared memory per block: arrays that are never live at the same time share storage if necessary.
 
-    Legal on a tile distributed over blocks, for 16 bytes to 1 MiB; the number may be a tunable. Refused if the arrays that are live
-    together are larger.
+    Legal on a tile distributed over blocks, for 16 bytes to 1 MiB; the number may be a tunable. Refused if arrays that are live at the same
+    time are larger.
     rewrite: two arrays --> one array, and a barrier between their uses, until all fit
 
     Source: decision 33; Cypress, section 4.2.4.

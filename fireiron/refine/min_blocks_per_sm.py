@@ -11,7 +11,7 @@ from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 
 MOST = 32
-"""The most blocks that any SM holds."""
+"""The maximum number of blocks per SM of any target."""
 
 
 def _blocks(value: Any) -> Any:
@@ -22,7 +22,7 @@ def _blocks(value: Any) -> Any:
 class MinBlocksPerSm(Refinement):
     """Limit registers so that `blocks` blocks fit on an SM (`__launch_bounds__`).
 
-    Legal on a tile distributed over blocks, from 1 to 32; the number may be a tunable. Too many blocks cause spills.
+    Legal on a tile distributed over blocks, from 1 to 32; the number may be a tunable. If registers do not suffice, they are spilled.
     rewrite: __launch_bounds__(threads) --> __launch_bounds__(threads, blocks)
 
     Source: CUDA C++ Programming Guide, "Launch Bounds".

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.ir.asks.running import Running
+from fireiron.ir.asks.pending_mmas import PendingMmas
 from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, integral
 
@@ -22,9 +22,9 @@ def _groups(value: Any) -> Any:
 class MmaInFlight(Refinement):
     """Keep up to `groups` wgmma groups in flight while the next ones are issued; their stages are released that much later.
 
-    MMAs that no other statement separates are one group, so an iteration has one group or several. Legal on a split with
-    `warp_specialize`, from 0 to one less than its stages. Without it, MMAs that other statements of the loop wait for are in flight until
-    there. If no statement waits, the default is 1 for one consumer warpgroup, and 0 for several: each fills the gaps of the others.
+    Adjacent MMAs form one group, so an iteration has one group or several. Legal on a split with `warp_specialize`, from 0 to one less than
+    its stages. Without this refinement, MMAs whose result another statement of the loop reads stay in flight until that statement. If no
+    statement reads them, the default is 1 for one consumer warpgroup, and 0 for several, which hide the waits of each other.
     rewrite: mma(k); wait all; release(k) --> mma(k); wait all but `groups`; release(k - groups)
 
     Source: PTX ISA, "wgmma.wait_group"; decision 26.
@@ -47,7 +47,7 @@ class MmaInFlight(Refinement):
     groups: Any = attrs.field(converter=_groups)
 
     def plan(self, plan: Any) -> Any:
-        return plan.asking(Running(chosen(self.groups, "mma_in_flight", 0, MOST)))
+        return plan.asking(PendingMmas(chosen(self.groups, "mma_in_flight", 0, MOST)))
 
     def __str__(self) -> str:
         return f"mma_in_flight({self.groups})"

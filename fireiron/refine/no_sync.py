@@ -1,4 +1,4 @@
-"""No barrier may stand right behind the copy; refused where a race would need one there."""
+"""No barrier directly after a copy: `no_sync` on a load."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from fireiron.language.tree import Refinement, verb
 
 @attrs.frozen
 class NoSync(Refinement):
-    """No barrier may stand right behind the copy; refused where a race would need one there.
+    """Forbid a barrier directly after the copy; refused if the kernel would then have a data race.
 
-    Legal where another barrier orders the copy and its readers. rewrite: copy; barrier; copy --> copy; copy
+    Legal if another barrier orders the copy and its readers. rewrite: copy; barrier; copy --> copy; copy
 
     Source: Fireiron, section 4.2.
 
     >>> from fireiron import *
     >>> loads = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block).split(8).load(A, SH).no_sync().load(B, SH)
     >>> strategy = loads.tile(4, 4).to(Thread).tile(1, 1).split(1).done()
-    >>> strategy.cuda().count("__syncthreads")  # behind both loads, and before the next ones
+    >>> strategy.cuda().count("__syncthreads")  # after both loads, and before the next ones
     2
     >>> try:
     ...     strategy.at(Load, B).refine(NoSync()).cuda()
@@ -37,9 +37,9 @@ class NoSync(Refinement):
 
 @verb()
 def no_sync() -> NoSync:
-    """Forbid a barrier right behind the copy.
+    """Forbid a barrier directly after the copy.
 
-    Legal where another barrier orders the copy and its readers; else a `SynchronizationError` shows the race.
+    Legal if another barrier orders the copy and its readers; otherwise a `SynchronizationError` shows the race.
     rewrite: copy; barrier; copy --> copy; copy
     """
     return NoSync()

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
-from fireiron.ir.asks.ordered import Ordered
+from fireiron.ir.asks.ordered_mma import OrderedMma
 from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
@@ -17,12 +17,12 @@ from fireiron.specs.fused import fused
 
 @attrs.frozen
 class OrderMma(Refinement):
-    """Issue the MMAs from the step `first` to the step `last` of an iteration by one warpgroup after the other.
+    """Let the warpgroups issue the MMAs from the step `first` to the step `last` of an iteration in a fixed order, one after the other.
 
-    While a warpgroup does the steps between them, the tensor cores work on what the others issued. In the first iteration of a loop with
-    `defer` the MMAs of `first` are issued alone.
-    Legal on the split of a fused definition with a producer, where both steps are asynchronous MMAs (wgmma). It changes nothing for one
-    warpgroup, or if TMA does none of the loads.
+    While a warpgroup executes its other steps, the tensor cores execute the MMAs of the other warpgroups. In the first iteration of a loop
+    with `defer` the MMAs of `first` are issued alone.
+    Legal on the split of a fused definition with `warp_specialize`, if both steps are wgmma MMAs. It has no effect for one warpgroup, or if
+    TMA does none of the loads.
     rewrite: for i: P(i) R(i) --> warpgroup w: for i: wait for i * warpgroups + w - 1; P(i); arrive for i * warpgroups + w; R(i)
 
     Source: Cypress, section 5.3; decision 41.
@@ -51,7 +51,7 @@ class OrderMma(Refinement):
         yield from (OrderMma(*pair) for pair in itertools.combinations_with_replacement(names, 2))
 
     def plan(self, plan: Any) -> Any:
-        return plan.asking(Ordered(self.first, self.last))
+        return plan.asking(OrderedMma(self.first, self.last))
 
     def __str__(self) -> str:
         return f'order_mma("{self.first}", "{self.last}")'
@@ -59,11 +59,11 @@ class OrderMma(Refinement):
 
 @verb()
 def order_mma(first: str, last: str) -> OrderMma:
-    """Issue the MMAs from the step `first` to the step `last` of an iteration by one warpgroup after the other.
+    """Let the warpgroups issue the MMAs from the step `first` to the step `last` of an iteration in a fixed order, one after the other.
 
-    The MMAs of one warpgroup then run while others do the steps between. `order_mma("s", "pv")` goes with `defer("pv", after="s")`, by
-    which both MMAs are issued together. Legal on the split of a fused definition with `warp_specialize`, if both steps are wgmma MMAs. It
-    changes nothing for one warpgroup, or if TMA does none of the loads.
+    The MMAs of one warpgroup then run while others execute their other steps. Combine `order_mma("s", "pv")` with `defer("pv", after="s")`,
+    which places both MMAs next to each other. Legal on the split of a fused definition with `warp_specialize`, if both steps are wgmma
+    MMAs. It has no effect for one warpgroup, or if TMA does none of the loads.
     rewrite: for i: P(i) R(i) --> warpgroup w: for i: wait for i * warpgroups + w - 1; P(i); arrive for i * warpgroups + w; R(i)
     """
     return OrderMma(first, last)

@@ -1,4 +1,4 @@
-"""`elements` extra elements in the leading dimension of the new buffer, against bank conflicts."""
+"""Padding against bank conflicts: `pad` on a load or a `split_k`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 
 MOST = 4096
-"""Largest pad, in elements."""
+"""The largest padding, in elements."""
 
 
 def _elements(value: Any) -> Any:
@@ -19,9 +19,9 @@ def _elements(value: Any) -> Any:
 
 @attrs.frozen
 class Pad(Refinement):
-    """`elements` extra elements in the leading dimension of the new buffer, against bank conflicts.
+    """Pad the leading dimension of the new buffer by `elements` elements, against bank conflicts.
 
-    Legal from 0 to 4096; a tunable may stand for the number. rewrite: A_sh[8][128] --> A_sh[8][128 + elements]
+    Legal from 0 to 4096; the number may be a tunable. rewrite: A_sh[8][128] --> A_sh[8][128 + elements]
 
     Source: Fireiron, section 4.2.
 
@@ -46,16 +46,16 @@ class Pad(Refinement):
 
 @verb("split_k", name="pad")
 def pad_parts(elements: Integer) -> Pad:
-    """Add elements to the leading dimension of the partial results, instead of the swizzle that they have by default.
+    """Pad the leading dimension of the partial results by `elements` elements, instead of the swizzle that they have by default.
 
-    Legal from 0 to 4096; 0 for instructions that want neither, such as WMMA's. rewrite: P_sh[p][16][16] --> P_sh[p][16][16 + elements]
+    Legal from 0 to 4096; use 0 for instructions that support neither, such as WMMA. rewrite: P_sh[p][16][16] --> P_sh[p][16][16 + elements]
     """
     return Pad(count(elements, "pad", 0, MOST))
 
 
 @verb("load")
 def pad(elements: Integer) -> Pad:
-    """Add elements to the leading dimension of the new buffer.
+    """Pad the leading dimension of the new buffer by `elements` elements, against bank conflicts.
 
     Legal from 0 to 4096. rewrite: A_sh[8][128] --> A_sh[8][128 + elements]
     """

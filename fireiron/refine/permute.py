@@ -1,4 +1,4 @@
-"""Unit `uid` takes the tile that the expression names: `swizzle` on a tile (Fireiron, section 4.2)."""
+"""A permutation of the units: `swizzle` on a tile (Fireiron, section 4.2)."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from fireiron.values.machine import as_integer
 from fireiron.values.trees import expression_tree
 
 UID = UNIT
-"""The symbol for a unit's number in the expression of a `swizzle`."""
+"""The symbol for the number of a unit in the expression of a `swizzle`."""
 
 MOST_TEXT = 2000
-"""Most characters of the text of a `swizzle`."""
+"""Maximum length of the text of a `swizzle`, in characters."""
 
 MOST_NODES = 400
-"""Most parts of an expression: far above any use, and few enough for recursive readers."""
+"""Maximum number of nodes of an expression, so that recursive functions over it do not exceed the stack."""
 
 MOST_BITS = 62
-"""Bits that hold every intermediate value, so that NumPy and C++ compute it exactly."""
+"""Maximum bits of intermediate values, so that NumPy and C++ compute them exactly."""
 
 
 def check_permutation(value: Any) -> None:
-    """Refuse what is no expression over `uid` that every reader can evaluate."""
+    """Refuse a value that is not an expression over `uid`, or that NumPy and C++ cannot evaluate exactly."""
     if not isinstance(value, Expr):
         raise DecompositionError("swizzle: not an expression over uid", got=value, legal="lambda uid: uid ^ 1", at=call_site())
     waiting, seen = [value], 0
@@ -50,7 +50,7 @@ def check_permutation(value: Any) -> None:
 
 @attrs.frozen
 class Permuted(Renumbering):
-    """Unit `uid` has the number that an expression over `uid` specifies."""
+    """Give unit `uid` the number that an expression over `uid` specifies."""
 
     name: ClassVar[str] = "swizzle"
     permutation: Expr
@@ -65,9 +65,9 @@ class Permuted(Renumbering):
 
 @attrs.frozen
 class Permute(Refinement):
-    """Unit `uid` takes the tile that the expression names: `swizzle` on a tile (Fireiron, section 4.2).
+    """Assign to unit `uid` the tile that the expression specifies: `swizzle` on a tile (Fireiron, section 4.2).
 
-    Legal when the expression permutes the units. rewrite: unit u: tile u --> unit u: tile permutation(u)
+    Legal if the expression permutes the units. rewrite: unit u: tile u --> unit u: tile permutation(u)
 
     >>> from fireiron import *
     >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).swizzle(lambda uid: uid ^ 1)
@@ -96,16 +96,17 @@ class Permute(Refinement):
 
 @verb()
 def swizzle(permutation: Expr | str | int | Callable[[Expr], Expr | int]) -> Permute:
-    """Unit `uid` takes tile `permutation(uid)`; refused where that is no permutation.
+    """Assign tile `permutation(uid)` to unit `uid`.
 
-    Args: an expression over `uid`, its text, or a callable that is given the symbol.
-    Legal on a tile that is dealt with `to`. rewrite: unit u: tile u --> unit u: tile permutation(u)
+    Args: permutation: an expression over `uid`, its text, or a callable that receives the symbol.
+    Legal on a tile that is distributed with `to`, if the expression permutes the units.
+    rewrite: unit u: tile u --> unit u: tile permutation(u)
     """
     return Permute(_permutation(permutation))
 
 
 def _permutation(value: Any) -> Any:
-    """The expression over `uid` that a callable, a text, an integer or the expression itself means; checked by `Permute`."""
+    """Convert a callable, a text or an integer to an expression over `uid`, which `Permute` checks."""
     if callable(value) and not isinstance(value, Expr):
         value = _applied(value)
     if isinstance(value, str):
@@ -126,9 +127,9 @@ def _applied(function: Callable[[Expr], Any]) -> Any:
 
 
 def parse_permutation(text: str) -> Expr:
-    """An expression over `uid` from its text: integers, `+ - * // % & | ^ << >>`, masks such as `~7`, and parentheses.
+    """Parse an expression over `uid`: integers, `+ - * // % & | ^ << >>`, masks such as `~7`, and parentheses.
 
-    An `ArgumentError` where the text is none, or is too long.
+    Raises: ArgumentError if the text is not such an expression, or is too long.
     """
     operators: Mapping[type, Callable[[Any, Any], Any]] = {
         ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
@@ -150,14 +151,14 @@ def parse_permutation(text: str) -> Expr:
         raise ArgumentError(f"swizzle({text[:60]!r}): cannot be read", legal="uid, integers, + - * // % & | ^ << >> ~7 ( )", at=call_site())
 
     if not isinstance(text, str) or len(text) > MOST_TEXT:
-        raise ArgumentError(f"swizzle: no text of at most {MOST_TEXT} characters", got=str(text)[:80], at=call_site())
+        raise ArgumentError(f"swizzle: not a text of at most {MOST_TEXT} characters", got=str(text)[:80], at=call_site())
     try:
         return build(expression_tree(text))  # type: ignore[no-any-return]
     except FireironError as error:
         raise error.located(at=call_site()) from None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ArgumentError(
-            f"swizzle({text[:60]!r}): no expression", legal="uid, integers, + - * // % & | ^ << >> ~7 ( )", at=call_site()
+            f"swizzle({text[:60]!r}): not an expression", legal="uid, integers, + - * // % & | ^ << >> ~7 ( )", at=call_site()
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Blocks that stay and take one tile after the other: `persistent` on a tile dealt to Block."""
+"""Persistent blocks, which compute several tiles each: `persistent` on a tile distributed over blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
-from fireiron.ir.asks.grouped import Grouped
+from fireiron.ir.asks.consumer_groups import ConsumerGroups
 from fireiron.language.clusters import require_whole_clusters
 from fireiron.language.dealing import Taken, Taking
 from fireiron.language.grid import Inside, taken_in_turns
@@ -17,12 +17,12 @@ from fireiron.language.tunable import Integer, chosen, count, integral
 from fireiron.values.expr import Expr, as_expr, constant, minimum
 
 MOST = 1 << 16
-"""Most blocks: more than any GPU runs at once."""
+"""Maximum number of blocks: more than any GPU runs at once."""
 
 
 @attrs.frozen
-class Staying(Taking):
-    """At most `blocks` blocks, each of which takes every `blocks`-th tile; or, if `dynamic`, the next that a counter gives."""
+class PersistentBlocks(Taking):
+    """At most `blocks` blocks. Block b computes tiles b, b + blocks, ...; if `dynamic`, it claims its next tile from a counter."""
 
     blocks: int
     dynamic: bool = False
@@ -44,7 +44,7 @@ class Staying(Taking):
             require_whole_clusters(self.blocks, together)
         names = Inside(draft)
         tile, loop = taken_in_turns(tiles, self.blocks, self.dynamic, draft)
-        return Taken(tile.var, names, minimum(tiles, as_expr(self.blocks)), loop.asking(Grouped(self.groups)), tile)
+        return Taken(tile.var, names, minimum(tiles, as_expr(self.blocks)), loop.asking(ConsumerGroups(self.groups)), tile)
 
 
 def _blocks(value: Any) -> Any:
@@ -58,13 +58,13 @@ def _flag(_: Any, attribute: Any, value: Any) -> None:
 
 @attrs.frozen
 class Persistent(Refinement):
-    """At most `blocks` blocks are launched, one for each multiprocessor, say; each takes every `blocks`-th tile, in a loop.
+    """Launch at most `blocks` blocks, for example one per SM. Each computes every `blocks`-th tile, in a loop.
 
-    With `warp_specialize` the next tile is loaded while this one is stored. Where `dynamic`, a block takes the next tile that
-    none has taken when it is free, from a counter in global memory: tiles that take longer than others are best dealt so, longest first.
-    Legal on a tile that is dealt to Block; a tunable may stand for the number. `dynamic` is for kernels with a producer, which asks for the
-    next tile while this one is multiplied, without clusters, ping-pong groups, and chained launches.
-    rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next that is left
+    With `warp_specialize` the loads of the next tile overlap the store of the current one. If `dynamic`, a block claims its next tile from
+    a counter in global memory when it is free; this balances tiles of different cost, the most expensive first.
+    Legal on a tile distributed over blocks; the number may be a tunable. `dynamic` requires `warp_specialize`, whose producer claims the
+    next tile during the MMAs of the current one, and excludes `cluster`, `pingpong` and `programmatic_launch`.
+    rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next unclaimed tile
 
     Source: decision 40.
 
@@ -81,7 +81,7 @@ class Persistent(Refinement):
     dynamic: bool = attrs.field(default=False, validator=_flag)
 
     def plan(self, plan: Any) -> Any:
-        return plan.taking(Staying(chosen(self.blocks, "persistent", 1, MOST), self.dynamic))
+        return plan.taking(PersistentBlocks(chosen(self.blocks, "persistent", 1, MOST), self.dynamic))
 
     def __str__(self) -> str:
         return f"persistent({self.blocks}{', dynamic=True' if self.dynamic else ''})"
@@ -89,12 +89,12 @@ class Persistent(Refinement):
 
 @verb()
 def persistent(blocks: Integer = 132, dynamic: bool = False) -> Persistent:
-    """Launch at most `blocks` blocks, each of which takes one tile after the other; 132 are the multiprocessors of an H100 or H200.
+    """Launch at most `blocks` persistent blocks, each of which computes several tiles; the default is the 132 SMs of an H100 or H200.
 
-    With `warp_specialize` the next tile is loaded while this one is stored. With `dynamic` a block takes the next tile that
-    is left when it is free, by a counter: for tiles that take longer than others, as under a causal mask, with `longest_first`. Legal on a
-    tile dealt to Block, for a number or a tunable; `dynamic` where a producer loads, without cluster, pingpong and chained.
-    rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next that is left
+    With `warp_specialize` the loads of the next tile overlap the store of the current one. With `dynamic` a block claims its next tile from
+    a counter when it is free, for tiles of different cost, as under a causal mask; combine it with `longest_first`. Legal on a tile
+    distributed over blocks, for a number or a tunable; `dynamic` with `warp_specialize`, without cluster, pingpong and programmatic_launch.
+    rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next unclaimed tile
     """
     return Persistent(count(blocks, "persistent"), dynamic)
 

@@ -10,7 +10,7 @@ from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 
 MOST = 2
-"""The most groups: a group that waits for the previous tile sees the parity of one mbarrier phase, which distinguishes two groups."""
+"""Maximum number of groups: a group waits for the previous tile by the phase parity of one mbarrier, which distinguishes two groups."""
 
 
 def _warpgroups(value: Any) -> Any:
@@ -19,13 +19,13 @@ def _warpgroups(value: Any) -> Any:
 
 @attrs.frozen
 class PingPong(Refinement):
-    """Alternate the tiles of a persistent block between `warpgroups` consumer groups (CUTLASS: "ping-pong").
+    """Let `warpgroups` groups of consumer warpgroups alternate the tiles of a persistent block (CUTLASS: "ping-pong").
 
     Each group has as many threads as the tile is distributed over. One group computes while another stores its tile: the MMAs of a tile
-    begin when those of the previous tile are done. Shared memory that only consumers use has a copy for each group.
+    start after those of the previous tile. Each group has its own copy of shared memory that only consumers use.
     Legal with `persistent`, around a split with `warp_specialize` whose tile is distributed over whole warpgroups. There is one group if a
     block has one tile, or if TMA does none of the loads. The number may be a tunable; 1 has no effect.
-    rewrite: consumers: for tile: S(tile) --> consumers g: for tile = g, g + groups ...: wait for tile - 1; MMAs; pass on; store
+    rewrite: consumers: for tile: S(tile) --> consumers g: for tile = g, g + groups ...: wait for tile - 1; MMAs; arrive; store
 
     Source: decision 30.
 
@@ -52,11 +52,11 @@ class PingPong(Refinement):
 
 @verb()
 def pingpong(warpgroups: Integer) -> PingPong:
-    """Alternate the tiles of a persistent block between `warpgroups` groups of consumers: one computes while another stores.
+    """Let `warpgroups` groups of consumer warpgroups alternate the tiles of a persistent block: one computes while another stores.
 
-    Args: warpgroups: groups of consumer warpgroups, 1 or 2, or a tunable. Legal with `persistent`, around a split with `warp_specialize`
-    whose tile is distributed over whole warpgroups.
-    rewrite: consumers: for tile: S(tile) --> consumers g: for tile = g, g + groups ...: wait for tile - 1; MMAs; pass on; store
+    Args: warpgroups: 1 or 2, or a tunable. Legal with `persistent`, around a split with `warp_specialize` whose tile is distributed over
+    whole warpgroups.
+    rewrite: consumers: for tile: S(tile) --> consumers g: for tile = g, g + groups ...: wait for tile - 1; MMAs; arrive; store
     """
     return PingPong(count(warpgroups, "pingpong"))
 

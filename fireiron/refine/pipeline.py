@@ -1,4 +1,4 @@
-"""Loads of later iterations are in flight while an iteration computes: `pipeline` on a split."""
+"""Software-pipelined loads: `pipeline` on a split."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 
 MOST = 16
-"""The most stages; a stage is a whole set of buffers."""
+"""Maximum number of stages. Each stage holds one copy of all buffers of the loop."""
 
 
 def _stages(value: Any) -> Any:
@@ -21,11 +21,12 @@ def _stages(value: Any) -> Any:
 
 @attrs.frozen
 class Pipeline(Refinement):
-    """Run the loads directly under the split `stages - 1` iterations ahead, into `stages` buffers each.
+    """Issue the loads directly under the split `stages - 1` iterations ahead, into `stages` buffers each.
 
     Legal from 1 to 16 stages if at least one load is under the split; the number may be a tunable. Loads to shared memory become
-    asynchronous copies if the target has them and the width allows it. Loads to registers are prefetched; under a pipelined split across
-    its iterations. With `interleave` the copies are issued between the MMAs of the inner split (at least 2 stages).
+    asynchronous copies if the target supports them and the width allows it. Loads to registers are prefetched one iteration ahead, under a
+    pipelined split also across its iterations. With `interleave` the copies are issued between the MMAs of the inner split (at least 2
+    stages).
     rewrite: for k: load(k); S(k) --> load(0) ... load(stages-2); for k: { load(k+stages-1); S(k) }
 
     Source: decision 10.
@@ -64,7 +65,7 @@ class Pipeline(Refinement):
 
 @verb()
 def pipeline(stages: Integer, interleave: bool = False) -> Pipeline:
-    """Run the loads directly under the split `stages - 1` iterations ahead, into `stages` buffers each.
+    """Issue the loads directly under the split `stages - 1` iterations ahead, into `stages` buffers each.
 
     Args: stages: 1 to 16, or a tunable; interleave: issue the copies between the MMAs of the inner split instead of all at once. Legal if
     at least one load is under the split.

@@ -15,9 +15,9 @@ class PrefetchEpilogue(Refinement):
     """Copy vectors that an epilogue reads, such as `bias[n]` or `scale[m]`, to shared memory before the main loop.
 
     The copies are in flight while the MMAs run, so the epilogue does not wait for them. In a kernel with `warp_specialize` the producer
-    loads them by TMA, for a persistent block during the previous tile; otherwise all threads copy them. Legal on an epilog; it changes
-    nothing if the epilogue reads no such vector. `MatMul.fuse_epilogue` adds it to a strategy with `warp_specialize` unless the strategy
-    specifies `prefetch_epilogue(enable=False)`.
+    loads them by TMA; in a persistent block it does so during the previous tile. Otherwise all threads copy them. Legal on an epilog; it
+    has no effect if the epilogue reads no such vector. `MatMul.fuse_epilogue` adds it to a strategy with `warp_specialize` unless the
+    strategy specifies `prefetch_epilogue(enable=False)`.
     rewrite: acc = sum(A B); C = f(acc, bias) --> bias_sh = bias; acc = sum(A B); C = f(acc, bias_sh)
 
     Source: docs/epilogues.md.

@@ -27,13 +27,13 @@ def _names(value: Any) -> tuple[str, ...]:
 class ProgrammaticLaunch(Refinement):
     """Overlap the start of this kernel with the end of the previous one in the stream (programmatic dependent launch).
 
-    The kernel waits for the previous one before its first access to global memory. Its prologue, barriers and registers included, takes no
-    extra time then. Legal on a tile distributed over blocks, from sm_90 on, for a kernel whose outputs need not be zeroed before it.
+    The kernel waits for the previous one before its first access to global memory, so its prologue (setup of mbarriers and registers)
+    overlaps it. Legal on a tile distributed over blocks, from sm_90 on, for a kernel whose outputs need not be zeroed before it.
     rewrite: S --> launch dependents; wait for the previous kernel; S
 
-    `no_wait` names inputs, such as weights, which no kernel of the chain writes: the user promises that they are complete before the
-    first kernel of the chain begins. As many of their tiles as fit in a circular buffer are loaded before the wait. Legal where a producer
-    loads them by TMA and each block has one tile.
+    `no_wait` names inputs, such as weights, that no kernel of the sequence writes: the user promises that they are complete before the
+    first kernel starts. As many of their tiles as fit in the circular buffer are loaded before the wait. Legal if producers load them, by
+    TMA or by copies of their threads, and each block has one tile.
     rewrite: wait; for k: load(A), load(B) --> for the first k: load(B); wait; load(A); for the other k: load(A), load(B)
 
     Source: PTX ISA, "griddepcontrol"; CUDA C++ Programming Guide, "Programmatic Dependent Launch"; decision 31.
@@ -76,8 +76,8 @@ def programmatic_launch(no_wait: Operand | str | tuple[Operand | str, ...] = ())
     where no output must be zeroed before the kernel.
     rewrite: S --> launch dependents; wait for the previous kernel; S
 
-    Args: no_wait: inputs, `programmatic_launch(no_wait=B)`, that no kernel of the chain writes, which you promise: a producer loads their
-    first tiles before the wait. Legal with `warp_specialize`, where a block has one tile.
+    Args: no_wait: inputs that no kernel of the sequence writes, which you promise, as in `programmatic_launch(no_wait=B)`. The producer
+    loads their first tiles before the wait. Legal with `warp_specialize`, if a block has one tile.
     """
     return ProgrammaticLaunch(no_wait)
 

@@ -17,12 +17,12 @@ from fireiron.spec import Spec
 from fireiron.values.expr import Expr
 
 GROUP_M, GROUP_N, CURVE = RASTERS = (0, 1, 2)
-"""Groups of tile rows, groups of tile columns, Hilbert's curve. They are numbers, so that a tunable may choose."""
+"""Groups of tile rows, groups of tile columns, Hilbert's curve. They are integers, so that a tunable can select one."""
 
 
 @attrs.frozen
-class InBands(Place):
-    """Down `rows` tile rows, then to the next tile column; tiles without two digits are in the order of their number."""
+class GroupedRows(Place):
+    """Down `rows` tile rows, then the next tile column. If the tiles have one dimension, they keep the order of their numbers."""
 
     name: ClassVar[str] = "rasterize"
     proved: ClassVar[bool] = True
@@ -39,13 +39,13 @@ class InBands(Place):
         line, column = self.cell(unit, lines.size, columns.size, names)
         return ((columns, column), (lines, line))
 
-    def of_clusters(self, lines: int, columns: int) -> InBands:
+    def of_clusters(self, lines: int, columns: int) -> GroupedRows:
         return attrs.evolve(self, rows=max(self.rows // lines, 1))
 
 
 @attrs.frozen
-class InColumnBands(InBands):
-    """Along `rows` tile columns, then to the next tile row."""
+class GroupedColumns(GroupedRows):
+    """Along `rows` tile columns, then the next tile row."""
 
     def cell(self, unit: Expr, lines: Expr, columns: Expr, names: Names) -> tuple[Expr, Expr]:
         column, line = place_in_bands(unit, columns, lines, self.rows, names)
@@ -55,12 +55,12 @@ class InColumnBands(InBands):
         placed = super().tile(spec, digits, unit, names)
         return placed[::-1] if len(digits) == 2 else placed  # the row is named first
 
-    def of_clusters(self, lines: int, columns: int) -> InBands:
+    def of_clusters(self, lines: int, columns: int) -> GroupedRows:
         return super().of_clusters(columns, lines)
 
 
 @attrs.frozen
-class OnCurve(InBands):
+class HilbertOrder(GroupedRows):
     """Along Hilbert's curve through the grid."""
 
     rows: int = 1
@@ -69,8 +69,8 @@ class OnCurve(InBands):
         return place_on_curve(unit, lines, columns, names)
 
 
-RASTER_PLACES = (InBands, InColumnBands, OnCurve)
-"""The place of each of `RASTERS`."""
+RASTER_ORDERS = (GroupedRows, GroupedColumns, HilbertOrder)
+"""The order of tiles for each of `RASTERS`."""
 
 
 def _group(value: Any) -> Any:
@@ -83,9 +83,9 @@ def _raster(value: Any) -> Any:
 
 @attrs.frozen
 class Rasterize(Refinement):
-    """Order output tiles in groups of `group` tile rows, one tile column after the other: concurrent blocks share data in the L2 cache.
+    """Compute output tiles in groups of `group` tile rows, one tile column after the other: concurrent blocks share data in the L2 cache.
 
-    With the `raster` GROUP_N (1) the groups consist of tile columns, one tile row after the other. With CURVE (2) the tiles follow
+    If `raster` is GROUP_N (1), the groups consist of tile columns, one tile row after the other. If it is CURVE (2), the tiles follow
     Hilbert's curve through the whole grid, which has no groups: `group` is 1.
     Legal on a tile of two dimensions that is distributed over blocks, for any number of tiles; both numbers may be tunables.
     rewrite: block u: tile (u // columns, u % columns) --> block u: tile (first row + u % group, u // group) in each group
@@ -110,7 +110,7 @@ class Rasterize(Refinement):
             raise DecompositionError(
                 f"rasterize({group}, {raster}): Hilbert's curve has no groups", legal="rasterize(1, 2)", hint="hilbert()"
             )
-        return plan.placing(RASTER_PLACES[raster](group))
+        return plan.placing(RASTER_ORDERS[raster](group))
 
     def __str__(self) -> str:
         if self.raster in (GROUP_M, GROUP_N):
@@ -120,13 +120,13 @@ class Rasterize(Refinement):
 
 @verb()
 def rasterize(group_m: Integer | None = None, raster: Integer = GROUP_M, *, group_n: Integer | None = None) -> Rasterize:
-    """Order output tiles in groups of `group_m` tile rows, one tile column after the other, or of `group_n` tile columns.
+    """Compute output tiles in groups of `group_m` tile rows, one tile column after the other, or in groups of `group_n` tile columns.
 
     Concurrent blocks then share rows and columns in the L2 cache.
 
-    Args: group_m: tile rows of a group, or a tunable; `raster` selects this order (0), the one of `group_n` (1) or `hilbert` (2, with a
-    group of 1), so that a tunable may choose; `group_n`: tile columns of a group. Legal on a tile of two dimensions that is distributed
-    over blocks.
+    Args: group_m: tile rows per group, or a tunable. raster: 0 for groups of tile rows, 1 for groups of tile columns, 2 for `hilbert` (with
+    `group_m=1`), or a tunable that selects one. group_n: tile columns per group. Legal on a tile of two dimensions that is distributed over
+    blocks.
     rewrite: block u: tile (u // columns, u % columns) --> block u: tile (first row + u % group, u // group) in each group
     """
     if (group_m is None) == (group_n is None):
@@ -145,10 +145,10 @@ def rasterize(group_m: Integer | None = None, raster: Integer = GROUP_M, *, grou
 
 @verb()
 def hilbert() -> Rasterize:
-    """Order output tiles along Hilbert's curve through the grid: consecutive tiles are adjacent, in both directions.
+    """Compute output tiles along Hilbert's curve through the grid: consecutive tiles are adjacent, in rows or in columns.
 
-    Legal on a tile of two dimensions that is distributed over blocks, for any number of tiles. If the grid is not a square of a power of
-    two, the curve skips what is outside.
+    Legal on a tile of two dimensions that is distributed over blocks, for any number of tiles. If the grid is not a square whose side is a
+    power of two, the curve skips the cells that are out of bounds.
     rewrite: block u: tile (u // columns, u % columns) --> block u: tile (p // columns, p % columns), p = hilbert(u, rows, columns)
     """
     return Rasterize(1, CURVE)

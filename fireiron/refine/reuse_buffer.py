@@ -1,4 +1,4 @@
-"""The new buffer may share storage with earlier buffers of the same memory that are dead."""
+"""Storage of dead buffers: `reuse_buffer` on a load."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fireiron.language.tree import Refinement, verb
 
 @attrs.frozen
 class ReuseBuffer(Refinement):
-    """The new buffer may share storage with earlier buffers of the same memory that are dead.
+    """Let the new buffer share storage with earlier buffers of the same memory that are dead.
 
-    Legal when such a buffer exists. rewrite: two arrays --> one array, and a barrier between their uses
+    Legal if such a buffer exists. rewrite: two arrays --> one array, and a barrier between their uses
 
     Source: Fireiron, section 4.2; decision 33.
 
     >>> from fireiron import *
-    >>> held = Move.tile(4, 4).to(Thread).done()
-    >>> store = Move.load(SRC, SH, held).reuse_buffer().coalesced_copy(4).done()
+    >>> from_registers = Move.tile(4, 4).to(Thread).done()
+    >>> store = Move.load(SRC, SH, from_registers).reuse_buffer().coalesced_copy(4).done()
     >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
     >>> sums = blocks.epilog(RF, Init.tile(4, 4).to(Thread).done(), store)
     >>> kernel = sums.split(16).load(A, SH).load(B, SH).tile(4, 4).to(Thread).tile(1, 1).split(1).done().program().ir
@@ -37,7 +37,7 @@ class ReuseBuffer(Refinement):
 def reuse_buffer() -> ReuseBuffer:
     """Let the new buffer share storage with earlier buffers that are dead.
 
-    Legal when such a buffer exists. rewrite: two arrays --> one array, and a barrier between their uses
+    Legal if such a buffer exists. rewrite: two arrays --> one array, and a barrier between their uses
     """
     return ReuseBuffer()
 

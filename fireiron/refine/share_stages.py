@@ -14,12 +14,12 @@ from fireiron.specs.operand import Operand, operand_name
 
 @attrs.frozen
 class ShareStages(Refinement):
-    """Fill stages of the circular buffer of another load, `operand`, alternately with it, instead of a separate buffer.
+    """Store this load in the circular buffer of another load, `operand`: the two fill its stages alternately.
 
-    In an iteration the first load has the first fill; the loads that share its buffer have the next ones. A buffer of `s` stages therefore
-    has `s` stages for all of them together, for any `s`. Legal on a load to SH under the same split with `warp_specialize` as the load of
-    `operand`, which precedes it, for tiles of one shape, element type and layout. All loads of a buffer share it: where X and W have one
-    buffer, H shares the stages of X and R those of W.
+    In an iteration the load of `operand` has the first fill; the loads that share its buffer have the next ones. They share all `s` stages
+    of the buffer, for any `s`. Legal on a load to SH under the same split with `warp_specialize` as the load of `operand`, which precedes
+    it, for tiles of one shape, element type and layout. All loads that use the same circular buffer must share: if X and W have one buffer,
+    H shares the stages of X, and R those of W.
     rewrite: X_sh[k % s], H_sh[k % s] --> X_sh[2k % s], X_sh[(2k + 1) % s]
 
     Source: decision 39.
@@ -51,10 +51,10 @@ class ShareStages(Refinement):
 
 @verb()
 def share_stages(operand: Operand | str) -> ShareStages:
-    """Fill stages of the circular buffer of another load, `operand`, alternately with it, instead of a separate buffer.
+    """Store this load in the circular buffer of another load, `operand`: the two fill its stages alternately.
 
     Legal on a load to SH under the same split with `warp_specialize` as the other load, which precedes it, for tiles of one shape, type
-    and layout. All loads of that buffer share it. rewrite: X_sh[k % s], H_sh[k % s] --> X_sh[2k % s], X_sh[(2k + 1) % s]
+    and layout. All loads of that buffer must share it. rewrite: X_sh[k % s], H_sh[k % s] --> X_sh[2k % s], X_sh[(2k + 1) % s]
     """
     return ShareStages(operand)
 

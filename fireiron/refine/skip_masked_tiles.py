@@ -11,11 +11,12 @@ from fireiron.language.tree import Refinement
 
 @attrs.frozen
 class SkipMaskedTiles(Refinement):
-    """Run only those iterations in which a mask, such as `where(n <= m, s[m,n], -inf)`, leaves an element visible to the block.
+    """Run only the iterations in which a mask, such as `where(n <= m, s[m,n], -inf)`, leaves an element of the block's tile unmasked.
 
-    Legal on the split of a fused definition above Warp, where conditions between coordinates bound the dimension, and where an iteration
-    whose elements are all masked changes nothing that the loop carries, whatever the arrays hold. A definition promises that numbers passed
-    by value are above 0 by `positive`.
+    Legal on the split of a fused definition above Warp, if comparisons of coordinates bound the dimension, and if a fully masked iteration
+    changes no value that the loop carries, for any contents of the arrays. For parameters passed by value, `positive` of the definition
+    promises that they are above 0.
+    rewrite: for n in all: S --> for n with an unmasked element in the block's tile: S
     rewrite: for n in all: S --> for n in those that the block's rows see: S
 
     Source: decision 38.

@@ -10,7 +10,7 @@ from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 
 MOST = 16
-"""The most stages; a stage is a whole buffer."""
+"""Maximum number of stages. Each stage holds one copy of the buffer."""
 
 
 def _stages(value: Any) -> Any:
@@ -22,8 +22,8 @@ class Stages(Refinement):
     """Give the circular buffer of this load `stages` stages, instead of the number that `pipeline` gives to all loads of the split.
 
     Legal from 1 to 16 on a load to SH directly under a split with `warp_specialize`, whose producer waits for each circular buffer
-    separately; the number may be a tunable. Buffers that the same statements access are stages of one circular buffer only if they have the
-    same number of stages. If threads do the loads, because TMA cannot, all have the stages of `pipeline`.
+    separately; the number may be a tunable. Buffers that the same statements access form one circular buffer only if they have the same
+    number of stages. If threads do the loads because TMA cannot, all buffers have the stages of `pipeline`.
     rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
 
     Source: decision 27.

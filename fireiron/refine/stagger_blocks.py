@@ -1,4 +1,4 @@
-"""Blocks begin a loop over a reduction dimension at different iterations: `stagger_blocks` on a split."""
+"""Different first iterations per block, for a loop over a reduction dimension: `stagger_blocks` on a split."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fireiron.language.tree import Refinement
 from fireiron.language.tunable import Integer, chosen, integral
 
 MOST = 1 << 10
-"""The most iterations between a block and the next."""
+"""Maximum offset between consecutive blocks, in iterations."""
 
 
 def _offset(value: Any) -> Any:
@@ -19,11 +19,11 @@ def _offset(value: Any) -> Any:
 
 @attrs.frozen
 class StaggerBlocks(Refinement):
-    """Begin the loop of block `b` at iteration `b * offset`, and wrap around: blocks do not all read the same columns at the same time.
+    """Begin the loop of block `b` at iteration `b * offset`, and wrap around: the blocks do not read the same columns at the same time.
 
-    The same columns of many long rows are in few memory channels (Tensile: "StaggerU"). Results are accumulated in another order. Legal
-    after a tile distributed over blocks, on a split of one dimension of a matmul or a reduction into contiguous parts, of operands in
-    global memory. The blocks of a cluster begin together. The number may be a tunable; 0 has no effect.
+    The elements of a column of long rows map to few memory channels (Tensile: "StaggerU"). The order of accumulation changes. Legal after
+    a tile distributed over blocks, on a split of one dimension of a matmul or a reduction into contiguous parts, of operands in global
+    memory. The blocks of a cluster begin at the same iteration. The number may be a tunable; 0 has no effect.
     rewrite: for k: S(k) --> for k: S((k + block * offset) % iterations)
 
     >>> from fireiron import *

@@ -1,4 +1,4 @@
-"""The new buffer is stored row- or column-major, or as a hierarchical layout says."""
+"""The layout of a buffer: `storage_layout`, `to_row_major` and `to_col_major` on a load."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor
 
 @attrs.frozen
 class StorageLayout(Refinement):
-    """The new buffer is stored row- or column-major, or as a hierarchical layout says.
+    """Store the new buffer row-major, column-major, or in a hierarchical layout.
 
-    Legal for a layout whose shape is the buffer's. rewrite: A_sh[k][m] --> A_sh[m][k]
+    Legal for a layout with the shape of the buffer. rewrite: A_sh[k][m] --> A_sh[m][k]
 
     Source: Fireiron, section 4.2.
 
@@ -58,9 +58,9 @@ class StorageLayout(Refinement):
 
 @verb()
 def storage_layout(layout: MatrixLayout | Layout) -> StorageLayout:
-    """Store the new buffer row- or column-major, or as a hierarchical `shape:stride` layout says.
+    """Store the new buffer row-major, column-major, or in a hierarchical `shape:stride` layout.
 
-    Legal for a layout whose shape is the buffer's. rewrite: A_sh[k][m] --> A_sh[m][k]
+    Legal for a layout with the shape of the buffer. rewrite: A_sh[k][m] --> A_sh[m][k]
     """
     return StorageLayout(layout)
 

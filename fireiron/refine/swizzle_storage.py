@@ -17,8 +17,8 @@ from fireiron.values.layout import Swizzle
 class SwizzleStorage(Refinement):
     """XOR the addresses in the new buffer as the swizzle specifies, against bank conflicts.
 
-    Legal for every `Swizzle`; the buffer grows to a multiple of its period. The default is computed from the buffer's leading dimension:
-    16-byte pieces of adjacent rows (columns) are in different banks.
+    Legal for every `Swizzle`; the buffer grows to a multiple of its period. The default follows from the leading dimension of the buffer:
+    the 16-byte pieces of adjacent rows (columns) are in different banks.
     rewrite: A_sh[i] --> A_sh[swizzle(i)]
 
     Source: CUDA C++ Programming Guide, "Shared Memory".
@@ -52,17 +52,17 @@ class SwizzleStorage(Refinement):
 
 
 PIECE = 4
-"""Bits of the 16 bytes that stay together."""
+"""log2 of the 16 bytes that stay contiguous."""
 
 LINE = 7
-"""Bits of the 128 bytes that all banks hold together."""
+"""log2 of the 128 bytes of all banks together."""
 
 
 def by_rows(leading: int, element: int) -> Swizzle | None:
-    """The swizzle of a buffer whose rows are `leading` elements of `element` bytes apart.
+    """The swizzle of a buffer whose rows start `leading` elements of `element` bytes apart.
 
-    Eight rows that start in the same bank have their 16-byte pieces XORed with the row's number; rows shorter than 128 bytes
-    share a line, so fewer rows collide, and fewer bits are needed. None where pieces cannot collide, or are not whole.
+    The 16-byte pieces of eight rows that start in the same bank are XORed with the row number. Rows shorter than 128 bytes share a line, so
+    fewer rows collide, and fewer bits are needed. None if pieces cannot collide, or if a row is not a multiple of them.
     """
     size = leading * element
     row = (size & -size).bit_length() - 1

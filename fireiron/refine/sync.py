@@ -1,4 +1,4 @@
-"""A block barrier stands last in the body of the loop."""
+"""A barrier at the end of each iteration: `sync` on a split."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fireiron.language.tree import Refinement, verb
 
 @attrs.frozen
 class Sync(Refinement):
-    """A block barrier stands last in the body of the loop.
+    """Require a block barrier at the end of the loop body.
 
-    Legal where all threads of the block run the loop. rewrite: for k: S --> for k: { S; barrier }
+    Legal if all threads of the block run the loop. rewrite: for k: S --> for k: { S; barrier }
 
     Source: Fireiron, section 4.2.
 
@@ -33,9 +33,9 @@ class Sync(Refinement):
 
 @verb()
 def sync() -> Sync:
-    """Require a block barrier last in the body of the loop.
+    """Require a block barrier at the end of the loop body.
 
-    Legal where all threads of the block run the loop. rewrite: for k: S --> for k: { S; barrier }
+    Legal if all threads of the block run the loop. rewrite: for k: S --> for k: { S; barrier }
     """
     return Sync()
 

@@ -1,4 +1,4 @@
-"""Tiles are dealt to the units of a level, in parallel (Fireiron, section 4.2)."""
+"""Distribution of tiles over the units of a level: `to` on a tile (Fireiron, section 4.2)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fireiron.values.machine import LEVELS, Level
 
 @attrs.frozen
 class To(Refinement):
-    """Tiles are dealt to the units of a level, in parallel (Fireiron, section 4.2).
+    """Distribute tiles over the units of a level, in parallel (Fireiron, section 4.2).
 
-    Legal when the level is below the spec's. rewrite: for m: for n: S --> unit u: S at level, tile number u
+    Legal if the level is below the spec's. rewrite: for m: for n: S --> unit u: S at level, tile number u
 
     >>> from fireiron import *
     >>> problem = MatMul(64, 64, 8)(GL, GL, GL)(Kernel)
@@ -45,10 +45,11 @@ class To(Refinement):
 
 @verb()
 def to(level: Level) -> To:
-    """Deal the tiles to the units of a level, in parallel; with fewer tiles than units the rest are idle, with more, units take turns.
+    """Distribute the tiles over the units of a level, in parallel. Surplus units are idle; surplus tiles take further iterations.
 
-    Legal when the level is below the spec's; to Block several times behind each other: `MatMul.tile(b=1).to(Block).then(strategy)`
-    gives blocks one of b each, of which the strategy deals tiles to them.
+    Legal if the level is below the spec's. Several tiles in sequence may be distributed over blocks:
+    `MatMul.tile(b=1).to(Block).then(strategy)` assigns one b to each group of blocks, and the strategy distributes the tiles of that b over
+    the group.
     rewrite: for m: for n: S --> unit u: S at level, tile number u
     """
     return To(level)

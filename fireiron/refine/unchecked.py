@@ -1,4 +1,4 @@
-"""The one way past the race check: the user takes it upon himself and says why."""
+"""Downgrade the race check to warnings, with a stated reason: `unchecked` on any step."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fireiron.language.tree import Context, Expansion, Refinement, verb
 
 @attrs.frozen
 class Unchecked(Refinement):
-    """Races in this strategy are reported as warnings, and the reason is printed in the kernel's header.
+    """Report data races in this strategy as warnings, and print the reason in the kernel's header.
 
     Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
 
     Source: decision 4.
 
     >>> from fireiron import *
-    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).unchecked("blocks add to C in turns")
+    >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).unchecked("a lock orders the blocks")
     >>> text = blocks.tile(1, 1).to(Thread).split(1).done().cuda()
     >>> [line.strip() for line in text.splitlines() if "// unchecked" in line]
-    ['// unchecked: blocks add to C in turns']
+    ['// unchecked: a lock orders the blocks']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("tile", "load", "split", "split_k", "epilog")
@@ -36,7 +36,7 @@ class Unchecked(Refinement):
             raise DecompositionError("unchecked: a reason is needed", got=self.reason, at=call_site())
         if not self.reason.isprintable() or self.reason.endswith("\\"):
             raise DecompositionError(
-                "unchecked: the reason is printed in a comment, so it is one line of text", got=self.reason, at=call_site()
+                "unchecked: the reason is printed in a comment, so it must be one line of text", got=self.reason, at=call_site()
             )
 
     def rewrite(self, expansion: Expansion, context: Context) -> Expansion:
@@ -49,7 +49,7 @@ class Unchecked(Refinement):
 
 @verb()
 def unchecked(reason: str) -> Unchecked:
-    """Report races as warnings; the reason is printed in the kernel's header.
+    """Report data races as warnings, and print the reason in the kernel's header.
 
     Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
     """

@@ -1,4 +1,4 @@
-"""The loops of the step are unrolled in the printed code."""
+"""Unrolled loops: `unroll` on a tile or a split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fireiron.language.tree import Refinement, verb
 
 @attrs.frozen
 class Unroll(Refinement):
-    """The loops of the step are unrolled in the printed code.
+    """Unroll the loops of the step in the printed code.
 
     Legal on every loop. rewrite: for i: S --> #pragma unroll for i: S
 

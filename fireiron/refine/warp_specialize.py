@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
-from fireiron.ir.asks.produced import Produced
+from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 
@@ -21,13 +21,13 @@ def _producer_threads(value: Any) -> Any:
 
 @attrs.frozen
 class WarpSpecialize(Refinement):
-    """Issue the loads under a pipelined split by producer threads; the other threads, the consumers, do everything else.
+    """Issue the loads under a pipelined split by producer threads; the other threads, the consumers, execute all other statements.
 
-    The stages become a circular buffer: the producer fills a stage as soon as its consumers have released it (mbarriers, Hopper). The
-    producer is a warp (`producer_threads=32`) or a warpgroup (128), whose registers then go to the consumers.
-    If TMA cannot do all of the loads, all threads copy, and there is no producer. With `copies` the producer copies what TMA does not load,
-    by cp.async if the width allows it; TMA, if it loads anything, then has a separate warp.
-    Legal on a split with `pipeline`; with `copies` without clusters, dynamic tile scheduling, `pingpong` and `order_mma`.
+    The stages become a circular buffer: the producer fills a stage after its consumers have released it (mbarriers, Hopper). The producer
+    is a warp (`producer_threads=32`) or a warpgroup (128), which gives registers to the consumers (setmaxnreg).
+    If TMA cannot do all of the loads, all threads copy, and there is no producer. With `copies` the producer also executes the loads that
+    TMA cannot, by cp.async if the width allows it; if TMA does any load, a separate warp issues it.
+    Legal on a split with `pipeline`; with `copies`, without clusters, dynamic tile scheduling, `pingpong` and `order_mma`.
     rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
 
     Source: decisions 27, 81.
@@ -58,7 +58,7 @@ class WarpSpecialize(Refinement):
         threads = chosen(self.producer_threads, "warp_specialize", 32, 128)
         if threads not in PRODUCERS:
             raise DecompositionError("warp_specialize: the producer is a warp or a warpgroup", got=threads, legal=PRODUCERS)
-        return plan.asking(Produced(threads, self.copies))
+        return plan.asking(ProducerThreads(threads, self.copies))
 
     def __str__(self) -> str:
         arguments = [str(self.producer_threads)] if self.producer_threads != 32 else []
@@ -69,8 +69,8 @@ class WarpSpecialize(Refinement):
 def warp_specialize(producer_threads: Integer = 32, copies: bool = False) -> WarpSpecialize:
     """Issue the loads under a pipelined split by dedicated producer threads, a warp (32) or a warpgroup (128).
 
-    A producer warpgroup gives its registers to the consumers. Without `copies` TMA does all of the loads, or there is no producer; with it
-    the producer copies what TMA does not load. Legal with `pipeline`.
+    A producer warpgroup gives registers to the consumers. Without `copies`, TMA must be able to do all of the loads, otherwise there is no
+    producer. With it, the producer also executes the loads that TMA cannot. Legal with `pipeline`.
     rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
     """
     return WarpSpecialize(count(producer_threads, "warp_specialize"), copies)

@@ -16,12 +16,12 @@ import numpy as np
 from fireiron.errors import SimulationError
 from fireiron.ir import Mechanism
 from fireiron.ir.lanes import LaneMap
-from fireiron.sim.chunk import Chunk
+from fireiron.sim.block_batch import BlockBatch
+from fireiron.sim.locations import DistributedPart, Flat, Location, PendingMma, Rows, ThreadGroup, Window, vector_environment
 from fireiron.sim.memory import POISON
-from fireiron.sim.places import Flat, Group, Held, Place, Product, Rows, Window, vector_environment
-from fireiron.sim.plan import Array, Environment, Operand, Plan, Site
+from fireiron.sim.plan import Array, Environment, Operand, Plan, PlannedStatement
+from fireiron.sim.race_detector import RaceDetector
 from fireiron.sim.rings import Load, Rings
-from fireiron.sim.watch import Watch
 from fireiron.values.expr import Var, compiled
 from fireiron.values.machine import Block
 from fireiron.values.units import THREAD, index_in, unit_in
@@ -30,33 +30,33 @@ from fireiron.values.units import THREAD, index_in, unit_in
 class Executor:
     """Executes the statements of a chunk."""
 
-    def __init__(self, chunk: Chunk, watch: Watch, rings: Rings) -> None:
-        self.chunk, self.watch, self.rings, self.plan = chunk, watch, rings, chunk.plan
+    def __init__(self, batch: BlockBatch, race_detector: RaceDetector, rings: Rings) -> None:
+        self.batch, self.race_detector, self.rings, self.plan = batch, race_detector, rings, batch.plan
         self.temporary: dict[Any, Array] = {}
         self.statements = 0
         self.cluster: Sequence[Executor] = (self,)
         rings.landed = self.landed
 
-    def execute(self, site: Site, env: Environment, group: Group) -> None:
+    def execute(self, site: PlannedStatement, env: Environment, group: ThreadGroup) -> None:
         """A statement that each thread performs on its own."""
         if self.plan.engines:
             self._use_registers(site, env, group)
         accumulate = site.accumulate
         if not isinstance(accumulate, bool):
             accumulate = self._accumulate(site, env)
-        inputs = [(name, operand, self.chunk.place(site, operand, env, group)) for name, operand in site.inputs]
+        inputs = [(name, operand, self.batch.place(site, operand, env, group)) for name, operand in site.inputs]
         outputs = []
         for name, write, read in site.outputs:
-            place = self.chunk.place(site, write, env, group)
-            old = None if accumulate is False else place if accumulate is True else self.chunk.place(site, read, env, group)
+            place = self.batch.place(site, write, env, group)
+            old = None if accumulate is False else place if accumulate is True else self.batch.place(site, read, env, group)
             outputs.append((name, write, read, place, old))
         self.statements += 1
         reads = [(operand, place) for _, operand, place in inputs] + [(read, old) for _, _, read, _, old in outputs if old is not None]
         for touch in (*reads, *((write, place) for _, write, _, place, _ in outputs)):
             if self.plan.in_rings:
-                self.rings.require_held(site, touch[0], env, group, self.chunk.where(env))
+                self.rings.require_held(site, touch[0], env, group, self.batch.where(env))
             if touch[0].watched or not touch[1].memory.complete:
-                self.watch.touch(site, (touch,), env, group)
+                self.race_detector.touch(site, (touch,), env, group)
         if site.statement.mechanism.arrives:
             self._issue(site, inputs, outputs, env, group)
         elif site.statement.mechanism.counted:
@@ -78,7 +78,7 @@ class Executor:
         if site.statement.mechanism.in_registers:
             self._depart(site, inputs, env, group, group)
 
-    def _use_registers(self, site: Site, env: Environment, group: Group) -> None:
+    def _use_registers(self, site: PlannedStatement, env: Environment, group: ThreadGroup) -> None:
         """Registers of products under way are not to be touched by anything but products, and these want a fence behind other touches."""
         used = site.registers & self.plan.product_registers
         written = used & site.written_registers
@@ -97,31 +97,31 @@ class Executor:
                 when = "behind ordinary statements, with no fence of registers"
                 self._refuse_registers(site, used & member.touched, env, when, "a fence of the registers in front of the product")
 
-    def _refuse_registers(self, site: Site, names: Iterable[str], env: Environment, when: str, hint: str) -> None:
+    def _refuse_registers(self, site: PlannedStatement, names: Iterable[str], env: Environment, when: str, hint: str) -> None:
         message = f"{', '.join(sorted(names))} is touched by {site.what} {when}"
-        raise SimulationError(message, within=self.chunk.where(env), at=site.statement.origin, hint=hint)
+        raise SimulationError(message, within=self.batch.where(env), at=site.statement.origin, hint=hint)
 
-    def _depart(self, site: Site, inputs: list[Any], env: Environment, group: Group, readers: Group) -> None:
+    def _depart(self, site: PlannedStatement, inputs: list[Any], env: Environment, group: ThreadGroup, readers: ThreadGroup) -> None:
         """A product, or a store, is under way: its inputs are being read until all threads that issued it have waited."""
         used = frozenset((name, name in site.written_registers) for name in site.registers & self.plan.product_registers)
-        done = self.watch.reading(site, [(operand, place) for _, operand, place in inputs if operand.watched], env, readers)
+        done = self.race_detector.reading(site, [(operand, place) for _, operand, place in inputs if operand.watched], env, readers)
         members = group.members or (group,)
         stages = frozenset(stage for _, operand, _ in inputs for stage in self.rings.stages_of(operand, env))
-        product = Product(len(members), used, done, stages)
+        product = PendingMma(len(members), used, done, stages)
         for member in members:
             member.flights[site.statement.mechanism].issued.append(product)
             member.busy += used
 
-    def _load(self, site: Site, inputs: list[Any], outputs: list[Any], env: Environment, group: Group) -> None:
+    def _load(self, site: PlannedStatement, inputs: list[Any], outputs: list[Any], env: Environment, group: ThreadGroup) -> None:
         """A load by an engine: the values are on their way, and what lies at their place until they arrive is poison.
 
         In a cluster they may be on their way to several blocks, and arrive in each at a time of its own.
         """
         ((name, write, _, place, _),) = outputs
         values = np.broadcast_to(site.statement.spec.perform(_values(inputs), False)[name], place.shape).copy()
-        turn = int(np.asarray(compiled(site.statement.turn)(env)).flat[0])
+        turn = int(np.asarray(compiled(site.statement.fill_index)(env)).flat[0])
         size = write.count * write.buffer.dtype.bytes  # those of whole boxes, outside the array too
-        peers, where = site.statement.multicast, self.chunk.where(env)
+        peers, where = site.statement.multicast, self.batch.where(env)
         for rings in self.rings.reach(() if peers is None else (peers,), env, group, f"{write.buffer.name}: {site.what} arrives", where):
             target = self.cluster[rings.rank].counterpart(write, place)
             if rings is not self.rings:
@@ -131,28 +131,28 @@ class Executor:
                 target.define()
             rings.depart(Load(site.statement.ring, turn, size, functools.partial(target.put, values)))
 
-    def counterpart(self, operand: Operand, place: Place) -> Place:
+    def counterpart(self, operand: Operand, place: Location) -> Location:
         """The same place in the blocks of this chunk, as a place in other blocks of the cluster."""
-        memory = self.chunk.memories[operand.buffer.name]
+        memory = self.batch.memories[operand.buffer.name]
         if memory is place.memory:
             return place
         assert isinstance(place, (Rows, Flat)), place
         return type(place)(memory, place.rows)
 
-    def _issue(self, site: Site, inputs: list[Any], outputs: list[Any], env: Environment, group: Group) -> None:
+    def _issue(self, site: PlannedStatement, inputs: list[Any], outputs: list[Any], env: Environment, group: ThreadGroup) -> None:
         """An asynchronous copy: the values are under way, and what lies at their place until they arrive is poison."""
         ((name, write, _, place, _),) = outputs
         values = site.statement.spec.perform(_values(inputs), False)[name]
         place.put(np.broadcast_to(_poison(place.memory.data.dtype, write.buffer.dtype.kind), place.shape))
         group.flights[site.statement.mechanism].issued.append((site, write, place, np.broadcast_to(values, place.shape), dict(env)))
         self.rings.issued(write, env)
-        self.watch.depart(site, write, place, env, group)
+        self.race_detector.depart(site, write, place, env, group)
 
-    def arrive(self, group: Group, pending: int, mechanism: Mechanism) -> None:
+    def arrive(self, group: ThreadGroup, pending: int, mechanism: Mechanism) -> None:
         """The group's copies, or products, arrive, but for those of its `pending` last commits."""
         self.landed(group.flights[mechanism].arrived(pending), group, mechanism)
 
-    def landed(self, done: Iterable[Any], group: Group, mechanism: Mechanism) -> None:
+    def landed(self, done: Iterable[Any], group: ThreadGroup, mechanism: Mechanism) -> None:
         """What a group had under way by a mechanism is done: copies are there, products and stores have read."""
         if not mechanism.writes_late:
             for product in done:
@@ -165,9 +165,9 @@ class Executor:
         for site, write, place, values, env in done:
             place.put(values)
             self.rings.arrived(write, env)
-            self.watch.arrive(site, write, place, env, group)
+            self.race_detector.arrive(site, write, place, env, group)
 
-    def _accumulate(self, site: Site, env: Environment) -> Any:
+    def _accumulate(self, site: PlannedStatement, env: Environment) -> Any:
         """Whether old values are added to: a truth value, or an array where threads, blocks or turns differ."""
         assert callable(site.accumulate)
         value = np.asarray(site.accumulate(vector_environment(site, env)))
@@ -175,7 +175,7 @@ class Executor:
             return True
         return value if value.any() else False
 
-    def _multiply_add(self, a: Place, b: Place, c: Place, accumulate: Any, old: Place | None) -> None:
+    def _multiply_add(self, a: Location, b: Location, c: Location, accumulate: Any, old: Location | None) -> None:
         left, right = a.get(), b.get()
         dtype = c.memory.data.dtype
         left, right = left.astype(dtype, copy=False), right.astype(dtype, copy=False)
@@ -206,24 +206,24 @@ class Executor:
             found = self.temporary[shape, dtype] = np.empty(shape, dtype)
         return found
 
-    def _copy(self, site: Site, source: Place, target: Place) -> None:
+    def _copy(self, site: PlannedStatement, source: Location, target: Location) -> None:
         values = source.get()
         if values.dtype != target.memory.data.dtype:
             values = site.statement.spec.perform({"src": values}, False)["dst"]
         target.put(values if isinstance(target, Window) else np.broadcast_to(values, target.shape))
 
-    def _add(self, site: Site, inputs: list[Any], outputs: list[Any], env: Environment, group: Group) -> None:
+    def _add(self, site: PlannedStatement, inputs: list[Any], outputs: list[Any], env: Environment, group: ThreadGroup) -> None:
         """Each thread adds its elements; where threads or blocks add to one place, nothing gets lost."""
         ((name, _, read, place, _),) = outputs
         values = site.statement.spec.perform(_values(inputs), False)[name]
         # Chunks run in parallel, and all of them add to the same arrays.
-        with self.watch.history.lock:
+        with self.race_detector.history.lock:
             if not place.memory.complete:
-                self.watch.require_defined(site, read, place, env, group)
+                self.race_detector.require_defined(site, read, place, env, group)
             # `+=` with an array of indices adds once where an index stands twice
             np.add.at(place.memory.flat, place.rows, np.broadcast_to(values, place.shape))
 
-    def _perform(self, site: Site, inputs: list[Any], outputs: list[Any], accumulate: Any) -> None:
+    def _perform(self, site: PlannedStatement, inputs: list[Any], outputs: list[Any], accumulate: Any) -> None:
         """The general case: operands with their element dimensions first, then the spec's own meaning."""
         values = {name: _unfolded(_read(place, site.outside[name]), operand) for name, operand, place in inputs}
         for name, write, _, place, old in outputs:
@@ -234,7 +234,7 @@ class Executor:
             result = results[name] if np.ndim(results[name]) else np.broadcast_to(results[name], values[name].shape)  # a formula of numbers
             place.put(np.broadcast_to(_folded(result, write), place.shape))
 
-    def _exchange(self, site: Site, inputs: list[Any], outputs: list[Any]) -> None:
+    def _exchange(self, site: PlannedStatement, inputs: list[Any], outputs: list[Any]) -> None:
         """A copy by an engine, element by element of its boxes."""
         ((name, _, _, place, _),) = outputs
         values = site.statement.spec.perform(_values(inputs), False)[name]
@@ -242,7 +242,7 @@ class Executor:
 
     # ------------------------------------------------------------------------------------------ instructions of several lanes
 
-    def _by_lanes(self, site: Site, inputs: list[Any], outputs: list[Any], accumulate: Any, group: Group) -> None:
+    def _by_lanes(self, site: PlannedStatement, inputs: list[Any], outputs: list[Any], accumulate: Any, group: ThreadGroup) -> None:
         """Tiles gathered from the lanes, the spec's own meaning, and the results dealt back, as the lane maps say."""
         seats = self._seats(site, group)
         values = {name: _gathered(place.get(), site.lane_maps[name], seats) for name, _, place in inputs}
@@ -255,7 +255,7 @@ class Executor:
         for name, _, _, place, _ in outputs:
             place.put(_dealt(results[name], site.lane_maps[name], seats, place.shape))
 
-    def _seats(self, site: Site, group: Group) -> Array:
+    def _seats(self, site: PlannedStatement, group: ThreadGroup) -> Array:
         """Positions in the group of the lanes of each unit: `(units, lanes)`."""
         found = group.seats.get(site.level)
         if found is None:
@@ -275,7 +275,7 @@ class Executor:
 
     # ------------------------------------------------------------------------------------------ collective statements
 
-    def collective(self, site: Site, env: Environment, group: Group) -> None:
+    def collective(self, site: PlannedStatement, env: Environment, group: ThreadGroup) -> None:
         """A statement that units of threads perform together: on the whole operands, once per unit."""
         if self.plan.engines:
             self._use_registers(site, env, group)
@@ -284,7 +284,7 @@ class Executor:
         unit = np.searchsorted(present, units)
         self._check_uniform(site, env, leaders[unit])
         small: Environment = {name: _at_threads(value, leaders, group.threads.size) for name, value in env.items()}
-        team = group.own.setdefault(site.level, Group(group.threads[leaders], small))
+        team = group.own.setdefault(site.level, ThreadGroup(group.threads[leaders], small))
         team.clock = group.clock
         lasts = np.array([group.threads[units == one].max() for one in present])
         span = (group.threads[leaders], lasts)
@@ -300,10 +300,10 @@ class Executor:
         touches = [*reads, *((write, place) for _, write, _, place, _ in outputs)]
         if site.statement.collective:
             for number in range(len(leaders)):
-                self.watch.touch(site, touches, small, team, (*span, number))
+                self.race_detector.touch(site, touches, small, team, (*span, number))
         else:
             for touch in touches:
-                self.watch.touch(site, (touch,), small, team)
+                self.race_detector.touch(site, (touch,), small, team)
         if site.scratch is not None:
             self._scratch(site, site.scratch, small, team, group)
         if site.boxes is None:
@@ -313,23 +313,32 @@ class Executor:
         if site.statement.mechanism.reads_in_groups:
             self._depart(site, inputs, small, group, team)
 
-    def _check_uniform(self, site: Site, env: Environment, leader: Array) -> None:
+    def _check_uniform(self, site: PlannedStatement, env: Environment, leader: Array) -> None:
         """All threads of a unit must mean the same operands."""
         values = [*site.active, *(one for operand in site.operand_list for one in (*operand.base, operand.copy))]
         for value in values:
             result = np.asarray(value(env))
             if result.ndim == 2 and result.shape[0] > 1 and (result != result[leader]).any():
                 what = f"{site.what}: threads of one {site.level} disagree about its operands"
-                raise SimulationError(what, within=self.chunk.where(env), at=site.statement.origin)
+                raise SimulationError(what, within=self.batch.where(env), at=site.statement.origin)
 
     def _shared_place(
-        self, site: Site, operand: Operand, env: Environment, small: Environment, group: Group, team: Group, unit: Array
-    ) -> Place:
+        self,
+        site: PlannedStatement,
+        operand: Operand,
+        env: Environment,
+        small: Environment,
+        group: ThreadGroup,
+        team: ThreadGroup,
+        unit: Array,
+    ) -> Location:
         if operand.buffer.memory.private and site.statement.collective:
             return self._held(site, operand, env, small, group, unit)
-        return self.chunk.locate(site, operand, small, team)
+        return self.batch.locate(site, operand, small, team)
 
-    def _held(self, site: Site, operand: Operand, env: Environment, small: Environment, group: Group, unit: Array) -> Held:
+    def _held(
+        self, site: PlannedStatement, operand: Operand, env: Environment, small: Environment, group: ThreadGroup, unit: Array
+    ) -> DistributedPart:
         """The places of a distributed operand, from what its buffer says each thread holds in each register."""
         units, count = int(unit.max()) + 1, math.prod(operand.sizes)
         held, valid = _registers(operand, env, group)
@@ -346,17 +355,17 @@ class Executor:
             element, number = missing[0]
             place = self._coordinate_text(operand, int(wanted[element, number]))
             what = f"{site.what}: no thread of {site.level} {number} holds {operand.buffer.name}{place}"
-            raise SimulationError(what, within=self.chunk.where(env), at=site.statement.origin)
+            raise SimulationError(what, within=self.batch.where(env), at=site.statement.origin)
         # Several threads may hold an element: any of them is read, all of them are written.
         position = np.full(units * count, -1)
         position[keys[allowed]] = np.arange(keys.size).reshape(keys.shape)[allowed]
         taken = valid & (position[where] >= 0)
-        memory = self.chunk.memories[operand.buffer.name]
-        return Held(memory, np.where(allowed, found, memory.zero), rows[taken], position[where[taken]])
+        memory = self.batch.memories[operand.buffer.name]
+        return DistributedPart(memory, np.where(allowed, found, memory.zero), rows[taken], position[where[taken]])
 
-    def _wanted(self, site: Site, operand: Operand, small: Environment, group: Group, units: int) -> tuple[Array, Array]:
+    def _wanted(self, site: PlannedStatement, operand: Operand, small: Environment, group: ThreadGroup, units: int) -> tuple[Array, Array]:
         """The elements that each unit's statement names, by number, and which of them lie inside: `(elements, units)`."""
-        mask, coordinates, _ = self.chunk.coordinates(site, operand, small, group)
+        mask, coordinates, _ = self.batch.coordinates(site, operand, small, group)
         wanted = _numbered(coordinates, operand.sizes)
         wanted = np.broadcast_to(wanted, (operand.count, units, wanted.shape[-1]))[..., 0]
         allowed = np.broadcast_to(np.True_ if mask is None else mask, (operand.count, units, 1 if mask is None else mask.shape[-1]))[..., 0]
@@ -369,19 +378,19 @@ class Executor:
             digits.append(digit)
         return f"[{', '.join(map(str, reversed(digits)))}]"
 
-    def _scratch(self, site: Site, operand: Operand, env: Environment, team: Group, group: Group) -> None:
+    def _scratch(self, site: PlannedStatement, operand: Operand, env: Environment, team: ThreadGroup, group: ThreadGroup) -> None:
         """All threads may write anywhere in the statement's own memory, and leave nothing of use there."""
-        memory = self.chunk.memories[operand.buffer.name]
+        memory = self.batch.memories[operand.buffer.name]
         place = Rows(memory, memory.first + np.arange(memory.rows)[:, None])
         ends = (group.threads[:1], group.threads[-1:], 0)
-        self.watch.touch(site, ((operand, place),), env, team, ends)
+        self.race_detector.touch(site, ((operand, place),), env, team, ends)
         memory.data[memory.first : memory.first + memory.rows].view(np.uint8)[:] = POISON[operand.buffer.dtype.kind]
         if memory.defined is not None:
             memory.defined[memory.first : memory.first + memory.rows] = False
             memory.complete = False
 
 
-def _registers(operand: Operand, env: Environment, group: Group) -> tuple[Array, Array]:
+def _registers(operand: Operand, env: Environment, group: ThreadGroup) -> tuple[Array, Array]:
     """The element, by number, that each thread holds in each register, and whether it is one of the buffer's: `(registers, threads)`."""
     register = Var("#register", 0, max(operand.elements - 1, 0))
     values = {**env, register.name: np.arange(operand.elements)[:, None, None]}
@@ -451,7 +460,7 @@ def _at_threads(value: Any, chosen: Array, threads: int) -> Any:
     return value
 
 
-def _read(place: Place, outside: float) -> Array:
+def _read(place: Location, outside: float) -> Array:
     """The values at a place, and what elements outside their tensor count as: masked reads find zero."""
     if not outside or not isinstance(place, (Rows, Flat)):
         return place.get()

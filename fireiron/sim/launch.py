@@ -20,13 +20,13 @@ import numpy as np
 from fireiron.errors import ArgumentError, SimulationError
 from fireiron.ir import Kernel, verify
 from fireiron.ir.effects.zeroed import Zeroed
-from fireiron.sim.chunk import Chunk
+from fireiron.sim.block_batch import BlockBatch
+from fireiron.sim.dynamic_scheduler import deal
 from fireiron.sim.memory import global_memory
 from fireiron.sim.plan import MOST_ELEMENTS, Array, Plan
 from fireiron.sim.rings import check_barriers
 from fireiron.sim.run import Run
 from fireiron.sim.shadow import History, Shadow
-from fireiron.sim.tickets import deal
 from fireiron.sim.warps import Warps
 from fireiron.spec import with_strides
 from fireiron.values.expr import compiled
@@ -157,7 +157,7 @@ class _Launch:
         chunks = self._chunks()
         # A generator for each chunk: they run in parallel, and the orders of warps must not depend on which comes first.
         seeds = [None if self.order is None else type(self.order)(self.order.getrandbits(64)) for _ in chunks]
-        jobs = [(number, chunk, seed) for number, (chunk, seed) in enumerate(zip(chunks, seeds, strict=True))]
+        jobs = [(number, batch, seed) for number, (batch, seed) in enumerate(zip(chunks, seeds, strict=True))]
         workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, len(jobs))
         if workers <= 1:
             runs = [self._chunk(*job) for job in jobs]
@@ -170,12 +170,12 @@ class _Launch:
                     for future in futures:
                         future.cancel()
         for run in (one for together in runs for one in together):
-            self.counts[2] += run.chunk.read_bytes
-            self.counts[3] += run.chunk.written_bytes
+            self.counts[2] += run.batch.read_bytes
+            self.counts[3] += run.batch.written_bytes
         if runs:
             self.counts[0], self.counts[1] = runs[0][0].executor.statements, runs[0][0].barriers
         for together in runs:
-            _require_work([run.chunk for run in together])
+            _require_work([run.batch for run in together])
         for parameter in self.parameters.values():
             parameter.check_guards()
 
@@ -223,7 +223,7 @@ class _Launch:
         }
 
 
-def _require_work(cluster: Sequence[Chunk]) -> None:
+def _require_work(cluster: Sequence[BlockBatch]) -> None:
     """Refuse a grid with blocks all of whose results lie outside their tensors; in a cluster, whose blocks come together, with none inside.
 
     Where arrays of integers say who does what, the grid is a bound, and blocks beyond the last one's work have none. So it is where tiles
@@ -231,7 +231,7 @@ def _require_work(cluster: Sequence[Chunk]) -> None:
     """
     if cluster[0].tables or _interleaves(cluster[0].plan):
         return
-    for position in set.intersection(*(set(chunk.idle().tolist()) for chunk in cluster)):
+    for position in set.intersection(*(set(batch.idle().tolist()) for batch in cluster)):
         raise SimulationError(
             f"block {cluster[0].block(position)} of the grid has no work: each element that it writes lies outside its tensor",
             hint="the grid has a block too many, or guards leave out too much",

@@ -21,22 +21,22 @@ from fireiron.ir import (
     Acquire,
     Barrier,
     Buffer,
-    Chain,
+    ClaimTile,
     ClusterBarrier,
     Comment,
     Commit,
     Exec,
+    ExitIfDone,
     Fence,
     For,
+    GridDepControl,
+    IfAnyLane,
     Kernel,
-    Leave,
     Let,
-    NextTile,
     Piece,
     Release,
     Role,
     Roles,
-    Skip,
     Stmt,
     Wait,
     execs,
@@ -45,7 +45,7 @@ from fireiron.ir import (
     statements,
     unknown,
 )
-from fireiron.sim.boxes import Boxes
+from fireiron.sim.tma_boxes import TmaBoxes
 from fireiron.values.expr import FALSE, TRUE, Expr, compiled, conjuncts
 from fireiron.values.machine import Block
 
@@ -76,7 +76,7 @@ class Operand:
         scope: _Scope,
         pieces: tuple[Piece, ...],
         unit: int,
-        boxes: Boxes | None,
+        boxes: TmaBoxes | None,
     ) -> None:
         buffer = plan.buffers[access.buffer]
         self.access, self.buffer, self.write, self.boxes = access, buffer, write, boxes
@@ -129,7 +129,7 @@ def _numbers(access: Access) -> Array | None:
     return None if regular == elements or set(regular) != set(numbers) else np.array([numbers[one] for one in regular])
 
 
-class Site:
+class PlannedStatement:
     """A statement with the loops around it that become array axes, and the names bound in them."""
 
     def __init__(self, plan: Plan, statement: Exec, nest: Sequence[For], lets: Sequence[Let], scope: _Scope) -> None:
@@ -147,7 +147,7 @@ class Site:
         self.outputs: list[tuple[str, Operand, Operand]] = []
         active = conjuncts(statement.performed)
         pieces = statement.pieces or ((),) * len(statement.accesses)
-        self.boxes = Boxes.of(statement, plan.buffers, plan.number)
+        self.boxes = TmaBoxes.of(statement, plan.buffers, plan.number)
         for (name, access), parts in zip(statement.operands.items(), pieces, strict=True):
             view = statement.spec.operands[name]
             axes = [view.axis(dim) for dim in range(len(view.dims))]
@@ -209,7 +209,7 @@ class Nest:
     """Loops around one statement: `vector` has some of them as axes, `outer` the others; `plain` runs all of them."""
 
     outer: list[tuple[str, Value]]
-    vector: Site
+    vector: PlannedStatement
     plain: list[Any]
 
 
@@ -276,7 +276,7 @@ class Plan:
         self.reused = {name for name in self.in_rings if any(kernel.buffer(name).shares(one) for one in others)}
         self.block_loops = False
         self.largest = kernel.threads
-        self.sites: list[Site] = []
+        self.sites: list[PlannedStatement] = []
         self.components = _components([buffer for buffer in kernel.buffers if buffer.memory.of_block])
         self.mixed = any(len({buffer.dtype.bytes for buffer in part}) > 1 for part in self.components)
         self.engines = any(statement.instruction.mechanism.by_engine for statement, _ in execs(kernel.body))
@@ -311,33 +311,35 @@ class Plan:
                     nodes.append(self._for(statement, scope))
                 case Exec():
                     nodes.append(self._site(statement, (), (), scope))
-                case Skip():
+                case IfAnyLane():
                     written = {access.buffer for one, _ in execs(statement.body) for access in one.accesses if access.write}
                     nodes.append(SkipPlan(statement.needed, self._list(statement.body, scope), frozenset(written)))
                 case Roles():
                     nodes.append(RolesPlan([(role, self._list(role.body, scope)) for role in statement.roles]))
-                case NextTile(var=var):
+                case ClaimTile(var=var):
                     self.block_loops = True
                     scope = scope.inside(var.name)  # it moves accesses as the loop does
                     nodes.append(statement)
-                case Barrier() | ClusterBarrier() | Commit() | Wait() | Fence() | Acquire() | Release() | Leave():
+                case Barrier() | ClusterBarrier() | Commit() | Wait() | Fence() | Acquire() | Release() | ExitIfDone():
                     nodes.append(statement)
-                case Comment() | Chain():  # one kernel runs alone
+                case Comment() | GridDepControl():  # one kernel runs alone
                     pass
                 case _:
                     raise unknown(statement, "the simulator")
         return nodes
 
-    def _site(self, statement: Exec, nest: Sequence[For], lets: Sequence[Let], scope: _Scope) -> Site:
-        self.sites.append(site := Site(self, statement, nest, lets, scope))
+    def _site(self, statement: Exec, nest: Sequence[For], lets: Sequence[Let], scope: _Scope) -> PlannedStatement:
+        self.sites.append(site := PlannedStatement(self, statement, nest, lets, scope))
         return site
 
     def _for(self, loop: For, scope: _Scope) -> Any:
         self.block_loops |= "block" in scope.closure(loop.extent)
         plain_scope = scope.inside(loop.var.name)
-        if loop.taken is not None:
-            body = self._list(loop.body, plain_scope.inside(loop.taken.name))
-            return Loop(loop.var.name, compiled(loop.extent), body, loop.first, loop.step, loop.taken.name, compiled(loop.growth))
+        if loop.prior_iterations is not None:
+            body = self._list(loop.body, plain_scope.inside(loop.prior_iterations.name))
+            return Loop(
+                loop.var.name, compiled(loop.extent), body, loop.first, loop.step, loop.prior_iterations.name, compiled(loop.increment)
+            )
         nest = _perfect_nest(loop)
         plain = self._list(loop.body, plain_scope)
         if nest is not None:
@@ -372,7 +374,9 @@ class Plan:
         if len(set(used)) > 1:
             return []
         known = {symbol.name for symbol in self.kernel.symbols}
-        chosen = [loop for loop in loops if loop.var.name in used[0] and {var.name for var in loop.extent.variables()} <= known]
+        stages = {name for access in statement.accesses if access.buffer in self.in_rings for name in inner.closure(access.copy)}
+        varied = used[0] - stages  # who holds a stage of a ring is asked stage by stage
+        chosen = [loop for loop in loops if loop.var.name in varied and {var.name for var in loop.extent.variables()} <= known]
         size = self.kernel.threads * max(access.count for access in statement.accesses)
         while chosen and size * math.prod(self.number(loop.extent) for loop in chosen) > MOST_ELEMENTS:
             chosen = chosen[1:]
@@ -415,7 +419,7 @@ def _perfect_nest(loop: For) -> tuple[list[For], list[Let], Exec] | None:
     loops: list[For] = []
     lets: list[Let] = []
     while True:
-        if loop.first or loop.step != 1 or loop.taken is not None:
+        if loop.first or loop.step != 1 or loop.prior_iterations is not None:
             return None
         loops.append(loop)
         body = loop.body

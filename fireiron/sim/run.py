@@ -14,15 +14,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Barrier, Commit, Fence, Leave, NextTile, Reach, Release, Wait
-from fireiron.sim.chunk import Chunk
+from fireiron.ir import Barrier, ClaimTile, Commit, ExitIfDone, Fence, FenceKind, Release, Wait
+from fireiron.sim.block_batch import BlockBatch
 from fireiron.sim.execute import Executor
+from fireiron.sim.locations import OverlappingWrites, ThreadGroup
 from fireiron.sim.memory import Global
-from fireiron.sim.places import Group, NotDistinct
-from fireiron.sim.plan import Array, Environment, Loop, Name, Nest, Plan, Site, SkipPlan
+from fireiron.sim.plan import Array, Environment, Loop, Name, Nest, Plan, PlannedStatement, SkipPlan
+from fireiron.sim.race_detector import RaceDetector
 from fireiron.sim.rings import Rings, require_stored
 from fireiron.sim.shadow import History
-from fireiron.sim.watch import Watch
 from fireiron.values.expr import compiled
 
 Event: TypeAlias = "tuple[Any, Environment]"
@@ -46,10 +46,10 @@ class Run:
         dealt: Mapping[int, Sequence[int]] = MappingProxyType({}),
     ) -> None:
         self.plan = plan
-        self.chunk = Chunk(plan, parameters, blocks, careful)
-        self.watch = Watch(self.chunk, history, watch)
+        self.batch = BlockBatch(plan, parameters, blocks, careful)
+        self.race_detector = RaceDetector(self.batch, history, watch)
         self.rings = Rings(plan, rank, dealt.get(blocks[0], ()))
-        self.executor = Executor(self.chunk, self.watch, self.rings)
+        self.executor = Executor(self.batch, self.race_detector, self.rings)
         self.barriers = 0
 
     @staticmethod
@@ -71,21 +71,21 @@ class Run:
                 self.perform(event, env, group)
         require_stored(group)
 
-    def group(self, threads: Array) -> Group:
+    def group(self, threads: Array) -> ThreadGroup:
         """Threads at the start of the program."""
         env: Environment = dict(self.plan.symbols)
-        env |= self.chunk.tables
-        env["thread"], env["block"] = threads[:, None], self.chunk.numbers
-        return Group(threads, env)
+        env |= self.batch.tables
+        env["thread"], env["block"] = threads[:, None], self.batch.numbers
+        return ThreadGroup(threads, env)
 
-    def perform(self, site: Site, env: Environment, group: Group) -> None:
+    def perform(self, site: PlannedStatement, env: Environment, group: ThreadGroup) -> None:
         """A statement that waits for several warps, all of which are here: those of whole units."""
         if site.wide:
             self.executor.execute(site, env, group)
         else:
             self.executor.collective(site, env, group)
 
-    def pass_barrier(self, groups: Sequence[Group], barrier: Barrier) -> None:
+    def pass_barrier(self, groups: Sequence[ThreadGroup], barrier: Barrier) -> None:
         """All threads of the groups have arrived."""
         self.barriers += 1
         for group in groups:
@@ -94,10 +94,10 @@ class Run:
             group.clock = group.clock.behind(barrier.scope.threads or self.plan.pitch)
             group.apart.clear()
 
-    def body(self, nodes: list[Any], env: Environment, group: Group) -> Generator[Event, None, bool]:
+    def body(self, nodes: list[Any], env: Environment, group: ThreadGroup) -> Generator[Event, None, bool]:
         """Execute statements for a group; barriers and collective statements are handed out. Returns whether the loop around is over."""
         for node in nodes:
-            if isinstance(node, Site):
+            if isinstance(node, PlannedStatement):
                 if node.collective or node.wide:
                     yield node, env
                 else:
@@ -116,13 +116,13 @@ class Run:
                     if node.taken is not None and node.growth is not None:
                         env[node.taken] = env[node.taken] + np.asarray(node.growth(env)).flat[0]
                 else:
-                    if any(isinstance(one, Leave) for one in node.body):
-                        raise SimulationError(f"loop {node.name} goes on behind the last tile", within=self.chunk.where(env))
+                    if any(isinstance(one, ExitIfDone) for one in node.body):
+                        raise SimulationError(f"loop {node.name} goes on behind the last tile", within=self.batch.where(env))
                 _forget(node.body, env)
                 env.pop(node.name, None)
-            elif isinstance(node, NextTile):
-                env[node.var.name] = self.rings.tile(node, env, group, self.chunk.where(env))
-            elif isinstance(node, Leave):
+            elif isinstance(node, ClaimTile):
+                env[node.var.name] = self.rings.tile(node, env, group, self.batch.where(env))
+            elif isinstance(node, ExitIfDone):
                 if np.asarray(compiled(node.tile)(env)).flat[0] >= np.asarray(compiled(node.tiles)(env)).flat[0]:
                     return True
             elif isinstance(node, SkipPlan):
@@ -136,23 +136,23 @@ class Run:
             elif isinstance(node, Fence):
                 self._fence(node, group)
             elif isinstance(node, Release):
-                self.rings.release(node, env, group, self.chunk.where(env))
+                self.rings.release(node, env, group, self.batch.where(env))
             else:
                 yield node, env
         return False
 
-    def _needed(self, skip: SkipPlan, env: Environment, group: Group) -> Generator[Event, None, None]:
+    def _needed(self, skip: SkipPlan, env: Environment, group: ThreadGroup) -> Generator[Event, None, None]:
         """Execute the body for all threads, and give those of warps that leave it out what they had: it writes nothing but registers."""
-        left = self.chunk.left_out(skip.needed, group)
+        left = self.batch.left_out(skip.needed, group)
         if not left.all():
-            kept = self.chunk.registers_of(skip.written, group)
+            kept = self.batch.registers_of(skip.written, group)
             yield from self.body(skip.body, env, group)
             _forget(skip.body, env)
-            self.chunk.give_back(kept, left, group)
+            self.batch.give_back(kept, left, group)
 
-    def _fence(self, fence: Fence, group: Group) -> None:
-        if fence.reach is Reach.PROXY:
-            self.watch.fence(group)
+    def _fence(self, fence: Fence, group: ThreadGroup) -> None:
+        if fence.kind is FenceKind.ASYNC_PROXY:
+            self.race_detector.fence(group)
             group.unfenced_stages.clear()
             group.hidden.clear()
         else:
@@ -162,15 +162,15 @@ class Run:
     def _extent(self, loop: Loop, env: Environment) -> int:
         extent = np.asarray(loop.extent(env))
         if extent.size != 1 and (extent != extent.flat[0]).any():
-            raise SimulationError(f"loop {loop.name} has an extent that differs between threads", within=self.chunk.where(env))
+            raise SimulationError(f"loop {loop.name} has an extent that differs between threads", within=self.batch.where(env))
         return int(extent.flat[0])
 
-    def _nest(self, nest: Nest, env: Environment, group: Group) -> bool:
+    def _nest(self, nest: Nest, env: Environment, group: ThreadGroup) -> bool:
         """Execute a nest with some loops as axes; False if that is not legal, before anything has been executed."""
         if not nest.outer:
             try:
                 self.executor.execute(nest.vector, env, group)
-            except NotDistinct:
+            except OverlappingWrites:
                 return False
             return True
         for values in itertools.product(*(range(int(np.asarray(extent(env)).flat[0])) for _, extent in nest.outer)):
@@ -178,7 +178,7 @@ class Run:
                 env[name] = value
             try:
                 self.executor.execute(nest.vector, env, group)
-            except NotDistinct:
+            except OverlappingWrites:
                 return False
         for name, _ in nest.outer:
             env.pop(name, None)

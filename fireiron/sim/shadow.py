@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
-from fireiron.sim.plan import Array, Environment, Operand, Site
+from fireiron.sim.plan import Array, Environment, Operand, PlannedStatement
 
 
 @attrs.frozen(eq=False)
@@ -182,10 +182,10 @@ class History:
 
     def __init__(self, shadows: dict[str, Shadow]) -> None:
         self.shadows = shadows
-        self.log: list[tuple[Site, Operand, Environment]] = []
+        self.log: list[tuple[PlannedStatement, Operand, Environment]] = []
         self.lock = threading.RLock()
 
-    def note(self, site: Site, operand: Operand, env: Environment) -> int:
+    def note(self, site: PlannedStatement, operand: Operand, env: Environment) -> int:
         """A number under which the statement and its loop values are found again."""
         self.log.append((site, operand, site.place(env)))
         return len(self.log) - 1

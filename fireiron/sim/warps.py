@@ -14,7 +14,7 @@ import numpy as np
 
 from fireiron.errors import SimulationError
 from fireiron.ir import BLOCK_SCOPE, Acquire, Barrier, ClusterBarrier
-from fireiron.sim.places import Group
+from fireiron.sim.locations import ThreadGroup
 from fireiron.sim.plan import Array, Environment, RolesPlan
 from fireiron.sim.rings import Rings, require_given_back, require_stored, warps
 from fireiron.sim.run import Event, Run
@@ -34,8 +34,8 @@ class Warps:
 
     def __init__(self, runs: Sequence[Run], order: random.Random | None) -> None:
         self.runs, self.order = runs, order
-        self.teams: dict[tuple[int, ...], Group] = {}
-        self.groups: list[Group] = []
+        self.teams: dict[tuple[int, ...], ThreadGroup] = {}
+        self.groups: list[ThreadGroup] = []
         self.programs: list[Any] = []
         self.owners: list[Run] = []
         for run in runs:
@@ -120,7 +120,7 @@ class Warps:
 
     def _passes(self, event: Acquire, env: Environment, number: int) -> bool:
         run = self.owners[number]
-        return run.rings.passes(event, env, self.groups[number], run.chunk.where(env))
+        return run.rings.passes(event, env, self.groups[number], run.batch.where(env))
 
     def _meeting(self, waiting: dict[int, Event]) -> Iterator[list[int]]:
         """The groups that have all reached one event of theirs, which they pass."""
@@ -159,7 +159,7 @@ class Warps:
         team = self._team(group, [waiting[one][1] for one in group])
         run.perform(event, team.environment, team)
 
-    def _team(self, group: list[int], environments: list[Environment]) -> Group:
+    def _team(self, group: list[int], environments: list[Environment]) -> ThreadGroup:
         """Groups that stand at one place of the program as one group of threads."""
         members = [self.groups[one] for one in group]
         if len(members) == 1:
@@ -169,12 +169,12 @@ class Warps:
             env[name] = value if not isinstance(value, np.ndarray) else self._joined(members, [one[name] for one in environments])
         env["block"] = environments[0]["block"]
         if tuple(group) not in self.teams:
-            self.teams[tuple(group)] = Group(np.concatenate([one.threads for one in members]), env, members=tuple(members))
+            self.teams[tuple(group)] = ThreadGroup(np.concatenate([one.threads for one in members]), env, members=tuple(members))
         team = self.teams[tuple(group)]
         team.environment, team.clock = env, members[0].clock  # that of all of them
         return team
 
-    def _joined(self, members: list[Group], values: list[Array]) -> Array:
+    def _joined(self, members: list[ThreadGroup], values: list[Array]) -> Array:
         parts = []
         for value, group in zip(values, members, strict=True):
             value = np.asarray(value)
@@ -197,7 +197,7 @@ class Warps:
         if at_rings:
             hint = "each turn of a ring is filled once, and released by all consumers"
         first, (_, env) = next(iter(waiting.items()))
-        raise SimulationError(f"deadlock: {'; '.join(said)}", within=self.owners[first].chunk.where(env), hint=hint)
+        raise SimulationError(f"deadlock: {'; '.join(said)}", within=self.owners[first].batch.where(env), hint=hint)
 
     def _several(self, numbers: Sequence[int]) -> bool:
         first, *others = numbers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Unpack
 
-from fireiron.found import ForAtomicAdd
+from fireiron.generated_verbs import ForAtomicAdd
 from fireiron.spec import Kind, OfMatrices, SpecShape, Starter, short_form
 from fireiron.values.expr import Expr
 from fireiron.values.machine import DType, float32
@@ -12,7 +12,7 @@ from fireiron.values.strides import StorageOrder
 from fireiron.values.tensor import ColMajor
 
 if TYPE_CHECKING:
-    from fireiron.found import AtomicAddSpec
+    from fireiron.generated_verbs import AtomicAddSpec
 
 
 class AtomicAddStarter(ForAtomicAdd, Starter):

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import attrs
 
 from fireiron.errors import ArgumentError, StoreError, closest
-from fireiron.found import ForFused
+from fireiron.generated_verbs import ForFused
 from fireiron.spec import TAKEN, Kind, Spec, Starter, check_layout, check_size, located
 from fireiron.specs.arithmetic import convert
 from fireiron.specs.formula import (
@@ -68,7 +68,7 @@ FACTOR: Final = "factor "
 """In front of the name of an input: what products take of it, where that is not all of it."""
 
 if TYPE_CHECKING:
-    from fireiron.found import FusedSpec
+    from fireiron.generated_verbs import FusedSpec
 
 
 AGAIN = "again"

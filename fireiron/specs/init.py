@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Unpack
 
-from fireiron.found import ForInit
+from fireiron.generated_verbs import ForInit
 from fireiron.spec import Kind, OfMatrices, Parameter, SpecShape, Starter, short_form
 from fireiron.specs import operand
 from fireiron.values.expr import Expr
@@ -13,7 +13,7 @@ from fireiron.values.strides import StorageOrder
 from fireiron.values.tensor import ColMajor
 
 if TYPE_CHECKING:
-    from fireiron.found import InitSpec
+    from fireiron.generated_verbs import InitSpec
 
 
 class InitStarter(ForInit, Starter):

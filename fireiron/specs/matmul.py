@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from fireiron.errors import ArgumentError
-from fireiron.found import ForMatMul
+from fireiron.generated_verbs import ForMatMul
 from fireiron.spec import Kind, SpecShape, Starter, located
 from fireiron.specs import operand
 from fireiron.values.expr import Expr
@@ -15,7 +15,7 @@ from fireiron.values.strides import StorageOrder
 from fireiron.values.tensor import ColMajor
 
 if TYPE_CHECKING:
-    from fireiron.found import MatMulSpec
+    from fireiron.generated_verbs import MatMulSpec
     from fireiron.specs.fused import Fused
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Unpack
 
-from fireiron.found import ForMove
+from fireiron.generated_verbs import ForMove
 from fireiron.spec import Kind, OfMatrices, SpecShape, Starter, short_form
 from fireiron.specs import operand
 from fireiron.values.expr import Expr
@@ -13,7 +13,7 @@ from fireiron.values.strides import StorageOrder
 from fireiron.values.tensor import ColMajor
 
 if TYPE_CHECKING:
-    from fireiron.found import MoveSpec
+    from fireiron.generated_verbs import MoveSpec
 
 
 class MoveStarter(ForMove, Starter):

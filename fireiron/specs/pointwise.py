@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Unpack
 
-from fireiron.found import ForPointwise
+from fireiron.generated_verbs import ForPointwise
 from fireiron.spec import Kind, OfMatrices, Parameter, SpecShape, Starter, short_form
 from fireiron.specs.formula import FUNCTIONS
 from fireiron.values.expr import Expr
@@ -21,7 +21,7 @@ from fireiron.values.strides import StorageOrder
 from fireiron.values.tensor import ColMajor
 
 if TYPE_CHECKING:
-    from fireiron.found import BinaryPointwiseSpec, UnaryPointwiseSpec
+    from fireiron.generated_verbs import BinaryPointwiseSpec, UnaryPointwiseSpec
 
 
 class UnaryPointwiseStarter(ForPointwise, Starter):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from fireiron.errors import ArgumentError
-from fireiron.found import ForReduction
+from fireiron.generated_verbs import ForReduction
 from fireiron.spec import Kind, OfMatrices, Parameter, SpecShape, Starter, short_form
 from fireiron.specs.formula import NAMES, REDUCTIONS
 from fireiron.values.expr import Expr
@@ -14,7 +14,7 @@ from fireiron.values.strides import StorageOrder
 from fireiron.values.tensor import ColMajor
 
 if TYPE_CHECKING:
-    from fireiron.found import ReductionSpec
+    from fireiron.generated_verbs import ReductionSpec
 
 
 class ReductionStarter(ForReduction, Starter):

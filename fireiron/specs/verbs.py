@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from fireiron.errors import ArgumentError, FireironError, call_site, closest, shown
-from fireiron.found import FoundSteps
+from fireiron.generated_verbs import StepVerbs
 from fireiron.values.tensor import MatrixLayout
 
 P = ParamSpec("P")
@@ -127,13 +127,13 @@ class Refusing:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
-class Verbs(FoundSteps, Refusing):
+class Verbs(StepVerbs, Refusing):
     """The verbs of all steps, each declared in the file of its step, and `then`: added when the package is loaded."""
 
     __slots__ = ()
 
 
 if TYPE_CHECKING:
-    Offering = Refusing  # what is offered for which kind of spec, `found.pyi` says
+    Offering = Refusing  # what is offered for which kind of spec, `generated_verbs.pyi` says
 else:
     Offering = Verbs

@@ -9,7 +9,7 @@ from __future__ import annotations
 from fireiron.ir import Comment, Hole
 from fireiron.language.substrategy import temporary
 from fireiron.language.tree import Child, Context, Decomposition, Expansion
-from fireiron.performing.follow import Following, same_elements, steps_of
+from fireiron.performing.layout_propagation import Following, same_elements, steps_of
 from fireiron.specs.move import Move
 from fireiron.values.machine import SH
 from fireiron.values.tensor import ColMajor, MatrixLayout

@@ -14,7 +14,7 @@ from fireiron.errors import DecompositionError
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
 from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, fused, shown
-from fireiron.stepping.unseen import Fails, changed_by
+from fireiron.stepping.masked_tile_effects import Fails, changed_by
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, all_of, any_of, as_expr, less, lookup, minimum
 from fireiron.values.machine import Block, int32
 from fireiron.values.tensor import View

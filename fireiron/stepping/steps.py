@@ -12,13 +12,13 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.executable.atomic_add import TYPES
 from fireiron.executable.micro_kernel import MicroKernel
-from fireiron.ir import Begin, Comment, Hole, Skip, Stmt
+from fireiron.ir import Comment, Hole, IfAnyLane, StepMarker, Stmt
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import copies_of, default_copy, steps_at
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, count_workers
-from fireiron.performing.follow import LARGEST, by_thread
+from fireiron.performing.layout_propagation import LARGEST, by_thread
 from fireiron.spec import Kind, Spec
 from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value, elements_of
@@ -28,9 +28,9 @@ from fireiron.specs.matmul import MatMul
 from fireiron.specs.meaning import neutral, stored
 from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
-from fireiron.stepping.behind import Behind
 from fireiron.stepping.masks import in_place, may_fail, numbers_of
-from fireiron.stepping.region import Run, runs_of
+from fireiron.stepping.out_of_bounds import OutOfBoundsValues
+from fireiron.stepping.predicated_region import Run, runs_of
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of, constant, less
 from fireiron.values.machine import RF, SH, DType, Memory, int32
 from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View, whole_view
@@ -157,7 +157,7 @@ class _Steps:
     views: dict[str, View] = attrs.field(factory=dict, init=False)
     asked: dict[Skipped, Spec] = attrs.field(factory=dict, init=False)
     needed: Spec | None = attrs.field(default=None, init=False)
-    behind: dict[str, Behind] = attrs.field(factory=dict, init=False)
+    behind: dict[str, OutOfBoundsValues] = attrs.field(factory=dict, init=False)
 
     @property
     def made(self) -> FusedDefinition:
@@ -175,7 +175,7 @@ class _Steps:
                 single = (*self.made.batch, *self.made.scan)
                 self.views[name] = self.views[name].only([number for number, dim in enumerate(dims) if dim not in single])
         self.views |= allocated(self.spec, self.made.temporaries, self.draft)
-        self.behind = {dim: Behind(self.made, dim) for dim in self.made.dims if self._hangs_over(dim)}
+        self.behind = {dim: OutOfBoundsValues(self.made, dim) for dim in self.made.dims if self._hangs_over(dim)}
         for run in runs_of(self.made):
             self._run(run)
         return self.draft.expansion(tuple(self.children), tuple(self.program), effects=Effects((Zeroed(tuple(self.zeroed)),)))
@@ -225,7 +225,7 @@ class _Steps:
             return
         for step in run.steps:
             self._require_private(step)
-        self.program.append(Begin(run.steps[0].name))
+        self.program.append(StepMarker(run.steps[0].name))
         self.needed = self._needed_for(run.skipped)
         for step, number in run.numbers:
             view = self._view(step.formula.target)
@@ -236,8 +236,8 @@ class _Steps:
         for step in run.steps:
             self._step(step)
         outer.append(Comment(f"left out where {run.skipped.condition}: {', '.join(step.name for step in run.steps)}"))
-        inside = tuple(one for one in self.program if not isinstance(one, Begin))
-        outer.append(Skip(self.needed.operands[self.needed.outputs[0]].tensor.name, inside))
+        inside = tuple(one for one in self.program if not isinstance(one, StepMarker))
+        outer.append(IfAnyLane(self.needed.operands[self.needed.outputs[0]].tensor.name, inside))
         self.program, self.needed = outer, None
 
     def _needed_for(self, skipped: Skipped) -> Spec:
@@ -279,7 +279,7 @@ class _Steps:
 
     def _step(self, step: Step) -> None:
         one = step.formula
-        self.program += [Begin(step.name), Comment(str(step))]
+        self.program += [StepMarker(step.name), Comment(str(step))]
         whole = step
         step = self._masked(step)
         for behind in self.behind.values():

@@ -96,8 +96,8 @@ def allocated(program: EventProgram, mapping: Mapping) -> EventProgram:
     plan = Plan(program)
     places: dict[str, Alloc] = {}
     for tensors in _spaces(shared_tensors(program)):
-        meetings = _meetings(tensors) if mapping.within else {}
-        found = _places(tensors, meetings, mapping.within)
+        meetings = _meetings(tensors) if mapping.max_shared_bytes else {}
+        found = _places(tensors, meetings, mapping.max_shared_bytes)
         for one, offset in zip(tensors, found.offsets, strict=True):
             places[one.alloc.name] = attrs.evolve(one.alloc, at=offset * ALIGNMENT, copies=one.copies)
             plan.turns(one)

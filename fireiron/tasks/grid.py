@@ -12,8 +12,8 @@ from fireiron.ir import BlockCluster
 from fireiron.language.dealing import Taken, Taking
 from fireiron.language.grid import Inside, let_of_grid
 from fireiron.language.tree import Draft
-from fireiron.refine.persistent import Staying
-from fireiron.refine.rasterize import RASTER_PLACES
+from fireiron.refine.persistent import PersistentBlocks
+from fireiron.refine.rasterize import RASTER_ORDERS
 from fireiron.tasks.mapping import TaskMapping
 from fireiron.values.expr import ONE, ZERO, Expr, Var, as_expr, constant, minimum, mod
 from fireiron.values.machine import WARPGROUP_ARCHITECTURE
@@ -39,7 +39,7 @@ def dealt_to_blocks(sizes: tuple[Expr, ...], one: TaskMapping, draft: Draft) -> 
     grid: Expr = as_expr(each)
     for size in counts:
         grid = grid * size
-    taking = Staying(one.persistent) if one.persistent else Taking()
+    taking = PersistentBlocks(one.persistent) if one.persistent else Taking()
     taken = taking.taken(_block(sizes, one, draft), grid, each, draft)
     indices = _placed(counts, places, taken.unit // each, one, taken.names)
     return Blocks(indices, taken, grid, cluster)
@@ -110,7 +110,7 @@ def _walked(counts: tuple[Expr, ...], unit: Expr, one: TaskMapping, names: Draft
     """
     several = [at for at, count in enumerate(counts) if constant(count) != 1]
     of_matrix = [at for at in several if at >= len(counts) - 2]
-    walk = _digits if len(of_matrix) < 2 or not one.bands else functools.partial(_in_order, one=one, names=names)
+    walk = _digits if len(of_matrix) < 2 or not one.group_m else functools.partial(_in_order, one=one, names=names)
     indices = dict(zip(several, walk(tuple(counts[at] for at in several), unit), strict=True))
     return tuple(indices.get(at, ZERO) for at in range(len(counts)))
 
@@ -123,7 +123,7 @@ def _in_order(counts: tuple[Expr, ...], unit: Expr, one: TaskMapping, names: Dra
         grid = lines * columns
         front, unit = _digits(tuple(outer), unit // grid), mod(unit, grid)
         unit = unit if constant(grid) is not None else names.let("block_tile", unit)
-    walk = RASTER_PLACES[one.walk](one.bands).of_clusters(*(1, 1, *one.cluster)[-2:])
+    walk = RASTER_ORDERS[one.raster](one.group_m).of_clusters(*(1, 1, *one.cluster)[-2:])
     return (*front, *walk.cell(unit, lines, columns, names))
 
 

@@ -16,6 +16,7 @@ import attrs
 
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError, StoreError, call_site, closest, shown
+from fireiron.language.former import present_fields
 from fireiron.language.store.converter import Store
 from fireiron.language.store.documents import parsed, pretty
 from fireiron.language.strategy import Strategy
@@ -201,16 +202,16 @@ def pairs(value: Any) -> tuple[tuple[str, Any], ...]:
 class TaskMapping(Displayed):
     """An instance of a variant: on which processor, with which tensors where, and the instances that its launches become, in order.
 
-    `layouts` say by the tensor's name how a copy that the instance has in shared memory lies. `pipeline` is the depth of the loops of the
-    instance, with `spread` loaded step by step in the loop inside; with `warpspecialize` so many `producers`, a warp or a warpgroup of
-    their own, load ahead by so much, and `in_flight` groups of products run on while the next turn begins (None: as many as is best).
+    Its fields, in addition to those:
 
-    An instance of a Leaf may have a `strategy`, a chain of verbs that performs its work from its processor on; what it computes is the
-    Leaf's.
-
-    Of the launches of a `prange` on BLOCK, `bands` tile rows are walked down before the next column (`walk` 1: the other way round; 2 with
-    bands 1: along Hilbert's curve), at most `persistent` blocks stay and take several in turns, and a `cluster` of neighbours loads once
-    what they have in common (Hopper).
+    - `layouts`: the layout in shared memory of the copies of the instance, by the tensor's name.
+    - `pipeline`: the number of stages of the loops of the instance. With `interleave` the copies are issued between the steps of the inner
+      loop. With `warpspecialize`, `producer_threads` dedicated threads (a warp or a warpgroup) issue the loads, and `mma_in_flight` wgmma
+      groups stay in flight when the next iteration starts (None: the compiler chooses).
+    - `strategy`: for an instance of a Leaf, a chain of verbs that performs its spec at the level of its processor.
+    - For the launches of a `prange` on BLOCK: `group_m` and `raster` specify the rasterization order as the arguments of `rasterize` do
+      (0: row-major). At most `persistent` blocks are launched, and each computes several launches. The blocks of a `cluster` load shared
+      data once, by multicast (Hopper).
     """
 
     instance: str
@@ -223,11 +224,11 @@ class TaskMapping(Displayed):
     warpspecialize: bool = False
     pipeline: int = 0
     layouts: tuple[tuple[str, Stored], ...] = attrs.field(default=(), converter=pairs)
-    producers: int = 32
-    spread: bool = False
-    in_flight: int | None = None
-    bands: int = 0
-    walk: int = 0
+    producer_threads: int = 32
+    interleave: bool = False
+    mma_in_flight: int | None = None
+    group_m: int = 0
+    raster: int = 0
     persistent: int = 0
     cluster: tuple[int, ...] = attrs.field(default=(), converter=listed)
     strategy: Strategy | None = None
@@ -259,8 +260,16 @@ class TaskMapping(Displayed):
             raise ArgumentError(f"{self.instance}: pipeline is a depth", got=self.pipeline, legal="0 1 2 ...", at=call_site())
         object.__setattr__(self, "warpspecialize", _switch(self.warpspecialize, f"{self.instance}: warpspecialize"))
 
-        numbers = (self.pipeline, self.warpspecialize, self.producers, self.in_flight, self.bands, self.walk, self.persistent)
-        if not any(map(is_open, (*numbers, *self.cluster, self.spread))):
+        numbers = (
+            self.pipeline,
+            self.warpspecialize,
+            self.producer_threads,
+            self.mma_in_flight,
+            self.group_m,
+            self.raster,
+            self.persistent,
+        )
+        if not any(map(is_open, (*numbers, *self.cluster, self.interleave))):
             self._check_loop()
             self._check_grid()
 
@@ -278,37 +287,37 @@ class TaskMapping(Displayed):
 
     def _check_loop(self) -> None:
         """Refuse what the loop of the instance cannot be."""
-        if self.producers not in (32, 128):
+        if self.producer_threads not in (32, 128):
             raise ArgumentError(
-                f"{self.instance}: producers are a warp or a warpgroup", got=self.producers, legal=(32, 128), at=call_site()
+                f"{self.instance}: producer_threads are a warp or a warpgroup", got=self.producer_threads, legal=(32, 128), at=call_site()
             )
-        if self.spread and self.pipeline < 2:
+        if self.interleave and self.pipeline < 2:
             raise ArgumentError(
-                f"{self.instance}: spread without a pipeline of copies that run ahead", got=f"pipeline={self.pipeline}",
+                f"{self.instance}: interleave without a pipeline of copies that run ahead", got=f"pipeline={self.pipeline}",
                 legal="pipeline=2 and more", at=call_site(),
             )  # fmt: skip
-        if self.in_flight is not None and not (self.warpspecialize and 0 <= self.in_flight < self.pipeline):
+        if self.mma_in_flight is not None and not (self.warpspecialize and 0 <= self.mma_in_flight < self.pipeline):
             raise ArgumentError(
-                f"{self.instance}: in_flight={self.in_flight}, of {self.pipeline} stages",
+                f"{self.instance}: mma_in_flight={self.mma_in_flight}, of {self.pipeline} stages",
                 hint="warpspecialize=True, and fewer than stages", at=call_site(),
             )  # fmt: skip
 
     def _check_grid(self) -> None:
         """Refuse what the blocks of a kernel cannot do."""
-        said = {"bands": self.bands, "persistent": self.persistent, "cluster": math.prod(self.cluster) > 1}
+        said = {"group_m": self.group_m, "persistent": self.persistent, "cluster": math.prod(self.cluster) > 1}
         asked = [name for name, value in said.items() if value]
         if asked and self.proc != HOST:
             raise ArgumentError(f"{self.instance}: {asked[0]} is about blocks", got=self.proc, legal="on HOST", at=call_site())
-        numbers = (self.bands, self.persistent, *self.cluster)
+        numbers = (self.group_m, self.persistent, *self.cluster)
         if any(as_integer(one) is None or one < 0 for one in numbers) or not math.prod(self.cluster) <= MOST_BLOCKS:
             raise ArgumentError(
-                f"{self.instance}: bands, persistent blocks and a cluster are numbers", got=numbers,
+                f"{self.instance}: group_m, persistent and the cluster are numbers", got=numbers,
                 legal=f"0 and more, and at most {MOST_BLOCKS} blocks in a cluster", at=call_site(),
             )  # fmt: skip
-        if self.walk not in (0, 1, 2) or (self.walk and not self.bands) or (self.walk == 2 and self.bands != 1):
+        if self.raster not in (0, 1, 2) or (self.raster and not self.group_m) or (self.raster == 2 and self.group_m != 1):
             raise ArgumentError(
-                f"{self.instance}: walk={self.walk} with bands={self.bands}",
-                legal="walk 0 or 1 of bands, or bands=1, walk=2",
+                f"{self.instance}: raster={self.raster} with group_m={self.group_m}",
+                legal="raster=0 or 1 with groups, or group_m=1, raster=2",
                 at=call_site(),
             )
 
@@ -318,8 +327,8 @@ class TaskMapping(Displayed):
 class Mapping(Displayed):
     """Instances, one of them the entry point, for a machine. Equal by value, so that mappings may be kept in sets and compared.
 
-    `within` is the most bytes of shared memory that a block may take, 0 for all that the target has: arrays that are never in use together
-    share bytes, as few of them as that needs.
+    `max_shared_bytes` bounds the shared memory of a block (0: all that the target has). Arrays that are never live together share bytes, as
+    few as necessary.
 
     Raises: ArgumentError where names are not unique or unknown, where there is not one entry point, where a processor does not reach a
     memory, where a call goes outwards, or where an instance launches itself.
@@ -327,7 +336,7 @@ class Mapping(Displayed):
 
     instances: tuple[TaskMapping, ...] = attrs.field(converter=listed)
     machine: Machine = HOPPER
-    within: int = 0
+    max_shared_bytes: int = 0
 
     def __attrs_post_init__(self) -> None:
         for one in self.instances:
@@ -335,9 +344,12 @@ class Mapping(Displayed):
                 raise ArgumentError("Mapping: no instance", got=one, legal="TaskMapping(...)", at=call_site())
         if not isinstance(self.machine, Machine):
             raise ArgumentError("Mapping: no machine", got=self.machine, legal=[one.name for one in MACHINES], at=call_site())
-        if as_integer(self.within) is None or self.within < 0:
+        if as_integer(self.max_shared_bytes) is None or self.max_shared_bytes < 0:
             raise ArgumentError(
-                "Mapping: within is a number of bytes", got=self.within, legal="0 for all that the target has", at=call_site()
+                "Mapping: max_shared_bytes is a number of bytes",
+                got=self.max_shared_bytes,
+                legal="0 for all that the target has",
+                at=call_site(),
             )
         names = [one.instance for one in self.instances]
         if len(set(names)) != len(names):
@@ -418,7 +430,11 @@ class Mapping(Displayed):
             raise ArgumentError("Mapping.diff: no mapping", got=other, legal="a Mapping", at=call_site())
         before, after = ({one.instance: one for one in each.instances} for each in (self, other))
         lines = [f"machine: {self.machine.name} -> {other.machine.name}"] if self.machine != other.machine else []
-        lines += [f"within: {self.within} -> {other.within}"] if self.within != other.within else []
+        lines += (
+            [f"max_shared_bytes: {self.max_shared_bytes} -> {other.max_shared_bytes}"]
+            if self.max_shared_bytes != other.max_shared_bytes
+            else []
+        )
         lines += [f"{name}: only in the first" for name in before if name not in after]
         for name, new in after.items():
             lines += [f"{name}: only in the second"] if name not in before else _differences(before[name], new)
@@ -474,7 +490,7 @@ def _shown(value: Any) -> str:
 
 def plain_mapping(mapping: Mapping, store: Store) -> dict[str, Any]:
     """A mapping in types of JSON; fields at their default are left out."""
-    bound = {"within": mapping.within} if mapping.within else {}
+    bound = {"max_shared_bytes": mapping.max_shared_bytes} if mapping.max_shared_bytes else {}
     instances = [_plain_instance(one, store) for one in mapping.instances]
     return {"machine": _plain_machine(mapping.machine, store), **bound, "instances": instances}
 
@@ -511,15 +527,20 @@ def _plain_layout(layout: Stored, store: Store) -> dict[str, Any]:
 
 
 def read_mapping(found: Any, store: Store, machines: Iterable[Machine] = MACHINES) -> Mapping:
-    """The mapping that `plain_mapping` made; a `StoreError` says what of it is none."""
-    fields = _object(found, "a mapping", ("machine", "instances"), ("within",))
+    """The mapping that `plain_mapping` wrote. Raises: StoreError where the text is not one."""
+    fields = _object(_present("Mapping", found), "a mapping", ("machine", "instances"), ("max_shared_bytes",))
     if isinstance(fields["machine"], str):
         machine = _named(fields["machine"], machines, "machine")
     else:
         machine = _read_machine(fields["machine"], store)
     if not isinstance(fields["instances"], list):
         raise StoreError("a mapping: its instances are a list", got=fields["instances"])
-    return Mapping(tuple(_read(one, machine, store) for one in fields["instances"]), machine, fields.get("within", 0))
+    return Mapping(tuple(_read(one, machine, store) for one in fields["instances"]), machine, fields.get("max_shared_bytes", 0))
+
+
+def _present(kind: str, found: Any) -> Any:
+    """A stored object with the present names of its fields."""
+    return present_fields(kind, found) if isinstance(found, dict) else found
 
 
 def _read_machine(found: Any, store: Store) -> Machine:
@@ -563,7 +584,7 @@ def _named(name: Any, values: Iterable[Any], what: str) -> Any:
 
 def _read(found: Any, machine: Machine, store: Store) -> TaskMapping:
     names = [field.name for field in attrs.fields(TaskMapping)]
-    fields = dict(_object(found, "an instance", names[:4], names[4:]))
+    fields = dict(_object(_present("TaskMapping", found), "an instance", names[:4], names[4:]))
     for name in ("instance", "variant"):
         if not isinstance(fields[name], str):
             raise StoreError(f"an instance: its {name} is a text", got=fields[name])

@@ -23,9 +23,9 @@ from fireiron.errors import ArgumentError, DecompositionError, FireironError, Re
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import BlockCluster, Comment, For, Hole, Stmt
 from fireiron.ir.ask import NOTHING, Asks
+from fireiron.ir.asks.pending_mmas import PendingMmas
 from fireiron.ir.asks.pipelined import Pipelined
-from fireiron.ir.asks.produced import Produced
-from fireiron.ir.asks.running import Running
+from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.shared_bound import SharedBound
 from fireiron.ir.rewrite import by_identities
@@ -350,8 +350,8 @@ class Reader(Runner):
         with self._body() as statements:
             yield from self._inside(loop, tuple(var if var in kept else ZERO for var in variables), self.level)
         body = tuple(statements)
-        ahead = (Pipelined(here.pipeline, here.spread), Running(here.in_flight)) if here.pipeline else ()
-        asks = Asks((*ahead, Produced(here.producers if here.warpspecialize else 0)))
+        ahead = (Pipelined(here.pipeline, here.interleave), PendingMmas(here.mma_in_flight)) if here.pipeline else ()
+        asks = Asks((*ahead, ProducerThreads(here.producer_threads if here.warpspecialize else 0)))
         self.piped.add(here.instance)
         for var, size in reversed(turning):
             body = (For(var, size, body, inside and constant(size) is not None, call_site(), asks=asks),)
@@ -896,7 +896,7 @@ class TaskProgram(Decomposition):
             facts=facts,
             grid=reader.grid,
             cluster=reader.cluster,
-            effects=Effects((SharedBound(self.mapped.within),)),
+            effects=Effects((SharedBound(self.mapped.max_shared_bytes),)),
             launches=tuple(reader.labels),
         )
 
@@ -937,7 +937,7 @@ def _found_first(step: TaskProgram, spec: Spec) -> Known:
     return known
 
 
-SHOWN = ("bands", "walk", "persistent", "pipeline", "spread", "in_flight")
+SHOWN = ("group_m", "raster", "persistent", "pipeline", "interleave", "mma_in_flight")
 """Fields of an instance in the header of a kernel, where they say something."""
 
 
@@ -963,7 +963,7 @@ def _line(program: Tasks, one: TaskMapping) -> str:
     words = [f"{name}={value}" for name, value in one.tunables]
     words += [f"{name}={value}" for name in SHOWN if (value := getattr(one, name)) not in (0, None)]
     words += [f"cluster={'x'.join(map(str, one.cluster))}"] if math.prod(one.cluster) > 1 else []
-    words += [f"warpspecialize by {one.producers}" if one.producers > 32 else "warpspecialize"] if one.warpspecialize else []
+    words += [f"warpspecialize by {one.producer_threads}" if one.producer_threads > 32 else "warpspecialize"] if one.warpspecialize else []
     words += [] if one.strategy is None else [f"by {one.strategy}"]
     words += [f"{name} {layout}" for name, layout in one.layouts]
     return ", ".join([f":{variant} on {one.proc}", _places(program[one.variant].tensors, one.mems), *words])

@@ -2,7 +2,7 @@
 
     python -m campaign                     what there is, and how far each subject is
     python -m campaign strategies          goes on with a subject until its number is reached
-    python -m campaign all --tier night    all of them, with the numbers of a night: `make fuzz`
+    python -m campaign all --tier nightly  all of them, with the numbers of the nightly tier: `make fuzz`
     python -m campaign strategies --seed 7 one draw, as a finding says
 
 Run it where `tests` is importable (`PYTHONPATH=.:tests`). A new file in `subjects/` that defines `SUBJECT` is a new subject; `runner.py` runs

@@ -46,7 +46,7 @@ def _pairs(subject: Subject, state: states.State) -> str:
 def _parser(names: list[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m campaign", description="Random campaigns over what Fireiron promises: they stop and go on.")
     parser.add_argument("subject", nargs="?", choices=[*names, "all"], help="what to draw; without it, how far all are")
-    parser.add_argument("--tier", choices=("night", "campaign"), default="campaign", help="whose numbers are wanted (default: campaign)")
+    parser.add_argument("--tier", choices=("nightly", "campaign"), default="campaign", help="how many draws are wanted (default: campaign)")
     parser.add_argument("--count", type=int, help="how many are wanted, in place of the tier's number")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once (default: one for each processor)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no new chunk after so long, for each subject")

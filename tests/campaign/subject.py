@@ -50,7 +50,7 @@ class Subject:
     name: str
     title: str
     draw: Callable[[int], Outcome]
-    night: int
+    nightly: int
     campaign: int
     counted: str = "agreed"
     first: int = 1
@@ -66,8 +66,8 @@ class Subject:
     """Where the seeds end, if they name things of which there are only so many."""
 
     def wanted(self, tier: str) -> int:
-        """How many are wanted in a tier, `night` or `campaign`."""
-        return {"night": self.night, "campaign": self.campaign}[tier]
+        """How many are wanted in a tier, `nightly` or `campaign`."""
+        return {"nightly": self.nightly, "campaign": self.campaign}[tier]
 
 
 def subjects() -> dict[str, Subject]:

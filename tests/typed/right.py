@@ -9,7 +9,7 @@ import fireiron
 from fireiron import *
 from fireiron.check import Findings, check
 from fireiron.compiler import Program
-from fireiron.found import FusedKernel, FusedSpec, FusedStrategy, MatMulLoad, MatMulSpec, MatMulStrategy, MatMulTile, MoveStrategy
+from fireiron.generated_verbs import FusedKernel, FusedSpec, FusedStrategy, MatMulLoad, MatMulSpec, MatMulStrategy, MatMulTile, MoveStrategy
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.tune.result import Result, Tuning
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fireiron.check.scene import Array
+from fireiron.check.access_trace import Array
 
 _SEED = 20261122
 

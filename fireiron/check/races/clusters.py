@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 import attrs
 import numpy as np
 
+from fireiron.check.access_trace import MANY, AccessTrace
 from fireiron.check.persistence import persistence
-from fireiron.check.scene import MANY, Scene
-from fireiron.ir import BlockCluster, Exec, For, Kernel, Let, NextTile, Peers, Release, Stmt, rewritten, statements
+from fireiron.ir import BlockCluster, BlockSet, ClaimTile, Exec, For, Kernel, Let, Release, Stmt, rewritten, statements
 from fireiron.values.expr import Expr, Var, compiled, constant
 
 ALIGNED = 1024
@@ -43,7 +43,7 @@ class Blocks:
             return {}
         return {_free_name(var): self.cluster.values(rank)[var.name] for var in self.cluster.places}
 
-    def ranks(self, peers: tuple[Peers, ...], rank: int) -> tuple[int, ...]:
+    def ranks(self, peers: tuple[BlockSet, ...], rank: int) -> tuple[int, ...]:
         """The ranks of other blocks, or of this one, that a block of a rank reaches into, each once."""
         values = self.places(rank)
         return tuple(dict.fromkeys(one for part in peers for one in part.ranks(int(compiled(part.first)(values)))))
@@ -53,16 +53,16 @@ def _free_name(place: Var) -> str:
     return f"{place.name} of the cluster"
 
 
-def blocks_of(kernel: Kernel) -> Blocks:
+def cluster_blocks(kernel: Kernel) -> Blocks:
     """The blocks that are followed together."""
     return Blocks(kernel.cluster, -(-kernel.block_bytes // ALIGNED) * ALIGNED)
 
 
-def at_places(scene: Scene) -> Scene:
+def with_free_ranks(access_trace: AccessTrace) -> AccessTrace:
     """The scene, with the places of blocks in their cluster as free variables wherever a block reaches into others."""
-    kernel = scene.kernel
+    kernel = access_trace.kernel
     if kernel.cluster is None:
-        return scene
+        return access_trace
     free: dict[Var, Expr | int] = {var: Var(_free_name(var), var.low, var.high) for var in kernel.cluster.places}
 
     def freed(statement: Stmt) -> tuple[Stmt, ...]:
@@ -74,28 +74,28 @@ def at_places(scene: Scene) -> Scene:
             return (attrs.evolve(statement, to=tuple(peers.substitute(free) for peers in statement.to)),)
         return (statement,)
 
-    return Scene(attrs.evolve(kernel, body=rewritten(kernel.body, freed)))
+    return AccessTrace(attrs.evolve(kernel, body=rewritten(kernel.body, freed)))
 
 
-def uneven(scene: Scene) -> Iterator[str]:
+def uneven_loops(access_trace: AccessTrace) -> Iterator[str]:
     """The loops whose lengths differ between blocks of a cluster, or may."""
-    kernel = scene.kernel
+    kernel = access_trace.kernel
     if kernel.cluster is None:
         return
     each, grid = kernel.cluster.blocks, constant(kernel.grid)
     whole = {id(one.loop) for one in persistence(kernel) if one.tiles.factor % each == 0 and _step(one.loop, one.tile) % each == 0}
     for loop in statements(kernel.body):
-        if isinstance(loop, For) and id(loop) not in whole and "block" in scene.roots(loop.extent):
-            if grid is None or grid > MANY or scene.roots(loop.extent) != {"block"}:
+        if isinstance(loop, For) and id(loop) not in whole and "block" in access_trace.roots(loop.extent):
+            if grid is None or grid > MANY or access_trace.roots(loop.extent) != {"block"}:
                 yield f"undecided: the length {loop.extent} of loop {loop.var} may differ between the blocks of a cluster"
                 continue
-            lengths = scene.frame([("block", np.arange(grid))]).full(loop.extent).reshape(-1, each)
+            lengths = access_trace.frame([("block", np.arange(grid))]).full(loop.extent).reshape(-1, each)
             if (lengths != lengths[:, :1]).any():
                 yield f"the length {loop.extent} of loop {loop.var} differs between blocks of a cluster, which wait for each other in it"
 
 
-def _step(loop: For, tile: Let | NextTile) -> int:
+def _step(loop: For, tile: Let | ClaimTile) -> int:
     """How many tiles further on the next one of a block is; 1 where nobody knows."""
-    if isinstance(tile, NextTile):
+    if isinstance(tile, ClaimTile):
         return 1
     return constant(tile.value.substitute({loop.var: 1}) - tile.value.substitute({loop.var: 0})) or 1

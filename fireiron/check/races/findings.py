@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
+from fireiron.check.access_trace import AccessTrace
 from fireiron.check.finding import Finding, described, line_of
-from fireiron.check.races.meetings import Meetings, Point
+from fireiron.check.races.conflicts import Conflicts, Point
 from fireiron.check.races.order import Race
-from fireiron.check.races.traces import Touch
-from fireiron.check.scene import Scene
+from fireiron.check.races.traces import AccessEvent
 from fireiron.values.expr import Expr, conjuncts, constant
 
 BETWEEN = "and no barrier stands between"
@@ -31,38 +31,38 @@ def undecided(buffer: str, why: str, at: str | None = None) -> Finding:
 class Report:
     """Makes findings of races."""
 
-    def __init__(self, scene: Scene, meetings: Meetings) -> None:
-        self.scene, self.meetings = scene, meetings
+    def __init__(self, access_trace: AccessTrace, conflicts: Conflicts) -> None:
+        self.access_trace, self.conflicts = access_trace, conflicts
 
     def race(self, race: Race) -> Finding:
         """A conflict of two operations: the first one that some block and some sizes make real, else one not decided."""
         pair = race.before, race.behind
         assumed = [part for touch in pair for part in self._assumed(touch)]
         finding = None
-        for points in self.meetings.witnesses(*pair, race.warps, race.under_way or race.hidden):
+        for points in self.conflicts.witnesses(*pair, race.warps, race.in_flight or race.hidden):
             real = not assumed or self._possible(assumed, points)
-            finding = self._finding(pair, points, assumed, real, HIDDEN if race.hidden else UNDER_WAY if race.under_way else BETWEEN)
+            finding = self._finding(pair, points, assumed, real, HIDDEN if race.hidden else UNDER_WAY if race.in_flight else BETWEEN)
             if real:
                 break
         assert finding is not None
         return finding
 
-    def in_one_step(self, one: Touch, other: Touch, meeting: tuple[int, int, int], under_way: bool) -> Finding:
+    def in_one_step(self, one: AccessEvent, other: AccessEvent, meeting: tuple[int, int, int], in_flight: bool) -> Finding:
         """Two units of threads, or two threads, that meet in one execution of a statement; or two copies of one thread."""
         key, row, other_row = meeting
         other_key = key + one.footprint.shift - other.footprint.shift
         again = one is other and row == other_row  # in another turn of a loop that is taken as a whole
-        points = self.meetings.at_row(one, key, row), self.meetings.at_row(other, other_key, other_row, again=again)
+        points = self.conflicts.at_row(one, key, row), self.conflicts.at_row(other, other_key, other_row, again=again)
         ordered = points if points[0].thread <= points[1].thread else points[::-1]
         touches = (one, other) if ordered is points else (other, one)
         assumed = self._assumed(one)
         real = not assumed or self._possible(assumed, points)
-        return self._finding(touches, ordered, assumed, real, UNDER_WAY if under_way else BETWEEN)
+        return self._finding(touches, ordered, assumed, real, UNDER_WAY if in_flight else BETWEEN)
 
     # -------------------------------------------------------------------------------------- text
 
     def _finding(
-        self, pair: tuple[Touch, Touch], points: tuple[Point, Point], assumed: Sequence[Expr], real: bool, missing: str
+        self, pair: tuple[AccessEvent, AccessEvent], points: tuple[Point, Point], assumed: Sequence[Expr], real: bool, missing: str
     ) -> Finding:
         behind = pair[1]
         uses = [touch.use for touch in pair]
@@ -91,25 +91,25 @@ class Report:
 
     # -------------------------------------------------------------------------------------- conditions
 
-    def _assumed(self, touch: Touch) -> list[Expr]:
+    def _assumed(self, touch: AccessEvent) -> list[Expr]:
         """The conditions that were taken to hold: those on the block and on sizes."""
         known = {"thread", *(loop.var.name for loop in touch.use.loops)}
-        return [part for part in conjuncts(touch.use.statement.performed) if not self.scene.roots(part) <= known]
+        return [part for part in conjuncts(touch.use.statement.performed) if not self.access_trace.roots(part) <= known]
 
     def _possible(self, conditions: Iterable[Expr], points: Sequence[Point]) -> bool:
         """Whether conditions hold together for both sides somewhere: a few sizes, and the first and last blocks, are tried."""
         conditions = tuple(conditions)
-        count = constant(self.scene.kernel.grid) or 2
+        count = constant(self.access_trace.kernel.grid) or 2
         for factor in _SIZES:
-            sizes = {one.name: min(max(one.low, one.multiple_of * factor), one.high) for one in self.scene.kernel.symbols}
+            sizes = {one.name: min(max(one.low, one.multiple_of * factor), one.high) for one in self.access_trace.kernel.symbols}
             for block in dict.fromkeys((0, 1, count - 1)):
                 if all(self._hold(conditions, {**sizes, **point.loops, "thread": point.thread, "block": block}) for point in points):
                     return True
         return False
 
     def _hold(self, conditions: Iterable[Expr], values: Mapping[str, int]) -> bool:
-        frame = self.scene.frame([], values)
-        return all(bool(frame.value(part)) for part in conditions if self.scene.roots(part) <= set(values))
+        frame = self.access_trace.frame([], values)
+        return all(bool(frame.value(part)) for part in conditions if self.access_trace.roots(part) <= set(values))
 
 
 def trusted(findings: Iterable[Finding]) -> list[Finding]:
@@ -117,7 +117,7 @@ def trusted(findings: Iterable[Finding]) -> list[Finding]:
     return [attrs.evolve(one, severity="warning") if one.severity == "error" else one for one in findings]
 
 
-def _acts(touch: Touch, point: Point) -> str:
+def _acts(touch: AccessEvent, point: Point) -> str:
     """`thread 3 writes it in k=1`."""
     statement = touch.use.statement
     actor = f"{statement.spec.level} {point.unit}".lower() if statement.collective else f"thread {point.thread}"
@@ -125,5 +125,5 @@ def _acts(touch: Touch, point: Point) -> str:
     return f"{actor} {'writes' if touch.use.access.write else 'reads'} it{steps}"
 
 
-def _place(touch: Touch, line: str) -> str:
+def _place(touch: AccessEvent, line: str) -> str:
     return f"({touch.use.statement.instruction.name} {touch.use.statement.spec} at {line})"

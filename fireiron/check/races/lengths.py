@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fireiron.check.scene import linear
+from fireiron.check.access_trace import linear
 from fireiron.values.expr import Expr, Mod, as_expr, constant, mod, replaced
 
 

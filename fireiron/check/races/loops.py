@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
+from fireiron.check.access_trace import MANY, AccessTrace, Array, Use, distinct, less_a_minimum, linear
+from fireiron.check.races.footprints import Footprints, element_tests
 from fireiron.check.races.lengths import at_lengths
-from fireiron.check.races.places import Places, element_tests
-from fireiron.check.races.tiles import PIECE, differing, of_tiles, opened
-from fireiron.check.scene import MANY, Array, Scene, Use, distinct, less_a_minimum, linear
+from fireiron.check.races.tiles import SEQUENCE_PART, opened, tile_lengths, varying_tiles
 from fireiron.ir import Acquire, Barrier, Commit, Exec, Fence, For, Release, Wait, located, statements
 from fireiron.values.expr import Expr, FloorDiv, Less, Min, Mod, Var, as_expr, compiled, conjuncts, constant
 
@@ -84,19 +84,19 @@ class Nested:
 class Loops:
     """The loops of a kernel around accesses to memory that threads share."""
 
-    def __init__(self, scene: Scene, places: Places, uses: Sequence[Use]) -> None:
-        self.scene, self.places, self.uses = scene, places, uses
+    def __init__(self, access_trace: AccessTrace, places: Footprints, uses: Sequence[Use]) -> None:
+        self.access_trace, self.places, self.uses = access_trace, places, uses
         self.undecided: dict[str, str] = {}
         self.tested: dict[int, tuple[Expr, ...]] = {}
-        around = [(one, [other for other in outer if isinstance(other, For)]) for one, outer in located(scene.kernel.body)]
+        around = [(one, [other for other in outer if isinstance(other, For)]) for one, outer in located(access_trace.kernel.body)]
         self.all = {id(one): (one, *outer) for one, outer in around if isinstance(one, For)}
         self.inside = {id(one): [use for use in uses if any(loop is one for loop in use.loops)] for one, *_ in self.all.values()}
         self.ordered = {id(one) for one, *_ in self.all.values() if self._is_ordered(one)}
         self.in_turns = any(one.step > 1 for one, *_ in self.all.values())
         self.course = functools.lru_cache(maxsize=None)(self._common_course)
-        self.differing = differing(scene, self.course)
-        self.tiles = frozenset(one.tile.name for one in self.differing.values())
-        self.of_tiles = of_tiles(self.differing.values())
+        self.varying_tiles = varying_tiles(access_trace, self.course)
+        self.tiles = frozenset(one.tile.name for one in self.varying_tiles.values())
+        self.tile_lengths = tile_lengths(self.varying_tiles.values())
 
     def in_order(self, loops: Iterable[For]) -> frozenset[str]:
         """The names of those loops that are followed one iteration after the other."""
@@ -104,7 +104,7 @@ class Loops:
 
     def opened(self, value: Expr) -> Expr:
         """An expression over loops, numbers of tiles that are chosen, and what is known at run time only."""
-        return opened(self.scene, value, self.tiles) if self.tiles else self.scene.opened(value)
+        return opened(self.access_trace, value, self.tiles) if self.tiles else self.access_trace.opened(value)
 
     # -------------------------------------------------------------------------------------- as a whole, or in order
 
@@ -122,12 +122,12 @@ class Loops:
         return any(self._points(loop, use) > MANY for use in uses)
 
     def _moves_with(self, loop: For, use: Use) -> bool:
-        return loop.var.name in self.scene.needs(self.places.parts(use.access))
+        return loop.var.name in self.access_trace.needs(self.places.parts(use.access))
 
     def _points(self, loop: For, use: Use) -> int:
         position = next(number for number, one in enumerate(use.loops) if one is loop)
         counts = (constant(one.extent) or 1 for one in use.loops[position:])
-        return math.prod(counts) * self.scene.kernel.workers * len(use.access.elements())
+        return math.prod(counts) * self.access_trace.kernel.workers * len(use.access.elements())
 
     # -------------------------------------------------------------------------------------- how a loop runs
 
@@ -145,12 +145,12 @@ class Loops:
 
     def _alike(self, loop: For) -> list[For]:
         """A loop as all roles have it."""
-        if not self.scene.kernel.rings:
+        if not self.access_trace.kernel.rings:
             return [loop]
         return [one for one, *_ in self.all.values() if (one.var, one.extent) == (loop.var, loop.extent)]
 
     def _course(self, loop: For) -> Course:
-        moving = [use for use in self.inside[id(loop)] if loop.var.name in self.scene.needs(self.places.parts(use.access))]
+        moving = [use for use in self.inside[id(loop)] if loop.var.name in self.access_trace.needs(self.places.parts(use.access))]
         groups = max((one.groups for one in statements(loop.body) if isinstance(one, Wait)), default=0)
         period: int | None = 1
         moves = False
@@ -164,8 +164,8 @@ class Loops:
         for one in statements(loop.body):
             if isinstance(one, (Acquire, Release)) or (isinstance(one, Exec) and one.ring):
                 # A barrier in memory tells of rounds by their parity alone, and counts the bytes of each turn.
-                rounds = 2 * self.scene.kernel.ring(one.ring).stages
-                step = _coefficient(self.scene.opened(one.turn if isinstance(one, Exec) else one.number), loop.var)
+                rounds = 2 * self.access_trace.kernel.ring(one.ring).stages
+                step = _coefficient(self.access_trace.opened(one.fill_index), loop.var)
                 period = math.lcm(period or 1, rounds // math.gcd(rounds, step or 1))
         kept = (period or 1) + max(period or 1, groups) + 2
         varies = bool(moving) or any(True for _ in self._conditions(loop))
@@ -173,7 +173,7 @@ class Loops:
 
     def _period(self, uses: Sequence[Use], var: Var) -> int | None:
         """After how many iterations all addresses repeat, if they do soon."""
-        parts = {self.scene.opened(part) for use in uses for part in self.places.parts(use.access)}
+        parts = {self.access_trace.opened(part) for use in uses for part in self.places.parts(use.access)}
         parts = {part for part in parts if var in part.variables()}
         if any(_coefficient(part, var) for part in parts):  # equal steps come back to no place
             return None
@@ -194,7 +194,7 @@ class Loops:
         uses = [use for use in self.uses if self._space(use) == space]
         if not space or any(all(one is not loop for one in use.loops) for use in uses):
             return None
-        parts = [[self.scene.opened(part) for part in self.places.parts(use.access)] for use in uses]
+        parts = [[self.access_trace.opened(part) for part in self.places.parts(use.access)] for use in uses]
         steps = {tuple(_coefficient(part, loop.var) for part in one) for one in parts}
         if len(steps) > 1 or None in (amounts := steps.pop()):
             return None
@@ -215,19 +215,19 @@ class Loops:
         found: dict[Expr, set[int]] = {}
         for loop, *outer in self.all.values():
             extent = self.opened(loop.extent)
-            if id(loop) in self.differing:
-                found[PIECE] = set(range(self.differing[id(loop)].pieces))
-            if id(loop) in self.differing or any(var.name in self.tiles for var in extent.variables()):
+            if id(loop) in self.varying_tiles:
+                found[SEQUENCE_PART] = set(range(self.varying_tiles[id(loop)].pieces))
+            if id(loop) in self.varying_tiles or any(var.name in self.tiles for var in extent.variables()):
                 continue
-            if not self.matters(loop) or constant(extent) is not None or self.scene.roots(extent) <= self.in_order(outer):
+            if not self.matters(loop) or constant(extent) is not None or self.access_trace.roots(extent) <= self.in_order(outer):
                 continue
-            if not self.scene.roots(extent).isdisjoint(one.var.name for one in outer):
+            if not self.access_trace.roots(extent).isdisjoint(one.var.name for one in outer):
                 self.doubt(loop, f"the length {extent} of loop {loop.var} depends on another loop and on what is known at run time only")
             found[extent] = found.get(extent, set()) | self._lengths_of(loop, extent)
         found = {extent: counts for extent, counts in found.items() if found.keys().isdisjoint(_sides(extent))}
         if math.prod(len(one) for one in found.values()) > MOST_LENGTHS:
             for loop, *_ in self.all.values():
-                if self.scene.opened(loop.extent) in found:
+                if self.access_trace.opened(loop.extent) in found:
                     self.doubt(loop, f"{' x '.join(str(len(one)) for one in found.values())} combinations of loop lengths matter")
             found = {extent: {max(counts)} for extent, counts in found.items()}
         nested = [one for loop, *_ in self.all.values() for one in self._nested(loop, found)]
@@ -268,7 +268,7 @@ class Loops:
             return {one if one <= course.kept + period else course.kept + (one - course.kept) % period for one in known}
         counts = (course.varies and not course.moves) or any(isinstance(one, (Commit, Wait)) for one in statements(loop.body))
         wanted: Iterable[int] = range(course.kept + (course.period or 1)) if counts else (0, course.kept)
-        if counts and any(isinstance(one, For) and constant(self.scene.opened(one.extent)) is None for one in statements(loop.body)):
+        if counts and any(isinstance(one, For) and constant(self.access_trace.opened(one.extent)) is None for one in statements(loop.body)):
             # A run of fewer rounds begins like one of more, and ends as one of a few does: at which turn of a ring, the lengths of
             # the loops inside say, and all of those are followed.
             wanted = (*range(course.addresses + 2), course.kept)
@@ -276,16 +276,16 @@ class Loops:
 
     def _least(self, extent: Expr) -> int:
         """The least length that named values say, where each of them is proved to be as large as its name says."""
-        named = [(var, self.scene.lets[var.name]) for var in extent.variables() if var.name in self.scene.lets]
+        named = [(var, self.access_trace.lets[var.name]) for var in extent.variables() if var.name in self.access_trace.lets]
         kept = all(value.low >= var.low or (var.low == 0 and less_a_minimum(value)) for var, value in named)
         return extent.low if kept else 0
 
     def _of_blocks(self, extent: Expr) -> set[int] | None:
         """The lengths of a loop that differ from block to block, in a grid of known size."""
-        grid = constant(self.scene.kernel.grid)
-        if grid is None or grid > MANY or self.scene.roots(extent) != {"block"}:
+        grid = constant(self.access_trace.kernel.grid)
+        if grid is None or grid > MANY or self.access_trace.roots(extent) != {"block"}:
             return None
-        lengths = self.scene.frame([("block", np.arange(grid))]).full(extent)
+        lengths = self.access_trace.frame([("block", np.arange(grid))]).full(extent)
         return {max(int(one), 0) for one in distinct(lengths)}
 
     def doubt(self, loop: For, why: str) -> None:
@@ -310,14 +310,14 @@ class Loops:
         return [one for one in found if one >= loop.first and (one - loop.first) % loop.step == 0]
 
     def _iterations(self, loop: For, fixed: Mapping[str, int], lengths: Lengths) -> Sequence[int]:
-        if id(loop) in self.differing:
-            return self._turns_of_tiles(loop, fixed, lengths[PIECE])
+        if id(loop) in self.varying_tiles:
+            return self._turns_of_tiles(loop, fixed, lengths[SEQUENCE_PART])
         extent = self.opened(loop.extent)
         if extent in lengths:
             return range(lengths[extent])
         if any(side in lengths for side in _sides(extent)):  # it takes the first turns of another loop
-            extent = at_lengths(extent, {other: as_expr(length) for other, length in lengths.items() if other is not PIECE})
-        extent = at_lengths(extent, self.of_tiles) if self.of_tiles else extent
+            extent = at_lengths(extent, {other: as_expr(length) for other, length in lengths.items() if other is not SEQUENCE_PART})
+        extent = at_lengths(extent, self.tile_lengths) if self.tile_lengths else extent
         number = constant(extent)
         try:
             count = max(int(compiled(extent)(fixed)) if number is None else number, 0)
@@ -340,7 +340,7 @@ class Loops:
 
     def _turns_of_tiles(self, loop: For, fixed: Mapping[str, int], number: int) -> Sequence[int]:
         """The turns at which a block takes a piece of a sequence of tiles, and of those behind it what decides about all."""
-        one, course = self.differing[id(loop)], self.course(loop)
+        one, course = self.varying_tiles[id(loop)], self.course(loop)
         new, count = len(one.piece(number)), one.turns(number)
         if course.period is None or count <= new + course.kept:
             return range(count)
@@ -359,7 +359,7 @@ class Loops:
             size = max(MANY // max(math.prod(len(values) for _, values in axes), 1), 2)
             for start in range(0, count, size - 1):
                 numbers = np.arange(start, min(start + size, count))
-                rows = self.scene.frame([(loop.var.name, numbers), *axes], dict(fixed)).full(value).reshape(len(numbers), -1)
+                rows = self.access_trace.frame([(loop.var.name, numbers), *axes], dict(fixed)).full(value).reshape(len(numbers), -1)
                 changed[numbers[1:]] |= (rows[1:] != rows[:-1]).any(axis=1)
         return np.flatnonzero(changed)
 
@@ -370,12 +370,12 @@ class Loops:
             axes = self._axes(loop, value, fixed)
             if axes is None:
                 continue
-            opened = self.scene.opened(value)
+            opened = self.access_trace.opened(value)
             step = _coefficient(opened.left - opened.right, loop.var) if isinstance(opened, Less) else None
             if step is None or not isinstance(opened, Less):
                 self.doubt(loop, f"loop {loop.var} runs {count} times, and {value} may change in each of them")
             elif step:
-                first = self.scene.frame([(loop.var.name, np.zeros(1, dtype=np.int64)), *axes], dict(fixed)).full(
+                first = self.access_trace.frame([(loop.var.name, np.zeros(1, dtype=np.int64)), *axes], dict(fixed)).full(
                     opened.left - opened.right
                 )
                 found.append(np.unique(-(first // step) if step > 0 else first // -step + 1))
@@ -385,7 +385,7 @@ class Loops:
     def _conditions(self, loop: For) -> Iterable[Expr]:
         conditions = [part for use in self.inside[id(loop)] for part in self._tested(use)]
         extents = [one.extent for one in statements(loop.body) if isinstance(one, For)]
-        return dict.fromkeys(part for part in (*conditions, *extents) if loop.var.name in self.scene.roots(part))
+        return dict.fromkeys(part for part in (*conditions, *extents) if loop.var.name in self.access_trace.roots(part))
 
     def _tested(self, use: Use) -> Iterable[Expr]:
         """The conditions of a statement, and those of single elements of an access."""
@@ -395,11 +395,11 @@ class Loops:
 
     def _axes(self, loop: For, value: Expr, fixed: Mapping[str, int]) -> list[tuple[str, Array]] | None:
         """All values of what else a condition depends on, or None where that is the block or a size: there it is taken as true."""
-        ranges: dict[str, Array | range] = {"thread": self.scene.threads}
+        ranges: dict[str, Array | range] = {"thread": self.access_trace.threads}
         for one in statements(loop.body):
             if isinstance(one, For):
                 ranges[one.var.name] = range(self._most(one))
-        free = self.scene.roots(value) - {loop.var.name} - set(fixed)
+        free = self.access_trace.roots(value) - {loop.var.name} - set(fixed)
         if not free <= set(ranges):
             return None
         if math.prod(len(ranges[name]) for name in free) > MOST_COMPARED:
@@ -409,8 +409,8 @@ class Loops:
 
     def _most(self, loop: For) -> int:
         """The most iterations of a loop that are followed, or that there are."""
-        extent = self.scene.opened(loop.extent)
-        at_run_time = not self.scene.roots(extent).isdisjoint(self.scene.symbols | {"block"})
+        extent = self.access_trace.opened(loop.extent)
+        at_run_time = not self.access_trace.roots(extent).isdisjoint(self.access_trace.symbols | {"block"})
         course = self.course(loop)
         return max(course.kept + (course.period or 1) if at_run_time else extent.high, 0)
 
@@ -419,23 +419,23 @@ class Loops:
         in a loop of a length known at run time only.
         """
         for loop in loops:
-            extent = self.scene.opened(loop.extent)
-            at_run_time = not self.scene.roots(extent).isdisjoint(self.scene.symbols | {"block"})
-            if at_run_time and loop.var.name in self.scene.roots(condition):
-                opened = self.scene.opened(condition)
+            extent = self.access_trace.opened(loop.extent)
+            at_run_time = not self.access_trace.roots(extent).isdisjoint(self.access_trace.symbols | {"block"})
+            if at_run_time and loop.var.name in self.access_trace.roots(condition):
+                opened = self.access_trace.opened(condition)
                 step = _coefficient(opened.left - opened.right, loop.var) if isinstance(opened, Less) else None
                 if step is None or step < 0:
                     return False
         return True
 
 
-def decided(condition: Expr, scene: Scene, fixed: Mapping[str, int], lengths: Lengths) -> bool | None:
+def decided(condition: Expr, access_trace: AccessTrace, fixed: Mapping[str, int], lengths: Lengths) -> bool | None:
     """Whether a condition holds, where loops in order and assumed lengths say so."""
-    if scene.roots(condition) <= set(fixed):
-        return bool(compiled(scene.opened(condition))(fixed))
-    if isinstance(condition, Less) and scene.roots(condition.left) <= set(fixed):
-        length = lengths.get(scene.opened(condition.right))
-        return None if length is None else bool(compiled(scene.opened(condition.left))(fixed) < length)
+    if access_trace.roots(condition) <= set(fixed):
+        return bool(compiled(access_trace.opened(condition))(fixed))
+    if isinstance(condition, Less) and access_trace.roots(condition.left) <= set(fixed):
+        length = lengths.get(access_trace.opened(condition.right))
+        return None if length is None else bool(compiled(access_trace.opened(condition.left))(fixed) < length)
     return None
 
 

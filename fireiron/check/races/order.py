@@ -20,12 +20,12 @@ from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
-from fireiron.check.races.places import WARP
-from fireiron.check.races.traces import Kind, Touch, Turn
+from fireiron.check.races.footprints import WARP
+from fireiron.check.races.traces import AccessEvent, Kind, StageEvent
 from fireiron.errors import VerificationError
-from fireiron.ir import Barrier, ClusterBarrier, Commit, Fence, Mechanism, Reach, Scope, Side, Stmt, Wait
+from fireiron.ir import Barrier, ClusterBarrier, Commit, Fence, FenceKind, Mechanism, Scope, StageState, Stmt, Wait
 
-SameThread: TypeAlias = Callable[[Touch, Touch, int], bool]
+SameThread: TypeAlias = Callable[[AccessEvent, AccessEvent, int], bool]
 """Whether of a warp the same thread touches each address that two touches share."""
 
 _ORDERED_WITH = {
@@ -52,7 +52,7 @@ class Agent:
     rank: int
     warp: int
     position: int = 0
-    meetings: int = 0
+    cluster_barriers: int = 0
     own: int = 0
     seen: int = 0
     issued: dict[Mechanism, int] = attrs.field(factory=lambda: collections.defaultdict(int))
@@ -65,7 +65,7 @@ class Agent:
 
 
 @attrs.define(eq=False)
-class Phases:
+class MbarrierState:
     """A barrier of a ring's stage: what its phase still lacks, what those know who arrived, and how many phases are over.
 
     `known` is what whoever waited for the last phase may rely on. `coming_over` and `known_over` are the same of phases that are over,
@@ -112,7 +112,7 @@ class Phases:
             self.known_fenced |= self.coming_fenced
 
 
-class Rounds:
+class PhaseSets:
     """Sets of phases as the bits of an integer: of each barrier those up to some number, so that the larger of two numbers is an OR."""
 
     def __init__(self, barriers: Iterable[Any]) -> None:
@@ -138,10 +138,10 @@ class Race:
     `hidden` where barriers order them, and an engine reads what no fence has brought to its proxy.
     """
 
-    before: Touch
-    behind: Touch
+    before: AccessEvent
+    behind: AccessEvent
     warps: tuple[int, int]
-    under_way: bool
+    in_flight: bool
     hidden: bool = False
 
     @property
@@ -150,7 +150,7 @@ class Race:
         return attrs.evolve(self, before=self.behind, behind=self.before, warps=self.warps[::-1])
 
 
-class Order:
+class HappensBefore:
     """Agents run their traces; each touch is held against what its agent knows."""
 
     def __init__(
@@ -169,18 +169,18 @@ class Order:
         self.same_thread = same_thread
         self.found = found
         self.broken = broken
-        self.phases: dict[tuple[int, tuple[str, Side, int]], Phases] = {}
+        self.phases: dict[tuple[int, tuple[str, StageState, int]], MbarrierState] = {}
         self.numbers = _numbered(traces)
-        self.rounds = Rounds(event.barrier for event in _events(traces) if self.numbers and isinstance(event, Turn))
+        self.rounds = PhaseSets(event.barrier for event in _events(traces) if self.numbers and isinstance(event, StageEvent))
         self.touched: list[list[int]] = []
         self.kinds: set[Kind] = set()
         self.latest: dict[tuple[int, int], int] = {}
         self.fine: set[Any] = set()
-        self.operations: list[tuple[Touch, int]] = []
+        self.operations: list[tuple[AccessEvent, int]] = []
         self.of_step: dict[int, int] = {}
         self.waiting: dict[tuple[Scope | None, int], set[int]] = {}
         self.deferred = 0
-        self.engines = any(event.by_engine for event in _events(traces) if not isinstance(event, (Stmt, Turn)))
+        self.engines = any(event.by_engine for event in _events(traces) if not isinstance(event, (Stmt, StageEvent)))
         self._forget()
 
     def run(self) -> None:
@@ -192,20 +192,20 @@ class Order:
                 moving = self._advance(agent) or moving
         waiting = [(agent, agent.trace[agent.position]) for agent in self.agents if agent.position < len(agent.trace)]
         for agent, event in waiting:
-            if isinstance(event, Turn):
+            if isinstance(event, StageEvent):
                 self.broken.setdefault(
                     f"{event.ring.name}: {self._named(agent)} waits for ever for turn {event.number} to be {event.side.value}"
                 )
         for agent, event in waiting:
             if not self.broken:
                 raise VerificationError(f"warp {agent.number} waits for ever at {event}")
-        for way in {key: None for agent in self.agents for key in agent.turns if key[1] is Side.FULL and not key[2]}:
+        for way in {key: None for agent in self.agents for key in agent.turns if key[1] is StageState.FULL and not key[2]}:
             name, side, *_ = way
             filled, awaited = (max(agent.turns.get(one, 0) for agent in self.agents) for one in (way, (name, side, True)))
             if awaited < filled:
                 self.broken.setdefault(f"{name}: turn {awaited} is filled, and nobody waits for it")
         for rank, reached in enumerate(self.reached):
-            if reached >= min(agent.meetings for agent in self.agents if agent.rank == rank):
+            if reached >= min(agent.cluster_barriers for agent in self.agents if agent.rank == rank):
                 self.broken.setdefault("a block ends while others of its cluster may arrive at its barriers, or send loads to it")
         for (_, (name, side, stage)), phases in self.phases.items():
             if phases.left != phases.arrivals or phases.bytes:
@@ -242,7 +242,7 @@ class Order:
         del groups[:done]
         return True
 
-    def _turn(self, agent: Agent, event: Turn) -> bool:
+    def _turn(self, agent: Agent, event: StageEvent) -> bool:
         """A wait passes when its phase is over, and brings what those knew who arrived.
 
         An arrival brings what the lane knows that arrives.
@@ -254,7 +254,7 @@ class Order:
         if event.arrivals is None and (phases.over - event.phase) % 2:
             return False
         agent.turns[event.way] = max(count, number + 1)
-        meant = event.phase if number == event.number else number // event.ring.stages + (event.side is Side.FULL)
+        meant = event.phase if number == event.number else number // event.ring.stages + (event.side is StageState.FULL)
         if event.stage != number % event.ring.stages:
             self.broken.setdefault(f"{event} is at stage {event.stage}, and it is the agent's turn {number}")
         elif event.arrivals is None and phases.over != meant:
@@ -274,11 +274,11 @@ class Order:
         agent.seen |= known
         agent.fenced |= fenced
 
-    def _arrive(self, agent: Agent, event: Turn, phases: Phases) -> None:
+    def _arrive(self, agent: Agent, event: StageEvent, phases: MbarrierState) -> None:
         """What an arrival does, in each block that it reaches."""
         count, known = self._told(agent, event.arrivals or (), event.by)
         fenced = 0 if event.by is None else agent.fenced & known
-        if event.side is Side.FULL and event.by is None:
+        if event.side is StageState.FULL and event.by is None:
             phases.bytes += event.ring.bytes if event.part is None else event.part
         if count and event.ring.is_order:
             self._give_on(agent, event)
@@ -302,7 +302,7 @@ class Order:
         self.deferred |= late
         return agent.own | late
 
-    def _know(self, agent: Agent, event: Turn, phases: Phases, meant: int) -> None:
+    def _know(self, agent: Agent, event: StageEvent, phases: MbarrierState, meant: int) -> None:
         """Where groups take turns, an agent has not been at each phase itself, and others may be behind in another run than this one.
 
         So it must know of the phase before the one that it waits for that it is over, and so of that before the one that it arrives at.
@@ -316,24 +316,24 @@ class Order:
                     f"{event} may pass by parity alone: of {meant - 1} phases before it the agent knows {known} to be over"
                 )
             agent.over |= phases.known_over | self.rounds.up_to(event.barrier, meant)
-        elif event.side is Side.EMPTY:
+        elif event.side is StageState.EMPTY:
             before = self.rounds.up_to(event.barrier, meant)
             if agent.over & before != before:
                 known = self.rounds.count(event.barrier, agent.over)
                 self.broken.setdefault(f"{event} may count to an earlier phase: of {meant} before it the agent knows {known} to be over")
 
-    def _give_on(self, agent: Agent, event: Turn) -> None:
+    def _give_on(self, agent: Agent, event: StageEvent) -> None:
         """Whoever gives a turn of an order on has waited for the one before, which is as many turns later as there are others."""
         awaited = event.number + event.ring.stages - 1
         if agent.passed.get(event.ring.name) != awaited:
             self.broken.setdefault(f"{event} is by an agent that has not waited for turn {awaited}, by which the one before it is over")
 
-    def _phases_of(self, event: Turn, rank: int) -> Phases:
+    def _phases_of(self, event: StageEvent, rank: int) -> MbarrierState:
         place = rank, event.barrier
         found = self.phases.get(place)
         if found is None:
-            arrivals = event.ring.producers if event.side is Side.FULL else event.ring.consumers
-            found = self.phases[place] = Phases(arrivals, arrivals)
+            arrivals = event.ring.producers if event.side is StageState.FULL else event.ring.consumers
+            found = self.phases[place] = MbarrierState(arrivals, arrivals)
         return found
 
     def _reaches(self, agent: Agent, rank: int, what: str) -> bool:
@@ -342,8 +342,8 @@ class Order:
             self.broken.setdefault(f"{what}, in block {rank} of a cluster of {len(self.reached)}")
             return False
         if rank != agent.rank:
-            self.reached[rank] = max(self.reached[rank], agent.meetings)
-            if not agent.meetings:
+            self.reached[rank] = max(self.reached[rank], agent.cluster_barriers)
+            if not agent.cluster_barriers:
                 self.broken.setdefault(f"{what}, in another block of the cluster, whose barriers may not be made yet")
         return True
 
@@ -352,7 +352,7 @@ class Order:
         if not self._arrived(agent, (None, 0), self.agents):
             return False
         for one in self.agents:
-            one.meetings += 1
+            one.cluster_barriers += 1
         self._pass(agent, self.agents)
         return True
 
@@ -361,7 +361,7 @@ class Order:
 
         Registers are nobody else's.
         """
-        if event.reach is Reach.PROXY:
+        if event.kind is FenceKind.ASYNC_PROXY:
             # What others copied, and deferred arrivals told: no thread could fence that before, and a fence on the way to the engine serves
             # (PTX ISA, "Memory Consistency Model": proxy-preserved base causality order).
             agent.fenced |= agent.own & (agent.wrote | self.deferred)
@@ -426,7 +426,7 @@ class Order:
             for groups in agent.groups.values():
                 groups[:] = [0] * len(groups)
 
-    def _touch(self, agent: Agent, event: Touch) -> bool:
+    def _touch(self, agent: Agent, event: AccessEvent) -> bool:
         atoms = event.footprint.atoms[agent.warp] if event.footprint.atoms else ()
         if not atoms:
             return True
@@ -440,7 +440,7 @@ class Order:
         self._record(agent, event, atoms)
         return True
 
-    def _met(self, event: Touch, atoms: Sequence[int]) -> int:
+    def _met(self, event: AccessEvent, atoms: Sequence[int]) -> int:
         """The operations on atoms that one of this kind must know."""
         met = 0
         for other in _ORDERED_WITH[event.kind]:
@@ -450,11 +450,11 @@ class Order:
                     met |= former[atom]
         return met
 
-    def _ordered_within(self, event: Touch) -> int:
+    def _ordered_within(self, event: AccessEvent) -> int:
         """The operations of the same execution of the same statement, which its own threads order."""
         return self.of_step.get(event.step, 0)
 
-    def _record(self, agent: Agent, event: Touch, atoms: Sequence[int]) -> None:
+    def _record(self, agent: Agent, event: AccessEvent, atoms: Sequence[int]) -> None:
         bit = 1 << len(self.operations)
         self.operations.append((event, agent.number))
         self.of_step[event.step] = self.of_step.get(event.step, 0) | bit
@@ -464,7 +464,7 @@ class Order:
             agent.wrote |= bit
         if event.turn is not None:
             self._bring(agent, event.turn, bit, event.bytes)
-        elif event.under_way:
+        elif event.in_flight:
             agent.issued[event.mechanism] |= bit
         else:
             agent.own |= bit
@@ -485,20 +485,20 @@ class Order:
         for atom in atoms:
             mine[atom] |= bit
 
-    def _bring(self, agent: Agent, turn: Turn, bit: int, size: int) -> None:
+    def _bring(self, agent: Agent, turn: StageEvent, bit: int, size: int) -> None:
         """The bytes of a load, in each block that it arrives in."""
         for rank in turn.ranks:
             if rank == agent.rank or self._reaches(agent, rank, f"{turn.ring.name}: turn {turn.number} is loaded"):
                 self._phases_of(turn, rank).bring(bit, size)
 
-    def _again(self, agent: Agent, event: Touch, bit: int) -> int:
+    def _again(self, agent: Agent, event: AccessEvent, bit: int) -> int:
         """The last operation that was the same, which whoever knows this one knows."""
         key = agent.number, id(event.footprint)
         former = self.latest.get(key, 0)
         self.latest[key] = bit
         return former
 
-    def _meet(self, agent: Agent, event: Touch, late: int, hidden: bool = False) -> None:
+    def _meet(self, agent: Agent, event: AccessEvent, late: int, hidden: bool = False) -> None:
         """Operations that an agent does not know and that touch what it touches; or that its engine does not, if they are `hidden`."""
         for number in bits(late):
             before, other = self.operations[number]
@@ -507,17 +507,17 @@ class Order:
                 self.found.setdefault(mark(before, event), Race(before, event, (warp, agent.warp), False, hidden=True))
                 continue
             pair = before.footprint, event.footprint, other, agent.number
-            under_way = before.under_way and not self.agents[other].own >> number & 1
-            if (not under_way and pair in self.fine) or mark(before, event) in self.found:
+            in_flight = before.in_flight and not self.agents[other].own >> number & 1
+            if (not in_flight and pair in self.fine) or mark(before, event) in self.found:
                 continue
-            if other != agent.number or under_way or not self.same_thread(before, event, warp):
-                race = Race(before, event, (warp, agent.warp), under_way)
-                self.found[mark(before, event)] = race if before.step <= event.step or under_way else race.reversed
+            if other != agent.number or in_flight or not self.same_thread(before, event, warp):
+                race = Race(before, event, (warp, agent.warp), in_flight)
+                self.found[mark(before, event)] = race if before.step <= event.step or in_flight else race.reversed
             else:
                 self.fine.add(pair)
 
     rules: ClassVar[Mapping[type, Callable[..., bool]]] = MappingProxyType(
-        {Touch: _touch, Barrier: _barrier, ClusterBarrier: _meeting, Commit: _commit, Wait: _wait, Fence: _fence, Turn: _turn}
+        {AccessEvent: _touch, Barrier: _barrier, ClusterBarrier: _meeting, Commit: _commit, Wait: _wait, Fence: _fence, StageEvent: _turn}
     )
     """What an event does to its agent; false where the agent must wait."""
 
@@ -535,12 +535,12 @@ def _numbered(traces: Sequence[Sequence[Any]]) -> Mapping[str, Mapping[int, int]
     Of long loops some iterations are left out, so the numbers have gaps. The turns are those that a producer fills, and those of an
     order that are given on; others are as far from the nearest of these as their numbers are.
     """
-    turns = [event for event in _events(traces) if isinstance(event, Turn)]
+    turns = [event for event in _events(traces) if isinstance(event, StageEvent)]
     if not any(event.ring.is_order and not event.ring.each for event in turns):
         turns = [event for event in turns if event.ring.is_order]
     filled: dict[str, set[int]] = {}
     for event in turns:
-        if event.arrivals is not None and (event.side is Side.FULL or event.ring.is_order):
+        if event.arrivals is not None and (event.side is StageState.FULL or event.ring.is_order):
             filled.setdefault(event.ring.name, set()).add(event.number)
     found: dict[str, dict[int, int]] = {event.ring.name: {} for event in turns}
     in_order = {name: sorted(numbers) for name, numbers in filled.items()}
@@ -555,7 +555,7 @@ def _numbered(traces: Sequence[Sequence[Any]]) -> Mapping[str, Mapping[int, int]
     return found
 
 
-def mark(one: Touch, other: Touch) -> Any:
+def mark(one: AccessEvent, other: AccessEvent) -> Any:
     """What two conflicts share that are one to the reader: their statements and accesses."""
     return frozenset((id(touch.use.statement), touch.use.access) for touch in (one, other))
 

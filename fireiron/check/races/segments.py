@@ -17,11 +17,11 @@ from typing import Any, ClassVar
 import attrs
 import numpy as np
 
+from fireiron.check.access_trace import Array
 from fireiron.check.races.atoms import split
-from fireiron.check.races.order import Agent, Order
-from fireiron.check.races.places import Footprint, Space
-from fireiron.check.races.traces import Kind, Touch, Trace, Traces, Turn
-from fireiron.check.scene import Array
+from fireiron.check.races.footprints import Footprint, Space
+from fireiron.check.races.order import Agent, HappensBefore
+from fireiron.check.races.traces import AccessEvent, Kind, StageEvent, Trace, Traces
 from fireiron.ir import Mechanism
 
 SEVERAL = -1
@@ -71,14 +71,14 @@ class Segment:
     step: int
     footprint: Area
     kind: Kind
-    under_way: bool
+    in_flight: bool
     by_engine: bool
     mechanism: Mechanism
-    turn: Turn | None
+    turn: StageEvent | None
     bytes: int
 
 
-class Late(Exception):
+class Unordered(Exception):
     """A segment does not know what it meets."""
 
 
@@ -91,7 +91,7 @@ class Segments:
         self.shapes: dict[Any, Shape] = {}
         self.areas: dict[tuple[int, int, int], tuple[Space, Area]] = {}
 
-    def unordered(self, traces: Sequence[Traces], ways: Sequence[type[Screened]]) -> list[Traces]:
+    def unordered(self, traces: Sequence[Traces], ways: Sequence[type[SegmentOrder]]) -> list[Traces]:
         """The traces, one for each choice of lengths, in which none of some ways to follow segments finds all of them ordered that meet."""
         different = {id(trace): trace for agents in traces for trace in agents}
         joined = {number: self._joined(trace) for number, trace in different.items()}
@@ -108,7 +108,7 @@ class Segments:
     def _joined(self, trace: Trace) -> Sequence[Any] | None:
         """A trace of segments; None where a warp writes a grain twice in one."""
         events: list[Any] = []
-        for touches, part in itertools.groupby(trace, lambda event: isinstance(event, Touch)):
+        for touches, part in itertools.groupby(trace, lambda event: isinstance(event, AccessEvent)):
             if not touches:
                 events += part
                 continue
@@ -119,10 +119,10 @@ class Segments:
         return events
 
     def _operations(self, touches: Iterable[Any]) -> list[Segment] | None:
-        alike: dict[tuple[Any, ...], list[Touch]] = {}
+        alike: dict[tuple[Any, ...], list[AccessEvent]] = {}
         for touch in touches:
             if id(touch.footprint.space) in self.spaces and touch.footprint.pattern.span[1]:
-                key = (id(touch.footprint.space), touch.kind, touch.under_way, touch.by_engine, touch.mechanism, _turn_of(touch))
+                key = (id(touch.footprint.space), touch.kind, touch.in_flight, touch.by_engine, touch.mechanism, _turn_of(touch))
                 alike.setdefault(key, []).append(touch)
         found = []
         for same in alike.values():
@@ -131,11 +131,11 @@ class Segments:
             if area is None:
                 return None
             size = sum(one.bytes for one in same if one.turn)
-            how = first.kind, first.under_way, first.by_engine, first.mechanism, first.turn
+            how = first.kind, first.in_flight, first.by_engine, first.mechanism, first.turn
             found.append(Segment(_one_step(same), area, *how, size))
         return found
 
-    def _area(self, touches: Sequence[Touch], once: bool) -> Area | None:
+    def _area(self, touches: Sequence[AccessEvent], once: bool) -> Area | None:
         """What touches of one space cover; with `once`, None where a warp touches a grain in two of them."""
         footprints = [touch.footprint for touch in touches]
         if not once:
@@ -151,13 +151,13 @@ class Segments:
         return self.areas.setdefault((id(space), id(shape), first), (space, Area(first, shape)))[1]
 
 
-def _one_step(touches: Sequence[Touch]) -> int:
+def _one_step(touches: Sequence[AccessEvent]) -> int:
     """The one execution of a statement that touches belong to, whose threads need no order among each other."""
     step = touches[0].step
     return step if all(one.step == step for one in touches) else SEVERAL
 
 
-def _turn_of(touch: Touch) -> tuple[str, int, tuple[int, ...]] | None:
+def _turn_of(touch: AccessEvent) -> tuple[str, int, tuple[int, ...]] | None:
     return None if touch.turn is None else (touch.turn.ring.name, touch.turn.number, touch.turn.ranks)
 
 
@@ -175,10 +175,10 @@ def _shape(footprints: Sequence[Footprint], first: int) -> Shape:
     return Shape(warps, doubled)
 
 
-class Screened(Order):
+class SegmentOrder(HappensBefore):
     """Segments on their way, up to the first that does not know what it meets."""
 
-    rules: ClassVar[Mapping[type, Callable[..., bool]]] = MappingProxyType({**Order.rules, Segment: Order._touch})
+    rules: ClassVar[Mapping[type, Callable[..., bool]]] = MappingProxyType({**HappensBefore.rules, Segment: HappensBefore._touch})
 
     def __init__(self, traces: Sequence[Sequence[Any]], blocks: int, atoms: int) -> None:
         super().__init__(traces, blocks, atoms, lambda before, behind, warp: False, {}, {})
@@ -187,7 +187,7 @@ class Screened(Order):
         """Run all agents to the end, and say whether all segments are ordered."""
         try:
             self.run()
-        except Late:
+        except Unordered:
             return False
         return not self.broken
 
@@ -195,4 +195,4 @@ class Screened(Order):
         return 0 if event.step == SEVERAL else super()._ordered_within(event)
 
     def _meet(self, agent: Agent, event: Any, late: int, hidden: bool = False) -> None:
-        raise Late
+        raise Unordered

@@ -18,24 +18,24 @@ from typing import Any
 import attrs
 import numpy as np
 
+from fireiron.check.access_trace import MANY, AccessTrace
 from fireiron.check.persistence import Persistence, persistence
 from fireiron.check.races.lengths import at_lengths
-from fireiron.check.scene import MANY, Scene
-from fireiron.ir import BLOCK_SCOPE, Barrier, Exec, For, Leave, Mechanism, Ring, Stmt, Wait, statements
+from fireiron.ir import BLOCK_SCOPE, Barrier, Exec, ExitIfDone, For, Mechanism, Ring, Stmt, Wait, statements
 from fireiron.values.expr import ONE, Expr, Var, compiled, constant, minimum
 
-PIECE = Var("piece of the sequence of tiles", 0, MANY)
+SEQUENCE_PART = Var("piece of the sequence of tiles", 0, MANY)
 """Stands for which piece of it is followed."""
 
-TURNS = Var("tiles of the block", 0, MANY)
+BLOCK_TILES = Var("tiles of the block", 0, MANY)
 """Stands for how many tiles a block takes, where that is known only at run time."""
 
-LENGTH = Var("turns of the tile", 0, MANY)
+TILE_LENGTH = Var("turns of the tile", 0, MANY)
 """Stands for how many turns a tile has, where that is known only at run time."""
 
 
 @attrs.frozen(eq=False)
-class Differing:
+class VaryingTiles:
     """A loop over tiles in which a loop takes another number of turns in each: the name of the tile's number, and a sequence that decides.
 
     A block that takes fewer tiles, `most`, is followed through each piece of the sequence of so many. Where it is known only at run time
@@ -53,7 +53,7 @@ class Differing:
     @property
     def said(self) -> Var:
         """What the sequence is of: the number of a tile, or how many turns it has."""
-        return self.tile if self.length is None else LENGTH
+        return self.tile if self.length is None else TILE_LENGTH
 
     @property
     def pieces(self) -> int:
@@ -75,51 +75,51 @@ class Differing:
         return piece[turn] if turn < len(piece) else self.sequence[(turn - len(piece)) % len(self.sequence)]
 
 
-def differing(scene: Scene, course: Callable[[For], Any]) -> dict[int, Differing]:
+def varying_tiles(access_trace: AccessTrace, course: Callable[[For], Any]) -> dict[int, VaryingTiles]:
     """By its identity, each loop over tiles whose number, and what is known at run time, says how many turns a loop inside takes.
 
     `course` says how a loop runs.
     """
-    found: dict[int, Differing] = {}
-    loops = persistence(scene.kernel)
+    found: dict[int, VaryingTiles] = {}
+    loops = persistence(access_trace.kernel)
     for one in loops:
-        counted = next((other.loop.growth for other in loops if other.tile.var == one.tile.var and other.loop.growth != ONE), ONE)
-        growth = opened(scene, counted, frozenset({one.tile.var.name}))
+        counted = next((other.loop.increment for other in loops if other.tile.var == one.tile.var and other.loop.increment != ONE), ONE)
+        growth = opened(access_trace, counted, frozenset({one.tile.var.name}))
         tile, tiles, most = one.tile.var, constant(one.tiles), max(one.loop.extent.high, 1)
-        rings, taken = scene.kernel.rings, opened(scene, one.loop.extent, frozenset({tile.name}))
+        rings, taken = access_trace.kernel.rings, opened(access_trace, one.loop.extent, frozenset({tile.name}))
         if not rings:
-            parted = _parted(scene, one, course)
+            parted = _parted(access_trace, one, course)
             found |= {} if parted is None else {id(one.loop): parted}
         more = _more(one, taken, course)
-        if tile not in growth.variables() or not _says_all(growth, [length for _, length in _lengths(scene, one)], tile):
+        if tile not in growth.variables() or not _says_all(growth, [length for _, length in _lengths(access_trace, one)], tile):
             continue
         if growth.variables() == {tile} and tiles is not None and tiles <= MANY:
             lengths = np.broadcast_to(compiled(growth)({tile.name: np.arange(tiles)}), (tiles,))
-            found[id(one.loop)] = Differing(tile, _sequence([int(length) for length in lengths], rings), most, None, taken, more)
+            found[id(one.loop)] = VaryingTiles(tile, _sequence([int(length) for length in lengths], rings), most, None, taken, more)
         else:
             least = max(growth.low, 0)
             last = max(min(growth.high, _most_kinds(rings)), least)
             sequence = [least + kind for kind in _sequence(range(least, last + 1), rings)]
-            found[id(one.loop)] = Differing(tile, sequence, most, growth, taken, more)
+            found[id(one.loop)] = VaryingTiles(tile, sequence, most, growth, taken, more)
     return found
 
 
 def _more(one: Persistence, taken: Expr, course: Callable[[For], Any]) -> int:
     """How many turns are followed beyond those that say something new."""
-    if any(isinstance(part, Leave) for part in one.loop.body):  # a block is done at any turn, when it finds no tile left
+    if any(isinstance(part, ExitIfDone) for part in one.loop.body):  # a block is done at any turn, when it finds no tile left
         return int(course(one.loop).kept)
     return 0 if constant(taken) is None else max(one.loop.extent.high, 1)
 
 
-def _parted(scene: Scene, one: Persistence, course: Callable[[For], Any]) -> Differing | None:
+def _parted(access_trace: AccessTrace, one: Persistence, course: Callable[[For], Any]) -> VaryingTiles | None:
     """A loop over tiles of different lengths, none of which has anything under way when the next one begins; None where that is not so."""
-    tile, found = one.tile.var, _lengths(scene, one)
+    tile, found = one.tile.var, _lengths(access_trace, one)
     loops, lengths = [loop for loop, _ in found], [length for _, length in found]
     nested = any(each is not loop and any(each is other for other in loops) for loop in loops for each in statements(loop.body))
     alike = None if nested else next((each for each in lengths if _says_all(each, lengths, tile)), None)
-    sides = _sides(scene, one.loop.body, loops)
+    sides = _sides(access_trace, one.loop.body, loops)
     courses = [course(loop) for loop in loops]
-    if alike is None or sides is None or any(each.period is None for each in courses) or _follows_turns(scene, one):
+    if alike is None or sides is None or any(each.period is None for each in courses) or _follows_turns(access_trace, one):
         return None
     rounds = math.lcm(*(each.period for each in courses))
     short = max(each.kept for each in courses) + 1  # a loop that is made of another one has a turn less
@@ -133,14 +133,14 @@ def _parted(scene: Scene, one: Persistence, course: Callable[[For], Any]) -> Dif
         kinds.setdefault(length if length <= short else short + (length - short) % rounds + 1, length)
     each = list(kinds.values())
     sequence = [*each, *each[:1]] if sides == 1 else list(_neighbours(len(each), each.__getitem__))
-    taken = opened(scene, one.loop.extent, frozenset({tile.name}))
-    return Differing(tile, sequence, max(one.loop.extent.high, 1), alike, taken, _more(one, taken, course))
+    taken = opened(access_trace, one.loop.extent, frozenset({tile.name}))
+    return VaryingTiles(tile, sequence, max(one.loop.extent.high, 1), alike, taken, _more(one, taken, course))
 
 
-def _lengths(scene: Scene, one: Persistence) -> list[tuple[For, Expr]]:
+def _lengths(access_trace: AccessTrace, one: Persistence) -> list[tuple[For, Expr]]:
     """The loops whose length depends on the tile, each with its length."""
     tile, loops = one.tile.var, [loop for loop in statements(one.loop.body) if isinstance(loop, For)]
-    every = [(loop, opened(scene, loop.extent, frozenset({tile.name}))) for loop in loops]
+    every = [(loop, opened(access_trace, loop.extent, frozenset({tile.name}))) for loop in loops]
     return [(loop, length) for loop, length in every if tile in length.variables()]
 
 
@@ -151,10 +151,10 @@ def _says_all(one: Expr, lengths: Iterable[Expr], tile: Var) -> bool:
 
 def _said(length: Expr) -> dict[Expr, Expr]:
     """What stands for a length of a tile, and for whether it has a turn."""
-    return {length: LENGTH} if length.low >= 1 else {length: LENGTH, minimum(length, ONE): minimum(LENGTH, ONE)}
+    return {length: TILE_LENGTH} if length.low >= 1 else {length: TILE_LENGTH, minimum(length, ONE): minimum(TILE_LENGTH, ONE)}
 
 
-def _sides(scene: Scene, body: Sequence[Stmt], loops: Sequence[For]) -> int | None:
+def _sides(access_trace: AccessTrace, body: Sequence[Stmt], loops: Sequence[For]) -> int | None:
     """On how many sides of a barrier of the block at which no copy is under way the loops stand, where one of them may be around it; None
     where no such barrier comes in each tile.
     """
@@ -164,16 +164,16 @@ def _sides(scene: Scene, body: Sequence[Stmt], loops: Sequence[For]) -> int | No
         return None
     with_loops = [at for at, one in enumerate(body) if any(each is loop for each in statements((one,)) for loop in loops)]
     found = [len({at < place for at in with_loops}) for place in range(len(body)) if _parts(body, place, flying)]
-    inside = (_parts(one, place, flying) for one in _always(scene, body) for place in range(len(one)))
+    inside = (_parts(one, place, flying) for one in _always(access_trace, body) for place in range(len(one)))
     return min(found) if found else 2 if any(inside) else None
 
 
-def _always(scene: Scene, body: Sequence[Stmt]) -> Iterator[Sequence[Stmt]]:
+def _always(access_trace: AccessTrace, body: Sequence[Stmt]) -> Iterator[Sequence[Stmt]]:
     """A list, and those of the loops inside that have a turn in any case."""
     yield body
     for one in body:
-        if isinstance(one, For) and scene.opened(one.extent).low >= 1:
-            yield from _always(scene, one.body)
+        if isinstance(one, For) and access_trace.opened(one.extent).low >= 1:
+            yield from _always(access_trace, one.body)
 
 
 def _parts(body: Sequence[Stmt], place: int, flying: Iterable[Mechanism]) -> bool:
@@ -192,28 +192,28 @@ def _is_over(body: Sequence[Stmt], flying: Mechanism) -> bool:
     return False
 
 
-def _follows_turns(scene: Scene, one: Persistence) -> bool:
+def _follows_turns(access_trace: AccessTrace, one: Persistence) -> bool:
     """Whether where something lies in shared memory depends on the turn at which a tile comes."""
-    accesses = (use.access for use in scene.uses if any(loop is one.loop for loop in use.loops))
-    shared = (access for access in accesses if scene.kernel.buffer(access.buffer).memory.of_block)
-    return any(one.loop.var.name in scene.needs((*access.base, access.copy)) for access in shared)
+    accesses = (use.access for use in access_trace.uses if any(loop is one.loop for loop in use.loops))
+    shared = (access for access in accesses if access_trace.kernel.buffer(access.buffer).memory.of_block)
+    return any(one.loop.var.name in access_trace.needs((*access.base, access.copy)) for access in shared)
 
 
-def of_tiles(loops: Iterable[Differing]) -> dict[Expr, Expr]:
+def tile_lengths(loops: Iterable[VaryingTiles]) -> dict[Expr, Expr]:
     """What stands for the turns of a tile, and the tiles of a block, by all ways in which expressions say them, where they are known only
     at run time.
     """
     found: dict[Expr, Expr] = {}
     for one in loops:
         found |= {} if one.length is None else _said(one.length)
-        found |= {} if constant(one.taken) is not None else {one.taken: TURNS}
+        found |= {} if constant(one.taken) is not None else {one.taken: BLOCK_TILES}
     return found
 
 
-def opened(scene: Scene, value: Expr, kept: frozenset[str]) -> Expr:
+def opened(access_trace: AccessTrace, value: Expr, kept: frozenset[str]) -> Expr:
     """An expression without named values, but for those that are `kept`."""
     while True:
-        named = {var: scene.lets[var.name] for var in value.variables() if var.name in scene.lets and var.name not in kept}
+        named = {var: access_trace.lets[var.name] for var in value.variables() if var.name in access_trace.lets and var.name not in kept}
         if not named:
             return value
         value = value.substitute(named)
@@ -251,4 +251,4 @@ def _neighbours(count: int, named: Callable[[int], int]) -> Iterator[int]:
     yield named(0)
 
 
-__all__ = ["LENGTH", "PIECE", "TURNS", "Differing", "differing", "of_tiles", "opened"]
+__all__ = ["TILE_LENGTH", "SEQUENCE_PART", "BLOCK_TILES", "VaryingTiles", "varying_tiles", "tile_lengths", "opened"]

@@ -58,7 +58,7 @@ def _events(node: Node, kernel: Kernel) -> EventProgram:
     """The event program, in which no two tensors share bytes: that is the kernel's own affair, and the race check's."""
     assert isinstance(node.step, TaskProgram)
     mapping = node.step.mapped
-    return allocated(events_of(node.step.program, mapping, node.spec, until="eliminate"), attrs.evolve(mapping, within=0))
+    return allocated(events_of(node.step.program, mapping, node.spec, until="eliminate"), attrs.evolve(mapping, max_shared_bytes=0))
 
 
 def _size(symbol: Var) -> int:

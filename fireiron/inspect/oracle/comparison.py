@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from fireiron.check import Finding, Scene
+from fireiron.check import AccessTrace, Finding
 from fireiron.errors import VerificationError
 from fireiron.inspect.oracle.elements import Elements
 from fireiron.inspect.oracle.marks import Inner, Mark, Marker, Path, marks
@@ -71,7 +71,7 @@ class Comparison:
         wanted: tuple[Need, ...] = ()
         checked: set[int] = set()
         try:
-            marker = Marker(Scene(self.kernel), self._inner(), self.sizes, self._tiles())
+            marker = Marker(AccessTrace(self.kernel), self._inner(), self.sizes, self._tiles())
             traces = marker.traces({})
             self._count(traces)
             known = self.paths.keys() - self.left_out.keys()

@@ -9,14 +9,14 @@ from collections.abc import Iterable
 import attrs
 import numpy as np
 
-from fireiron.check import Scene
+from fireiron.check import AccessTrace
+from fireiron.check.access_trace import Array
 from fireiron.check.blocks import local_coordinates
-from fireiron.check.races.clusters import at_places
+from fireiron.check.races.clusters import with_free_ranks
+from fireiron.check.races.conflicts import Conflicts
+from fireiron.check.races.footprints import WARP, Footprints
 from fireiron.check.races.loops import Loops
-from fireiron.check.races.meetings import Meetings
-from fireiron.check.races.places import WARP, Places
-from fireiron.check.races.traces import Touch, Tracer
-from fireiron.check.scene import Array
+from fireiron.check.races.traces import AccessEvent, Tracer
 from fireiron.inspect.oracle.marks import Mark, Path
 from fireiron.inspect.oracle.order import Rule
 from fireiron.ir import Kernel
@@ -42,31 +42,31 @@ class Elements:
             return True
         if lanes:
             pairs = itertools.product(self.touches[first].values(), self.touches[second].values())
-            return not all(self.meetings.same_thread(one, other, warps[1]) for one, other in pairs)
+            return not all(self.conflicts.same_thread(one, other, warps[1]) for one, other in pairs)
         mine, theirs = (self.touched[place].get(warp) for place, warp in zip((first, second), warps, strict=True))
         return mine is not None and theirs is not None and bool(np.intersect1d(mine, theirs).size)
 
     @functools.cached_property
-    def meetings(self) -> Meetings:
+    def conflicts(self) -> Conflicts:
         """Who touches what, as the race check asks it."""
-        scene = at_places(Scene(self.kernel))
-        return Meetings(Places(scene, local_coordinates(scene)))
+        access_trace = with_free_ranks(AccessTrace(self.kernel))
+        return Conflicts(Footprints(access_trace, local_coordinates(access_trace)))
 
     @functools.cached_property
-    def touches(self) -> dict[Place, dict[int, Touch]]:
+    def touches(self) -> dict[Place, dict[int, AccessEvent]]:
         """By path and buffer a touch for each footprint."""
-        places = self.meetings.places
-        scene = places.scene
-        uses = [use for use in scene.uses if self.kernel.buffer(use.access.buffer).memory.of_block]
-        loops = Loops(scene, places, uses)
-        tracer = Tracer(scene, places, loops)
+        places = self.conflicts.places
+        access_trace = places.access_trace
+        uses = [use for use in access_trace.uses if self.kernel.buffer(use.access.buffer).memory.of_block]
+        loops = Loops(access_trace, places, uses)
+        tracer = Tracer(access_trace, places, loops)
         traces = [trace for lengths in loops.lengths() for trace in tracer.traces(lengths)]
         for space in places.spaces.values():
             if space.patterns:
                 space.settle()
-        found: dict[Place, dict[int, Touch]] = {}
+        found: dict[Place, dict[int, AccessEvent]] = {}
         for event in itertools.chain(*{id(one): one for one in traces}.values()):
-            if isinstance(event, Touch):
+            if isinstance(event, AccessEvent):
                 place = (event.use.statement.path or ())[self.depth :], event.use.access.buffer
                 found.setdefault(place, {})[id(event.footprint)] = event
         return found
@@ -77,7 +77,7 @@ class Elements:
         return {place: _by_warp(several.values()) for place, several in self.touches.items()}
 
 
-def _by_warp(touches: Iterable[Touch]) -> dict[int, Array]:
+def _by_warp(touches: Iterable[AccessEvent]) -> dict[int, Array]:
     found: dict[int, list[Array]] = {}
     for one in touches:
         ends = one.footprint.pattern.ends[0]

@@ -13,25 +13,25 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
-from fireiron.check import Scene
-from fireiron.check.races.clusters import at_places, blocks_of
+from fireiron.check import AccessTrace
+from fireiron.check.races.clusters import cluster_blocks, with_free_ranks
+from fireiron.check.races.footprints import WARP
 from fireiron.check.races.loops import ORDERING
-from fireiron.check.races.places import WARP
-from fireiron.check.races.traces import Kind, Trace, Tracer, Turn, Walk
+from fireiron.check.races.traces import Kind, StageEvent, Trace, Tracer, TraceState
 from fireiron.errors import VerificationError
 from fireiron.ir import (
     Acquire,
     Barrier,
+    ClaimTile,
     ClusterBarrier,
     Commit,
     Exec,
+    ExitIfDone,
     Fence,
     For,
-    Leave,
     Mechanism,
-    NextTile,
     Release,
-    Side,
+    StageState,
     Stmt,
     Wait,
     statements,
@@ -61,7 +61,7 @@ class Mark:
     fixed: Mapping[str, int]
     warps: frozenset[int] | None
     step: int
-    turn: Turn | None = None
+    turn: StageEvent | None = None
     width: int = 0
     kind: Kind = Kind.WRITE
     footprint: None = None
@@ -77,7 +77,7 @@ class Mark:
         return self.statement.instruction.mechanism.by_engine
 
     @property
-    def under_way(self) -> bool:
+    def in_flight(self) -> bool:
         """Whether anything of it is done later than the statement."""
         return any(self.mechanism.is_late(access.write) for access in self.statement.accesses)
 
@@ -113,11 +113,11 @@ class Points:
 class Marker(Tracer):
     """The kernel as traces of marks and of what orders them, for sizes that are numbers."""
 
-    def __init__(self, scene: Scene, inner: Inner, sizes: Mapping[str, int], tiles: str | None) -> None:
-        self.scene = scene = at_places(scene)
-        self.blocks, self.inner, self.sizes, self.tiles = blocks_of(scene.kernel), inner, sizes, tiles
-        self.rings = {one.name: one for one in scene.kernel.rings}
-        self.turns: dict[Any, Turn] = {}
+    def __init__(self, access_trace: AccessTrace, inner: Inner, sizes: Mapping[str, int], tiles: str | None) -> None:
+        self.access_trace = access_trace = with_free_ranks(access_trace)
+        self.blocks, self.inner, self.sizes, self.tiles = cluster_blocks(access_trace.kernel), inner, sizes, tiles
+        self.rings = {one.name: one for one in access_trace.kernel.rings}
+        self.turns: dict[Any, StageEvent] = {}
         self.place: list[int] = []
         self.visits: dict[tuple[Path, int], Points] = {}
         self.performed: dict[tuple[Path, int], Points] = {}
@@ -130,11 +130,11 @@ class Marker(Tracer):
 
     def _trace(self, body: Sequence[Stmt], lengths: Any, rank: int) -> Trace:
         self.visits, self.performed = {}, {}
-        walk = Walk((), {**self.sizes, "block": rank, **self.blocks.places(rank)}, lengths, [], rank)
+        walk = TraceState((), {**self.sizes, "block": rank, **self.blocks.places(rank)}, lengths, [], rank)
         self._list(body, walk)
         return tuple(walk.events)
 
-    def _list(self, body: Sequence[Stmt], walk: Walk) -> None:
+    def _list(self, body: Sequence[Stmt], walk: TraceState) -> None:
         for number, one in enumerate(body):
             rule = _RULES.get(type(one))
             if rule is not None:
@@ -142,7 +142,7 @@ class Marker(Tracer):
                 rule(self, one, walk)
                 self.place.pop()
 
-    def _loop(self, statement: For, walk: Walk) -> None:
+    def _loop(self, statement: For, walk: TraceState) -> None:
         once = statement.var.name in self.inner.loops and not any(isinstance(one, ORDERING) for one in statements(statement.body))
         count = int(self._value(statement.extent, walk))
         if once:
@@ -154,15 +154,15 @@ class Marker(Tracer):
         value = -1
         for value in values:
             inside = walk.into(statement, value)
-            if statement.taken is not None:
-                before = walk.taken.get(statement.taken.name, 0)
-                inside = attrs.evolve(inside, fixed={**inside.fixed, statement.taken.name: before})
-                walk.taken[statement.taken.name] = before + self._number(statement.growth, inside)
+            if statement.prior_iterations is not None:
+                before = walk.taken.get(statement.prior_iterations.name, 0)
+                inside = attrs.evolve(inside, fixed={**inside.fixed, statement.prior_iterations.name: before})
+                walk.taken[statement.prior_iterations.name] = before + self._number(statement.increment, inside)
             self._list(statement.body, inside)
-        last = next((number for number, one in enumerate(statement.body) if isinstance(one, Leave)), 0)
+        last = next((number for number, one in enumerate(statement.body) if isinstance(one, ExitIfDone)), 0)
         self._list(statement.body[:last], walk.into(statement, value + statement.step))
 
-    def _exec(self, statement: Exec, walk: Walk) -> None:
+    def _exec(self, statement: Exec, walk: TraceState) -> None:
         path = (statement.path or ())[self.inner.depth :]
         if not path:
             return
@@ -179,54 +179,54 @@ class Marker(Tracer):
         events.append(Mark(statement, path, tile, visit, performed, points, walk.fixed, acting, self.steps, turn, width))
         self.steps += 1
 
-    def _loaded(self, statement: Exec, walk: Walk) -> Turn:
+    def _loaded(self, statement: Exec, walk: TraceState) -> StageEvent:
         """The turn of a ring that a load is of, in all blocks that it comes to."""
         peers = () if statement.multicast is None else (statement.multicast,)
         ranks = self.blocks.ranks(peers, walk.rank) or (walk.rank,)
-        return self._same(statement.ring, Side.FULL, self._number(statement.turn, walk), None, ranks)
+        return self._same(statement.ring, StageState.FULL, self._number(statement.fill_index, walk), None, ranks)
 
     def _bytes(self, statement: Exec) -> int:
         """The bytes of a load."""
         written = (access for access in statement.accesses if access.write)
-        return sum(math.prod(access.shape) * self.scene.kernel.buffer(access.buffer).dtype.bytes for access in written)
+        return sum(math.prod(access.shape) * self.access_trace.kernel.buffer(access.buffer).dtype.bytes for access in written)
 
     def _acting(self, statement: Exec) -> frozenset[int] | None:
         """The warps of which some thread performs a statement, as far as the thread alone decides it; None for all."""
         if id(statement) not in self.acting:
-            own = [one for one in conjuncts(statement.active) if self.scene.roots(one) == {"thread"}]
-            acting = np.ones(self.scene.threads.shape, dtype=bool)
+            own = [one for one in conjuncts(statement.active) if self.access_trace.roots(one) == {"thread"}]
+            acting = np.ones(self.access_trace.threads.shape, dtype=bool)
             for one in own:
-                acting &= self.scene.frame([("thread", self.scene.threads)]).full(one).astype(bool)
-            warps = frozenset(int(one) for one in self.scene.threads[acting] // WARP)
+                acting &= self.access_trace.frame([("thread", self.access_trace.threads)]).full(one).astype(bool)
+            warps = frozenset(int(one) for one in self.access_trace.threads[acting] // WARP)
             self.acting[id(statement)] = warps if own else None
         return self.acting[id(statement)]
 
     # -------------------------------------------------------------------------------------- values
 
-    def _value(self, value: Expr, walk: Walk, **more: int) -> Any:
+    def _value(self, value: Expr, walk: TraceState, **more: int) -> Any:
         function = self.known.get(value)
         if function is None:
-            function = self.known[value] = compiled(self.scene.opened(value))
+            function = self.known[value] = compiled(self.access_trace.opened(value))
         try:
             return function({"thread": 0, **walk.fixed, **more})
         except KeyError as name:
             raise VerificationError(f"the order of events: {value} depends on {name.args[0]}, which no size says") from None
 
-    def _number(self, value: Expr, walk: Walk, thread: int = 0) -> int:
+    def _number(self, value: Expr, walk: TraceState, thread: int = 0) -> int:
         return int(self._value(value, walk, thread=thread))
 
-    def _decided(self, condition: Expr, walk: Walk) -> bool | None:
+    def _decided(self, condition: Expr, walk: TraceState) -> bool | None:
         """Whether a condition on loops and sizes alone holds; those on blocks count as true."""
-        return bool(self._value(condition, walk)) if self.scene.roots(condition) <= walk.fixed.keys() - {"block"} else None
+        return bool(self._value(condition, walk)) if self.access_trace.roots(condition) <= walk.fixed.keys() - {"block"} else None
 
-    def _arrivals(self, statement: Release, walk: Walk) -> tuple[int, ...]:
-        if statement.side is Side.FULL or statement.active == TRUE:
+    def _arrivals(self, statement: Release, walk: TraceState) -> tuple[int, ...]:
+        if statement.state is StageState.FULL or statement.active == TRUE:
             return super()._arrivals(statement, walk)
-        frame = self.scene.frame([("thread", self.scene.threads)], walk.fixed)
-        speaking = np.broadcast_to(frame.full(statement.active).astype(bool), self.scene.threads.shape)
+        frame = self.access_trace.frame([("thread", self.access_trace.threads)], walk.fixed)
+        speaking = np.broadcast_to(frame.full(statement.active).astype(bool), self.access_trace.threads.shape)
         return tuple(int(one) for one in np.add.reduceat(speaking, np.arange(0, speaking.size, WARP)))
 
-    def _tile(self, statement: NextTile, walk: Walk) -> None:
+    def _tile(self, statement: ClaimTile, walk: TraceState) -> None:
         """The number of a tile from a counter: here those of a block that is alone."""
 
 

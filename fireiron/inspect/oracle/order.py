@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
-from fireiron.check.races.order import Agent, Order, bits
+from fireiron.check.races.order import Agent, HappensBefore, bits
 from fireiron.inspect.oracle.marks import Mark, Path
 from fireiron.inspect.oracle.units import Reach
 from fireiron.tasks.orders import Need
@@ -68,7 +68,7 @@ class Done:
         self.by_warp[warp] = self.by_warp.get(warp, 0) | bit
 
 
-class Watching(Order):
+class Watching(HappensBefore):
     """Agents run their marks; each is held against the rules of its path."""
 
     run_of_bits = -1
@@ -160,9 +160,9 @@ class Watching(Order):
         late = known & ~agent.own
         if late:
             first, issuer = self.operations[late.bit_length() - 1]
-            if rule.private and event.under_way and first.under_way and first.mechanism is event.mechanism:
+            if rule.private and event.in_flight and first.in_flight and first.mechanism is event.mechanism:
                 return ""  # an engine takes products on the same registers in their order (PTX ISA, wgmma.fence)
-            return "it is still under way" if first.under_way and not self.agents[issuer].own & late else UNORDERED
+            return "it is still under way" if first.in_flight and not self.agents[issuer].own & late else UNORDERED
         reach = rule.warps.get(agent.warp)
         alike = warp == agent.warp and (rule.private or (reach is not None and reach.alike))
         if not alike and known & ~agent.seen:
@@ -173,7 +173,7 @@ class Watching(Order):
         """Whether an engine may not see what was written to shared memory."""
         return bool(rule.through and event.by_engine and known & self.written & ~agent.fenced)
 
-    rules = MappingProxyType({**Order.rules, Mark: _mark})
+    rules = MappingProxyType({**HappensBefore.rules, Mark: _mark})
 
 
 def _acts(agent: Agent, mark: Mark) -> bool:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from fireiron.check.races.places import WARP
-from fireiron.check.scene import Array
+from fireiron.check.access_trace import Array
+from fireiron.check.races.footprints import WARP
 from fireiron.tasks.events import Every, Index, Type, processor_variables
 from fireiron.values.expr import as_expr, compiled
 

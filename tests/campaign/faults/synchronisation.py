@@ -25,9 +25,9 @@ def of(mechanism: ir.Mechanism) -> Callable[[ir.Stmt], bool]:
     return lambda one: one.mechanism is mechanism
 
 
-def reaching(reach: ir.Reach) -> Callable[[ir.Stmt], bool]:
+def reaching(reach: ir.FenceKind) -> Callable[[ir.Stmt], bool]:
     """Which fences reach so far."""
-    return lambda one: one.reach is reach
+    return lambda one: one.kind is reach
 
 
 def weaker(one: ir.Wait) -> ir.Wait:
@@ -189,10 +189,10 @@ KINDS = (
     _kind("wait for products raised", PRODUCERS, changes(ir.Wait, weaker, of(PRODUCT))),
     _kind("wait for products behind the reader", PRODUCERS, behind_the_next(ir.Wait, of(PRODUCT), uses_registers)),
     _kind("commit of products dropped", PRODUCERS, changes(ir.Commit, dropped, of(PRODUCT)), "its products are waited for with the next group"),
-    _kind("fence of registers dropped", PRODUCERS, changes(ir.Fence, dropped, reaching(ir.Reach.REGISTERS)), "no thread touched them"),
-    _kind("fence of registers behind the product", PRODUCERS, behind_the_next(ir.Fence, reaching(ir.Reach.REGISTERS), is_product)),
-    _kind("fence of the proxy dropped", PRODUCERS, changes(ir.Fence, dropped, reaching(ir.Reach.PROXY))),
-    _kind("fence of the proxy behind the barrier", PRODUCERS, behind_the_next(ir.Fence, reaching(ir.Reach.PROXY), is_barrier)),
+    _kind("fence of registers dropped", PRODUCERS, changes(ir.Fence, dropped, reaching(ir.FenceKind.WGMMA_REGISTERS)), "no thread touched them"),
+    _kind("fence of registers behind the product", PRODUCERS, behind_the_next(ir.Fence, reaching(ir.FenceKind.WGMMA_REGISTERS), is_product)),
+    _kind("fence of the proxy dropped", PRODUCERS, changes(ir.Fence, dropped, reaching(ir.FenceKind.ASYNC_PROXY))),
+    _kind("fence of the proxy behind the barrier", PRODUCERS, behind_the_next(ir.Fence, reaching(ir.FenceKind.ASYNC_PROXY), is_barrier)),
     _kind("wait for stores dropped", PRODUCERS, changes(ir.Wait, dropped, of(BULK)), "another wait stands between it and the next touch"),
     _kind("wait for stores raised", PRODUCERS, changes(ir.Wait, weaker, of(BULK)), "another wait stands between it and the next touch"),
     _kind("commit of stores dropped", PRODUCERS, changes(ir.Commit, dropped, of(BULK)), "its stores are waited for with the next group"),

@@ -29,4 +29,4 @@ def draw(seed: int) -> Outcome:
     return agreed(features, clean=1)
 
 
-SUBJECT = Subject("clean", "kernels of all forms without a fault, no alarm under any schedule", draw, night=2_000, campaign=10_000, first=20_261_123, sample=1)  # fmt: skip
+SUBJECT = Subject("clean", "kernels of all forms without a fault, no alarm under any schedule", draw, nightly=2_000, campaign=10_000, first=20_261_123, sample=1)  # fmt: skip

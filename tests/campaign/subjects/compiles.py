@@ -68,7 +68,7 @@ SUBJECT = Subject(
     "compiles",
     "Hopper warpgroup strategies and definitions: every installed NVRTC compiles their texts, warnings as errors",
     draw,
-    night=1_000,
+    nightly=1_000,
     campaign=3_000,
     sample=9,
     seconds=300.0,

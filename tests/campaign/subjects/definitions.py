@@ -104,7 +104,7 @@ SUBJECT = Subject(
     "definitions",
     "random definitions of several steps with random strategies, on all targets: close to float64, no alarm",
     draw,
-    night=2_000,
+    nightly=2_000,
     campaign=45_000,
     first=20_261_123,
     sample=2,

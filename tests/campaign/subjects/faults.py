@@ -99,7 +99,7 @@ SUBJECT = Subject(
     "faults",
     "injected synchronization faults, found by both detectors",
     draw,
-    night=240,
+    nightly=240,
     campaign=600,
     counted="planted",
     first=20_261_123 // len(KINDS) * len(KINDS),

@@ -35,7 +35,7 @@ SUBJECT = Subject(
     "inputs",
     "invalid inputs to every reader of external data, answered by the project's own errors",
     draw,
-    night=100_000,
+    nightly=100_000,
     campaign=1_000_000,
     counted="inputs",
     first=20_261_123,

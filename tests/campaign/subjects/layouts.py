@@ -279,7 +279,7 @@ SUBJECT = Subject(
     "layouts",
     "pairs of layouts: composition, complement, quotient, product, inverses, over the whole domain",
     draw,
-    night=1_000_000,
+    nightly=1_000_000,
     campaign=5_000_000,
     counted="pairs",
     first=20_231_125,

@@ -104,6 +104,6 @@ def again(program: Program, number: int) -> Any:
 
 
 SUBJECT = Subject(
-    "library-texts", "each form of the library on each target, printed and run on a CPU", draw, night=len(numbered()), campaign=len(numbered()),
+    "library-texts", "each form of the library on each target, printed and run on a CPU", draw, nightly=len(numbered()), campaign=len(numbered()),
     counted="drawn", first=0, last=len(numbered()), chunk=21, draw_together=together, needs=text.needs, sample=0, seconds=600.0,
 )  # fmt: skip

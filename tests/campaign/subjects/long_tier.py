@@ -23,6 +23,6 @@ def draw(number: int) -> Outcome:
 
 
 SUBJECT = Subject(
-    "long-tier", "files of the tests, all cases, 40 times the draws", draw, night=len(FILES), campaign=len(FILES), first=0, last=len(FILES), chunk=1, sample=0,
+    "long-tier", "files of the tests, all cases, 40 times the draws", draw, nightly=len(FILES), campaign=len(FILES), first=0, last=len(FILES), chunk=1, sample=0,
     seconds=6 * 3600.0,
 )  # fmt: skip

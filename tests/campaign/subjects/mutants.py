@@ -44,7 +44,7 @@ def subject(name: str, title: str, parts: tuple[str, ...]) -> Subject:
         name,
         title,
         functools.partial(draw, parts),
-        night=100,
+        nightly=100,
         campaign=1_000,
         counted="mutants",
         first=0,

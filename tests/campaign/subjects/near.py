@@ -78,6 +78,6 @@ def draw(seed: int) -> Outcome:
 
 
 SUBJECT = Subject(
-    "near", "random strategies with one arbitrary change: refused, or right by every oracle", draw, night=3_000, campaign=10_000,
+    "near", "random strategies with one arbitrary change: refused, or right by every oracle", draw, nightly=3_000, campaign=10_000,
     first=20_261_127, sample=4,
 )  # fmt: skip

@@ -60,7 +60,7 @@ SUBJECT = Subject(
     "strategies",
     "random matmul strategies, simulated: exactly equal to NumPy, no alarm",
     draw,
-    night=20_000,
+    nightly=20_000,
     campaign=20_000,
     first=20_261_123,
 )

@@ -52,7 +52,7 @@ SUBJECT = Subject(
     "tasks",
     "random task programs and mappings: events, and kernels of library programs, equal to the sequential program",
     draw,
-    night=4_000,
+    nightly=4_000,
     campaign=15_000,
     first=20_261_123,
     sample=2,

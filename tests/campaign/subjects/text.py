@@ -221,6 +221,6 @@ def needs() -> str | None:
 
 
 SUBJECT = Subject(
-    "text", "printed texts on a CPU against NumPy, the simulator and the checks", draw, night=1_000, campaign=10_000, first=20_261_124,
+    "text", "printed texts on a CPU against NumPy, the simulator and the checks", draw, nightly=1_000, campaign=10_000, first=20_261_124,
     chunk=32, draw_together=together, needs=needs, sample=1,
 )  # fmt: skip

@@ -56,7 +56,7 @@ SUBJECT = Subject(
     "walks",
     "strategies from the choices of all extensions, on all targets, simulated: exactly equal to NumPy, no alarm",
     draw,
-    night=5_000,
+    nightly=5_000,
     campaign=5_000,
     first=20_261_123,
     sample=2,

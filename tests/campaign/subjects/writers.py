@@ -26,7 +26,7 @@ SUBJECT = Subject(
     "writers",
     "writers killed at any moment during concurrent writes and reads: no confirmed write is lost, readers continue",
     draw,
-    night=500,
+    nightly=500,
     campaign=5_000,
     counted="kills",
     first=1,

@@ -1,0 +1,117 @@
+"""The verbs of chains and specs, collected when the package is loaded, and the registry from which type stubs are generated.
+
+`StepVerbs` holds the verbs of steps. `TileVerbs` and the other `...Verbs` hold the verbs of refinements. Each verb is declared in its own
+file, and `language/methods.py` adds it here.
+
+At run time the class of a chain offers all verbs, because the chain knows its kind of spec only as a value (`start`); the `kinds` of a step
+list the specs that it applies to. Type checkers and completion see classes only. Therefore `make names` writes `generated_verbs.pyi`, which
+gives each `For...` class below the verbs of its kind, and defines a class for each kind of chain, such as `MatMulTile`. Import those under
+`TYPE_CHECKING`: they do not exist at run time. docs/decisions/0054-types-by-kind.md gives the reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+
+class StepVerbs:
+    """Verbs of steps, a base class of `Verbs`."""
+
+    __slots__ = ()
+
+
+class TileVerbs:
+    """Verbs of the refinements of `tile`."""
+
+    __slots__ = ()
+
+
+class SplitVerbs:
+    """Verbs of the refinements of `split`."""
+
+    __slots__ = ()
+
+
+class SplitKVerbs:
+    """Verbs of the refinements of `split_k`."""
+
+    __slots__ = ()
+
+
+class LoadVerbs:
+    """Verbs of the refinements of `load`."""
+
+    __slots__ = ()
+
+
+class EpilogVerbs:
+    """Verbs of the refinements of `epilog`."""
+
+    __slots__ = ()
+
+
+class OtherVerbs:
+    """Verbs of the refinements of other steps: methods of every chain, refused where the last step does not accept them."""
+
+    __slots__ = ()
+
+
+REFINEMENT_VERBS: Final[Mapping[str, type]] = {
+    "tile": TileVerbs, "split": SplitVerbs, "split_k": SplitKVerbs, "load": LoadVerbs, "epilog": EpilogVerbs,
+}  # fmt: skip
+"""The class that holds the refinement verbs of a step, by the verb of that step."""
+
+
+class ForAny:
+    """Verbs for a spec of unknown kind: those of the language that apply to several kinds."""
+
+    __slots__ = ()
+
+
+class ForEvery:
+    """Verbs of `AnySpec` and of kinds that a user declares: all."""
+
+    __slots__ = ()
+
+
+class ForMatMul:
+    """Verbs for matrix multiplications."""
+
+    __slots__ = ()
+
+
+class ForMove:
+    """Verbs for copies."""
+
+    __slots__ = ()
+
+
+class ForInit:
+    """Verbs for `Init`, which sets all elements to one value."""
+
+    __slots__ = ()
+
+
+class ForReduction:
+    """Verbs for reductions."""
+
+    __slots__ = ()
+
+
+class ForAtomicAdd:
+    """Verbs for `AtomicAdd`."""
+
+    __slots__ = ()
+
+
+class ForPointwise:
+    """Verbs for elementwise work, `UnaryPointwise` and `BinaryPointwise`."""
+
+    __slots__ = ()
+
+
+class ForFused:
+    """Verbs for definitions of several steps."""
+
+    __slots__ = ()

@@ -1,0 +1,1553 @@
+"""Verbs of chains and specs, for type checkers and completion. Written by `make names`; see `generated_verbs.py`."""
+
+from collections.abc import Callable, Mapping
+from numpy.typing import ArrayLike, NDArray
+from typing import Any, Final, Self, SupportsIndex
+from fireiron.decomp.tile import Strided
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
+from fireiron.language.tree import Decomposition, Executable
+from fireiron.language.tunable import Integer, TileSize
+from fireiron.spec import Spec
+from fireiron.specs.operand import Operand
+from fireiron.values.expr import Expr
+from fireiron.values.layout import Layout, Swizzle
+from fireiron.values.machine import Architecture, DType, Level, Memory
+from fireiron.values.tensor import MatrixLayout, View
+
+class StepVerbs: ...
+
+class OtherVerbs: ...
+
+class TileVerbs:
+    def cluster(self, m: Integer, n: Integer = 1) -> Self:
+        """Assign `m` x `n` adjacent tiles to the blocks of a thread block cluster, which load the data that they share by multicast.
+
+        If several blocks of a cluster need the same TMA load of a circular buffer, each block loads a part and multicasts it to all of them.
+        Barriers and arrivals across blocks are inferred. Legal on a tile of two dimensions that is distributed over blocks, for at most 16
+        blocks, on sm_90a, with `warp_specialize` and at least one shared load; both numbers may be tunables. If the number of tiles is not a
+        multiple of the cluster, some blocks have a tile that is out of bounds.
+        rewrite: block u: tile u --> blocks k * u ... k * u + k - 1: the k = m * n tiles of cluster u
+
+        Source: decision 28.
+
+        >>> from fireiron import *
+        >>> halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+        >>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).cluster(2)
+        >>> steps = blocks.epilog(RF, float32).split(64).pipeline(3).warp_specialize()
+        >>> loads = steps.load(A, SH, Move.done()).load(B, SH, Move.done())
+        >>> text = loads.tile(64, 64).to(Warpgroup).done().cuda()
+        >>> [line.strip() for line in text.splitlines() if "__cluster_dims__" in line]
+        ['extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(288)']
+        """
+    def hilbert(self) -> Self:
+        """Compute output tiles along Hilbert's curve through the grid: consecutive tiles are adjacent, in rows or in columns.
+
+        Legal on a tile of two dimensions that is distributed over blocks, for any number of tiles. If the grid is not a square whose side is a
+        power of two, the curve skips the cells that are out of bounds.
+        rewrite: block u: tile (u // columns, u % columns) --> block u: tile (p // columns, p % columns), p = hilbert(u, rows, columns)
+        """
+    def layout(self, order: MatrixLayout | tuple[int, ...]) -> Self:
+        """Assign tiles to units in row-major or column-major order, or in an order of dimensions by position, the fastest first.
+
+        Legal on a tile that is distributed with `to`. rewrite: tile (u // columns, u % columns) --> tile (u % rows, u // rows)
+        """
+    def longest_first(self, dim: str, group: Integer = 0) -> Self:
+        """Compute the tiles of the dimension `dim` from the last to the first, each with `group` tiles of the other dimensions.
+
+        Under a causal mask the last rows attend to the most keys. If their blocks start first, the short blocks fill the gaps at the end
+        (longest processing time first). `group` is the number of tiles of the other dimensions (0: all) that are computed before the next tile
+        of `dim`: the keys and values of `group` heads then stay in the L2 cache. Legal on a tile distributed over blocks, without `rasterize`
+        and `cluster`. `group` divides the number of the other tiles, the fastest first, and may be a tunable.
+        rewrite: block u: tile (u // others, u % others) --> block u: tile (last - u // others, u % others)
+
+        Source: decision 40.
+
+        >>> from fireiron import *
+        >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).longest_first("m")
+        >>> text = blocks.tile(1, 1).to(Thread).split(1).done().cuda()
+        >>> [line.strip() for line in text.splitlines() if "int block_m" in line]
+        ['const int block_m = 3 - blockIdx.x / 4;']
+        """
+    def max_shared_bytes(self, bytes: Integer) -> Self:
+        """Use at most `bytes` bytes of shared memory per block: arrays that are never live at the same time share storage if necessary.
+
+        Legal on a tile distributed over blocks, for 16 bytes to 1 MiB; the number may be a tunable. Refused if arrays that are live at the same
+        time are larger.
+        rewrite: two arrays --> one array, and a barrier between their uses, until all fit
+
+        Source: decision 33; Cypress, section 4.2.4.
+
+        >>> from fireiron import *
+        >>> from_registers = Move.tile(4, 4).to(Thread).done()
+        >>> store = Move.load(SRC, SH, from_registers).coalesced_copy(4).done()
+        >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block).max_shared_bytes(4096)
+        >>> sums = blocks.epilog(RF, Init.tile(4, 4).to(Thread).done(), store)
+        >>> kernel = sums.split(16).load(A, SH).load(B, SH).tile(4, 4).to(Thread).tile(1, 1).split(1).done().program().ir
+        >>> kernel.shared_bytes
+        4096
+        """
+    def min_blocks_per_sm(self, blocks: Integer) -> Self:
+        """Limit registers so that `blocks` blocks fit on an SM.
+
+        Args: blocks: 1 to 32, or a tunable. Legal on a tile distributed over blocks.
+        rewrite: __launch_bounds__(threads) --> __launch_bounds__(threads, blocks)
+        """
+    def persistent(self, blocks: Integer = 132, dynamic: bool = False) -> Self:
+        """Launch at most `blocks` persistent blocks, each of which computes several tiles; the default is the 132 SMs of an H100 or H200.
+
+        With `warp_specialize` the loads of the next tile overlap the store of the current one. With `dynamic` a block claims its next tile from
+        a counter when it is free, for tiles of different cost, as under a causal mask; combine it with `longest_first`. Legal on a tile
+        distributed over blocks, for a number or a tunable; `dynamic` with `warp_specialize`, without cluster, pingpong and programmatic_launch.
+        rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next unclaimed tile
+        """
+    def pingpong(self, warpgroups: Integer) -> Self:
+        """Let `warpgroups` groups of consumer warpgroups alternate the tiles of a persistent block: one computes while another stores.
+
+        Args: warpgroups: 1 or 2, or a tunable. Legal with `persistent`, around a split with `warp_specialize` whose tile is distributed over
+        whole warpgroups.
+        rewrite: consumers: for tile: S(tile) --> consumers g: for tile = g, g + groups ...: wait for tile - 1; MMAs; arrive; store
+        """
+    def programmatic_launch(self, no_wait: Operand | str | tuple[Operand | str, ...] = ()) -> Self:
+        """Overlap the start of this kernel with the end of the previous one in the stream (programmatic dependent launch).
+
+        The kernel waits for the previous one before its first access to global memory. Legal on a tile distributed over blocks, from sm_90 on,
+        where no output must be zeroed before the kernel.
+        rewrite: S --> launch dependents; wait for the previous kernel; S
+
+        Args: no_wait: inputs that no kernel of the sequence writes, which you promise, as in `programmatic_launch(no_wait=B)`. The producer
+        loads their first tiles before the wait. Legal with `warp_specialize`, if a block has one tile.
+        """
+    def rasterize(self, group_m: Integer | None = None, raster: Integer = 0, *, group_n: Integer | None = None) -> Self:
+        """Compute output tiles in groups of `group_m` tile rows, one tile column after the other, or in groups of `group_n` tile columns.
+
+        Concurrent blocks then share rows and columns in the L2 cache.
+
+        Args: group_m: tile rows per group, or a tunable. raster: 0 for groups of tile rows, 1 for groups of tile columns, 2 for `hilbert` (with
+        `group_m=1`), or a tunable that selects one. group_n: tile columns per group. Legal on a tile of two dimensions that is distributed over
+        blocks.
+        rewrite: block u: tile (u // columns, u % columns) --> block u: tile (first row + u % group, u // group) in each group
+        """
+    def swizzle(self, permutation: Expr | str | int | Callable[[Expr], Expr | int]) -> Self:
+        """Assign tile `permutation(uid)` to unit `uid`.
+
+        Args: permutation: an expression over `uid`, its text, or a callable that receives the symbol.
+        Legal on a tile that is distributed with `to`, if the expression permutes the units.
+        rewrite: unit u: tile u --> unit u: tile permutation(u)
+        """
+    def to(self, level: Level) -> Self:
+        """Distribute the tiles over the units of a level, in parallel. Surplus units are idle; surplus tiles take further iterations.
+
+        Legal if the level is below the spec's. Several tiles in sequence may be distributed over blocks:
+        `MatMul.tile(b=1).to(Block).then(strategy)` assigns one b to each group of blocks, and the strategy distributes the tiles of that b over
+        the group.
+        rewrite: for m: for n: S --> unit u: S at level, tile number u
+        """
+    def unchecked(self, reason: str) -> Self:
+        """Report data races as warnings, and print the reason in the kernel's header.
+
+        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+        """
+    def unroll(self) -> Self:
+        """Unroll the loops in the printed code. Legal on every tile. rewrite: for i: S --> #pragma unroll for i: S"""
+
+class SplitVerbs:
+    def defer(self, step: str, after: str) -> Self:
+        """Run a step, and all steps after it, one iteration later: after the step `after` of the next iteration (software pipelining).
+
+        `defer("pv", after="s")`: the MMAs of the next scores are in flight before the current values are multiplied. Loads move with the
+        step that reads them. Legal on the split of a fused definition whose steps are directly in the loop, if the two parts, of adjacent
+        iterations, do not write what the other accesses; a buffer that both access needs at least two pipeline stages.
+        rewrite: for i: F(i) R(i) D(i) --> F(0) R(0); for i in all but the last: F(i+1) D(i) R(i+1); D(last)
+        """
+    def mma_in_flight(self, groups: Integer) -> Self:
+        """Keep up to `groups` wgmma groups in flight while the next ones are issued: 1 is best for one consumer warpgroup, 0 for several.
+
+        Legal on a split with `warp_specialize`, from 0 to one less than its stages, for a number or a tunable.
+        rewrite: mma(k); wait all; release(k) --> mma(k); wait all but `groups`; release(k - groups)
+        """
+    def order_mma(self, first: str, last: str) -> Self:
+        """Let the warpgroups issue the MMAs from the step `first` to the step `last` of an iteration in a fixed order, one after the other.
+
+        The MMAs of one warpgroup then run while others execute their other steps. Combine `order_mma("s", "pv")` with `defer("pv", after="s")`,
+        which places both MMAs next to each other. Legal on the split of a fused definition with `warp_specialize`, if both steps are wgmma
+        MMAs. It has no effect for one warpgroup, or if TMA does none of the loads.
+        rewrite: for i: P(i) R(i) --> warpgroup w: for i: wait for i * warpgroups + w - 1; P(i); arrive for i * warpgroups + w; R(i)
+        """
+    def pipeline(self, stages: Integer, interleave: bool = False) -> Self:
+        """Issue the loads directly under the split `stages - 1` iterations ahead, into `stages` buffers each.
+
+        Args: stages: 1 to 16, or a tunable; interleave: issue the copies between the MMAs of the inner split instead of all at once. Legal if
+        at least one load is under the split.
+        rewrite: for k: load(k); S(k) --> load(0) ... load(stages-2); for k: { load(k+stages-1); S(k) }
+        """
+    def skip_masked_tiles(self) -> Self:
+        """Run only the iterations in which a mask, such as `where(n <= m, s[m,n], -inf)`, leaves an element of the block's tile unmasked.
+
+        Legal on the split of a fused definition above Warp, if comparisons of coordinates bound the dimension, and if a fully masked iteration
+        changes no value that the loop carries, for any contents of the arrays. For parameters passed by value, `positive` of the definition
+        promises that they are above 0.
+        rewrite: for n in all: S --> for n with an unmasked element in the block's tile: S
+        rewrite: for n in all: S --> for n in those that the block's rows see: S
+
+        Source: decision 38.
+
+        >>> from fireiron import *
+        >>> masked = Fused(
+        ...     name="masked_sum", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+        ...     init={"zero": "t[m] = 0"},
+        ...     body={"mask": "x[m,n] = where(n <= m, X[m,n], 0)", "sums": "s[m] = sum(n, x[m,n])", "add": "t[m] = t[m] + s[m]"},
+        ...     final={"out": "y[m] = t[m]"},
+        ... )
+        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+        >>> tiles = masked.tile(m=1).to(Block).split(n=128).skip_masked_tiles()
+        >>> text = tiles.load("X", RF, row).done()(masked(m=512, n=512)).cuda()
+        >>> [line.strip() for line in text.splitlines() if "int n =" in line]
+        ['for (int n = 0; n < block / 128 + 1; ++n) {']
+        """
+    def stagger_blocks(self, offset: Integer = 1) -> Self:
+        """Begin the loop of block `b` at iteration `b * offset`, and wrap around: the blocks do not read the same columns at the same time.
+
+        The elements of a column of long rows map to few memory channels (Tensile: "StaggerU"). The order of accumulation changes. Legal after
+        a tile distributed over blocks, on a split of one dimension of a matmul or a reduction into contiguous parts, of operands in global
+        memory. The blocks of a cluster begin at the same iteration. The number may be a tunable; 0 has no effect.
+        rewrite: for k: S(k) --> for k: S((k + block * offset) % iterations)
+
+        >>> from fireiron import *
+        >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
+        >>> loads = blocks.split(8).stagger_blocks(1).load(A, SH).load(B, SH)
+        >>> text = loads.tile(4, 4).to(Thread).tile(1, 1).split(1).done().cuda()
+        >>> [line.strip() for line in text.splitlines() if "int k_turn" in line]
+        ['const int k_turn = (k + block) % 8;']
+
+        Source: docs/pipeline.md.
+        """
+    def sync(self) -> Self:
+        """Require a block barrier at the end of the loop body.
+
+        Legal if all threads of the block run the loop. rewrite: for k: S --> for k: { S; barrier }
+        """
+    def unchecked(self, reason: str) -> Self:
+        """Report data races as warnings, and print the reason in the kernel's header.
+
+        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+        """
+    def unroll(self) -> Self:
+        """Unroll the loop in the printed code. Legal on every split. rewrite: for k: S --> #pragma unroll for k: S"""
+    def warp_specialize(self, producer_threads: Integer = 32, copies: bool = False) -> Self:
+        """Issue the loads under a pipelined split by dedicated producer threads, a warp (32) or a warpgroup (128).
+
+        A producer warpgroup gives registers to the consumers. Without `copies`, TMA must be able to do all of the loads, otherwise there is no
+        producer. With it, the producer also executes the loads that TMA cannot. Legal with `pipeline`.
+        rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
+        """
+
+class SplitKVerbs:
+    def pad(self, elements: Integer) -> Self:
+        """Pad the leading dimension of the partial results by `elements` elements, instead of the swizzle that they have by default.
+
+        Legal from 0 to 4096; use 0 for instructions that support neither, such as WMMA. rewrite: P_sh[p][16][16] --> P_sh[p][16][16 + elements]
+        """
+    def unchecked(self, reason: str) -> Self:
+        """Report data races as warnings, and print the reason in the kernel's header.
+
+        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+        """
+
+class LoadVerbs:
+    def align(self, number: SupportsIndex) -> Self:
+        """Align the new buffer to a multiple of `number` bytes.
+
+        Legal for a power of two up to 1024. rewrite: load(A, SH) --> the same, its buffer declared with __align__(number)
+        """
+    def cast_on_copy(self) -> Self:
+        """Give the new buffer the element type of the copy's destination: elements are converted while they are copied into it.
+
+        Legal on the load of a Move's source.
+        rewrite: Move(float32); Move(float32 -> float16) --> Move(float32 -> float16); Move(float16)
+
+        Source: decision 21.
+
+        >>> from fireiron import *
+        >>> store = Move.load(SRC, SH, Move.tile(4, 4).to(Thread).done()).cast_on_copy().coalesced_copy(8).done()
+        >>> blocks = MatMul(64, 64, 64, dtype=float16, c_dtype=float16)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
+        >>> sums = blocks.epilog(RF, float32, Init.tile(4, 4).to(Thread).done(), store)
+        >>> text = sums.split(16).tile(4, 4).to(Thread).tile(1, 1).split(1).done().cuda()
+        >>> [line.strip() for line in text.splitlines() if "__shared__" in line]
+        ['__shared__ __align__(16) __half store_c_sh[1024];  // 32 x 32']
+        """
+    def no_sync(self) -> Self:
+        """Forbid a barrier directly after the copy.
+
+        Legal if another barrier orders the copy and its readers; otherwise a `SynchronizationError` shows the race.
+        rewrite: copy; barrier; copy --> copy; copy
+        """
+    def pad(self, elements: Integer) -> Self:
+        """Pad the leading dimension of the new buffer by `elements` elements, against bank conflicts.
+
+        Legal from 0 to 4096. rewrite: A_sh[8][128] --> A_sh[8][128 + elements]
+        """
+    def reuse_buffer(self) -> Self:
+        """Let the new buffer share storage with earlier buffers that are dead.
+
+        Legal if such a buffer exists. rewrite: two arrays --> one array, and a barrier between their uses
+        """
+    def share_stages(self, operand: Operand | str) -> Self:
+        """Store this load in the circular buffer of another load, `operand`: the two fill its stages alternately.
+
+        Legal on a load to SH under the same split with `warp_specialize` as the other load, which precedes it, for tiles of one shape, type
+        and layout. All loads of that buffer must share it. rewrite: X_sh[k % s], H_sh[k % s] --> X_sh[2k % s], X_sh[(2k + 1) % s]
+        """
+    def stages(self, stages: Integer) -> Self:
+        """Give the circular buffer of this load `stages` stages, instead of the number that `pipeline` specifies.
+
+        Legal on a load to SH directly under a split with `warp_specialize`, from 1 to 16, for a number or a tunable. The producer waits for
+        each circular buffer separately. rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
+        """
+    def storage_layout(self, layout: MatrixLayout | Layout) -> Self:
+        """Store the new buffer row-major, column-major, or in a hierarchical `shape:stride` layout.
+
+        Legal for a layout with the shape of the buffer. rewrite: A_sh[k][m] --> A_sh[m][k]
+        """
+    def swizzle_storage(self, swizzle: Swizzle | None = None) -> Self:
+        """XOR the addresses in the new buffer as the swizzle specifies, against bank conflicts.
+
+        Legal for every `Swizzle`; the buffer grows to a multiple of its period. The default follows from the leading dimension of the buffer:
+        the 16-byte pieces of adjacent rows (columns) are in different banks.
+        rewrite: A_sh[i] --> A_sh[swizzle(i)]
+
+        Source: CUDA C++ Programming Guide, "Shared Memory".
+
+        >>> from fireiron import *
+        >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
+        >>> loads = blocks.split(8).load(A, SH).swizzle_storage(Swizzle(2, 0, 3)).load(B, SH)
+        >>> text = loads.tile(4, 4).to(Thread).tile(1, 1).split(1).done().cuda()
+        >>> [line.strip() for line in text.splitlines() if "int a_sh_swizzle" in line]
+        ['const int a_sh_swizzle = thread_m % 4;', 'const int a_sh_swizzle2 = thread_m / 2;']
+        """
+    def to_col_major(self) -> Self:
+        """Store the new buffer column-major. Legal on every load. rewrite: A_sh[m][k] --> A_sh[k][m]"""
+    def to_row_major(self) -> Self:
+        """Store the new buffer row-major. Legal on every load. rewrite: A_sh[k][m] --> A_sh[m][k]"""
+    def unchecked(self, reason: str) -> Self:
+        """Report data races as warnings, and print the reason in the kernel's header.
+
+        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+        """
+
+class EpilogVerbs:
+    def prefetch_epilogue(self, enable: bool = True) -> Self:
+        """Copy vectors that an epilogue reads, such as `bias[n]` or `scale[m]`, to shared memory before the main loop.
+
+        The copies are in flight while the MMAs run, so the epilogue does not wait for them. In a kernel with `warp_specialize` the producer
+        loads them by TMA; in a persistent block it does so during the previous tile. Otherwise all threads copy them. Legal on an epilog; it
+        has no effect if the epilogue reads no such vector. `MatMul.fuse_epilogue` adds it to a strategy with `warp_specialize` unless the
+        strategy specifies `prefetch_epilogue(enable=False)`.
+        rewrite: acc = sum(A B); C = f(acc, bias) --> bias_sh = bias; acc = sum(A B); C = f(acc, bias_sh)
+
+        Source: docs/epilogues.md.
+
+        >>> from fireiron import *
+        >>> types = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+        >>> tiles = MatMul(512, 512, 512, **types)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).epilog(RF, float32).prefetch_epilogue()
+        >>> steps = tiles.split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
+        >>> text = steps.tile(64, 64).to(Warpgroup).done().fuse_epilogue("relu(acc + bias[n])").cuda()
+        >>> [line.strip() for line in text.splitlines() if "tma_load_1d(b" in line]
+        ['tma_load_1d(bias_sh_address, &bias_map, block_n * 64, bias_sh_ring_full);']
+        """
+    def unchecked(self, reason: str) -> Self:
+        """Report data races as warnings, and print the reason in the kernel's header.
+
+        Legal with a reason of one line. rewrite: S --> // unchecked: reason; S
+        """
+
+REFINEMENT_VERBS: Final[Mapping[str, type]]
+
+class ForAny:
+    def then(self, step: Decomposition | Strategy) -> Strategy:
+        """Append a decomposition, or all steps of another strategy.
+
+        Legal when the chain is not finished by `done`.
+        rewrite: steps --> steps, step
+
+        Source: Fireiron, section 3.3.
+
+        >>> from fireiron import *
+        >>> blocks, threads = MatMul.tile(16, 16).to(Block), MatMul.tile(4, 4).to(Thread)
+        >>> blocks.then(threads)
+        MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+    def split(self, *sizes: TileSize, **by_dim: TileSize) -> SplitStrategy:
+        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+
+        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
+        a static tile.
+        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
+        MatMul(64,64,4)(GL,GL,GL)(Block)
+        """
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
+        """
+    def epilog(
+        self,
+        memory: Memory,
+        first: Strategy | DType | None = None,
+        second: Strategy | None = None,
+        third: Strategy | None = None,
+        *,
+        init: Strategy | None = None,
+        store: Strategy | None = None,
+        dtype: DType | None = None,
+    ) -> EpilogStrategy:
+        """A new accumulator: initialised by `init`, added to by the rest of the chain, written back by `store`.
+
+        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`; the accumulator's type is the spec's
+        `accumulator`, else that of C. Without strategies, in registers and fragments each thread sets and stores what the
+        rest of the chain makes it hold; in shared memory, neighbours, one element a thread.
+        Legal before any `split` that adds up. For a spec that accumulates, `init` loads C.
+        rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).epilog(RF).result)
+        MatMul(64,64,8)(GL,GL,RF)(Block)
+        """
+    def done(self, executable: Executable | str | None = None) -> Strategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
+        """
+
+class ForEvery:
+    def then(self, step: Decomposition | Strategy) -> EveryStrategy:
+        """Append a decomposition, or all steps of another strategy.
+
+        Legal when the chain is not finished by `done`.
+        rewrite: steps --> steps, step
+
+        Source: Fireiron, section 3.3.
+
+        >>> from fireiron import *
+        >>> blocks, threads = MatMul.tile(16, 16).to(Block), MatMul.tile(4, 4).to(Thread)
+        >>> blocks.then(threads)
+        MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
+        """
+    def coalesced_copy(self, width: Integer) -> EveryStrategy:
+        """Copy by all threads of the group, a vector of contiguous elements each, in the storage order of the farther memory.
+
+        Args: width: the most elements of a vector; fewer if sizes and leading dimensions do not prove more. Legal on a `Move` of a group of
+        threads.
+        rewrite: Move(m,n)(Block) --> Move(1,width)(Thread), or Move(width,1)(Thread) if the storage is column-major
+
+        >>> from fireiron import *
+        >>> print(Move(64, 32)(GL, SH)(Block).coalesced_copy(4).result)
+        Move(4,1)(GL,SH)(Thread)
+
+        Source: CUDA C++ Programming Guide, "Device Memory Accesses".
+        """
+    def done(self, executable: Executable | str | None = None) -> EveryStrategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
+        """
+    def epilog(
+        self,
+        memory: Memory,
+        first: Strategy | DType | None = None,
+        second: Strategy | None = None,
+        third: Strategy | None = None,
+        *,
+        init: Strategy | None = None,
+        store: Strategy | None = None,
+        dtype: DType | None = None,
+    ) -> EveryEpilog:
+        """A new accumulator: initialised by `init`, added to by the rest of the chain, written back by `store`.
+
+        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`; the accumulator's type is the spec's
+        `accumulator`, else that of C. Without strategies, in registers and fragments each thread sets and stores what the
+        rest of the chain makes it hold; in shared memory, neighbours, one element a thread.
+        Legal before any `split` that adds up. For a spec that accumulates, `init` loads C.
+        rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).epilog(RF).result)
+        MatMul(64,64,8)(GL,GL,RF)(Block)
+        """
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> EveryLoad:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
+        """
+    def mma_tile(self, instruction: Executable | None = None) -> EveryStrategy:
+        """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.
+
+        Args: nothing, or the instruction (`HMMA_16816_F32`, ...). The target decides otherwise: m8n8k4 by quad-pairs on Volta,
+        m16n8k8 on Turing, m16n8k16 from Ampere on, for halves; other element types have forms of their own.
+        Legal at Warp for 16 x 16 elements of C and a k that the instruction's divides.
+        rewrite: MatMul(16,16,K)(Warp) --> for n: for k: MatMul(16,8,16)(Warp)      (Fireiron, section 5.3)
+
+        >>> from fireiron import *
+        >>> mm = MatMul(16, 16, 16, dtype=float16, c_dtype=float32)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).tile(16, 16).to(Warp)
+        >>> print(mm.mma_tile().result)
+        MatMul(16,8,16)(GL,GL,GL)(Warp)
+        """
+    def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> EveryStrategy:
+        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
+        cannot read its own so.
+
+        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
+        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
+        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
+        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
+        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+        rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
+        >>> print(mm.program().launches[0].program.spec.notation, mm.result.A.tensor.layout)
+        Move(64,33)(GL,GL)(Kernel) RowMajor(ld=64)
+
+        Source: decision 32.
+        """
+    def rfactor(self, step: str, parts: int) -> EveryStrategy:
+        """Keep a reduction in `parts` partial results: lanes and warps reduce their own terms, and join where a step reads the whole.
+
+        `attention.rfactor("sums", 4)`: each of four lanes keeps its part of the row sums, and of everything that is linear in them, over all
+        blocks of keys; shuffles join the parts once, after the loop (Halide and TVM: `rfactor`).
+
+        Legal on the whole definition, before `split`, for the sum, the maximum or the minimum of one tensor whose result is a temporary in
+        registers. Other steps may write it only if its parts give the same result: `l * alpha + sums` of a sum, not `l + 1`. The parts are as
+        many as the threads that have terms of one result, or a divisor of that number; the most expensive are joined first: warps, then
+        distant lanes.
+        rewrite: t[m] = sum(n, s[m,n]); u[m] = f(t[m]) --> t_parts[m,p] = own terms; t[m] = sum(p, t_parts[m,p]); u[m] = f(t[m])
+
+        Source: decision 37.
+
+        >>> from fireiron import *
+        >>> rows = Fused(
+        ...     name="row_sum", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+        ...     init={"zero": "t[m] = 0"}, body={"sums": "s[m] = sum(n, X[m,n])", "add": "t[m] = t[m] + s[m]"}, final={"out": "y[m] = t[m]"},
+        ... )
+        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+        >>> joined = rows.rfactor("sums", 32).tile(m=1).to(Block).split(n=128).load("X", RF, row).done()(rows(m=8, n=512)).cuda()
+        >>> joined.index("for (int n =") < joined.index("__shfl_xor_sync")  # after the loop, not in each iteration
+        True
+        """
+    def set_memory(self, tensor: str, memory: Memory, pad: int = 0) -> EveryStrategy:
+        """Allocate a temporary of the definition in a memory at this level: in shared memory one copy for each unit of the level.
+
+        `pad` is the number of elements by which its rows are longer. Other temporaries are in registers.
+
+        Legal below Block, for SH and RF. rewrite: definition --> allocate t in memory; definition on t
+
+        Source: Cypress, section 3.3; decision 36.
+
+        >>> from fireiron import *
+        >>> doubled = Fused(
+        ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
+        ...     body={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+        ... )
+
+        >>> blocks = doubled.tile(m=16, n=16).to(Block).set_memory("c", SH, pad=1).step("product", MatMul.tile(1, 1).to(Thread).split(1).done())
+        >>> text = blocks.done()(doubled(m=64, n=64, k=8)).cuda()
+        >>> [line.strip() for line in text.splitlines() if "__shared__" in line]
+        ['__shared__ __align__(16) float c_sh[272];  // 16 x 16']
+        """
+    def skip_steps(self, *steps: str, where: str) -> EveryStrategy:
+        """Skip steps of a fused definition in each warp where a condition holds for all elements that its threads have.
+
+        Args: names of steps; `where`, a condition that elements are equal to each other, or to a number: `"new == mx"`, `"alpha == 1"`.
+        Consecutive steps share one branch.
+        Legal on steps on registers that, under the condition, leave each value as it was, or set it to a number, which is then set before the
+        branch. That is proved on the formulas, for all finite numbers in the arrays.
+        rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
+
+        Source: decision 44.
+
+        >>> from fireiron import *
+        >>> peak = Fused(
+        ...     name="peak", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+        ...     init={"low": "top[m] = -inf"},
+        ...     body={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
+        ...     final={"out": "y[m] = top[m]"},
+        ... )
+        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+        >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip_steps("keep", where="new == top")
+        >>> [line.strip() for line in turns.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
+        ['if (__any_sync(0xffffffff, keep_needed[0])) {']
+        """
+    def split(self, *sizes: TileSize, **by_dim: TileSize) -> EverySplit:
+        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+
+        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
+        a static tile.
+        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
+        MatMul(64,64,4)(GL,GL,GL)(Block)
+        """
+    def split_k(self, parts: Integer, level: Level, step: Integer, combine: Strategy | None = None) -> EverySplitK:
+        """A reduction dimension dealt to units that work side by side, in chunks in turn; their partial results are added up.
+
+        Args: the parts; the level of the units; elements of k in a chunk, a multiple of the next `split`; a strategy for the
+        `Reduction` that adds the partial results (none: one element a thread).
+        In a block, each unit of a level below has accumulators of its own, which meet in shared memory. At the kernel, the
+        level is Block: blocks add to C atomically, and C is zero before the launch (the launcher and the simulator see to it).
+        k is the first dimension of several elements that is added up.
+        Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+        rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).tile(16, 16).to(Block)
+        >>> print(mm.split_k(2, Warp, 64).result)
+        MatMul(16,16,128)(GL,GL,SH)(Warp)
+
+        Source: Fireiron, section 5.3; decision 11.
+        """
+    def step(self, name: str, strategy: Strategy) -> EveryStrategy:
+        """The strategy of one step of a fused definition: a chain from the kind that its formula makes it, such as MatMul.
+
+        Legal on a definition with such a step.
+        rewrite: definition --> definition with a strategy for the step      (Graphene, section 5.3)
+
+        >>> from fireiron import *
+        >>> doubled = Fused(
+        ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
+        ...     body={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+        ... )
+
+        >>> by_threads = MatMul.tile(1, 1).to(Thread).split(1).done()
+        >>> text = doubled.tile(m=16, n=16).to(Block).step("product", by_threads).done()(doubled(m=64, n=64, k=8)).cuda()
+        >>> [line.strip() for line in text.splitlines() if "// twice" in line]
+        ['// twice: C[m,n] = c[m,n] * 2']
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> EveryTile:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+
+class EveryStrategy(ForEvery, Strategy):
+    def compile(self, architecture: Architecture | str | None = None, options: tuple[str, ...] = ()) -> FusedKernel: ...
+
+class EveryTile(EveryStrategy, TileStrategy): ...
+
+class EverySplit(EveryStrategy, SplitStrategy): ...
+
+class EverySplitK(EveryStrategy, SplitKStrategy): ...
+
+class EveryLoad(EveryStrategy, LoadStrategy): ...
+
+class EveryEpilog(EveryStrategy, EpilogStrategy): ...
+
+class ForMatMul:
+    def then(self, step: Decomposition | Strategy) -> MatMulStrategy:
+        """Append a decomposition, or all steps of another strategy.
+
+        Legal when the chain is not finished by `done`.
+        rewrite: steps --> steps, step
+
+        Source: Fireiron, section 3.3.
+
+        >>> from fireiron import *
+        >>> blocks, threads = MatMul.tile(16, 16).to(Block), MatMul.tile(4, 4).to(Thread)
+        >>> blocks.then(threads)
+        MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
+        """
+    def done(self, executable: Executable | str | None = None) -> MatMulStrategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
+        """
+    def epilog(
+        self,
+        memory: Memory,
+        first: Strategy | DType | None = None,
+        second: Strategy | None = None,
+        third: Strategy | None = None,
+        *,
+        init: Strategy | None = None,
+        store: Strategy | None = None,
+        dtype: DType | None = None,
+    ) -> MatMulEpilog:
+        """A new accumulator: initialised by `init`, added to by the rest of the chain, written back by `store`.
+
+        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`; the accumulator's type is the spec's
+        `accumulator`, else that of C. Without strategies, in registers and fragments each thread sets and stores what the
+        rest of the chain makes it hold; in shared memory, neighbours, one element a thread.
+        Legal before any `split` that adds up. For a spec that accumulates, `init` loads C.
+        rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).epilog(RF).result)
+        MatMul(64,64,8)(GL,GL,RF)(Block)
+        """
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> MatMulLoad:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
+        """
+    def mma_tile(self, instruction: Executable | None = None) -> MatMulStrategy:
+        """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.
+
+        Args: nothing, or the instruction (`HMMA_16816_F32`, ...). The target decides otherwise: m8n8k4 by quad-pairs on Volta,
+        m16n8k8 on Turing, m16n8k16 from Ampere on, for halves; other element types have forms of their own.
+        Legal at Warp for 16 x 16 elements of C and a k that the instruction's divides.
+        rewrite: MatMul(16,16,K)(Warp) --> for n: for k: MatMul(16,8,16)(Warp)      (Fireiron, section 5.3)
+
+        >>> from fireiron import *
+        >>> mm = MatMul(16, 16, 16, dtype=float16, c_dtype=float32)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).tile(16, 16).to(Warp)
+        >>> print(mm.mma_tile().result)
+        MatMul(16,8,16)(GL,GL,GL)(Warp)
+        """
+    def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> MatMulStrategy:
+        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
+        cannot read its own so.
+
+        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
+        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
+        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
+        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
+        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+        rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
+        >>> print(mm.program().launches[0].program.spec.notation, mm.result.A.tensor.layout)
+        Move(64,33)(GL,GL)(Kernel) RowMajor(ld=64)
+
+        Source: decision 32.
+        """
+    def split(self, *sizes: TileSize, **by_dim: TileSize) -> MatMulSplit:
+        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+
+        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
+        a static tile.
+        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
+        MatMul(64,64,4)(GL,GL,GL)(Block)
+        """
+    def split_k(self, parts: Integer, level: Level, step: Integer, combine: Strategy | None = None) -> MatMulSplitK:
+        """A reduction dimension dealt to units that work side by side, in chunks in turn; their partial results are added up.
+
+        Args: the parts; the level of the units; elements of k in a chunk, a multiple of the next `split`; a strategy for the
+        `Reduction` that adds the partial results (none: one element a thread).
+        In a block, each unit of a level below has accumulators of its own, which meet in shared memory. At the kernel, the
+        level is Block: blocks add to C atomically, and C is zero before the launch (the launcher and the simulator see to it).
+        k is the first dimension of several elements that is added up.
+        Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+        rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).tile(16, 16).to(Block)
+        >>> print(mm.split_k(2, Warp, 64).result)
+        MatMul(16,16,128)(GL,GL,SH)(Warp)
+
+        Source: Fireiron, section 5.3; decision 11.
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> MatMulTile:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+
+class MatMulStrategy(ForMatMul, Strategy): ...
+
+class MatMulTile(MatMulStrategy, TileStrategy): ...
+
+class MatMulSplit(MatMulStrategy, SplitStrategy): ...
+
+class MatMulSplitK(MatMulStrategy, SplitKStrategy): ...
+
+class MatMulLoad(MatMulStrategy, LoadStrategy): ...
+
+class MatMulEpilog(MatMulStrategy, EpilogStrategy): ...
+
+class ForMove:
+    def then(self, step: Decomposition | Strategy) -> MoveStrategy:
+        """Append a decomposition, or all steps of another strategy.
+
+        Legal when the chain is not finished by `done`.
+        rewrite: steps --> steps, step
+
+        Source: Fireiron, section 3.3.
+
+        >>> from fireiron import *
+        >>> blocks, threads = MatMul.tile(16, 16).to(Block), MatMul.tile(4, 4).to(Thread)
+        >>> blocks.then(threads)
+        MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
+        """
+    def coalesced_copy(self, width: Integer) -> MoveStrategy:
+        """Copy by all threads of the group, a vector of contiguous elements each, in the storage order of the farther memory.
+
+        Args: width: the most elements of a vector; fewer if sizes and leading dimensions do not prove more. Legal on a `Move` of a group of
+        threads.
+        rewrite: Move(m,n)(Block) --> Move(1,width)(Thread), or Move(width,1)(Thread) if the storage is column-major
+
+        >>> from fireiron import *
+        >>> print(Move(64, 32)(GL, SH)(Block).coalesced_copy(4).result)
+        Move(4,1)(GL,SH)(Thread)
+
+        Source: CUDA C++ Programming Guide, "Device Memory Accesses".
+        """
+    def done(self, executable: Executable | str | None = None) -> MoveStrategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
+        """
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> MoveLoad:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> MoveTile:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+
+class MoveStrategy(ForMove, Strategy): ...
+
+class MoveTile(MoveStrategy, TileStrategy): ...
+
+class MoveSplit(MoveStrategy, SplitStrategy): ...
+
+class MoveSplitK(MoveStrategy, SplitKStrategy): ...
+
+class MoveLoad(MoveStrategy, LoadStrategy): ...
+
+class MoveEpilog(MoveStrategy, EpilogStrategy): ...
+
+class ForInit:
+    def then(self, step: Decomposition | Strategy) -> Strategy:
+        """Append a decomposition, or all steps of another strategy.
+
+        Legal when the chain is not finished by `done`.
+        rewrite: steps --> steps, step
+
+        Source: Fireiron, section 3.3.
+
+        >>> from fireiron import *
+        >>> blocks, threads = MatMul.tile(16, 16).to(Block), MatMul.tile(4, 4).to(Thread)
+        >>> blocks.then(threads)
+        MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
+        """
+    def done(self, executable: Executable | str | None = None) -> Strategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+
+class ForReduction:
+    def then(self, step: Decomposition | Strategy) -> Strategy:
+        """Append a decomposition, or all steps of another strategy.
+
+        Legal when the chain is not finished by `done`.
+        rewrite: steps --> steps, step
+
+        Source: Fireiron, section 3.3.
+
+        >>> from fireiron import *
+        >>> blocks, threads = MatMul.tile(16, 16).to(Block), MatMul.tile(4, 4).to(Thread)
+        >>> blocks.then(threads)
+        MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
+        """
+    def done(self, executable: Executable | str | None = None) -> Strategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
+        """
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
+        """
+    def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Strategy:
+        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
+        cannot read its own so.
+
+        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
+        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
+        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
+        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
+        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+        rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
+        >>> print(mm.program().launches[0].program.spec.notation, mm.result.A.tensor.layout)
+        Move(64,33)(GL,GL)(Kernel) RowMajor(ld=64)
+
+        Source: decision 32.
+        """
+    def split(self, *sizes: TileSize, **by_dim: TileSize) -> SplitStrategy:
+        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+
+        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
+        a static tile.
+        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
+        MatMul(64,64,4)(GL,GL,GL)(Block)
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+
+class ForAtomicAdd:
+    def then(self, step: Decomposition | Strategy) -> Strategy:
+        """Append a decomposition, or all steps of another strategy.
+
+        Legal when the chain is not finished by `done`.
+        rewrite: steps --> steps, step
+
+        Source: Fireiron, section 3.3.
+
+        >>> from fireiron import *
+        >>> blocks, threads = MatMul.tile(16, 16).to(Block), MatMul.tile(4, 4).to(Thread)
+        >>> blocks.then(threads)
+        MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
+        """
+    def done(self, executable: Executable | str | None = None) -> Strategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
+        """
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
+        """
+    def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Strategy:
+        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
+        cannot read its own so.
+
+        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
+        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
+        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
+        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
+        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+        rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
+        >>> print(mm.program().launches[0].program.spec.notation, mm.result.A.tensor.layout)
+        Move(64,33)(GL,GL)(Kernel) RowMajor(ld=64)
+
+        Source: decision 32.
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+
+class ForPointwise:
+    def then(self, step: Decomposition | Strategy) -> Strategy:
+        """Append a decomposition, or all steps of another strategy.
+
+        Legal when the chain is not finished by `done`.
+        rewrite: steps --> steps, step
+
+        Source: Fireiron, section 3.3.
+
+        >>> from fireiron import *
+        >>> blocks, threads = MatMul.tile(16, 16).to(Block), MatMul.tile(4, 4).to(Thread)
+        >>> blocks.then(threads)
+        MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
+        """
+    def done(self, executable: Executable | str | None = None) -> Strategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
+        """
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
+        """
+    def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Strategy:
+        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
+        cannot read its own so.
+
+        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
+        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
+        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
+        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
+        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+        rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
+        >>> print(mm.program().launches[0].program.spec.notation, mm.result.A.tensor.layout)
+        Move(64,33)(GL,GL)(Kernel) RowMajor(ld=64)
+
+        Source: decision 32.
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+
+class ForFused:
+    def then(self, step: Decomposition | Strategy) -> FusedStrategy:
+        """Append a decomposition, or all steps of another strategy.
+
+        Legal when the chain is not finished by `done`.
+        rewrite: steps --> steps, step
+
+        Source: Fireiron, section 3.3.
+
+        >>> from fireiron import *
+        >>> blocks, threads = MatMul.tile(16, 16).to(Block), MatMul.tile(4, 4).to(Thread)
+        >>> blocks.then(threads)
+        MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
+        """
+    def done(self, executable: Executable | str | None = None) -> FusedStrategy:
+        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+
+        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
+            or in the working directory.
+        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        rewrite: spec --> instruction      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> leaf = MatMul(16, 16, 8)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1)
+        >>> print(leaf.result)
+        MatMul(1,1,1)(GL,GL,GL)(Thread)
+        >>> "fmaf(" in leaf.done().cuda()
+        True
+        >>> "c[0] += a[0] * b[0];" in leaf.done("c[0] += a[0] * b[0];").cuda()
+        True
+        """
+    def epilog(
+        self,
+        memory: Memory,
+        first: Strategy | DType | None = None,
+        second: Strategy | None = None,
+        third: Strategy | None = None,
+        *,
+        init: Strategy | None = None,
+        store: Strategy | None = None,
+        dtype: DType | None = None,
+    ) -> FusedEpilog:
+        """A new accumulator: initialised by `init`, added to by the rest of the chain, written back by `store`.
+
+        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`; the accumulator's type is the spec's
+        `accumulator`, else that of C. Without strategies, in registers and fragments each thread sets and stores what the
+        rest of the chain makes it hold; in shared memory, neighbours, one element a thread.
+        Legal before any `split` that adds up. For a spec that accumulates, `init` loads C.
+        rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).epilog(RF).result)
+        MatMul(64,64,8)(GL,GL,RF)(Block)
+        """
+    def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> FusedLoad:
+        """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
+
+        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
+        (none: one element a thread, which is always right).
+        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
+        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).load(A, SH).result)
+        MatMul(64,64,8)(SH,GL,GL)(Block)
+        """
+    def mma_tile(self, instruction: Executable | None = None) -> FusedStrategy:
+        """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.
+
+        Args: nothing, or the instruction (`HMMA_16816_F32`, ...). The target decides otherwise: m8n8k4 by quad-pairs on Volta,
+        m16n8k8 on Turing, m16n8k16 from Ampere on, for halves; other element types have forms of their own.
+        Legal at Warp for 16 x 16 elements of C and a k that the instruction's divides.
+        rewrite: MatMul(16,16,K)(Warp) --> for n: for k: MatMul(16,8,16)(Warp)      (Fireiron, section 5.3)
+
+        >>> from fireiron import *
+        >>> mm = MatMul(16, 16, 16, dtype=float16, c_dtype=float32)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).tile(16, 16).to(Warp)
+        >>> print(mm.mma_tile().result)
+        MatMul(16,8,16)(GL,GL,GL)(Warp)
+        """
+    def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> FusedStrategy:
+        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
+        cannot read its own so.
+
+        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
+        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
+        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
+        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
+        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+        rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel).repack(A).tile(64, 64).to(Block)
+        >>> print(mm.program().launches[0].program.spec.notation, mm.result.A.tensor.layout)
+        Move(64,33)(GL,GL)(Kernel) RowMajor(ld=64)
+
+        Source: decision 32.
+        """
+    def rfactor(self, step: str, parts: int) -> FusedStrategy:
+        """Keep a reduction in `parts` partial results: lanes and warps reduce their own terms, and join where a step reads the whole.
+
+        `attention.rfactor("sums", 4)`: each of four lanes keeps its part of the row sums, and of everything that is linear in them, over all
+        blocks of keys; shuffles join the parts once, after the loop (Halide and TVM: `rfactor`).
+
+        Legal on the whole definition, before `split`, for the sum, the maximum or the minimum of one tensor whose result is a temporary in
+        registers. Other steps may write it only if its parts give the same result: `l * alpha + sums` of a sum, not `l + 1`. The parts are as
+        many as the threads that have terms of one result, or a divisor of that number; the most expensive are joined first: warps, then
+        distant lanes.
+        rewrite: t[m] = sum(n, s[m,n]); u[m] = f(t[m]) --> t_parts[m,p] = own terms; t[m] = sum(p, t_parts[m,p]); u[m] = f(t[m])
+
+        Source: decision 37.
+
+        >>> from fireiron import *
+        >>> rows = Fused(
+        ...     name="row_sum", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+        ...     init={"zero": "t[m] = 0"}, body={"sums": "s[m] = sum(n, X[m,n])", "add": "t[m] = t[m] + s[m]"}, final={"out": "y[m] = t[m]"},
+        ... )
+        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+        >>> joined = rows.rfactor("sums", 32).tile(m=1).to(Block).split(n=128).load("X", RF, row).done()(rows(m=8, n=512)).cuda()
+        >>> joined.index("for (int n =") < joined.index("__shfl_xor_sync")  # after the loop, not in each iteration
+        True
+        """
+    def set_memory(self, tensor: str, memory: Memory, pad: int = 0) -> FusedStrategy:
+        """Allocate a temporary of the definition in a memory at this level: in shared memory one copy for each unit of the level.
+
+        `pad` is the number of elements by which its rows are longer. Other temporaries are in registers.
+
+        Legal below Block, for SH and RF. rewrite: definition --> allocate t in memory; definition on t
+
+        Source: Cypress, section 3.3; decision 36.
+
+        >>> from fireiron import *
+        >>> doubled = Fused(
+        ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
+        ...     body={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+        ... )
+
+        >>> blocks = doubled.tile(m=16, n=16).to(Block).set_memory("c", SH, pad=1).step("product", MatMul.tile(1, 1).to(Thread).split(1).done())
+        >>> text = blocks.done()(doubled(m=64, n=64, k=8)).cuda()
+        >>> [line.strip() for line in text.splitlines() if "__shared__" in line]
+        ['__shared__ __align__(16) float c_sh[272];  // 16 x 16']
+        """
+    def skip_steps(self, *steps: str, where: str) -> FusedStrategy:
+        """Skip steps of a fused definition in each warp where a condition holds for all elements that its threads have.
+
+        Args: names of steps; `where`, a condition that elements are equal to each other, or to a number: `"new == mx"`, `"alpha == 1"`.
+        Consecutive steps share one branch.
+        Legal on steps on registers that, under the condition, leave each value as it was, or set it to a number, which is then set before the
+        branch. That is proved on the formulas, for all finite numbers in the arrays.
+        rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
+
+        Source: decision 44.
+
+        >>> from fireiron import *
+        >>> peak = Fused(
+        ...     name="peak", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
+        ...     init={"low": "top[m] = -inf"},
+        ...     body={"part": "part[m] = max(n, X[m,n])", "new": "new[m] = max(top[m], part[m])", "keep": "top[m] = new[m]"},
+        ...     final={"out": "y[m] = top[m]"},
+        ... )
+        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+        >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip_steps("keep", where="new == top")
+        >>> [line.strip() for line in turns.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
+        ['if (__any_sync(0xffffffff, keep_needed[0])) {']
+        """
+    def split(self, *sizes: TileSize, **by_dim: TileSize) -> FusedSplit:
+        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+
+        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
+        a static tile.
+        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
+        MatMul(64,64,4)(GL,GL,GL)(Block)
+        """
+    def split_k(self, parts: Integer, level: Level, step: Integer, combine: Strategy | None = None) -> FusedSplitK:
+        """A reduction dimension dealt to units that work side by side, in chunks in turn; their partial results are added up.
+
+        Args: the parts; the level of the units; elements of k in a chunk, a multiple of the next `split`; a strategy for the
+        `Reduction` that adds the partial results (none: one element a thread).
+        In a block, each unit of a level below has accumulators of its own, which meet in shared memory. At the kernel, the
+        level is Block: blocks add to C atomically, and C is zero before the launch (the launcher and the simulator see to it).
+        k is the first dimension of several elements that is added up.
+        Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+        rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
+
+        >>> from fireiron import *
+        >>> mm = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).tile(16, 16).to(Block)
+        >>> print(mm.split_k(2, Warp, 64).result)
+        MatMul(16,16,128)(GL,GL,SH)(Warp)
+
+        Source: Fireiron, section 5.3; decision 11.
+        """
+    def step(self, name: str, strategy: Strategy) -> FusedStrategy:
+        """The strategy of one step of a fused definition: a chain from the kind that its formula makes it, such as MatMul.
+
+        Legal on a definition with such a step.
+        rewrite: definition --> definition with a strategy for the step      (Graphene, section 5.3)
+
+        >>> from fireiron import *
+        >>> doubled = Fused(
+        ...     name="doubled", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"},
+        ...     body={"product": "c[m,n] = sum(k, A[m,k] * B[k,n])", "twice": "C[m,n] = c[m,n] * 2"},
+        ... )
+
+        >>> by_threads = MatMul.tile(1, 1).to(Thread).split(1).done()
+        >>> text = doubled.tile(m=16, n=16).to(Block).step("product", by_threads).done()(doubled(m=64, n=64, k=8)).cuda()
+        >>> [line.strip() for line in text.splitlines() if "// twice" in line]
+        ['// twice: C[m,n] = c[m,n] * 2']
+        """
+    def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> FusedTile:
+        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
+        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
+        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
+        first elements of the other tiles (Graphene, section 3.3).
+        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
+        has each element once, and fills the dimension together with its complement.
+        rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
+
+        >>> from fireiron import *
+        >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
+        MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+
+class FusedStrategy(ForFused, Strategy):
+    def compile(self, architecture: Architecture | str | None = None, options: tuple[str, ...] = ()) -> FusedKernel: ...
+
+class FusedTile(FusedStrategy, TileStrategy): ...
+
+class FusedSplit(FusedStrategy, SplitStrategy): ...
+
+class FusedSplitK(FusedStrategy, SplitKStrategy): ...
+
+class FusedLoad(FusedStrategy, LoadStrategy): ...
+
+class FusedEpilog(FusedStrategy, EpilogStrategy): ...
+
+class MatMulSpec(ForMatMul, Spec):
+    @property
+    def A(self) -> View: ...
+    @property
+    def B(self) -> View: ...
+    @property
+    def C(self) -> View: ...
+    def reference(self, *inputs: ArrayLike) -> NDArray[Any]: ...
+
+class MoveSpec(ForMove, Spec):
+    @property
+    def src(self) -> View: ...
+    @property
+    def dst(self) -> View: ...
+    def reference(self, *inputs: ArrayLike) -> NDArray[Any]: ...
+
+class InitSpec(ForInit, Spec):
+    @property
+    def dst(self) -> View: ...
+    @property
+    def value(self) -> float: ...
+    def reference(self, *inputs: ArrayLike) -> NDArray[Any]: ...
+
+class ReductionSpec(ForReduction, Spec):
+    @property
+    def src(self) -> View: ...
+    @property
+    def dst(self) -> View: ...
+    @property
+    def by(self) -> str: ...
+    def reference(self, *inputs: ArrayLike) -> NDArray[Any]: ...
+
+class AtomicAddSpec(ForAtomicAdd, Spec):
+    @property
+    def src(self) -> View: ...
+    @property
+    def dst(self) -> View: ...
+    def reference(self, *inputs: ArrayLike) -> NDArray[Any]: ...
+
+class UnaryPointwiseSpec(ForPointwise, Spec):
+    @property
+    def src(self) -> View: ...
+    @property
+    def dst(self) -> View: ...
+    @property
+    def operation(self) -> str: ...
+    def reference(self, *inputs: ArrayLike) -> NDArray[Any]: ...
+
+class BinaryPointwiseSpec(ForPointwise, Spec):
+    @property
+    def lhs(self) -> View: ...
+    @property
+    def rhs(self) -> View: ...
+    @property
+    def dst(self) -> View: ...
+    @property
+    def operation(self) -> str: ...
+    def reference(self, *inputs: ArrayLike) -> NDArray[Any]: ...
+
+class FusedSpec(ForFused, Spec): ...
+
+class FusedKernel(CompiledKernel):
+    def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> Any: ...

@@ -1,0 +1,360 @@
+"""A chunk of blocks that are simulated together: their memory, and where accesses go in it.
+
+Coordinates, masks and addresses are computed for all elements, loops that are axes, threads and blocks at once, and kept as long
+as the loops they depend on stand still. Coordinates outside a tensor and addresses outside a buffer are found here.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from fireiron.errors import SimulationError
+from fireiron.sim.locations import (
+    CoordinateValues,
+    Flat,
+    Location,
+    OverlappingWrites,
+    Rows,
+    ThreadGroup,
+    Window,
+    first_true,
+    pick,
+    steps_of,
+    vector_environment,
+)
+from fireiron.sim.memory import Global, Memory, nowhere, registers, shared_memory
+from fireiron.sim.plan import Array, Environment, Operand, Plan, PlannedStatement
+from fireiron.sim.tma_boxes import LINE, TmaBoxes
+from fireiron.values.expr import table
+from fireiron.values.machine import int32
+
+WARP = 32
+
+
+class BlockBatch:
+    """Blocks that run together, as the last axis of all arrays."""
+
+    def __init__(self, plan: Plan, parameters: Mapping[str, Global], blocks: tuple[int, ...], careful: bool) -> None:
+        self.plan, self.blocks = plan, blocks
+        self.width = len(blocks)
+        self.numbers = np.array(blocks, dtype=np.int64)[None, :]
+        self.memories: dict[str, Memory] = {name: one.memory for name, one in parameters.items()}
+        self.tables = {table(name).name: one.element for name, one in parameters.items() if one.buffer.dtype == int32}
+        self.memories |= shared_memory(plan, self.width, careful)
+        for buffer in plan.kernel.buffers:
+            if buffer.memory.private:
+                self.memories[buffer.name] = registers(plan, buffer, self.width, careful)
+            elif buffer.memory.counts:
+                self.memories[buffer.name] = nowhere(buffer)
+        self.read_bytes = self.written_bytes = 0
+        # Which blocks came to a write to global memory, and of which some element lay inside.
+        self.writing, self.wrote = (np.zeros(self.width, dtype=bool) for _ in range(2))
+
+    def left_out(self, needed: str, group: ThreadGroup) -> Array:
+        """For each thread of a group and each block, whether its warp has zeros only in some registers."""
+        (number, _), *_ = self.registers_of((needed,), group).values()
+        present, warps = np.unique(group.threads // WARP, return_inverse=True)
+        asked = np.zeros((len(present), self.width), dtype=bool)
+        np.logical_or.at(asked, warps, (number != 0).any(axis=0))
+        return ~asked[warps]
+
+    def registers_of(self, names: Iterable[str], group: ThreadGroup) -> dict[str, tuple[Array, Array | None]]:
+        """Copies of what threads have in registers, `(registers, threads, blocks)`, and which of that was written, where it is watched."""
+        found = {}
+        for name in names:
+            memory, rows = self._rows_of(name, group)
+            found[name] = (memory.data[rows], None if memory.defined is None else memory.defined[rows])
+        return found
+
+    def give_back(self, kept: Mapping[str, tuple[Array, Array | None]], where: Array, group: ThreadGroup) -> None:
+        """Put back what threads had in registers, those of them for which `where` holds."""
+        for name, (values, defined) in kept.items():
+            memory, rows = self._rows_of(name, group)
+            memory.data[rows] = np.where(where, values, memory.data[rows])
+            if memory.defined is not None:
+                memory.defined[rows] = np.where(where, defined, memory.defined[rows])
+                memory.complete = memory.complete and bool(memory.defined[rows].all())
+
+    def _rows_of(self, name: str, group: ThreadGroup) -> tuple[Memory, Array]:
+        memory, threads = self.memories[name], self.plan.kernel.threads
+        return memory, np.arange(0, memory.rows, threads)[:, None] + group.threads
+
+    def place(self, site: PlannedStatement, operand: Operand, env: Environment, group: ThreadGroup) -> Location:
+        """The place of an access, from the group's cache where some loop around does not move it."""
+        # Every loop around moves it, so that no place would be found again.
+        if not operand.kept and operand.key:
+            return self.locate(site, operand, env, group)
+        key = (operand, *(env[name] for name in operand.key))
+        found = group.places.get(key)
+        if found is None:
+            found = group.places[key] = self.locate(site, operand, env, group)
+        return found
+
+    def locate(self, site: PlannedStatement, operand: Operand, env: Environment, group: ThreadGroup) -> Location:
+        """The place of an access, computed and checked."""
+        if operand.buffer.memory.counts:
+            rank = len(site.loops) + 3
+            values = self._dimension(operand, 0, vector_environment(site, env), rank)[0]
+            return CoordinateValues(values, self.memories[operand.buffer.name])
+        memory, private = self.memories[operand.buffer.name], operand.buffer.memory.private
+        mask, coordinates, parts = self.coordinates(site, operand, env, group)
+        env = vector_environment(site, env)
+        numbers = self.address(site, operand, env, mask, coordinates, parts, group)
+        self._check_vectors(site, operand, env, mask, numbers, group)
+        if operand.boxes is not None:
+            mask, numbers = self._by_boxes(operand.boxes, site, operand, env, coordinates, numbers)
+        if private and mask is None:
+            view = self._view(site, operand, env, numbers, group)
+            if view is not None:
+                return view
+        rows = numbers * self.plan.kernel.threads + group.threads[:, None] if private else numbers + memory.first
+        if operand.write and site.loops:
+            self._check_distinct(self._full(site, env, operand, rows[..., 0], group))
+        if mask is not None:
+            # Masked reads find zero; masked writes go to the row behind it, which nobody reads.
+            rows = np.where(mask, rows, memory.zero + operand.write)
+        if operand.buffer.memory.of_grid:
+            self._count(site, operand, rows, mask, env, group)
+            return Flat(memory, self._full(site, env, operand, rows, group, self.width) if operand.write else rows)
+        if rows.shape[-1] == 1:
+            rows = rows.squeeze(axis=-1)
+            return Rows(memory, self._full(site, env, operand, rows, group) if operand.write else rows)
+        rows = rows * self.width + np.arange(self.width)
+        return Flat(memory, self._full(site, env, operand, rows, group, self.width) if operand.write else rows)
+
+    def _by_boxes(
+        self, boxes: TmaBoxes, site: PlannedStatement, operand: Operand, env: Environment, coordinates: list[Array], starts: Array
+    ) -> tuple[Array | None, Array]:
+        """Which elements of a tensor map's boxes take part, and their numbers in the buffer, as the engine finds them."""
+        mask = self._conditions(operand, env, len(site.loops) + 3)
+        if operand.buffer.memory.of_grid:
+            for value, size in zip(coordinates, operand.sizes, strict=True):
+                mask = _both(mask, (value >= 0) & (value < size))
+            numbers = boxes.addresses(coordinates)
+        else:
+            offset, size = operand.buffer.offset, operand.buffer.dtype.bytes
+            places = starts * size + offset
+            if (places % LINE).any():
+                what = f"{site.what}: a box of its tensor map begins at byte {int(places[places % LINE != 0][0])} of shared memory"
+                raise SimulationError(what, legal=f"multiples of {LINE}", within=self.where(env), at=site.statement.origin)
+            numbers = (boxes.places(places) - offset) // size
+        bad = (numbers < 0) | (numbers >= operand.total)
+        bad = bad if mask is None else bad & mask
+        if bad.any():
+            verb = "writes to" if operand.write else "reads from"
+            raise SimulationError(
+                f"{site.what}: the engine {verb} address {int(np.broadcast_to(numbers, bad.shape)[bad][0])} of {operand.buffer.name}, "
+                "which is outside the buffer",
+                legal=f"0 ... {operand.total - 1}",
+                within=self.where(env),
+                at=site.statement.origin,
+                hint="the boxes of the tensor map are not the tile of the statement",
+            )
+        return mask, numbers
+
+    def _conditions(self, operand: Operand, vector: Environment, rank: int) -> Array | None:
+        """Where the conditions of a statement hold; None: everywhere."""
+        mask: Array | None = None
+        for condition in operand.conditions:
+            mask = _both(mask, _aligned(np.asarray(condition(vector), dtype=bool), rank))
+        return mask
+
+    def _full(self, site: PlannedStatement, env: Environment, operand: Operand, rows: Array, group: ThreadGroup, *blocks: int) -> Array:
+        """Index arrays of what is written name every turn, thread and block."""
+        shape = (operand.count, *(env[name].size for name, _ in site.loops), group.threads.size, *blocks)
+        return rows if rows.shape == shape else np.ascontiguousarray(np.broadcast_to(rows, shape))
+
+    def _check_distinct(self, rows: Array) -> None:
+        """Turns of a loop that is an axis must write different elements; masks only take elements away."""
+        if np.unique(rows).size != rows.size:
+            raise OverlappingWrites
+
+    def _count(
+        self, site: PlannedStatement, operand: Operand, rows: Array, mask: Array | None, env: Environment, group: ThreadGroup
+    ) -> None:
+        """Bytes of global memory that all threads ask for."""
+        size = operand.count * math.prod(env[name].size for name, _ in site.loops) * group.threads.size * self.width
+        if mask is not None:
+            size = size * int(np.count_nonzero(mask)) // mask.size
+        if operand.write:
+            self.written_bytes += size * operand.buffer.dtype.bytes
+            self.writing |= self._by_block(functools.reduce(_both, (np.asarray(one(env)) for one in site.assigned), None))
+            self.wrote |= self._by_block(mask)
+        else:
+            self.read_bytes += size * operand.buffer.dtype.bytes
+
+    def _by_block(self, mask: Array | None) -> Array:
+        """In which blocks a mask holds somewhere."""
+        if mask is None or mask.ndim == 0:
+            return np.full(self.width, mask is None or bool(mask))
+        return np.broadcast_to(mask.any(axis=tuple(range(mask.ndim - 1))), self.width)
+
+    def _view(self, site: PlannedStatement, operand: Operand, env: Environment, numbers: Array, group: ThreadGroup) -> Window | None:
+        """The registers as a strided window, where their numbers are the same in all threads and affine in the loops."""
+        same = numbers[..., :1, :1]
+        if (numbers != same).any():
+            return None
+        window = same[..., 0, 0]
+        if operand.write:
+            window = np.broadcast_to(window, (operand.count, *(env[name].size for name, _ in site.loops)))
+            if site.loops:
+                self._check_distinct(window)
+        return None if steps_of(window) is None else Window(self.memories[operand.buffer.name], window, self.plan.kernel.threads, group)
+
+    def coordinates(
+        self, site: PlannedStatement, operand: Operand, env: Environment, group: ThreadGroup
+    ) -> tuple[Array | None, list[Array], list[tuple[Array, int, int]]]:
+        """The mask of elements that take part, coordinates, and each coordinate's part of the address with its range."""
+        vector = vector_environment(site, env)
+        rank = len(site.loops) + 3
+        mask = self._conditions(operand, vector, rank)
+        if operand.parts:
+            parts_hold = np.broadcast_arrays(*(_aligned(np.asarray(one(vector), dtype=bool), rank) for one in operand.parts))
+            mask = _both(mask, np.concatenate(parts_hold).take(operand.part_of, axis=0))
+        coordinates, parts, doubtful = [], [], False
+        for dim in range(len(operand.base)):
+            names = operand.keys[dim]
+            key = (operand, dim, *(env[name] for name in names)) if len(names) < len(site.enclosing) else None
+            part = group.parts.get(key) if key is not None else None
+            if part is None:
+                part = self._dimension(operand, dim, vector, rank)
+                if key is not None:
+                    group.parts[key] = part
+            value, contribution, inside, ok = part
+            mask = _both(mask, inside)
+            coordinates.append(value)
+            parts.append(contribution)
+            doubtful |= not ok
+        if doubtful:
+            self._check_coordinates(site, operand, vector, mask, coordinates, group)
+        return mask, coordinates, parts
+
+    def _dimension(
+        self, operand: Operand, dim: int, env: Environment, rank: int
+    ) -> tuple[Array, tuple[Array, int, int], Array | None, bool]:
+        """Coordinates; their part of the address with its range; which lie inside; whether the tensor provably holds all that count."""
+        value = _aligned(np.asarray(operand.base[dim](env)), rank)
+        if operand.count > 1:
+            value = value + operand.offsets[dim].reshape((-1,) + (1,) * (rank - 1))
+        low, high = int(value.min()), int(value.max())
+        bound, inside = operand.bounds[dim], None
+        size = operand.sizes[dim]
+        ok = low >= 0 and high < size
+        if bound is not None:
+            limit = np.asarray(bound(env))
+            if (high >= limit).any():
+                inside = value < limit
+                ok = low >= 0 and bool((limit <= size).all())
+        digit = _aligned(np.asarray(operand.storage.part(dim, value)), rank)
+        return value, (digit, int(digit.min()), int(digit.max())), inside, ok
+
+    def _check_coordinates(
+        self, site: PlannedStatement, operand: Operand, env: Environment, mask: Array | None, coordinates: list[Array], group: ThreadGroup
+    ) -> None:
+        for dim, (value, size) in enumerate(zip(coordinates, operand.sizes, strict=True)):
+            bad = (value < 0) | (value >= size)
+            bad = bad if mask is None else bad & mask
+            if bad.any():
+                where = first_true(bad, site, group)
+                element = tuple(pick(one, where[0]) for one in coordinates)
+                raise SimulationError(
+                    f"{operand.buffer.name}[{', '.join(map(str, element))}] is outside the tensor: thread {where[1]} of block "
+                    f"{self.block(where[2])} {'writes' if operand.write else 'reads'} it",
+                    got=f"coordinate {dim} is {element[dim]}",
+                    legal=f"0 ... {size - 1}",
+                    within=f"{site.what}, {self.where(env, where[3])}",
+                    at=operand.origin or site.statement.origin,
+                    hint="a guard is missing or wrong",
+                )
+
+    def address(
+        self,
+        site: PlannedStatement,
+        operand: Operand,
+        env: Environment,
+        mask: Array | None,
+        coordinates: list[Array],
+        parts: list[tuple[Array, int, int]],
+        group: ThreadGroup,
+    ) -> Array:
+        """Addresses in elements from the start of the buffer; a `SimulationError` names the first that lies outside it."""
+        low, high = sum(part[1] for part in parts), sum(part[2] for part in parts)
+        # Small arrays first: only the last additions are of full size.
+        ordered = sorted((part[0] for part in parts), key=lambda one: one.size)
+        address = functools.reduce(np.add, ordered) if ordered else np.zeros((1,) * (len(site.loops) + 3), np.int64)
+        swizzle = operand.storage.swizzle
+        if swizzle is not None:
+            address = swizzle.expression(address)
+        copy = np.asarray(operand.copy(env))
+        if copy.any():
+            address = address + copy * operand.elements
+            low, high = low + int(copy.min()) * operand.elements, high + int(copy.max()) * operand.elements
+        if not (swizzle is None and low >= 0 and high < operand.total):
+            bad = (address < 0) | (address >= operand.total)
+            bad = bad if mask is None else bad & mask
+            if bad.any():
+                where = first_true(bad, site, group)
+                element = tuple(pick(one, where[0]) for one in coordinates)
+                raise SimulationError(
+                    f"address {pick(address, where[0])} of {operand.buffer.name}[{', '.join(map(str, element))}] is outside the buffer: "
+                    f"thread {where[1]} of block {self.block(where[2])} {'writes' if operand.write else 'reads'} it",
+                    legal=f"0 ... {operand.total - 1}",
+                    within=f"{site.what}, {self.where(env, where[3])}",
+                    at=operand.origin or site.statement.origin,
+                )
+        return address
+
+    def _check_vectors(
+        self, site: PlannedStatement, operand: Operand, env: Environment, mask: Array | None, numbers: Array, group: ThreadGroup
+    ) -> None:
+        """Elements that one load or store takes must lie side by side, from a multiple of its bytes on."""
+        buffer = operand.buffer
+        for piece in operand.vectors:
+            taken = numbers[piece.first : piece.first + piece.width]
+            start, size = taken[0], piece.width * buffer.dtype.bytes
+            steps = np.arange(piece.width).reshape((-1,) + (1,) * (numbers.ndim - 1))
+            bad = ((start * buffer.dtype.bytes + buffer.offset) % size != 0) | (taken - start != steps).any(axis=0)
+            # In shared memory the very offset is known; any other array begins at a multiple of `align`, and no more is known.
+            bad = bad | (buffer.tensor.align % size != 0 and not buffer.memory.of_block)
+            bad = bad if mask is None else bad & mask[min(piece.first, len(mask) - 1)]
+            if bad.any():
+                where = first_true(bad[None], site, group)
+                addresses = ", ".join(str(pick(one[None], where[0])) for one in taken)
+                raise SimulationError(
+                    f"{buffer.name}: {piece.width} elements at once from addresses {addresses}: thread {where[1]} of block "
+                    f"{self.block(where[2])} {'writes' if operand.write else 'reads'} them",
+                    legal=f"{piece.width} neighbours, the first at a multiple of {size} bytes",
+                    within=f"{site.what}, {self.where(env, where[3])}",
+                    at=operand.origin or site.statement.origin,
+                    hint="the pass vectorize proved too much, or the buffer begins elsewhere",
+                )
+
+    def idle(self) -> Array:
+        """The blocks, by position, that came to writes to global memory, all of whose elements lie outside their tensors."""
+        return np.flatnonzero(self.writing & ~self.wrote)
+
+    def block(self, position: int) -> int:
+        """The number of a block of the chunk, by position."""
+        return int(self.blocks[min(position, self.width - 1)])
+
+    def where(self, env: Environment, more: Mapping[str, int] | None = None) -> str:
+        """Loop values, for messages."""
+        names = {name: value for name, value in env.items() if isinstance(value, int) and name not in self.plan.symbols}
+        return ", ".join(f"{name}={value}" for name, value in {**names, **(more or {})}.items()) or "outside loops"
+
+
+def _aligned(values: Array, rank: int) -> Array:
+    """The array with axes of size 1 in front."""
+    return values.reshape((1,) * (rank - values.ndim) + values.shape)
+
+
+def _both(mask: Array | None, more: Array | None) -> Array | None:
+    if more is None or (mask is not None and more.all()):
+        return mask
+    if more.all():
+        return None
+    return more if mask is None else mask & more

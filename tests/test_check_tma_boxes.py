@@ -1,0 +1,190 @@
+"""Boxes of tensor maps by hand, held against the engine's order of elements, one after the other; places that need many bits."""
+
+import attrs
+import making
+import numpy as np
+import pytest
+from ringed import halves, is_load, product, with_changed
+from touching import T, buffer, kernel, reads
+
+from fireiron import *
+from fireiron import ir
+from fireiron.check import AccessTrace, check_bounds, check_tma_boxes
+from fireiron.check.index_width import beyond_64_bits
+from fireiron.check.tma_boxes import _swizzled
+from fireiron.values.expr import Var, as_expr
+from fireiron.values.tensor import Tensor
+
+
+@pytest.fixture(scope="module")
+def ringed():
+    return product((64, 64, 64), (64, 64))(halves(64, 64, 192)).program("sm_90a").ir
+
+
+def with_map(whole, number, **changes):
+    return with_changed(whole, is_load, number, lambda one: (attrs.evolve(one, tensor_map=attrs.evolve(one.tensor_map, **changes)),))
+
+
+def said(whole):
+    return [one.message for one in check_tma_boxes(AccessTrace(whole))]
+
+
+@pytest.mark.parametrize("span", [16, 32, 64, 128])
+def test_pieces_are_exchanged_in_spans(span):
+    """PTX ISA, swizzling modes: of each row of 128 bytes the number of a piece is combined with the number of the row."""
+    pieces = span // 16
+    for place in range(0, 4096, 4):
+        row, piece = place // 128, place // 16
+        expected = (piece // pieces * pieces + (piece % pieces ^ row % pieces)) * 16 + place % 16
+        assert int(_swizzled(np.array([place]), span)[0]) == expected
+    assert sorted(_swizzled(np.arange(2048), span).tolist()) == list(range(2048))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize(
+    ("box", "text"),
+    [
+        ((64, 32), ""),
+        ((64, 16), ""),
+        ((64, 1), "goes to byte"),
+        ((64, 256), "a box of the map has 16384 elements, and of the tile 4096 elements it takes 4096"),
+        ((64, 48), "a box of the map has 3072 elements"),
+        ((64, 257), "the boxes of its map are of (64, 257) elements"),
+        ((0, 64), "the boxes of its map are of (0, 64) elements"),
+        ((257, 64), "the boxes of its map are of"),
+        ((4, 64), "rows of 8 bytes"),
+        ((12, 64), "rows of 24 bytes"),
+        ((128, 32), "rows of 256 bytes, swizzled in spans of 128 bytes"),
+        ((64, 64, 1), "boxes of (64, 64, 1)"),
+        ((64,), "boxes of (64,)"),
+    ],
+)
+def test_boxes(ringed, number, box, text):
+    found = said(with_map(ringed, number, box=box))
+    assert len(found) == bool(text) and all(text in one for one in found), found
+
+
+@pytest.mark.parametrize(
+    ("span", "text"),
+    [
+        (64, "swizzled in spans of 64"),
+        (32, "swizzled in spans of 32"),
+        (16, "goes to byte"),
+        (48, "swizzled in spans of 48"),
+        (256, "spans of 256"),
+    ],
+)
+def test_spans(ringed, span, text):
+    found = said(with_map(ringed, 0, span=span))
+    assert len(found) == bool(text) and all(text in one for one in found), found
+
+
+def test_order_and_array(ringed):
+    (load, *_) = (one for one in ir.statements(ringed.body) if is_load(one))
+    swapped = load.tensor_map.order[::-1]
+    assert "neighbours lie along dimension" in said(with_map(ringed, 0, order=swapped))[0]
+    for order in ((0, 0), (0, 2), (0,)):
+        assert f"dimensions {order}" in said(with_map(ringed, 0, order=order))[0]
+    (one,) = check_tma_boxes(AccessTrace(with_map(ringed, 0, span=16)))
+    assert (one.kind, one.severity, one.buffer, one.at) == ("boxes", "error", load.tensor_map.buffer, load.origin)
+
+
+def test_the_first_element_that_lies_elsewhere_is_named(ringed):
+    """By the place that the engine gives it, counted here."""
+    (message,) = said(with_map(ringed, 0, span=16))
+    (load, *_) = (one for one in ir.statements(ringed.body) if is_load(one))
+    near = next(one for one in load.accesses if one.buffer != load.tensor_map.buffer)
+    target = ringed.buffer(near.buffer)
+    assert f"in spans of 16 bytes, and {target.name} has it at byte" in message
+    # Row 1 of a span of 128 bytes is the first whose pieces are exchanged.
+    assert "element (0, 1) of the tile" in message and "goes to byte 128 of" in message and "has it at byte 144" in message
+
+
+def test_a_buffer_that_lies_otherwise(ringed):
+    """The second copy and the offset count; each moves readers and engine alike."""
+    name = next(one for one in ir.statements(ringed.body) if is_load(one)).accesses[-1].buffer
+    moved = [attrs.evolve(one, offset=one.offset + 16) if one.name == name else one for one in ringed.buffers]
+    assert any(name in one for one in said(attrs.evolve(ringed, buffers=tuple(moved)))), "spans begin at multiples of 128 bytes"
+    moved = [attrs.evolve(one, offset=one.offset + 1024) if one.name == name else one for one in ringed.buffers]
+    assert said(attrs.evolve(ringed, buffers=tuple(moved))) == []
+    plain = [attrs.evolve(one, storage=attrs.evolve(one.storage, swizzle=None)) if one.name == name else one for one in ringed.buffers]
+    assert any("goes to byte" in one for one in said(attrs.evolve(ringed, buffers=tuple(plain))))
+    short = [attrs.evolve(one, elements=one.elements + 8) if one.name == name else one for one in ringed.buffers]
+    assert any("goes to byte" in one for one in said(attrs.evolve(ringed, buffers=tuple(short)))), "the second copy begins elsewhere"
+
+
+# ---------------------------------------------------------------------------------------------- many bits
+
+
+def array(*shape):
+    tensor = Tensor("s", tuple(map(as_expr, shape)), float32, GL, RowMajor)
+    storage = tensor.storage()
+    return making.buffer(tensor, storage, storage.extent, written=True)
+
+
+def sizes(*bits):
+    return tuple(Var(f"N{number}", 1, (1 << each) - 1, 1, True) for number, each in enumerate(bits))
+
+
+def at_row(first, rank):
+    from fireiron.values.tensor import Mode
+
+    access = making.access(
+        "s",
+        (as_expr(first), *(as_expr(0) for _ in range(rank - 1))),
+        ((Mode(1, 1),),) * rank,
+        (None,) * rank,
+        False,
+        dealt=((),) * rank,
+        origin="mine.py:8",
+    )
+    return making.execution(spec=Move(1, 1)(GL, RF)(Thread), accesses=(access,), instruction=reads(0).instruction)
+
+
+@pytest.mark.parametrize(
+    ("row", "bits", "wide"),
+    [
+        (31, (31, 31), False),
+        (31, (31, 32), False),
+        (31, (31, 33), True),
+        (20, (20, 43), False),
+        (21, (21, 43), True),
+        (3, (3, 31, 31), True),
+        (1, (1, 31, 31), False),
+    ],
+)
+def test_places_that_may_need_more_than_64_bits(row, bits, wide):
+    """A row below so many bits, times the sizes of the rows: 63 bits are below the limit."""
+    symbols = sizes(*bits)
+    line = Var("line", 0, (1 << row) - 1)
+    program = kernel(loop_over(line, at_row(line, len(bits))), buffers=(array(*symbols),), symbols=symbols)
+    found = list(beyond_64_bits(AccessTrace(program)))
+    assert len(found) == wide
+    for one in found:
+        assert (one.kind, one.severity, one.buffer, one.at) == ("bounds", "error", "s", "mine.py:8")
+        assert "may need more than 64 bits: bound sym('N0', high=" in one.message and one.message.endswith(", or less")
+        bounds = [int(part.partition(")")[0]) for part in one.message.split("high=")[1:]]
+        assert np.prod([float(each) for each in bounds]) < 2.0**63, "the product of what is proposed fits"
+
+
+def loop_over(var, *body):
+    from touching import loop
+
+    return loop(var.high + 1, *body, var=var)
+
+
+def test_each_array_is_named_once_and_engines_have_coordinates():
+    symbols = sizes(31, 33)
+    line = Var("line", 0, (1 << 31) - 1)
+    step = at_row(line, 2)
+    twice = kernel(loop_over(line, step, at_row(line, 2)), buffers=(array(*symbols),), symbols=symbols)
+    assert len(list(beyond_64_bits(AccessTrace(twice)))) == 1
+    from touching import Engine
+
+    engine = kernel(loop_over(line, attrs.evolve(step, instruction=Engine())), buffers=(array(*symbols),), symbols=symbols)
+    assert list(beyond_64_bits(AccessTrace(engine))) == []
+    assert list(beyond_64_bits(AccessTrace(kernel(reads(T), buffers=(buffer("s", 64),), symbols=symbols)))) == []
+    assert list(beyond_64_bits(AccessTrace(kernel(reads(T * (1 << 60)), buffers=(buffer("s", 64, memory=GL),))))) == [], (
+        "no size is known at run time"
+    )
+    assert any("more than 64 bits" in one.message for one in check_bounds(AccessTrace(twice)))

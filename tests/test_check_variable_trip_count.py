@@ -1,0 +1,54 @@
+"""The iterations that each block takes of a loop, by hand."""
+
+import making
+import pytest
+from touching import T, kernel, loop, writes
+
+from fireiron import *
+from fireiron.check import AccessTrace
+from fireiron.check.variable_trip_count import MOST_BLOCKS, typical_block, varying_trip_counts
+from fireiron.values.expr import Var, as_expr, minimum
+
+BLOCK, K = Var("block", 0, 63), Var("k", 0, 9)
+N = Var("N", 1, 1 << 20, 1, True)
+
+
+def found(extent, grid=8, sizes=None, var=K, body=None):
+    body = (writes(T),) if body is None else body
+    symbols = (N,) if sizes else ()
+    return varying_trip_counts(AccessTrace(kernel(loop(extent, *body, var=var), grid=grid, symbols=symbols)), sizes or {})
+
+
+def test_each_block_takes_its_own():
+    (turns,) = found(BLOCK + 1)
+    assert turns.blocks.tolist() == list(range(8)) and turns.counts.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert (turns.most, turns.mean) == (10, 4.5), "the variable says that there are 10"
+    assert str(turns) == "loop over k: a block takes 1 to 8 of 10 turns, 4.5 on average (45%); a mask hides the others"
+    (turns,) = found(BLOCK + 7)
+    assert turns.most == 14, "or the block that takes most"
+    (turns,) = found(BLOCK - 3)
+    assert turns.counts.tolist() == [0, 0, 0, 0, 1, 2, 3, 4], "no block takes less than none"
+
+
+def test_sizes_and_grids():
+    (turns,) = found(minimum(N, BLOCK), sizes={"N": 3})
+    assert turns.counts.tolist() == [0, 1, 2, 3, 3, 3, 3, 3]
+    assert found(N, sizes={"N": 3}) == () == found(as_expr(4)), "all blocks take as many"
+    (turns,) = found(Var("block", 0, 1 << 17) // 16, grid=1 << 16)
+    assert len(turns.blocks) == MOST_BLOCKS and turns.blocks[0] == 0 and turns.blocks[-1] == (1 << 16) - 1
+    same = found(BLOCK * 0 + minimum(BLOCK, as_expr(0)) + 4)
+    assert not same or str(same[0]).startswith("loop over k: a block takes 4 of")
+
+
+def test_loops_over_tiles_are_left_out():
+    """A block that stays takes another tile each time: it leaves none out."""
+    tile = making.let(Var("tile", 0, 999), BLOCK + K * 8)
+    assert found(BLOCK + 1, body=(tile, writes(T))) == ()
+    other = making.let(Var("tile", 0, 999), K * 8)
+    assert len(found(BLOCK + 1, body=(other, writes(T)))) == 1
+
+
+@pytest.mark.parametrize(("extent", "block"), [(BLOCK + 1, 3), (BLOCK * BLOCK, 4), (as_expr(7) - BLOCK, 3)])
+def test_the_typical_block_is_nearest_to_the_average(extent, block):
+    assert typical_block(found(extent)) == block
+    assert typical_block(()) == 0

@@ -1,0 +1,165 @@
+"""Who holds which stage of a ring, by hand: what an agent does with stages that are not its own, each with its text."""
+
+import making
+import pytest
+from handrings import event, ring
+from touching import BLOCK_BARRIER, WARP_BARRIER
+
+from fireiron import *
+from fireiron.check.races.stage_ownership import ownership_violations
+from fireiron.check.races.traces import Kind, StageEvent
+from fireiron.ir import FenceKind, StageState
+from fireiron.ir.mechanism import AT_ONCE
+from fireiron.ir.mechanisms.tma import TMA_LOADS
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
+
+pytestmark = pytest.mark.sampled(1)
+
+R = ring(2)
+LANES, ALL = (1, 1, 1, 1), (32, 32, 32, 32)
+
+
+def full(number, of=R):
+    return StageEvent(of, StageState.FULL, number)
+
+
+def empty(number, of=R):
+    return StageEvent(of, StageState.EMPTY, number)
+
+
+def filled(number, of=R):
+    return StageEvent(of, StageState.FULL, number, (1,) * 5)
+
+
+def emptied(number, arrivals=LANES, of=R):
+    return StageEvent(of, StageState.EMPTY, number, arrivals)
+
+
+def read(stage, engine=False, mechanism=AT_ONCE, name="s"):
+    return event([0], Kind.READ, engine=engine, mechanism=mechanism, stage=stage, name=name)
+
+
+def load(number, stage=None, name="s"):
+    turn = StageEvent(R, StageState.FULL, number, None, (0,))
+    return event([0], mechanism=TMA_LOADS, engine=True, turn=turn, stage=number % 2 if stage is None else stage, name=name)
+
+
+def written(stage, name="s"):
+    return event([0], stage=stage, name=name)
+
+
+def errors(*trace, ring_of=None):
+    findings = list(ownership_violations([(trace,)], {"s": "ring"} if ring_of is None else ring_of))
+    assert all((one.kind, one.severity) == ("race", "error") for one in findings)
+    return [one.message for one in findings]
+
+
+AT = "(step Move(1,1)(RF,SH)(Thread) at hand.py:1)"
+BY_ENGINE = "(engine Move(1,1)(RF,SH)(Thread) at hand.py:1)"
+RIGHT = (full(0), read(0), WARP_BARRIER, emptied(0), full(1), read(1), WARP_BARRIER, emptied(1), full(2), read(0), WARP_BARRIER, emptied(2))
+
+
+def test_what_is_right():
+    assert errors() == [] and errors(*RIGHT) == []
+    produced = [one for number in range(4) for one in (empty(number), filled(number), load(number))]
+    assert errors(*produced) == []
+    assert errors(full(0), full(1), read(0), read(1), WARP_BARRIER, emptied(0), emptied(1)) == []
+
+
+def test_a_stage_that_is_read_without_being_held():
+    text = f"s: stage 0 is read by an agent that does not hold it full {AT}"
+    assert errors(read(0)) == [text]
+    assert errors(full(1), read(0), WARP_BARRIER, emptied(1)) == [text]
+    assert errors(full(0), read(0), WARP_BARRIER, emptied(0), read(0)) == [text], "given back"
+    assert errors(empty(0), read(0)) == [text], "held empty"
+    assert errors(full(0), read(1), WARP_BARRIER, emptied(0)) == [text.replace("stage 0", "stage 1")]
+    assert errors(read(0, name="other")) == [], "in no ring"
+    (finding,) = ownership_violations([((read(0),),)], {"s": "ring"})
+    assert finding.buffer == "s" and finding.at == "hand.py:1" and finding.access
+    assert errors(read(0), ring_of={"s": "other ring"}) == [text]
+    other = making.ring("second", 2, ("t",), bytes=0, consumers=4)
+    assert errors(full(0, other), read(0), WARP_BARRIER, emptied(0, of=other)) == [text], "a stage of another ring"
+
+
+def test_a_stage_that_is_written_without_being_held():
+    text = f"s: stage 1 is written by an agent that does not hold it empty {BY_ENGINE}"
+    assert errors(load(1)) == [text] and errors(empty(0), load(1)) == [text] and errors(full(1), load(1), emptied(1)) == [text]
+    assert errors(empty(1), load(1)) == [] and errors(empty(3), load(3)) == []
+    assert errors(written(1)) == [text.replace(BY_ENGINE, AT)]
+    assert errors(empty(1), written(1)) == [], "of no turn"
+
+
+def test_a_load_of_another_turn_of_the_stage():
+    text = f"s: turn 2 is loaded by an agent that has waited for turn 0 {BY_ENGINE}"
+    assert errors(empty(0), load(2)) == [text]
+    assert errors(empty(0), empty(2), load(2)) == [] and errors(empty(2), load(2)) == []
+    assert errors(empty(2), load(0)) == [f"s: turn 0 is loaded by an agent that has waited for turn 2 {BY_ENGINE}"]
+
+
+def test_arrivals_at_stages_that_are_not_held():
+    assert errors(filled(0)) == ["ring: the arrival at turn 0 to be full is by an agent that does not hold it empty"]
+    assert errors(empty(1), filled(0)) == ["ring: the arrival at turn 0 to be full is by an agent that does not hold it empty"]
+    assert errors(emptied(0)) == ["ring: the arrival at turn 0 to be empty is by an agent that does not hold it full"]
+    assert errors(empty(0), emptied(0)) == ["ring: the arrival at turn 0 to be empty is by an agent that does not hold it full"]
+    assert errors(full(0), emptied(0), emptied(0)) == ["ring: the arrival at turn 0 to be empty is by an agent that does not hold it full"]
+    twice = "ring: the arrival at turn 0 to be full is by an agent that does not hold it empty"
+    assert errors(empty(0), filled(0), filled(0)) == [twice], "said already"
+    assert errors(empty(0), filled(0), empty(2), filled(2)) == []
+    assert errors(empty(0), filled(0), full(0), filled(0))[0] == twice, "a wait to be full is none to be empty"
+    assert errors(empty(0), filled(2)) == ["ring: the arrival at turn 2 to be full is by an agent that has waited for turn 0 of the stage"]
+    assert errors(empty(0), filled(0), empty(1), filled(1)) == []
+
+
+def test_a_stage_that_is_held_at_the_end():
+    assert errors(full(0)) == ["ring: an agent ends that holds stage 0 full"]
+    assert errors(full(1), full(0), emptied(0)) == ["ring: an agent ends that holds stage 1 full"]
+    assert errors(empty(0)) == [], "to be filled by nobody"
+    assert errors(full(0), full(2), emptied(2)) == []
+
+
+def test_a_stage_that_is_given_back_while_a_product_reads_it():
+    product, commit = read(0, engine=True, mechanism=WGMMA_GROUPS), making.commit(WGMMA_GROUPS)
+    text = "ring: the arrival at turn 0 to be empty is by an agent of which a product that reads it is under way"
+    done = making.wait(0, mechanism=WGMMA_GROUPS)
+    assert errors(full(0), product, commit, emptied(0)) == [text] and errors(full(0), product, emptied(0)) == [text]
+    assert errors(full(0), product, commit, done, emptied(0)) == []
+    assert errors(full(0), product, commit, making.wait(1, mechanism=WGMMA_GROUPS), emptied(0)) == [text]
+    assert errors(full(0), product, commit, making.wait(0), emptied(0)) == [text], "a wait for copies"
+    other = read(1, engine=True, mechanism=WGMMA_GROUPS)
+    assert errors(full(0), full(1), other, commit, emptied(0), done, emptied(1)) == [], "which reads another stage"
+    in_flight = (full(0), product, commit, full(1), other, commit, making.wait(1, mechanism=WGMMA_GROUPS), emptied(0), done, emptied(1))
+    assert errors(*in_flight) == []
+
+
+@pytest.mark.parametrize("barrier", [WARP_BARRIER, BLOCK_BARRIER, making.cluster_barrier()])
+def test_a_lane_that_speaks_for_its_warp(barrier):
+    text = "ring: the arrival at turn 0 to be empty is by one lane of a warp whose others may still read it"
+    assert errors(full(0), read(0), emptied(0)) == [text]
+    assert errors(full(0), read(0), barrier, emptied(0)) == [] and errors(full(0), barrier, read(0), emptied(0)) == [text]
+    assert errors(full(0), read(0), emptied(0, ALL)) == [], "all lanes say so"
+    assert errors(full(0), read(0), emptied(0, (32, 32, 31, 0))) == [text] and errors(full(0), read(0), emptied(0, (32, 0, 0, 0))) == []
+    assert errors(full(0), read(0), emptied(0, (0, 0, 0, 1))) == [text]
+    assert errors(full(0), full(1), read(1), emptied(0), barrier, emptied(1)) == [], "another stage"
+    engine = read(0, engine=True)
+    assert errors(full(0), engine, emptied(0)) == [], "an engine reads for all"
+    assert errors(full(0), read(0), making.fence(FenceKind.ASYNC_PROXY), emptied(0)) == [text]
+
+
+def test_an_order_of_groups():
+    """It is never full: a group that has waited for its turn says what the next one waits for."""
+    order = making.ring("order", 2, (), bytes=0, consumers=4)
+    assert errors(empty(1, order), emptied(0, of=order)) == []
+    assert errors(emptied(0, of=order)) == ["order: the arrival at turn 0 to be empty is by an agent that does not hold it empty"]
+    assert errors(empty(0, order), emptied(0, of=order)) == [
+        "order: the arrival at turn 0 to be empty is by an agent that does not hold it empty"
+    ]
+    three = making.ring("order", 3, (), bytes=0, consumers=4)
+    assert errors(empty(2, three), emptied(0, of=three), empty(5, three), emptied(3, of=three)) == []
+    assert errors(empty(2, three), emptied(0, of=three), emptied(0, of=three)) != []
+
+
+def test_each_error_is_said_once():
+    first, second = read(0), read(1)
+    found = list(ownership_violations([((first, first), (first,)), ((second,), (first, second))], {"s": "ring"}))
+    assert [one.message[:10] for one in found] == ["s: stage 0", "s: stage 1"]
+    assert list(ownership_violations([], {})) == []

@@ -1,0 +1,762 @@
+"""The watch over memory, by hand: what engines read, what they cannot see yet, and what its messages name (`fireiron.sim.race_detector`)."""
+
+import random
+import re
+import types
+
+import attrs
+import making
+import numpy as np
+import pytest
+from engines import OF_PRODUCTS, copied, numbered, of_products, stored, streamed
+from handmade import access, kernel_of, local
+
+from fireiron import *
+from fireiron import ir
+from fireiron.errors import SimulationError
+from fireiron.executable.atomic_add import ATOMIC_ADD
+from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.executable.thread_move import MOVE
+from fireiron.ir.mechanisms.tma_store import TMA_STORES
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
+from fireiron.sim import simulate
+from fireiron.sim.block_batch import BlockBatch
+from fireiron.sim.locations import Flat, Rows, ThreadGroup
+from fireiron.sim.memory import global_memory
+from fireiron.sim.plan import Plan
+from fireiron.sim.race_detector import RaceDetector, _Repeated
+from fireiron.sim.shadow import Clock, History, Shadow
+from fireiron.values.expr import TRUE, Var, all_of, as_expr, equal, less
+
+GIVEN = numbered((64, 64))
+RIGHT = making.tensor_map("dst_map", "dst", (1, 0), (64, 64), 128)
+FILL, FENCE, BARRIER, STORE, COMMIT, WAIT = range(6)
+
+
+def rewritten(*order):
+    """The store by an engine, its statements in another order, or others in their place, each at a line of its own."""
+    kernel = stored(RIGHT)
+    body = [_at(one, f"line {number}") for number, one in enumerate(kernel.body)]
+    return attrs.evolve(kernel, body=tuple(body[one] if isinstance(one, int) else one for one in order))
+
+
+def _at(statement, line):
+    if isinstance(statement, ir.For):
+        return attrs.evolve(statement, body=tuple(_at(one, line) for one in statement.body))
+    return attrs.evolve(statement, origin=line) if isinstance(statement, ir.Exec) else statement
+
+
+def fails(kernel, message):
+    for order in (None, 0):
+        with pytest.raises(SimulationError, match=message):
+            copied(kernel, GIVEN, None if order is None else random.Random(order))
+
+
+def test_it_is_right():
+    for order in (None, random.Random(0)):
+        np.testing.assert_array_equal(copied(rewritten(FILL, FENCE, BARRIER, STORE, COMMIT, WAIT), GIVEN, order), GIVEN)
+    twice = rewritten(FILL, FENCE, BARRIER, STORE, COMMIT, WAIT, BARRIER, FILL, FENCE, BARRIER, STORE, COMMIT, WAIT)
+    np.testing.assert_array_equal(copied(twice, GIVEN), GIVEN)
+
+
+HIDDEN = r"tile is read through the asynchronous proxy, and what was written to it is not there yet: (?s:.*) at line 0,(?s:.*)at +line 3"
+
+
+@pytest.mark.parametrize("order", [(FILL, BARRIER, STORE), (FILL, BARRIER, FENCE, STORE), (FENCE, FILL, BARRIER, STORE)], ids=str)
+def test_a_fence_of_the_proxy_between_the_write_and_the_barrier(order):
+    fails(rewritten(*order, COMMIT, WAIT), HIDDEN)
+
+
+def test_a_barrier_between_the_write_and_the_engine():
+    fails(rewritten(FILL, FENCE, STORE, COMMIT, WAIT), r"race on tile.*no barrier orders them(?s:.*)at +line 3|" + HIDDEN)
+
+
+READ = r"tile is written while a product that reads it is under way: TMA_STORE .* at line 3,(?s:.*)at +line 0"
+
+
+@pytest.mark.parametrize(
+    "order",
+    [(STORE, COMMIT, BARRIER, FILL), (STORE, COMMIT, making.wait(1, mechanism=TMA_STORES), BARRIER, FILL), (STORE, FILL)],
+    ids=str,
+)
+def test_what_is_being_read_is_not_written(order):
+    fails(rewritten(FILL, FENCE, BARRIER, *order, WAIT), READ)
+
+
+def test_who_waits_orders_readers_with_those_behind_a_barrier():
+    """The engine read for those who issued the store: others may write behind a barrier with them."""
+    fails(
+        rewritten(FILL, FENCE, BARRIER, STORE, COMMIT, WAIT, FILL, FENCE, BARRIER, STORE, COMMIT, WAIT),
+        r"race on tile.*reads it \(TMA_STORE .* at line 3, .*writes it \(.* at line 0",
+    )
+
+
+def test_a_store_that_nobody_waits_for():
+    """In step as well as by warps; one that is in no group, too."""
+    for order in ((STORE, COMMIT), (STORE,), (STORE, WAIT), (STORE, COMMIT, making.wait(1, mechanism=TMA_STORES))):
+        fails(rewritten(FILL, FENCE, BARRIER, *order), "a store by TMA reads shared memory beyond the end of the kernel")
+
+
+def test_what_was_never_written():
+    kernel = rewritten(STORE, COMMIT, WAIT)
+    with pytest.raises(SimulationError, match=r"tile .*is read before anything was written to it: thread 0 of block 0(?s:.*)at +line 3"):
+        copied(kernel, GIVEN)
+
+
+# ---------------------------------------------------------------------------------------------- parts of it
+
+
+def test_touches_that_repeat_settle_at_the_third():
+    """The first meets what came before, the second what the first left; a place that moves begins anew, for the others too."""
+    run = _Repeated("site", clock := Clock(), "group")
+    a, b, place, other, moved = object(), object(), object(), object(), object()
+    assert [run.settled(a, place) for _ in range(4)] == [False, False, True, True]
+    assert [run.settled(b, other) for _ in range(2)] == [False, False]
+    assert not run.settled(a, place) and not run.settled(b, other)
+    assert run.settled(a, place) or run.settled(a, place)
+    assert not run.settled(a, moved)
+    assert not run.settled(b, other), "all must be where they were, twice"
+    assert run.goes_on("site", clock, "group")
+    assert (
+        not run.goes_on("other", clock, "group") and not run.goes_on("site", Clock(), "group") and not run.goes_on("site", clock, "other")
+    )
+
+
+@pytest.mark.parametrize(
+    "spread, ends", [(1, [(0, 0), (5, 5), (33, 33), (95, 95)]), (32, [(0, 31), (0, 31), (32, 63), (64, 95)]), (128, [(0, 95)] * 4)]
+)
+def test_who_may_have_touched_what_is_spread(spread, ends):
+    """Units of threads, of which the last one may not be whole."""
+    race_detector = types.SimpleNamespace(plan=types.SimpleNamespace(kernel=types.SimpleNamespace(threads=96)))
+    low, high = RaceDetector._actors(race_detector, types.SimpleNamespace(spread=spread), ThreadGroup(np.array([0, 5, 33, 95]), {}))
+    assert [*zip(low.tolist(), high.tolist(), strict=True)] == ends
+
+
+def test_a_ring_that_others_read_is_no_race():
+    for warps in (1, 2):
+        given = numbered((5 * 8, 64))
+        np.testing.assert_array_equal(copied(streamed(5, 2, warps), given), given)
+
+
+# ---------------------------------------------------------------------------------------------- races, against brute force
+
+THREADS, PLACES = 64, 512
+THREAD = Var("thread", 0, THREADS - 1)
+TURN = Var("k", 0, 2)
+KINDS = {"x": (float32, 64, 0), "h": (float16, 96, 64), "d": (float64, 24, 128)}
+"""Buffers in shared memory: their types, sizes and first bytes, of which some are the same."""
+
+
+def buffers(**more):
+    return [attrs.evolve(local(name, (size,), SH, dtype), offset=offset) for name, (dtype, size, offset) in {**KINDS, **more}.items()]
+
+
+def kernel(body, *own, threads=THREADS, grid=1, size=PLACES):
+    made = kernel_of(Move(size, dtype=float32)(GL, GL), tuple(body), *own, threads=threads, grid=grid)
+    return attrs.evolve(made, shared_bytes=2048)
+
+
+def touch(buffer, place, write, active=TRUE, own=THREAD, line=None, dtype=float32):
+    """A thread writes an element from `src`, or reads one into its own of `dst`."""
+    kind = KINDS[buffer][0] if buffer in KINDS else dtype
+    if write:
+        spec = Move(1, dtype=float32, dst_dtype=kind)(GL, SH if buffer in KINDS else GL)
+        accesses = access("src", (own,)), access(buffer, (place,), write=True)
+    else:
+        spec = Move(1, dtype=kind, dst_dtype=float32)(SH if buffer in KINDS else GL, GL)
+        accesses = access(buffer, (place,)), access("dst", (own,), write=True)
+    return making.execution(MOVE, spec(Thread), accesses, active=active, pieces=((making.piece(0),),) * 2, origin=line)
+
+
+def said(made, order=None, **arrays):
+    """The outputs, or what the simulator says."""
+    given = {"src": np.arange(1, 1 + made.buffer("src").tensor.shape[0].evaluate({}), dtype=np.float32), **arrays}
+    try:
+        return simulate(made, given, order=None if order is None else random.Random(order)).outputs
+    except SimulationError as error:
+        return str(error)
+
+
+def is_race(found):
+    return isinstance(found, str) and found.startswith("race")
+
+
+def drawn(draw):
+    """Steps of a program: barriers of so many threads, touches, and loops of both."""
+    steps = []
+    for _ in range(draw.randrange(2, 6)):
+        if draw.random() < 0.4:
+            steps.append(draw.choice([2, 8, 32, 64, 64]))
+            continue
+        buffer = draw.choice("xxhd")
+        size = KINDS[buffer][1]
+        place = draw.choice(
+            [
+                THREAD,
+                THREAD,
+                THREAD,
+                size - 1 - THREAD % size,
+                THREAD // 2,
+                THREAD // 32 + 5,
+                THREAD + 1,
+                THREAD * 3,
+                THREAD * 0,
+                THREAD + TURN,
+            ]
+        )
+        first, last = draw.choice([(0, 64), (0, 64), (0, 32), (32, 64), (7, 8), (0, 1), (33, 40), (8, 16)])
+        steps.append((buffer, place % size, draw.random() < 0.5, first, last))
+    return steps if draw.random() < 0.5 else [steps]
+
+
+def as_statements(steps, inside=False):
+    for step in steps:
+        if isinstance(step, int):
+            yield making.barrier(making.scope(f"group of {step}", step))
+        elif isinstance(step, list):
+            yield making.loop(TURN, as_expr(3), tuple(as_statements(step, True)))
+        else:
+            buffer, place, write, first, last = step
+            place = place if inside else place.substitute({TURN: 0})
+            yield touch(buffer, place, write, all_of([less(THREAD, last), less(first - 1, THREAD)]))
+
+
+def unrolled(steps, turn=0):
+    for step in steps:
+        if isinstance(step, list):
+            for number in range(3):
+                yield from unrolled(step, number)
+        else:
+            yield step if isinstance(step, int) else (*step, turn)
+
+
+def races(steps):
+    """Whether two threads touch a byte, one of them writing, with no barrier of both between."""
+    barriers, touched = [], {}
+    for step in unrolled(steps):
+        if isinstance(step, int):
+            barriers.append(step)
+            continue
+        buffer, place, write, first, last, turn = step
+        dtype, _, offset = KINDS[buffer]
+        for thread in range(first, last):
+            start = offset + place.evaluate({"thread": thread, "k": turn}) * dtype.bytes
+            for byte in range(start, start + dtype.bytes):
+                for other, wrote, then in touched.setdefault(byte, set()):
+                    if (write or wrote) and other != thread and not any(other // size == thread // size for size in barriers[then:]):
+                        return True
+                touched[byte].add((thread, write, len(barriers)))
+    return False
+
+
+@pytest.mark.parametrize("batch", range(6))
+def test_races_are_those_of_brute_force(batch):
+    """In step, and with warps in a random order."""
+    found = set()
+    for number in range(25):
+        steps = drawn(random.Random(f"races {batch} {number}"))
+        expected = races(steps)
+        made = kernel(as_statements(steps), *buffers())
+        for order in (None, number):
+            got = said(made, order)
+            assert is_race(got) == expected, (batch, number, order, steps, got)
+        found.add(expected)
+    assert found == {True, False}
+
+
+@pytest.mark.parametrize("kind", ["write", "read"])
+def test_blocks_are_ordered_by_nothing(kind):
+    """One may write what another one read, or wrote, before or behind any barrier; each alone may."""
+    block, thread = Var("block", 0, 1), Var("thread", 0, 31)
+    barrier = making.barrier(ir.BLOCK_SCOPE)
+    mine = touch("dst", thread + block * 32, True, own=thread)
+    theirs = making.execution(
+        MOVE,
+        Move(1, dtype=float32)(GL, GL)(Thread),
+        (access("src", (thread,)), access("dst", (thread + (1 - block) * 32,), write=True)),
+        pieces=((making.piece(0),),) * 2,
+    )
+    if kind == "read":
+        theirs = making.execution(
+            MOVE,
+            Move(1, dtype=float32)(GL, GL)(Thread),
+            (access("dst", (thread + (1 - block) * 32,)), access("dst", (thread + 64 + block * 32,), write=True)),
+            pieces=((making.piece(0),),) * 2,
+        )
+    given = np.zeros(PLACES, np.float32)
+    for order in (None, 0):
+        assert not is_race(said(kernel((mine, barrier, mine), threads=32, grid=2), order, dst=given))
+        text = said(kernel((mine, barrier, theirs), threads=32, grid=2), order, dst=given)
+        assert is_race(text) and "of block 0" in text and "of block 1" in text and "deal each element to one thread only" in text, text
+        assert "race on dst[" in text
+
+
+# ---------------------------------------------------------------------------------------------- what messages say
+
+
+def test_a_race_of_two_statements():
+    """The threads, what each does at which line and in which turns, the block, and what orders them."""
+    write, read = touch("x", THREAD, True, line="line 1"), touch("x", (THREAD + 1) % 64, False, line="line 2")
+    text = said(kernel((write, read), *buffers()))
+    assert text.startswith("race on x[1] (address 1): thread 1 writes it (Move Move(1)(GL,SH)(Thread) at line 1, outside loops), "), text
+    assert "thread 0 reads it (Move Move(1)(SH,GL)(Thread) at line 2), and no barrier orders them" in text
+    assert re.search(r"in +block 0, outside loops", text) and re.search(r"at +line 2", text) and "a barrier between the two" in text
+
+
+def test_a_race_of_a_read_with_a_write():
+    read, write = touch("x", THREAD, False, line="line 1"), touch("x", THREAD // 2, True, line="line 2")
+    fill, barrier = touch("x", THREAD, True), making.barrier(ir.BLOCK_SCOPE)
+    text = said(kernel((fill, barrier, read, write), *buffers()))
+    assert re.match(
+        r"race on x\[\d+\] .*: thread (\d+) (reads|writes) it .* at line [12](, outside loops)?\), thread (\d+) writes it .* at line 2\)",
+        text,
+    ), text
+
+
+def test_a_race_of_one_statement_with_itself():
+    """In one turn of a loop, whose number it says; and in two turns, where a barrier would help."""
+    both = (touch("x", THREAD // 2, True, line="line 1"), touch("dst", THREAD + 64, True))
+    text = said(kernel((making.loop(TURN, as_expr(2), both),), *buffers()))
+    assert text.startswith(
+        "race on x[0] (address 0): thread 0 writes it (Move Move(1)(GL,SH)(Thread) at line 1, k=0), thread 1 writes it"
+    ), text
+    assert re.search(r"in +block 0, k=0", text) and "deal each element to one thread only" in text
+    body = (touch("x", (THREAD + TURN) % 64, True, line="line 1"), touch("dst", THREAD + 64, True))
+    text = said(kernel((making.loop(TURN, as_expr(2), body),), *buffers()))
+    assert "at line 1, k=0)" in text and re.search(r"in +block 0, k=1", text) and "a barrier between the two" in text, text
+
+
+def test_a_race_in_turns_that_are_an_axis():
+    """The turns are told that met, and the threads of both warps."""
+    for offset in (0, 5):
+        fill = making.loop(TURN, as_expr(3), (touch("x", THREAD * 3 + TURN + offset, True, line="line 1", active=less(THREAD, 16)),))
+        read = touch("x", 7 + offset, False, line="line 2", active=all_of([less(THREAD, 41), less(39, THREAD)]))
+        text = said(kernel((fill, read), *buffers()))
+        assert text.startswith(
+            f"race on x[{7 + offset}] (address {7 + offset}): thread 2 writes it (Move Move(1)(GL,SH)(Thread) at line 1, outside loops), thread 40 reads it"
+        ), text
+        text = said(
+            kernel((touch("x", 7 + offset, False, line="line 2", active=all_of([less(THREAD, 41), less(39, THREAD)])), fill), *buffers())
+        )
+        assert "thread 40 reads it" in text and "thread 2 writes it" in text and re.search(r"in +block 0, k=1\n", text), text
+
+
+def test_threads_of_two_warps_are_the_witnesses():
+    """Of those who read before, one of another warp is named if there is one, else another thread."""
+    for readers, writer, named in (((0, 40), 63, 0), ((0, 40), 3, 39), ((33, 40), 63, 33), ((0, 8), 7, 0), ((7, 9), 8, 7)):
+        read = touch("x", THREAD * 0, False, active=all_of([less(THREAD, readers[1]), less(readers[0] - 1, THREAD)]), line="line 1")
+        write = touch("x", THREAD * 0, True, active=all_of([less(THREAD, writer + 1), less(writer - 1, THREAD)]), line="line 2")
+        text = said(kernel((read, write), *buffers()))
+        assert f": thread {named} reads it" in text and f", thread {writer} writes it" in text, (readers, writer, text)
+
+
+def test_the_block_of_a_race_is_told():
+    block, thread = Var("block", 0, 2), Var("thread", 0, 31)
+    write = touch("x", thread, True, own=thread)
+    read = touch("x", (thread + equal(block, 2)) % 32, False, own=thread + block * 32)
+    text = said(kernel((write, read), *buffers(), threads=32, grid=3))
+    assert (
+        is_race(text) and re.search(r"in +block 2, outside loops", text) and "thread 1 writes it" in text and "thread 0 reads it" in text
+    ), text
+
+
+@pytest.mark.parametrize("dtype", [int32, float32], ids=str)
+def test_what_was_never_written_is_told_with_its_place(dtype):
+    """The element, its address, the thread and the turn: the first that was not."""
+    own = attrs.evolve(local("y", (4, 16), SH, dtype, RowMajor(ld=20)), offset=0)
+    row, column = THREAD // 16, THREAD % 16
+    spec = Move(1, 1, dtype=dtype)(GL, SH)(Thread)
+    pieces = ((making.piece(0),),) * 2
+    write = making.execution(
+        MOVE, spec, (access("src", (row, column)), access("y", (row, column), write=True)), active=less(THREAD, 37), pieces=pieces
+    )
+    reads = Move(1, 1, dtype=dtype)(SH, GL)(Thread)
+    read = making.execution(
+        MOVE, reads, (access("y", (row, column)), access("dst", (row, column), write=True)), pieces=pieces, origin="line 2"
+    )
+    made = kernel_of(
+        Move(4, 16, dtype=dtype, src=RowMajor, dst=RowMajor)(GL, GL), (write, making.loop(TURN, as_expr(2), (read, read))), own, threads=64
+    )
+    made = attrs.evolve(made, shared_bytes=512)
+    given = {"src": np.ones((4, 16), dtype.to_numpy())}
+    with pytest.raises(SimulationError) as caught:
+        simulate(made, given)
+    text = str(caught.value)
+    assert text.startswith("y[2, 5] (address 45) is read before anything was written to it: thread 37 of block 0"), text
+    assert re.search(r"in +Move Move\(1,1.*, k=0", text) and re.search(r"at +line 2", text) and "an init or a copy is missing" in text
+
+
+def under_way(*steps, warps=1):
+    """Asynchronous copies to x: `copy`, `commit`, `wait`, `read`, `write`, `barrier`, each at a line of its own."""
+    thread = Var("thread", 0, warps * 32 - 1)
+    known = {
+        "copy": making.under_way(touch("x", thread, True, own=thread)),
+        "beside": making.under_way(touch("x", thread, True, own=thread), active=less(thread, 4)),
+        "commit": making.commit(),
+        "wait": making.wait(0),
+        "read": touch("x", thread, False, own=thread),
+        "other": touch("x", warps * 32 - 1 - thread, False, own=thread),
+        "write": touch("x", thread, True, own=thread),
+        "barrier": making.barrier(ir.BLOCK_SCOPE),
+    }
+    statements = [known[step] for step in steps]
+    body = [attrs.evolve(one, origin=f"line {number}") if isinstance(one, ir.Exec) else one for number, one in enumerate(statements)]
+    return kernel(body, *buffers(), threads=warps * 32)
+
+
+@pytest.mark.parametrize("order", [None, 0, 1])
+@pytest.mark.parametrize(
+    "steps, message",
+    [
+        ("copy commit wait read", None),
+        ("copy commit wait barrier other", None),
+        ("copy commit wait write read", None),
+        ("copy commit wait copy commit wait read", None),
+        ("read copy commit wait read", None),
+        (
+            "copy commit read wait",
+            r"x is read while an asynchronous copy to it is under way: [A-Z_0-9]+ .* at line 0, outside loops, which nobody has waited for(?s:.*)in +Move .*, outside loops(?s:.*)at +line 2",
+        ),
+        ("copy commit write wait", r"x is written while an asynchronous copy to it is under way: [A-Z_0-9]+ .* at line 0(?s:.*)at +line 2"),
+        (
+            "copy commit copy commit wait",
+            r"x is written while an asynchronous copy to it is under way: [A-Z_0-9]+ .* at line 0(?s:.*)at +line 2",
+        ),
+        ("copy wait read", r"x is read while an asynchronous copy"),
+        ("copy commit barrier read wait", r"x is read while an asynchronous copy"),
+        ("copy commit wait other", r"race on x\[\d+\].*writes it .* at line 0, .*reads it .* at line 3"),
+        ("copy commit barrier wait other", r"race on x\[\d+\].*writes it .* at line 0, .*reads it .* at line 4"),
+        ("other copy commit wait", r"race on x\[\d+\].*reads it .* at line 0, .*writes it .* at line 1"),
+        ("copy commit wait barrier read write barrier other", None),
+    ],
+)
+def test_asynchronous_copies(steps, message, order):
+    """They have written when their threads have waited for them, and others see it behind a barrier after that."""
+    for warps in (1, 2):
+        found = said(under_way(*steps.split(), warps=warps), order)
+        if message is None:
+            assert isinstance(found, dict), found
+        else:
+            # Whichever warp comes first may be the one that is told last.
+            assert isinstance(found, str) and (re.search(message, found) or (order is not None and warps == 2)), found
+
+
+def test_elements_that_a_copy_leaves_out_are_not_under_way():
+    beside = making.under_way(touch("x", THREAD, True, active=less(THREAD, 4)))
+    rest = touch("x", THREAD, True, active=less(3, THREAD))
+    assert isinstance(said(kernel((beside, making.commit(), rest, making.wait(0)), *buffers())), dict)
+    wide = touch("x", THREAD, True, active=less(2, THREAD))
+    assert "under way" in said(kernel((beside, making.commit(), wide, making.wait(0)), *buffers()))
+
+
+@pytest.mark.parametrize("order", [None, 1])
+@pytest.mark.parametrize("name", [name for name in OF_PRODUCTS if "shared" in name])
+def test_what_products_read_in_shared_memory(name, order):
+    made, message = of_products(name)
+    given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
+    if message is None:
+        copied(made, given, None if order is None else random.Random(order))
+    else:
+        with pytest.raises(SimulationError, match=message):
+            copied(made, given, None if order is None else random.Random(order))
+
+
+# ---------------------------------------------------------------------------------------------- statements of whole units
+
+
+@pytest.mark.parametrize("order", [None, 0])
+@pytest.mark.parametrize("wrong", [None, 1, 3])
+def test_units_that_write_together(wrong, order):
+    """Each warp its own tile, by one statement; another one's, even that of the last, is a race."""
+    thread = Var("thread", 0, 127)
+    warp = thread // 32
+    place = warp * 32 if wrong is None else (warp - equal(warp, wrong)) * 32
+    one = making.execution(
+        MicroKernel("m", "// m\n"),
+        Move(32, dtype=float32)(GL, GL)(Warp),
+        (access("src", (warp * 32,), (32,)), access("dst", (place,), (32,), write=True)),
+    )
+    found = said(kernel((one,), threads=128), order)
+    if wrong is None:
+        np.testing.assert_array_equal(found["dst"][:128], np.arange(1, 129))
+    else:
+        assert is_race(found) and f"thread {32 * wrong - 32}" in found, found
+
+
+@pytest.mark.parametrize("order", [None, 0])
+@pytest.mark.parametrize("barrier, right", [(None, False), (32, False), (64, True)])
+def test_a_statement_of_a_block_between_others(barrier, right, order):
+    """Any of its threads may touch any of its elements: what others do wants a barrier of all, in front and behind."""
+    apart = () if barrier is None else (making.barrier(making.scope(f"group of {barrier}", barrier)),)
+    own = Move(64, dtype=float32)(SH, SH)(Block)
+    fill, read = touch("x", THREAD, True), touch("y", THREAD, False)
+    kinds = {"y": (float32, 64, 1024)}
+    together = making.execution(MicroKernel("m", "// m\n"), own, (access("x", (0,), (64,)), access("y", (0,), (64,), write=True)))
+    read = making.execution(
+        MOVE,
+        Move(1, dtype=float32)(SH, GL)(Thread),
+        (access("y", (THREAD,)), access("dst", (THREAD,), write=True)),
+        pieces=((making.piece(0),),) * 2,
+    )
+    whole = (making.barrier(ir.BLOCK_SCOPE),)
+    for body in ((fill, *apart, together, *whole, read), (fill, *whole, together, *apart, read)):
+        found = said(kernel(body, *buffers(**kinds)), order)
+        if right:
+            np.testing.assert_array_equal(found["dst"][:64], np.arange(1, 65))
+        else:
+            assert is_race(found), found
+
+
+def test_a_statement_that_repeats_is_compared_with_what_came_between():
+    """However often it was the same before."""
+    read = touch("x", THREAD % 32, False, active=less(THREAD, 32))
+    write = touch("x", THREAD % 32, True, active=less(31, THREAD))
+    fill, apart = touch("x", THREAD, True), making.barrier(ir.BLOCK_SCOPE)
+    for turns in range(1, 5):
+        loop = making.loop(TURN, as_expr(min(turns, 3)), (read,))
+        again = (loop,) * 2 if turns == 4 else (loop,)
+        assert isinstance(said(kernel((fill, apart, *again, apart, write), *buffers())), dict)
+        assert is_race(said(kernel((fill, apart, *again, write, *again), *buffers())))
+
+
+@pytest.mark.parametrize("order", [None, 0])
+@pytest.mark.parametrize("wrong", [None, 3])
+def test_units_that_read_shared_memory_together(wrong, order):
+    """Each warp its own tile, which its threads have written; one that reads another's is told, be it the last."""
+    thread = Var("thread", 0, 127)
+    warp = thread // 32
+    place = warp * 32 if wrong is None else (warp - equal(warp, wrong)) * 32
+    fill = making.execution(
+        MOVE,
+        Move(1, dtype=float32)(GL, SH)(Thread),
+        (access("src", (thread,)), access("y", (thread,), write=True)),
+        pieces=((making.piece(0),),) * 2,
+    )
+    accesses = access("y", (place,), (32,)), access("dst", (warp * 32,), (32,), write=True)
+    one = making.execution(MicroKernel("m", "// m\n"), Move(32, dtype=float32)(SH, GL)(Warp), accesses)
+    found = said(kernel((fill, making.barrier(ir.WARP_SCOPE), one), *buffers(y=(float32, 128, 1024)), threads=128), order)
+    if wrong is None:
+        np.testing.assert_array_equal(found["dst"][:128], np.arange(1, 129))
+    else:
+        assert is_race(found), found
+
+
+@pytest.mark.parametrize("first, last, writer, named", [(31, 33, 32, 31), (61, 64, 62, 64), (0, 31, 32, 0), (32, 40, 33, 32)])
+def test_a_witness_of_another_warp_is_preferred(first, last, writer, named):
+    """Of the first and the last who read."""
+    thread = Var("thread", 0, 127)
+    read = touch("x", thread * 0, False, own=thread, active=less(0, equal(thread, first) + equal(thread, last)))
+    write = touch("x", thread * 0, True, own=thread, active=equal(thread, writer))
+    text = said(kernel((read, write), *buffers(), threads=128))
+    assert f": thread {named} reads it" in text and f", thread {writer} writes it" in text, text
+
+
+def added(place, own, line=None):
+    accesses = access("src", (own, 0)), access("dst", (place, 0), write=True)
+    return making.execution(
+        ATOMIC_ADD, AtomicAdd(1, 1, dtype=float32)(GL, GL)(Thread), accesses, pieces=((making.piece(0),),) * 2, origin=line
+    )
+
+
+@pytest.mark.parametrize("order", [None, 0])
+def test_additions_are_ordered_with_all_but_each_other(order):
+    """Threads and blocks may add to one place; who reads or writes it meets them."""
+    thread, block = Var("thread", 0, 63), Var("block", 0, 1)
+    spec = AtomicAdd(128, 1, dtype=float32, src=RowMajor, dst=RowMajor)(GL, GL)
+    of = lambda *body: kernel_of(spec, body, threads=64, grid=2)
+    arrays = {"src": np.ones((128, 1), np.float32), "dst": np.zeros((128, 1), np.float32)}
+    add = added(thread * 0 + 100, thread + block * 64, "line 1")
+    got = simulate(of(add, making.barrier(ir.BLOCK_SCOPE), add), arrays, order=None if order is None else random.Random(order)).outputs[
+        "dst"
+    ]
+    assert got[100, 0] == 256
+    move = Move(1, 1, dtype=float32)(GL, GL)(Thread)
+    pieces = ((making.piece(0),),) * 2
+    reads = making.execution(
+        MOVE,
+        move,
+        (access("dst", (thread * 0 + 100, 0)), access("dst", (thread + block * 64, 0), write=True)),
+        pieces=pieces,
+        active=less(thread, 30),
+        origin="line 2",
+    )
+    writes = making.execution(
+        MOVE,
+        move,
+        (access("src", (thread, 0)), access("dst", (thread + 70 + block * 0, 0), write=True)),
+        pieces=pieces,
+        active=all_of([less(thread, 31), less(29, thread), less(block, 1)]),
+        origin="line 2",
+    )
+    for other, verb in ((reads, "reads"), (writes, "writes")):
+        for body in ((add, other), (other, add)):
+            with pytest.raises(
+                SimulationError,
+                match=rf"race on dst\[100, 0\].*(adds to it .* at line 1.*{verb} it .* at line 2|{verb} it .* at line 2.*adds to it .* at line 1)",
+            ):
+                simulate(of(*body), arrays, order=None if order is None else random.Random(order))
+
+
+def placed(statement, **origins):
+    """The statement, whose accesses to these buffers have lines of their own."""
+    accesses = tuple(attrs.evolve(one, origin=origins.get(one.buffer, one.origin)) for one in statement.accesses)
+    return attrs.evolve(statement, accesses=accesses)
+
+
+def test_lines_of_accesses_go_before_those_of_statements():
+    """In each message, of both who met."""
+    write = placed(touch("x", THREAD, True, line="line 1"), x="place 1")
+    read = placed(touch("x", 63 - THREAD, False, line="line 2"), x="place 2")
+    text = said(kernel((write, read), *buffers()))
+    assert "at place 1, outside loops)" in text and "at place 2)" in text and re.search(r"at +place 2", text), text
+    text = said(kernel((placed(touch("x", THREAD // 2, True, line="line 1"), x="place 1"),), *buffers()))
+    assert text.count("place 1") == 3 and "line 1" not in text, text
+    slow = making.under_way(placed(touch("x", THREAD, True, line="line 1"), x="place 1"))
+    own = placed(touch("x", THREAD, False, line="line 2"), x="place 2")
+    text = said(kernel((slow, making.commit(), own, making.wait(0)), *buffers()))
+    assert "under way" in text and "at place 1, outside loops" in text and re.search(r"at +place 2", text), text
+    text = said(kernel((own,), *buffers()))
+    assert "before anything was written" in text and re.search(r"at +place 2", text), text
+
+
+def test_lines_of_what_engines_read():
+    """The write that is hidden, or under it, and the product."""
+    for name, first, second in (
+        ("a factor in shared memory is not fenced", "place 1", "place 2"),
+        ("a factor in shared memory is written too early", "place 2", "place 1"),
+    ):
+        made, _ = of_products(name)
+        body = [
+            placed(one, x="place 2" if one.mechanism is WGMMA_GROUPS else "place 1") if isinstance(one, ir.Exec) else one
+            for one in made.body
+        ]
+        with pytest.raises(SimulationError, match=rf" at {first}, outside loops(?s:.*)at +{second}"):
+            copied(attrs.evolve(made, body=tuple(body)), np.ones((32, 1), np.float32))
+
+
+# ---------------------------------------------------------------------------------------------- keys of what is touched
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+@pytest.mark.parametrize("name, parts", [("a", 2), ("b", 1), ("c", 2)])
+@pytest.mark.parametrize("blocks", [(0,), (1, 4, 6)])
+@pytest.mark.parametrize("flat", [False, True])
+def test_keys_of_shared_memory_are_its_granules(name, parts, uniform, blocks, flat):
+    """Of each block its own, or of all blocks the same where they touch alike; with the numbers of threads of all blocks."""
+    placed = lambda one, size, offset, dtype: attrs.evolve(local(one, (size,), SH, dtype), offset=offset)
+    buffers = placed("a", 8, 0, float32), placed("b", 40, 16, float16), placed("c", 8, 256, float32)
+    kernel = attrs.evolve(kernel_of(Move(32)(GL, GL), (), *buffers, grid=7), shared_bytes=1024)
+    plan = Plan(kernel, {})
+    assert plan.granule == 2 and plan.pitch == 32
+    plan.uniform = uniform
+    width = len(blocks)
+    batch = BlockBatch(plan, global_memory(plan, {"src": np.zeros(32, np.float32)}, False), blocks, False)
+    race_detector = RaceDetector(batch, History({}), True)
+    memory, group = batch.memories[name], ThreadGroup(np.array([3, 5, 30]), {})
+    operand = types.SimpleNamespace(buffer=plan.buffers[name])
+    places = np.array([[0, 1, 7], [2, 2, 1 << 20]])  # the last is masked out
+    rows = np.where(places < 1 << 20, places + memory.first, memory.zero)
+    if flat:
+        place = Flat(memory, rows[..., None] * width + np.arange(width))
+    else:
+        place = Rows(memory, rows)
+    span = group.threads, group.threads + 1
+    keys, valid, (low, high) = race_detector._keys(operand, place, group, span)
+    assert keys.shape == valid.shape == low.shape == high.shape
+    found = list(zip(*(one[valid].tolist() for one in (keys, low, high)), strict=True))
+    several = range(width) if flat or not uniform else range(1)
+    start = plan.buffers[name].offset // 2
+    expected = [
+        (((row * parts) + start + part) * len(several) + block, number + blocks[block] * 32, number + 1 + blocks[block] * 32)
+        for row, number in zip(places.ravel().tolist(), [3, 5, 30] * 2)
+        for block in several
+        for part in range(parts)
+        if row < 1 << 20
+    ]
+    assert found == expected
+
+
+@pytest.mark.parametrize("blocks", [(0,), (1, 4, 6)])
+def test_keys_of_arrays_are_their_elements(blocks):
+    """The same for all blocks, each with threads of its own."""
+    plan = Plan(kernel_of(Move(32)(GL, GL), (), grid=7), {})
+    batch = BlockBatch(plan, global_memory(plan, {"src": np.zeros(32, np.float32)}, False), blocks, False)
+    race_detector = RaceDetector(batch, History({}), True)
+    memory, group = batch.memories["dst"], ThreadGroup(np.array([3, 30]), {})
+    rows = np.array([[[0], [9]], [[1 << 20], [4]]])
+    place = Flat(memory, np.where(rows < 1 << 20, rows + memory.first, memory.zero + 1))
+    keys, valid, (low, high) = race_detector._keys(
+        types.SimpleNamespace(buffer=plan.buffers["dst"]), place, group, (group.threads, group.threads)
+    )
+    expected = [(row + memory.first, number + block * 32) for row, number in ((0, 3), (9, 30), (4, 30)) for block in blocks]
+    assert list(zip(keys[valid].tolist(), low[valid].tolist(), strict=True)) == expected and (low == high).all()
+
+
+def test_engines_see_what_is_written_to_arrays():
+    """Only what lies in shared memory waits for a fence."""
+    made, _ = of_products("a factor in shared memory")
+    plan = Plan(made, {})
+    batch = BlockBatch(plan, global_memory(plan, {"src": np.zeros((32, 1), np.float32)}, False), (0,), False)
+    history = History({"dst": Shadow(64, plan.pitch)})
+    race_detector, group, keys = RaceDetector(batch, history, True), ThreadGroup(np.arange(32), {}), np.arange(4)
+    race_detector._wrote(history.shadows["dst"], keys, group)
+    assert group.unfenced == [] and history.shadows["dst"].fenced is None
+    race_detector._wrote(race_detector.shared_shadow, keys, group)
+    assert [one.tolist() for one in group.unfenced] == [[0, 1, 2, 3]]
+    race_detector.fence(group)
+    assert group.unfenced == [] and (race_detector.shared_shadow.fenced[keys] >= 0).all()
+
+
+@pytest.mark.parametrize("other", [None, float16, int8], ids=str)
+@pytest.mark.parametrize("order", [None, 0])
+def test_the_element_of_a_race_beside_buffers_of_smaller_elements(other, order):
+    """Each of its parts is that element."""
+    buffers = [attrs.evolve(local("a", (32, 2), SH), offset=0)]
+    buffers += [attrs.evolve(local("h", (32,), SH, other), offset=256)] if other is not None else []
+    thread = Var("thread", 0, 31)
+    put, take = (
+        making.execution(MOVE, Move(1)(*memories)(Thread), accesses, pieces=((making.piece(0),),) * 2, origin=line)
+        for memories, accesses, line in (
+            ((GL, SH), (access("src", (thread,)), access("a", (thread, 1), write=True)), "put"),
+            ((SH, GL), (access("a", (31 - thread, 1)), access("dst", (thread,), write=True)), "take"),
+        )
+    )
+    kernel = attrs.evolve(kernel_of(Move(32)(GL, GL), (put, take), *buffers), shared_bytes=512)
+    with pytest.raises(SimulationError) as caught:
+        simulate(kernel, {"src": np.zeros(32, np.float32)}, order=None if order is None else random.Random(order))
+    found = re.search(
+        r"race on a\[(\d+), 1\] \(address (\d+)\): thread (\d+) writes it \(.* at put.*, thread (\d+) reads it", str(caught.value)
+    )
+    row, address, writer, reader = map(int, found.groups())
+    assert (row, address, writer, reader) == (writer, 32 + writer, writer, 31 - writer)
+
+
+def test_touches_that_repeat_are_those_of_one_statement_between_two_barriers():
+    """By one group: another statement, group or barrier begins anew; what is not watched is never settled."""
+    made, _ = of_products("a factor in shared memory")
+    plan = Plan(made, {})
+    batch = BlockBatch(plan, global_memory(plan, {"src": np.zeros((32, 1), np.float32)}, False), (0,), False)
+    race_detector, place = RaceDetector(batch, History({}), True), object()
+    operand = types.SimpleNamespace(watched=True, buffer=plan.buffers["x"])
+    group, other = ThreadGroup(np.arange(32), {}), ThreadGroup(np.arange(32), {})
+    settled = lambda site, group: race_detector._settled(site, operand, place, group)
+    assert [settled("one", group) for _ in range(4)] == [False, False, True, True]
+    assert [settled("two", group) for _ in range(3)] == [False, False, True]
+    assert [settled("one", group) for _ in range(3)] == [False, False, True]
+    assert [settled("one", other) for _ in range(3)] == [False, False, True]
+    other.clock = other.clock.behind(32)
+    assert [settled("one", other) for _ in range(3)] == [False, False, True]
+    unwatched = types.SimpleNamespace(watched=False, buffer=plan.buffers["x"])
+    assert not any(race_detector._settled("one", unwatched, place, group) for _ in range(4))
+    blind = RaceDetector(batch, History({}), False)
+    assert not any(blind._settled("one", operand, place, group) for _ in range(4))
+
+
+@pytest.mark.parametrize("order", [None, 1])
+@pytest.mark.parametrize("name", [name for name, (_, message) in OF_PRODUCTS.items() if "shared" in name and message is None])
+def test_products_run_without_a_watch_too(name, order):
+    made, _ = of_products(name)
+    given = np.arange(1, 33, dtype=np.float32).reshape(32, 1)
+    options = {"order": None if order is None else random.Random(order)}
+    watched, blind = (simulate(made, {"src": given}, shadow=shadow, **options).outputs["dst"] for shadow in (True, False))
+    np.testing.assert_array_equal(watched, blind)

@@ -1,0 +1,342 @@
+"""Programs and choices on disk: what is kept, under which keys, and what is not used."""
+
+import enum
+import os
+import pickle
+import subprocess
+import sys
+
+import attrs
+import making
+import pytest
+from problems import library
+
+from fireiron import *
+from fireiron import kept
+from fireiron.cli import main
+from fireiron.errors import CacheWarning
+from fireiron.gpu import cache, programs
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.kept import DamagedError
+from fireiron.tune.records import kept as choices
+from fireiron.tune.records.choosing import Choice
+from fireiron.values.machine import as_architecture, float16
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A cache of its own, for programs that take no time too."""
+    monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(programs, "WORTH", 0.0)
+    return tmp_path
+
+
+def bound(name="listing_2", **values):
+    module = library(name)
+    return module.strategy.with_(**values)(module.spec(*module.SIZES))
+
+
+def fresh(strategy, architecture="sm_80", **options):
+    """A program that nothing was made of."""
+    return strategy.program(architecture, **options)
+
+
+def of_kind(kind):
+    return [one for one in cache.entries() if one.kind == kind]
+
+
+# ---------------------------------------------------------------------------------------------- programs
+
+
+def test_explain_says_that_a_proof_was_kept():
+    from fireiron.inspect.explain import explain, text
+
+    made = text(explain(bound(), "sm_80"))
+    assert "proof:" not in made
+    CompiledKernel(fresh(bound())).ready()
+    again = text(explain(bound(), "sm_80"))
+    head, line, *rest = again.splitlines()
+    assert line.startswith("proof: checked on 20") and line.endswith("as the cache on disk kept it")
+    assert "\n".join((head, *rest)) == made, "and nothing else is said otherwise"
+
+
+def test_the_second_program_is_not_made_again(monkeypatch):
+    """IR, proof and text are those of the first one, without a tree."""
+    first = CompiledKernel(fresh(bound())).ready()
+    assert first.proof == "checked in this process" and len(of_kind("program")) == 1
+    for name in ("lower.walk.grow_tree", "check.safety"):
+        monkeypatch.setattr(f"fireiron.{name}", lambda *given: pytest.fail("it is made again"))
+    second = CompiledKernel(fresh(bound()))
+    assert second.ready().program.cuda == first.program.cuda and second.ir == first.ir
+    assert second.proof.startswith("checked on 20") and second.report() == first.report()
+    assert second.program.seconds.keys() <= {"kept", "nvrtc"}
+
+
+def test_copies_in_front_are_kept_too(monkeypatch):
+    module = library("hopper")
+    values = {name: tunable.values[0] for name, tunable in module.strategy.tunables().items()}
+    strategy = module.strategy.with_(**values)(module.spec(130, 129, 131))
+    first = CompiledKernel(fresh(strategy, "sm_90a")).ready()
+    assert [one.name for one in first.program.preceding] == ["A", "B"] and len(of_kind("program")) == 3
+    monkeypatch.setattr("fireiron.lower.walk.grow_tree", lambda *given: pytest.fail("it is made again"))
+    second = CompiledKernel(fresh(strategy, "sm_90a")).ready()
+    assert (second.program.cuda == first.program.cuda and second.program.preceding == first.program.preceding) or (
+        [one.reason for one in second.program.preceding] == [one.reason for one in first.program.preceding]
+    )
+
+
+def test_what_a_program_follows_from_changes_its_key(monkeypatch):
+    keys = {
+        "as it is": programs.key_of(fresh(bound())),
+        "another spec": programs.key_of(fresh(library("listing_2").strategy(library("listing_2").spec(256, 256, 128)))),
+        "another target": programs.key_of(fresh(bound(), "sm_90")),
+        "another name": programs.key_of(fresh(bound(), name="other")),
+        "another strategy": programs.key_of(fresh(bound("gemm_tt"))),
+    }
+    monkeypatch.setattr(kept, "build", lambda: "another build")
+    keys["another build"] = programs.key_of(fresh(bound()))
+    assert None not in keys.values() and len(set(keys.values())) == len(keys)
+    assert programs.key_of(fresh(bound())) == keys["another build"]
+
+
+def test_keys_are_the_same_in_every_process():
+    script = (
+        "from problems import library; from fireiron.gpu.programs import key_of; m = library('attention');"
+        " print(key_of(m.strategy(m.spec(*m.SIZES)).program('sm_80')))"
+    )
+    path = os.pathsep.join([os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))])
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1 and len(found.pop().strip()) == kept.DIGITS
+
+
+class Mine(Executable):
+    """An instruction whose code this package does not know."""
+
+
+def test_what_is_not_of_this_package_is_not_kept(monkeypatch):
+    """Code of a user's own may change, and nothing says so."""
+    program = fresh(bound())
+    assert programs.key_of(attrs.evolve(program, instructions=program.instructions[1:])) is None
+
+    @attrs.frozen
+    class Own:
+        value: int = 1
+
+    class Colour(enum.Enum):
+        RED = 1
+
+    for value in (Own(), Colour.RED, print, lambda: 1, {1: Own()}, Mine, object(), memoryview(b"")):
+        assert kept.key_of(value) is None and kept.written("program", "0" * 64, value, {}) is None
+    assert kept.key_of(float16, GL, (1, "a", None, 2.5, {"b": frozenset((1, 2))})) is not None
+    monkeypatch.setenv("FIREIRON_NO_CACHE", "1")
+    assert programs.key_of(program) is None
+
+
+def test_quick_programs_are_not_kept(monkeypatch):
+    monkeypatch.setattr(programs, "WORTH", 1e9)
+    CompiledKernel(fresh(bound())).ready()
+    assert not of_kind("program")
+
+
+def test_a_refused_program_is_not_kept():
+    strategy = MatMul.tile(128, 128).to(Block).load("A", SH, Move.done()).done()
+    with pytest.raises(FireironError):
+        CompiledKernel(fresh(strategy(MatMul(256, 256, 65536)(GL, GL, GL)(Kernel)))).ready()
+    assert not of_kind("program")
+
+
+# ---------------------------------------------------------------------------------------------- entries
+
+
+def entry_of(value, kind="program", key="0" * 64):
+    data = kept.written(kind, key, value, {"kernels": ["k"], "about": "", "arch": "", "toolchain": [], "seconds": 0.0})
+    assert data is not None
+    return data
+
+
+def test_every_changed_byte_is_found():
+    data = entry_of((float16, making.comment("text"), [1, 2, 3]))
+    assert kept.read("program", "0" * 64, data)[0] == (float16, making.comment("text"), [1, 2, 3])
+    for place in range(0, len(data), 7):
+        changed = bytearray(data)
+        changed[place] ^= 1
+        with pytest.raises(DamagedError):
+            kept.read("program", "0" * 64, bytes(changed))
+    for cut in (0, 1, len(data) // 2, len(data) - 1):
+        with pytest.raises(DamagedError):
+            kept.read("program", "0" * 64, data[:cut])
+    with pytest.raises(DamagedError, match="another key"):
+        kept.read("program", "1" * 64, data)
+    with pytest.raises(DamagedError, match="format"):
+        kept.read("choice", "0" * 64, data)
+
+
+class Runs:
+    """Runs something when it is read by a reader that lets it."""
+
+    def __init__(self, function, *given):
+        self.called = function, given
+
+    def __reduce__(self):
+        return self.called
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Runs(os.system, "true"),
+        Runs(eval, "1"),
+        Runs(getattr, float16, "name"),
+        Runs(kept.save, os.devnull, b""),
+        Runs(programs.place, "program", "0" * 64),
+        Runs(CompiledKernel, None),
+        Runs(isinstance, 1, int),
+        subprocess.Popen,
+        kept.DamagedError,
+    ],
+    ids=range(9),
+)
+def test_what_is_read_calls_no_function(value):
+    """An entry that somebody wrote with a right digest makes no value of a class that is not kept, and calls nothing."""
+    head = {"key": "0" * 64, "created": 0.0}
+    data = kept.encoded(kept.first_line("program"), head, pickle.dumps(value, 5))
+    with pytest.raises(DamagedError, match="it names"):
+        kept.read("program", "0" * 64, data)
+
+
+@pytest.mark.parametrize("rest", [b"", b"\x80\x05.", b"\x80\x05K\x01", b"N.", pickle.dumps(float16, 5)[:-8]], ids=range(5))
+def test_what_is_no_program_is_made_again(rest):
+    """A digest that is right says nothing of what it is of."""
+    program = fresh(bound())
+    key = programs.key_of(program)
+    kept.save(programs.place("program", key), kept.encoded(kept.first_line("program"), {"key": key, "created": 0.0}, rest))
+    with pytest.warns(CacheWarning, match="made again"):
+        made = CompiledKernel(program).ready()
+    assert made.proof == "checked in this process" and "__global__" in made.program.cuda
+    assert len(of_kind("program")) == 1 and not cache.verify()
+
+
+def test_the_program_of_another_name_is_not_taken():
+    first, other = fresh(bound()), fresh(bound(), name="other")
+    CompiledKernel(first).ready()
+    data = programs.place("program", programs.key_of(first)).read_bytes()
+    _, rest = kept.opened(data, kept.first_line("program"))
+    key = programs.key_of(other)
+    kept.save(programs.place("program", key), kept.encoded(kept.first_line("program"), {"key": key, "created": 0.0}, rest))
+    with pytest.warns(CacheWarning, match="no program of this name"):
+        assert "other(" in CompiledKernel(other).ready().program.cuda
+
+
+def test_a_folder_that_cannot_be_written_costs_nothing(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path / "file"))
+    program = fresh(bound())
+    assert programs.recalled(program) is program and program.cuda
+    programs.remember(program)
+
+
+# ---------------------------------------------------------------------------------------------- choices
+
+
+def test_choices(monkeypatch, tmp_path):
+    """A choice brings its program, IR and text along; the files of records are part of its key."""
+    target, program = as_architecture("sm_80"), fresh(bound())
+    key = choices.key_of("matmul", target, None, program.spec)
+    assert key is not None and choices.recalled(key) is None
+    CompiledKernel(program).ready()
+    choices.remember(key, Choice(None, False, "for a reason", program), 1)
+    choice, number = choices.recalled(key)
+    assert number == 1 and choice.why == "for a reason" and choice.record is None and choice.strategy == program.strategy
+    assert choice.program.is_made and choice.program.ir == program.ir and choice.program.kept_since is not None
+    other = tmp_path / "records.jsonl"
+    other.write_text("")
+    monkeypatch.setenv("FIREIRON_RECORDS", str(other))
+    assert choices.key_of("matmul", target, None, program.spec) != key
+    assert choices.recalled(None) is None
+    path = programs.place("choice", key)
+    path.write_bytes(kept.encoded(kept.first_line("choice"), {"key": key, "created": 0.0}, pickle.dumps((1, 2), 5)))
+    with pytest.warns(CacheWarning, match="made again"):
+        assert choices.recalled(key) is None
+    assert not path.exists()
+
+
+def test_a_call_takes_what_another_process_chose(monkeypatch):
+    """On a GPU; here one that is pretended, whose compiler is not asked."""
+    import numpy as np
+
+    from fireiron import matmul_choice
+    from fireiron.gpu import launch
+    from fireiron.matmul import request
+    from fireiron.matmul_problem import key_and_views
+
+    a = np.ones((32, 48), "float16")
+    asked, _ = key_and_views(request(a, a.T, arch="sm_80"))
+    asked = attrs.evolve(asked, place=attrs.evolve(asked.place, device=0))
+    monkeypatch.setattr(launch, "gpu_available", lambda: True)
+    monkeypatch.setattr(launch, "driver_version", lambda: (13, 0))
+    monkeypatch.setattr(choices, "device_name", lambda device: "NVIDIA H200")
+    first = matmul_choice.cached_or_chosen(asked)
+    monkeypatch.setattr(matmul_choice, "decided", lambda asked: pytest.fail("it is chosen again"))
+    second = matmul_choice.cached_or_chosen(asked)
+    assert second.choice.why == first.choice.why and second.problem == first.problem
+    assert second.kernel.program.strategy == first.kernel.program.strategy
+    with pytest.raises(pytest.fail.Exception):
+        matmul_choice.cached_or_chosen(attrs.evolve(asked, aligned=(16, 16, 16)))
+
+
+# ---------------------------------------------------------------------------------------------- the command
+
+
+def test_the_command_shows_and_removes_them(capsys):
+    CompiledKernel(fresh(bound())).ready()
+    assert main(["cache"]) == 0
+    assert "program" in capsys.readouterr().out
+    (entry,) = of_kind("program")
+    entry.path.write_bytes(entry.path.read_bytes()[:-1])
+    assert main(["cache", "verify", "--fix"]) != 0 and "digest is wrong" in capsys.readouterr().out
+    CompiledKernel(fresh(bound())).ready()
+    assert main(["cache", "prune", "--all"]) == 0 and not cache.entries()
+
+
+# ---------------------------------------------------------------------------------------------- garbage that can wait
+
+
+def test_collection_is_put_off_and_resumed():
+    import gc
+
+    from fireiron.collecting import put_off
+
+    assert gc.isenabled()
+    with put_off():
+        assert not gc.isenabled()
+        with put_off():
+            assert not gc.isenabled()
+        assert not gc.isenabled(), "by the outer one"
+    assert gc.isenabled()
+    with pytest.raises(ValueError), put_off():
+        raise ValueError
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with put_off():
+            pass
+        assert not gc.isenabled(), "as it was"
+    finally:
+        gc.enable()
+
+
+def test_a_refused_program_leaves_collection_on():
+    import gc
+
+    with pytest.raises(FireironError):
+        _ = Move.tile(8, 8).to(Block).done()(Move(8, 8)(GL, GL)(Kernel)).program("sm_80").cuda
+    assert gc.isenabled()
