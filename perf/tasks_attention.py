@@ -2,7 +2,7 @@
 
     python perf/tasks_attention.py FOLDER [--only attention] [--rounds 6] [--regimes burst,busy]
 
-As `perf/tasks.py`, whose table it writes. 16 heads, 16384 tokens; the length of a sequence is the problem. `seldom` is beside the library's strategy, which
+As `perf/tasks.py`, whose table it writes. 16 heads, 16384 tokens; the length of a sequence is the problem. `rescale_rarely` is beside the library's strategy, which
 rescales only where a maximum has grown by a factor of 256. On an H200 about 20 seconds to begin with, 10 a problem.
 """
 
@@ -19,7 +19,7 @@ PLAIN = attention.definition()
 """A definition whose maxima move as soon as a score is above them, as those of the programs do."""
 
 LIBRARY = hopper_attention.definition()
-"""The library's, whose maxima seldom move."""
+"""The library's, whose maxima rarely change."""
 
 
 def pairs(d):

@@ -1,28 +1,29 @@
-"""Hopper: TMA, wgmma, a ring of stages, a producer, blocks that stay.
+"""Persistent Hopper GEMM: producer warp, TMA, circular buffer, wgmma.
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
-      repack(A), repack(B)             copied in front, where rows are no multiples of 16 bytes: TMA takes no others; and turned round,
-                                       where elements have not 16 bits and do not lie along k: WGMMA reads no others
+      repack(A), repack(B)             a preceding copy kernel, if TMA or wgmma cannot read the operand (see below)
       tile(bm,bn).to(Block)            MatMul(128,256,K)(GL,GL,GL)(Block)
-        .cluster(1, 1)                 blocks of a cluster load for each other what they have in common
-        .rasterize(group_m=8).persistent()         a block for each multiprocessor takes one tile after the other
-      epilog(RF, float32, ...)         MatMul(128,256,K)(GL,GL,RF)(Block)       converted, through shared memory, stored by TMA
-      split(bk).pipeline(stages)       MatMul(128,256,64)(GL,GL,RF)(Block)      a ring
-        .warp_specialize()                  filled by a warp of its own
-      load(A, SH), load(B, SH)         MatMul(128,256,64)(SH,SH,RF)(Block)      TMA; stored as the products want to read it
+        .cluster(1, 1)                 blocks of a cluster share loads by multicast
+        .rasterize(group_m=8).persistent()         one block per SM computes several tiles
+      epilog(RF, float32, ...)         MatMul(128,256,K)(GL,GL,RF)(Block)       convert, store through shared memory by TMA
+      split(bk).pipeline(stages)       MatMul(128,256,64)(GL,GL,RF)(Block)      circular buffer
+        .warp_specialize()                  a producer warp fills it
+      load(A, SH), load(B, SH)         MatMul(128,256,64)(SH,SH,RF)(Block)      TMA, in the layout that wgmma reads
       tile(wm,bn).to(Warpgroup)        MatMul(64,256,64)(SH,SH,RF)(Warpgroup)
       done()                           WGMMA
 
-`wm` below 64, or of 96, is the transposed form, which has the 64 rows of the instruction along N: for few rows, and for small
-matrices. As many blocks as there are tiles (`num_blocks`) is a block for each tile. Blocks walk in bands of tile rows,
-of tile columns (`raster` 1) or, with `group_m` 1, along Hilbert's curve (2). C goes through shared memory in chunks of `epi_m` x `epi_n` a
-warpgroup: with `epi_m` `wm` and `epi_n` `wn` at once, which waits and fences once, where there is room beside the stages. Clusters (`cluster_m` x
-`cluster_n` tiles) ask L2 for less: for sizes whose rows are no multiples of 128 bytes, of which each row of a box takes two lines.
+`repack` copies an operand whose rows are not multiples of 16 bytes, which TMA requires. It transposes an operand that does not have 16-bit
+elements and is not contiguous along k, which wgmma requires. One strategy serves all storage orders and sizes: if TMA cannot store C,
+because its rows are not multiples of 16 bytes, all threads copy it.
 
-`integers` is the same for int8, whose products are added up in int32.
+A `wm` below 64, or of 96, selects the transposed form: the 64 rows of the instruction are along N. It suits few rows and small matrices.
+With `num_blocks` at least the number of tiles each tile has its own block. `raster` is 0 for groups of `group_m` tile rows, 1 for groups
+of tile columns, 2 (with `group_m` 1) for a Hilbert curve. C passes through shared memory in pieces of `epi_m` x `epi_n` per warpgroup.
+With `epi_m` equal to `wm` and `epi_n` equal to `wn` there is one piece, and so one wait and one fence, if it fits next to the stages.
+Clusters of `cluster_m` x `cluster_n` tiles reduce L2 traffic. They help if rows are not multiples of 128 bytes, because then each row
+of a TMA box takes two cache lines.
 
-Barriers, phases, fences, waits and descriptors are inferred. One strategy for all storage orders and sizes: where TMA does not take C,
-whose rows would have to be multiples of 16 bytes, all threads copy.
+`integers` is the same for int8, with int32 accumulators.
 """
 
 from fireiron import *
@@ -48,7 +49,7 @@ store = Move.tile(wm, wn).to(Warpgroup).tile(epi_m, epi_n).unroll().load(SRC, SH
 
 
 def by_tiles(accumulator):
-    """The product behind the copies, added up in a type."""
+    """Return the strategy after `repack`, which accumulates in the given type."""
     return (
         MatMul.tile(bm, bn)
         .to(Block)
@@ -75,7 +76,7 @@ integers = MatMul.repack(A).repack(B).then(by_tiles(int32))
 
 
 def spec(M, N, K, **options):
-    """Row-major halves, float32 inside, unless said otherwise."""
+    """Return the problem: row-major float16 with float32 accumulators by default."""
     options = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options}
     return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)
 
@@ -85,11 +86,11 @@ SMALLER = (
     {"bm": 32, "bn": 64, "bk": 128, "wm": 32, "wn": 64, "epi_m": 32, "epi_n": 64, "stages": 4, "group_m": 4},
     {"bm": 16, "bn": 64, "bk": 64, "wm": 16, "wn": 64, "epi_m": 16, "epi_n": 64, "stages": 16, "group_m": 4},
 )
-"""More tiles as `defaults` tells them, for small matrices where `hopper_small` and `hopper_skinny` do not serve."""
+"""Further tiles in the form of `defaults`, for small matrices that `hopper_small` and `hopper_skinny` do not support."""
 
 
 def defaults(M, N, K):
-    """Tiles for halves that were among the fastest on an H200."""
+    """Return tiles that were among the fastest for float16 on an H200."""
     return (
         {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "epi_m": 64, "epi_n": 256, "stages": 3, "group_m": 4},
         {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "epi_m": 64, "epi_n": 192, "stages": 3, "group_m": 4},

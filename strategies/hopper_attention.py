@@ -1,34 +1,37 @@
-"""Hopper: attention in one kernel, from the definition of `attention`: TMA, wgmma, rings, a producer (FlashAttention-3's structure).
+"""Attention on Hopper in one kernel: TMA, wgmma, circular buffers, a producer warpgroup (the structure of FlashAttention-3).
 
     attention(m,n,d)(GL,GL,GL,VAL,GL)(Kernel)
-      partial(sums, 4)                        each of the four lanes of a row adds up its own part of its sum
-      tile(r=1, g=1, b=1).to(Block)           attention(m,n,d)(GL,...)(Kernel)               head after head
+      rfactor(sums, 4)                        each of the four lanes of a row accumulates a partial sum
+      tile(r=1, g=1, b=1).to(Block)           attention(m,n,d)(GL,...)(Kernel)               one head after another
       tile(m=bm).to(Block)                    attention(128,n,d)(GL,...)(Block)              its queries
-        .persistent(blocks)
-      load(Q, SH)                             attention(128,n,d)(SH,...)(Block)              TMA, once a tile
-      split(n=bn).pipeline(stages)            attention(128,128,d)(SH,...)(Block)            block of keys after block of keys
-        .warp_specialize()                                                                        filled by a warpgroup of its own
-        .defer(pv, after=s)                                                                 values are multiplied a block later
-      load(K, SH), load(V, SH)                attention(128,128,d)(SH,SH,SH,...)             TMA, as the products want to read them
-      tile(m=64).to(Warpgroup)                attention(64,128,d)(SH,SH,SH,...)(Warpgroup)   whole rows, each with four lanes
+        .persistent(num_blocks)
+      load(Q, SH)                             attention(128,n,d)(SH,...)(Block)              TMA, once per tile
+      split(n=bn).pipeline(stages)            attention(128,128,d)(SH,...)(Block)            one block of keys per iteration
+        .warp_specialize(128)                                                                     a producer warpgroup fills the stages
+        .defer(pv, after=s)                                                                  the PV MMA runs one iteration later
+      load(K, SH), load(V, SH)                attention(128,128,d)(SH,SH,SH,...)             TMA, in the layout that wgmma reads
+      tile(m=64).to(Warpgroup)                attention(64,128,d)(SH,SH,SH,...)(Warpgroup)   whole rows, four lanes each
       step(s)                                 MatMul(64,128,d)(SH,SH,RF)(Warpgroup)          WGMMA
       step(pv)                                MatMul(64,d,128)(RF,SH,RF)(Warpgroup)          WGMMA; probabilities stay in registers
       step(store)                             Move(64,d)(RF,GL)(Warpgroup)                   stmatrix, TMA
 
-Scores and the sum so far are accumulators of a warpgroup; the scores' exponentials, rounded in pairs, are the next product's factor as
-they lie. V is read across its rows, so nothing is transposed. What lies behind the last query or key arrives as zeros, and the
-definition's mask hides it. Sizes of heads are multiples of 16, and of `epi_n`, in which a tile is stored. Registers hold bn/2 + d/2 + bn/4
-data of a thread: of heads of 256 elements blocks of 64 keys, or of 80 without a mask, where each tile has a block of its own.
+The definition is that of `attention`. Scores and output are wgmma accumulators. The exponentials, rounded and packed in pairs, are the A
+fragments of the second MMA without any data movement. wgmma reads V transposed, so nothing is copied. TMA fills elements past the last
+query or key with zeros, and the definition's mask excludes them. Head sizes are multiples of 16, and of `epi_n`, the columns of one store.
+A thread needs bn/2 + d/2 + bn/4 registers: heads of 256 elements take blocks of 64 keys, or of 80 without a mask and with one tile per
+block.
 
-`strategy` has a block for each multiprocessor that takes one tile after the other (`num_blocks` 65536: a block for each tile), so that a tile
-is stored while the next one is loaded; those of a head are neighbours, as they read the same keys. `causal` begins with the last queries
-(`heads_per_group` heads at a time; 0: all), which see the most keys. Both multiply values while the exponentials of the next block of keys are
-made; `no_overlap` and `causal_no_overlap` first finish a block. `q_in_registers` and `causal_q_in_registers` keep queries in registers, too, of which heads of 256
-elements leave none. `causal_dynamic` and `causal_dynamic_q_in_registers` have a block for each multiprocessor, which takes the longest tile that is
-left when it is free: none waits for the last ones, and each stores a tile while its next one is loaded.
+Forms:
+    strategy, causal: persistent blocks (`num_blocks` 65536: one block per tile). The store of a tile overlaps with the loads of the next.
+        Tiles of a head are adjacent, because they read the same keys. `causal` starts with the last queries, which see the most keys,
+        `heads_per_group` heads at a time (0: all). The PV MMA overlaps with the exponentials of the next block of keys.
+    no_overlap, causal_no_overlap: without this overlap.
+    q_in_registers, causal_q_in_registers: Q fragments stay in registers; heads of 256 elements leave none for them.
+    causal_dynamic, causal_dynamic_q_in_registers: persistent blocks that claim the longest remaining tile.
+    order_mma, causal_order_mma: warpgroups issue their MMAs in a fixed order.
 
-With heads of up to 64 elements exponentials take as long as products, and three warpgroups (192 rows) are 8 % faster than two, four (256
-rows, 64 keys) where they fit the length better; these only `order_mma`, where they issue products one after the other (7 %).
+For heads of up to 64 elements exponentials take as long as MMAs. There three warpgroups (192 rows) are 8 % faster than two, and four
+(256 rows, 64 keys) if they divide the length better; four only with `order_mma` (7 %).
 """
 
 import math
@@ -41,16 +44,16 @@ from fireiron.values.expr import constant
 SIZES = (512, 512, 128)
 
 SHORT = 1024
-"""Queries of a head up to which two warpgroups are faster than four under a causal mask, of which half is hidden in more of the tile."""
+"""Number of queries up to which two warpgroups are faster than four under a causal mask, which masks half of the diagonal tiles."""
 
 RESCALE_THRESHOLD = 8
-"""By how many powers of two a score may be above the maximum that exponentials are taken less, before that moves."""
+"""log2 of the factor by which a score may exceed the running maximum before rows are rescaled."""
 
 IN_CACHE = 16 << 20
-"""Bytes of keys and values, of 2 bytes each, that stay in the L2 cache while blocks read them."""
+"""Bytes of keys and values that stay in L2 while blocks read them."""
 
 KEYS = 4096
-"""The keys of a head that values are for where their number is known only at run time."""
+"""Number of keys that `values` assumes for a run-time size."""
 
 bm = Tunable("bm", 128, 192, 64, 256)
 bn = Tunable("bn", 128, 64, 80, 96, 112, 160, 32, 16)
@@ -61,12 +64,12 @@ heads_per_group = Tunable("heads_per_group", 0, 1, 2, 4, 8, 16)
 
 
 def definition(causal=False, window=None, lse=False, rescale_threshold=RESCALE_THRESHOLD, score=None):
-    """The definition of `attention`, whose maxima stay until a score is above them by a factor of 256."""
+    """Return the definition of `attention`, with a rescale threshold of 2**8 by default."""
     return attention.definition(causal, window, lse, rescale_threshold, score)
 
 
 def spec(M, N, D, heads=1, batch=1, shared=1, made=None, **options):
-    """The problem of `attention`, of the definition with `RESCALE_THRESHOLD`, unless `made` is another one."""
+    """Return the problem of `attention` for the definition with `RESCALE_THRESHOLD`, or for another definition `made`."""
     return attention.spec(M, N, D, heads, batch, shared, definition() if made is None else made, **options)
 
 
@@ -76,12 +79,17 @@ staged = Move.tile(64, epi_n).unroll().load(SRC, SH, copy).cast_on_copy().done()
 
 
 def by_rows(made, overlap=True, q_in_registers=False, num_blocks=num_blocks, persistent=False, dynamic=False, order_mma=False):
-    """The strategy on a definition of attention; of one with a mask, blocks of keys that no row of a tile sees are left out.
+    """Return the strategy for a definition of attention; under a mask it skips blocks of keys that no row of a tile sees.
 
-    `overlap`: values are multiplied while exponentials of the next block of keys are made. With `q_in_registers` queries stay in registers, only
-    where `overlap`. With `persistent` blocks take tile after tile under a mask, too; where `dynamic`, the next that is left, longest first. With
-    `order_mma` warpgroups issue products one after the other. Of a definition with rescale_threshold a warp rescales nothing where no maximum of its rows
-    moves.
+    With a `rescale_threshold` a warp skips rescaling if no maximum of its rows changes.
+
+    Args:
+        overlap: run the PV MMA one iteration later, while the exponentials of the next block of keys are computed.
+        q_in_registers: keep Q fragments in registers; only with `overlap`.
+        num_blocks: of a persistent kernel.
+        persistent: persistent blocks under a mask, too.
+        dynamic: persistent blocks claim the longest remaining tile from a counter.
+        order_mma: warpgroups issue their MMAs in a fixed order.
     """
     names = {one.name for one in made.made.steps}
     masks = names & {"mask", "window"}
@@ -117,7 +125,7 @@ FORMS = {
     "order_mma": {"order_mma": True},
     "causal_order_mma": {"dynamic": True, "order_mma": True},
 }
-"""Options of `by_rows` of the strategies here, for other definitions of attention, too."""
+"""Options of `by_rows` by form, also for other definitions of attention."""
 
 strategy = by_rows(definition(), **FORMS["strategy"])
 causal = by_rows(definition(causal=True), **FORMS["causal"])
@@ -132,7 +140,7 @@ causal_order_mma = by_rows(definition(causal=True), **FORMS["causal_order_mma"])
 
 
 def values(spec, target=None):
-    """The tunables for a problem, which is not measured: two warpgroups, and tiles that are stored as a whole; for Hopper alone."""
+    """Return tunables for a problem without a record: two warpgroups, and tiles stored in one piece; for Hopper only."""
     d, m = (constant(spec.size(dim)) or 128 for dim in "dm")
     if d <= 128:
         wide = {"bn": 128, "stages": 2}
@@ -147,19 +155,19 @@ no_overlap_values = causal_values = causal_no_overlap_values = q_in_registers_va
 
 
 def strategy_values(spec):
-    """The same with three warpgroups for heads of up to 64 elements."""
+    """Return the same with three warpgroups for heads of up to 64 elements."""
     return {**values(spec), "bm": 192} if _small(spec) else values(spec)
 
 
 def order_mma_values(spec):
-    """The same with four warpgroups for heads of up to 64 elements."""
+    """Return the same with four warpgroups for heads of up to 64 elements."""
     return {**values(spec), "bm": 256, "bn": 64} if _small(spec) else values(spec)
 
 
 def causal_dynamic_values(spec):
-    """The same where tiles are taken longest first: of so many heads at a time whose keys and values stay in the L2 cache."""
+    """Return the same for longest tiles first, with as many heads per group as have keys and values that fit in L2."""
     n, d, g = (constant(spec.size(dim)) or unknown for dim, unknown in (("n", KEYS), ("d", 128), ("g", 1)))
-    fitting = (one for one in (16, 8, 4, 2) if g % one == 0 and one * n * d * 4 <= IN_CACHE)
+    fitting = (heads for heads in (16, 8, 4, 2) if g % heads == 0 and heads * n * d * 4 <= IN_CACHE)
     return {**values(spec), "heads_per_group": next(fitting, 1)}
 
 
@@ -167,29 +175,30 @@ causal_dynamic_q_in_registers_values = causal_dynamic_values
 
 
 def causal_order_mma_values(spec):
-    """Both."""
+    """Return both: longest tiles first, and four warpgroups for small heads."""
     return {**causal_dynamic_values(spec), **order_mma_values(spec)}
 
 
 def _masks(spec):
-    """The steps of a definition that hide keys."""
+    """Return the steps of a definition that mask keys."""
     return {one.name for one in spec.starter.made.steps} & {"mask", "window"}
 
 
 def _small(spec):
-    """Whether heads have up to 64 elements, and queries fill more than two warpgroups."""
+    """Whether heads have up to 64 elements, and there are queries for more than two warpgroups."""
     return (constant(spec.size("d")) or 256) <= 64 and (constant(spec.size("m")) or math.inf) > 128
 
 
 def _rows(m, bm):
-    """The rows of all tiles."""
+    """Return the number of rows of all tiles."""
     return -(-m // bm) * bm
 
 
 def forms(spec):
-    """Names of `FORMS` for a problem, the fastest on an H200 first; the last one needs the fewest registers.
+    """Return names of `FORMS` for a problem, the fastest on an H200 first; the last one needs the fewest registers.
 
-    Heads of more than 128 elements leave no registers for queries. Under a window each block has one tile, as most are as long as others.
+    Heads of more than 128 elements leave no registers for queries. Under a window each block has one tile, because most tiles take equally
+    long.
     """
     masks, d, m = _masks(spec), constant(spec.size("d")) or 256, constant(spec.size("m"))
     dynamic = "mask" in masks
@@ -197,20 +206,20 @@ def forms(spec):
         short = ("causal_dynamic",) if dynamic and (m or math.inf) <= SHORT else ()
         return (*short, "causal", "causal_no_overlap") if masks else ("strategy", "no_overlap")
     if masks:
-        turns = ("causal_order_mma",) if dynamic and _small(spec) and (m or 0) > SHORT else ()
+        ordered = ("causal_order_mma",) if dynamic and _small(spec) and (m or 0) > SHORT else ()
         first = ("causal_dynamic_q_in_registers", "causal_dynamic") if dynamic else ("causal_q_in_registers",) if d <= 64 else ()
-        return (*turns, *first, "causal", "causal_no_overlap")
+        return (*ordered, *first, "causal", "causal_no_overlap")
     if not _small(spec):
         return ("q_in_registers", "strategy", "no_overlap")
     return ("order_mma" if m is not None and _rows(m, 192) > 1.05 * _rows(m, 256) else "strategy", "q_in_registers", "no_overlap")
 
 
 def fastest(spec):
-    """The name of the fastest form for a problem on an H200."""
+    """Return the name of the fastest form for a problem on an H200."""
     return forms(spec)[0]
 
 
 def values_of(form, spec):
-    """The tunables of a form for a problem, which is not measured."""
+    """Return the tunables of a form for a problem without a record."""
     stated = globals().get(f"{form}_values", values)
     return stated(spec)

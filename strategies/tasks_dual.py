@@ -1,4 +1,4 @@
-"""Two products of one A as a program of tasks: D = A·B1 + A·B2, with a mapping to Ampere and one to Hopper, on which A is loaded once."""
+"""Two matrix products with one A as a program of tasks: D = A·B1 + A·B2; mappings to Ampere and to Hopper, where A is loaded once."""
 
 from fireiron import Tunable
 from fireiron.strategies import dual
@@ -57,7 +57,7 @@ program = Tasks(dual_host, dual_block, dual_tile, dual_steps, dual_both, *gemm.p
 
 
 def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=4, lookahead=2, group_m=8):
-    """Blocks of `rows` x `columns` warps, products by mma.sync, asynchronous copies to a pipeline of stages, fragments a step ahead."""
+    """Map to blocks of `rows` x `columns` warps, mma.sync, and cp.async in `stages` stages; fragments are loaded one step early."""
     (WM, TM), (WN, TN) = grids = (rows, U // rows // 16), (columns, V // columns // 8)
     swizzled = dict.fromkeys(("A", "B1", "B2"), Stored(swizzle=True))
     calls = ["clear_tile", "dual_tile", "copy_tile"]
@@ -77,7 +77,7 @@ def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=4, lookahead=2, group_m
 
 
 def hopper(U=128, V=256, W=64, WGS=2, stages=2, depth=3, epi_n=64, group_m=16, num_blocks=132, mma_in_flight=1):
-    """Warpgroups that multiply by wgmma, a warp that loads ahead by TMA: a ring of `depth` tiles of A, of `stages` of each B."""
+    """Map to wgmma and a producer warp that issues TMA: circular buffers of `depth` stages for A, `stages` for each B."""
     groups, calls = (WGS, 1), ["clear_tile", "dual_both", "copy_tile"]
     grid, ring = (
         dict(group_m=group_m, persistent=num_blocks),

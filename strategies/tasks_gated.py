@@ -1,4 +1,4 @@
-"""A gated linear unit as a program of tasks: D = silu(A·B1) * (A·B2), an accumulator for each product; mappings to Ampere and Hopper."""
+"""Gated linear unit as a program of tasks: D = silu(A·B1) * (A·B2), one accumulator per product; mappings to Ampere and Hopper."""
 
 from fireiron import Pointwise, Tunable
 from fireiron.strategies import gated
@@ -64,7 +64,7 @@ program = Tasks(gated_host, gated_block, products_tile, products_steps, products
 
 
 def ampere(U=128, V=64, W=32, rows=2, columns=2, stages=4, lookahead=2, group_m=8):
-    """Blocks of `rows` x `columns` warps, products by mma.sync, asynchronous copies to a pipeline of stages, fragments a step ahead."""
+    """Map to blocks of `rows` x `columns` warps, mma.sync, and cp.async in `stages` stages; fragments are loaded one step early."""
     (WM, TM), (WN, TN) = grids = (rows, U // rows // 16), (columns, V // columns // 8)
     layouts, calls = (
         dict.fromkeys(("A", "B1", "B2"), Stored(swizzle=True)),
@@ -88,7 +88,7 @@ def ampere(U=128, V=64, W=32, rows=2, columns=2, stages=4, lookahead=2, group_m=
 
 
 def hopper(U=128, V=128, W=64, WGS=2, stages=3, epi_n=128, group_m=16, num_blocks=132):
-    """Warpgroups that multiply by wgmma, a warp that loads ahead by TMA, both accumulators in registers."""
+    """Map to wgmma and a producer warp that issues TMA; both accumulators are in registers."""
     groups, calls = (WGS, 1), ["clear_tile", "clear_tile", "products_both", "act", "copy_tile"]
     grid, ring = dict(group_m=group_m, persistent=num_blocks), dict(warpspecialize=True, pipeline=stages, producer_threads=128)
     return Mapping(

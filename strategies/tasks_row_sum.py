@@ -1,7 +1,7 @@
-"""A product and the sums of the rows of A as a program of tasks: D = A·B and y[m] = sum of A[m,k], with mappings to Ampere and Hopper.
+"""GEMM and row sums of A as a program of tasks: D = A·B and y[m] = sum of A[m,k], with mappings to Ampere and Hopper.
 
-The sums are in registers, as a whole or in parts of those who hold the terms; or, by another mapping, in shared memory (Cypress, section
-5.2). Only the first tile column makes them.
+The sums are in registers, as a whole or as partial sums of the threads that have the terms; or, by another mapping, in shared memory
+(Cypress, section 5.2). Only the first column of tiles computes them.
 """
 
 from fireiron import Reduction, Tunable
@@ -132,7 +132,7 @@ program = Tasks(
 
 
 def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=4, lookahead=2, group_m=8):
-    """Blocks of `rows` x `columns` warps, products by mma.sync, whose fragments of A the first column of warps adds up, too."""
+    """Map to blocks of `rows` x `columns` warps and mma.sync; the first column of warps also sums its fragments of A."""
     (WM, TM), (WN, TN) = grids = (rows, U // rows // 16), (columns, V // columns // 8)
     layouts, calls = (
         dict(A=Stored(swizzle=True), B=Stored(swizzle=True)),
@@ -159,9 +159,9 @@ def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=4, lookahead=2, group_m
 
 
 def hopper(U=128, V=256, W=64, WGS=2, stages=3, epi_n=256, group_m=8, num_blocks=132, parts=4):
-    """Warpgroups that multiply by wgmma and add up the rows of A meanwhile, a warp that loads ahead by TMA; sums in registers, in `parts`.
+    """Map to wgmma, during which warpgroups sum the rows of A, and a producer warp that issues TMA; `parts` partial sums in registers.
 
-    With no parts (0) they are in shared memory as a whole, where each step reads and writes them (Cypress, section 5.2).
+    With 0 parts the sums are in shared memory, where each step reads and writes them (Cypress, section 5.2).
     """
     groups, rows = (WGS, 1), dict(WM=WGS)
     grid, ring = dict(group_m=group_m, persistent=num_blocks), dict(warpspecialize=True, pipeline=stages, producer_threads=128)
@@ -188,7 +188,7 @@ def hopper(U=128, V=256, W=64, WGS=2, stages=3, epi_n=256, group_m=8, num_blocks
 
 
 def joined(rows):
-    """The tree of `join`: the parts of each row of a warpgroup meet in registers, and are stored."""
+    """Return the tree of `join`: combine the partial sums of each row in registers, and store them."""
     return (
         TaskMapping("join_tile", "join_tile", BLOCK, [GLOBAL, NONE], rows, ["join_group"]),
         TaskMapping("join_group", "join_through", WARPGROUP, [GLOBAL, NONE], {}, ["join_parts", "copy_sum"]),

@@ -135,7 +135,7 @@ def test_seldom_rescaled(target):
     """Scores that grow along the keys: maxima stay for a while, and then rows are rescaled."""
     small = {"U": 64, "WGS": 1, "W": 32} if target == "sm_90a" else {}
     strategy, program, mapping = bound("FlashAttention-3", target, 64, 128, **small)
-    mapping = programs.seldom(mapping, 2)
+    mapping = programs.rescale_rarely(mapping, 2)
     kernel = tasks.strategy(program, mapping)(strategy.spec).program(target)
     assert not errors(kernel.ir) and "!= 1.0f" in kernel.cuda
     arrays = inputs(kernel.spec, ramp=True)
