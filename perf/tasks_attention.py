@@ -44,7 +44,7 @@ def seldom(d):
     """FlashAttention-3 with maxima that seldom move, beside the library's strategy, which leaves out all that then changes nothing."""
     found = {}
     for name, blocks in (("FlashAttention-3", 65536), ("FlashAttention-3, blocks stay", 132)):
-        mapping = programs.seldom(programs.hopper(128, 128, 2, 2, programs.AHEAD, 0 if blocks == 65536 else blocks))
+        mapping = programs.rescale_rarely(programs.hopper(128, 128, 2, 2, programs.AHEAD, 0 if blocks == 65536 else blocks))
         fluent = hopper_attention.by_rows(LIBRARY).with_(bm=128, bn=128, stages=2, epi_n=d, num_blocks=blocks)
         found[name] = tasks.strategy(programs.flash_3, mapping), fluent
     return found

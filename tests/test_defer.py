@@ -235,7 +235,7 @@ def test_ring():
     spec = attention.spec(32, 80, 32)
     program = delayed(copy=Move.done(), producer=True)(spec).program("sm_90a")
     kernel = program._passed({"walk": program.walked}, SEQUENTIAL[:3])["zero_init_elision"]
-    (loop,) = (one for one in kernel.body if isinstance(one, ir.For) and making.asked(one, "producer_threads"))
+    (loop,) = (one for one in kernel.body if isinstance(one, ir.For) and making.ask_of(one, "producer_threads"))
     loads = {one.ring: str(one.fill_index) for one, _ in ir.execs(loop.body) if one.ring}
     assert loads == {"k_sh_ring": "n + 1", "v_sh_ring": "n"} and str(loop.extent) == "4"
     place = kernel.body.index(loop)
@@ -360,8 +360,8 @@ SPEC = attention.spec(32, 64, 32)
 REFUSED = {
     "no such step": (lambda: delayed(delay=("px", "s")), r"defer\(.px., after=.s.\): the loop has no step px"),
     "a step of another part": (lambda: delayed(delay=("pv", "acc")), "the loop has no step acc"),
-    "the other way round": (lambda: delayed(delay=("s", "pv")), "pv is not in front of s"),
-    "itself": (lambda: delayed(delay=("s", "s")), "s is not in front of s"),
+    "the other way round": (lambda: delayed(delay=("s", "pv")), "pv is not before s"),
+    "itself": (lambda: delayed(delay=("s", "s")), "s is not before s"),
     "what it is made of": (lambda: delayed(delay=("exp", "s")), "exp and s of the turn behind do not commute: exp reads s, which s writes"),
     "its factor": (lambda: delayed(delay=("pv", "p")), "pv and p of the turn behind do not commute: pv reads p, which p writes"),
     "what another step reads": (lambda: delayed(delay=("update", "new")), "p and s of the turn behind do not commute: p reads s, which s writes"),

@@ -156,7 +156,7 @@ def test_groups_are_layouts_of_threads(make, groups):
 
 def test_groups_of_other_threads_are_no_quad_pairs():
     for layout in (Layout(8), Layout((4, 2), (1, 8)), Layout((2, 4), (1, 8))):
-        with pytest.raises(MatchError, match="wants QuadPair, got Octet"):
+        with pytest.raises(MatchError, match="requires QuadPair, got Octet"):
             _ = by_quad_pairs(Warp, Level("Octet", Warp, layout)).ir
 
 

@@ -59,7 +59,7 @@ def touches(kernel, statement):
 @pytest.mark.parametrize("name", CASES)
 def test_the_wait_stands_in_front_of_all_that_touches_global_memory(name):
     kernel = program_of(name).ir
-    assert making.said(kernel, "chained") and [one for one in ir.statements(kernel.body) if isinstance(one, GridDepControl)] == [
+    assert making.effect_of(kernel, "chained") and [one for one in ir.statements(kernel.body) if isinstance(one, GridDepControl)] == [
         LAUNCH,
         WAIT,
     ]
@@ -120,7 +120,7 @@ def test_only_from_sm_90_on():
 
 def test_only_on_tiles_of_blocks():
     chain = MatMul.tile(16, 16).to(Block)
-    with pytest.raises(DecompositionError, match="programmatic_launch are about blocks"):
+    with pytest.raises(DecompositionError, match="programmatic_launch apply to blocks"):
         _ = chain.tile(2, 2).to(Thread).programmatic_launch().tile(1, 1).split(1).done()(CASES["threads"][1]).program(TARGET).ir
     with pytest.raises(DecompositionError, match=r"add \.to\(level\)"):
         _ = chain.tile(2, 2).programmatic_launch().tile(1, 1).to(Thread).split(1).done()(CASES["threads"][1]).program(TARGET).ir

@@ -52,11 +52,11 @@ def test_a_ring_is_one_loop_without_anything_ahead():
     (ring,) = after.rings
     assert before.rings == () and (ring.stages, ring.buffers) == (3, ("a_sh", "b_sh"))
     assert {after.buffer(name).tensor.copies for name in ring.buffers} == {3}
-    (loop,) = [one for one in after.body if isinstance(one, ir.For) and making.asked(one, "producer_threads")]
+    (loop,) = [one for one in after.body if isinstance(one, ir.For) and making.ask_of(one, "producer_threads")]
     assert shape_of(loop.body)[:2] == ["load", "load"] and (
         loop.period,
-        making.asked(loop, "producer_threads"),
-        making.asked(loop, "stages"),
+        making.ask_of(loop, "producer_threads"),
+        making.ask_of(loop, "stages"),
     ) == (
         3,
         32,
@@ -218,7 +218,7 @@ def finished(chain, a=WHOLE, b=WHOLE):
 
 
 REFUSED = {
-    "no pipeline": (finished(CHAIN.warp_specialize()), "warp_specialize: the split has no pipeline, whose stages a producer would fill"),
+    "no pipeline": (finished(CHAIN.warp_specialize()), "warp_specialize: the split has no pipeline whose stages a producer could fill"),
     "half a warpgroup": (
         finished(CHAIN.pipeline(2).warp_specialize(64)),
         r"the producer is a warp or a warpgroup\n  got +64\n(.*\n)  legal +32 128",
@@ -230,7 +230,7 @@ REFUSED = {
     ),
     "too many in flight": (
         finished(CHAIN.pipeline(2).warp_specialize().mma_in_flight(2)),
-        r"in_flight\(2\): a turn in flight keeps its stage",
+        r"in_flight\(2\): an iteration in flight keeps its stage",
     ),
     "in flight without a ring": (
         finished(CHAIN.pipeline(2).mma_in_flight(1), WIDE, WIDE),
