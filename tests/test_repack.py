@@ -58,7 +58,7 @@ def test_products_at_odd_sizes(sizes, orders):
     for name in names(program):
         step = program.inner.operands[name].tensor.storage().steps
         assert sorted(map(str, step))[0] == "1" and program.inner.operands[name].order == program.spec.operands[name].order
-        many = 64 if rows[name] >= 64 else 8  # whole lines of L2, unless a row is shorter
+        many = 64 if rows[name] >= 64 else 8  # whole L2 lines, unless a row is shorter
         assert max(int(str(one)) for one in step) == -(-rows[name] // many) * many or rows[name] == 1
 
 
