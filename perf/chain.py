@@ -29,7 +29,7 @@ from fireiron.strategies import hopper
 SIZES = (128, 256, 384, 512, 768, 1024)
 
 
-def tile(bm, bn, bk, stages, wm, wn, chunk=64, name="hopper"):
+def tile(bm, bn, bk, stages, wm, wn, epi_n=64, name="hopper"):
     """A candidate: the name of a strategy, and values."""
     values = {
         "bm": bm,
@@ -37,10 +37,10 @@ def tile(bm, bn, bk, stages, wm, wn, chunk=64, name="hopper"):
         "bk": bk,
         "wm": wm,
         "wn": wn,
-        "rows": 32 if wm == 96 else min(wm, 64),
-        "chunk": chunk,
+        "epi_m": 32 if wm == 96 else min(wm, 64),
+        "epi_n": epi_n,
         "stages": stages,
-        "bands": 4,
+        "group_m": 4,
     }
     return name, values
 

@@ -250,7 +250,7 @@ def test_what_has_nothing_to_order_says_so():
 def test_the_command(capsys):
     assert main(["explain", "hopper", "--sync"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("MatMul(4096,4096,4096)(GL,GL,GL)(Kernel) with A, B, C float16 RowMajor on sm_90a, bands=8")
+    assert out.startswith("MatMul(4096,4096,4096)(GL,GL,GL)(Kernel) with A, B, C float16 RowMajor on sm_90a, group_m=8")
     assert "ring k_ring: a_sh, b_sh; 4 stages of 49152 bytes" in out and max(map(len, out.splitlines()[1:])) < 180
     assert main(["explain", "hopper", "--sync", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -21,7 +21,7 @@ from fireiron.sim import simulate
 from fireiron.strategies import hopper_ragged
 
 TARGET = "sm_90a"
-SMALL = {"bm": 64, "bn": 64, "bk": 32, "producer": 32}
+SMALL = {"bm": 64, "bn": 64, "bk": 32, "producer_threads": 32}
 MANY = 40
 
 
@@ -88,7 +88,7 @@ def test_a_count_has_one_name(program):
 
 @pytest.mark.nightly
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
-@pytest.mark.parametrize("values", [{}, {"bm": 64, "producer": 32}, {"bn": 192}])
+@pytest.mark.parametrize("values", [{}, {"bm": 64, "producer_threads": 32}, {"bn": 192}])
 def test_no_spills(values):
     program = hopper_ragged.strategy.with_(**values)(hopper_ragged.spec(4096, 1024, 1000, groups=64)).program(TARGET)
     report = compile_cuda(program.cuda, TARGET)

@@ -148,9 +148,9 @@ def test_text():
 
 
 def test_a_tunable_of_0_is_as_without():
-    spec, shift = halves(16, 320, 320), Tunable("shift", 0, 1)
+    spec, shift = halves(16, 320, 320), Tunable("stagger", 0, 1)
     strategy = product(**SKINNY, stagger=shift)
-    texts = [one(spec).program(TARGET).cuda for one in (product(**SKINNY), strategy.with_(shift=0), strategy.with_(shift=1))]
+    texts = [one(spec).program(TARGET).cuda for one in (product(**SKINNY), strategy.with_(stagger=0), strategy.with_(stagger=1))]
     assert texts[0] == texts[1] != texts[2]
 
 
@@ -168,7 +168,7 @@ def test_readers():
 @pytest.mark.parametrize(("order", "shift"), [(ColMajor, 1), (RowMajor, None)], ids=str)
 def test_the_library_takes_it_for_few_rows_where_b_is_stored_by_columns(order, shift):
     name, values = defaults(hopper_skinny.spec(16, 4096, 4096, B=order), TARGET)[0]
-    assert name == "hopper_skinny" and values.get("shift") == shift
+    assert name == "hopper_skinny" and values.get("stagger") == shift
 
 
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC")
