@@ -24,7 +24,7 @@ from pathlib import Path
 from attention import by_kernel, by_torch, spec_of
 from attention import sets_of as attention_sets
 from cypress import SQUARE, TOKENS, WIDE, drawn, errors, like
-from fused import Contenders, Crew, say
+from fused import CompilePool, Contenders, say
 from tabulate import tabulate
 
 from fireiron.ir.cluster import MULTIPROCESSORS
@@ -179,7 +179,7 @@ def heads(d, causal):
             contenders.add(name, lambda _, backend=backend: by_torch(backend, causal, arrays), returned=True)
         return contenders
 
-    strategy = hopper_attention.by_rows(attention.definition(causal=causal, slack=8), held=d == 64)
+    strategy = hopper_attention.by_rows(attention.definition(causal=causal, rescale_threshold=8), q_in_registers=d == 64)
     jobs = [({"ours": strategy}, spec_of(LENGTH, d, causal, TOKENS, 8), "sm_90a")]
     return Problem(f"attention {LENGTH}, d {d}{', causal' * causal}", jobs, trial)
 
@@ -219,7 +219,7 @@ def contenders(kernels, chosen):
 
 def compiled(chosen):
     """Our kernels by problem and name."""
-    pool = Crew()
+    pool = CompilePool()
     jobs = {problem.name: [pool.begin(*job) for job in problem.jobs] for problem in chosen}
     return {name: {key: kernel for one in found for key, kernel in pool.kernels(one).items()} for name, found in jobs.items()}
 

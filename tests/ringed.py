@@ -9,8 +9,8 @@ from problems import integers
 from fireiron import *
 from fireiron import ir
 from fireiron.check import safety
-from fireiron.ir.chunks import swizzle_of
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
+from fireiron.ir.smem_layouts import swizzle_of
 from fireiron.lower.passes import PASSES
 from fireiron.lower.specialize import specialize
 from fireiron.sim import simulate

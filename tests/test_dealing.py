@@ -103,7 +103,7 @@ def test_permutations_are_checked(permutation, right):
 
 
 def test_places_for_more_blocks_than_can_be_checked_are_refused():
-    with pytest.raises(DecompositionError, match="swizzle over 8388608 blocks: at most 4194304 can be checked"):
+    with pytest.raises(DecompositionError, match="swizzle of 8388608 blocks: at most 4194304 can be checked"):
         Permuted(UID ^ 1).require(SPEC, digits(1 << 11, 1 << 12))
 
 
@@ -112,9 +112,9 @@ def test_what_only_tiles_of_blocks_have():
     class Backwards(Renumbering):
         name = "backwards"
 
-    assert not PLAIN.of_blocks and not PLAIN.placing(Permuted(UID)).placing(Backwards()).of_blocks
+    assert not PLAIN.of_blocks and not PLAIN.with_order(Permuted(UID)).with_order(Backwards()).of_blocks
     assert (
-        PLAIN.placing(RASTER_ORDERS[0](2)).of_blocks
+        PLAIN.with_order(RASTER_ORDERS[0](2)).of_blocks
         and PLAIN.place == DIGITS
         and Dealing((RASTER_ORDERS[0](2),)).place == RASTER_ORDERS[0](2)
     )

@@ -14,7 +14,7 @@ from fireiron.check import check
 from fireiron.cuda.versions import Branch, branched
 from fireiron.gpu.toolchain import compile_cuda
 from fireiron.ir import edited, execs, nest_of, rewritten, statements, whole_of
-from fireiron.lower.covered import covered, strongest
+from fireiron.lower.edge_versioning import edge_versioning, strongest
 from fireiron.sim import simulate
 from fireiron.strategies import attention, hmma_ampere, layernorm
 from fireiron.values.expr import FALSE, TRUE, Var, conjuncts, less
@@ -169,7 +169,7 @@ def test_blocks_of_keys_inside_are_copied_without_conditions():
     for n, options in ((70, {}), (sym("N"), {})):
         text = made(attention.spec(64, n, 64, **options)).cuda("sm_80")
         whole, inside, outside = versions_of(text[text.index("K to k_sh", text.index("for (int n = 0")) :])
-        assert whole.startswith("n * 32 + 63 < ") and inside.count("cp_async_16(") == outside.count("cp_async_16_or_zero(") == 2
+        assert whole.startswith("n * 32 + 63 < ") and inside.count("cp_async_16(") == outside.count("cp_async_16_zfill(") == 2
 
 
 def test_kernels_of_one_step_stay():
@@ -202,7 +202,7 @@ def test_versions_are_for_pieces_of_one_thread(kind):
         other = attrs.evolve(plain, pieces=()) if kind == "taken as it is" else attrs.evolve(plain, spec=plain.spec.at_level(Warp))
     for one, count in ((plain, 1), (other, 0)):
         body = edited(program.ir.body, lambda each, one=one: one if each == whole else attrs.evolve(each, active=TRUE, pieces=()))
-        found = covered(attrs.evolve(program.ir, body=body))
+        found = edge_versioning(attrs.evolve(program.ir, body=body))
         assert sum(each.whole != FALSE for each, _ in execs(found.body)) == count
 
 

@@ -185,7 +185,7 @@ def test_wait_at_a_warp_barrier_does_not_cover_other_warps(stages):
     for m, n, k in ((16, 16, 24), (17, 15, 9), (16, 32, 1)):
         program = kernel(chain, m, n, k).program("sm_80")
         right(program, m, n, k)
-        waits = re.findall(r"cp_async_wait<(\d+)>\(\);[^\n]*\n\s*(\w+)", program.cuda)
+        waits = re.findall(r"cp_async_wait_group<(\d+)>\(\);[^\n]*\n\s*(\w+)", program.cuda)
         assert {barrier for _, barrier in waits} == {"__syncthreads", "__syncwarp"} or k == 1
 
 
@@ -403,10 +403,10 @@ def test_parts_of_k_without_any_k_write_zeros(k):
         (lambda: MatMul.split_k(2, Warp, 4, Move.tile(1, 1).done()), "combine: the strategy starts from Move, .* is a Reduction"),
         (lambda: MatMul.epilog(RF, MatMul.tile(1, 1).done()), "epilog init: the strategy starts from MatMul, .* is a Init or a Move"),
         (lambda: MatMul.epilog(RF, store=Init.tile(1, 1).done()), "epilog store: the strategy starts from Init, .* is a Move"),
-        (lambda: Move.tile(8, 8).done()(MatMul(8, 8, 8)(GL, GL, GL)(Kernel)), "starts from Move, what it is for is a MatMul"),
-        (lambda: MatMul.tile(8, 8).done()(Reduction(8, 8, 8)(GL, GL)(Kernel)), "from MatMul, what it is for is a Reduction"),
-        (lambda: MatMul.tile(8, 8).done().fallback(Move.tile(8, 8).done()), "starts from Move, what it is for is a MatMul"),
-        (lambda: Strategy((), Move(8, 8)(GL, GL)(Kernel), MatMul), "starts from MatMul, what it is for is a Move"),
+        (lambda: Move.tile(8, 8).done()(MatMul(8, 8, 8)(GL, GL, GL)(Kernel)), "starts from Move, but the spec is a MatMul"),
+        (lambda: MatMul.tile(8, 8).done()(Reduction(8, 8, 8)(GL, GL)(Kernel)), "from MatMul, but the spec is a Reduction"),
+        (lambda: MatMul.tile(8, 8).done().fallback(Move.tile(8, 8).done()), "starts from Move, but the spec is a MatMul"),
+        (lambda: Strategy((), Move(8, 8)(GL, GL)(Kernel), MatMul), "starts from MatMul, but the spec is a Move"),
     ],
 )  # fmt: skip
 def test_calls_that_do_not_fit_are_refused(call, message):
@@ -791,7 +791,7 @@ def stored_as(layout, memory=SH):
 def test_buffers_with_two_elements_at_one_address_are_refused(memory, strides, apart):
     """They gave wrong results, without an error if one thread writes both."""
     shape = (4, 8) if isinstance(strides[1], int) else (4, (4, 2))
-    with pytest.raises(DecompositionError, match="two elements have one place") as refusal:
+    with pytest.raises(DecompositionError, match="two elements have the same address") as refusal:
         _ = stored_as(Layout(shape, strides), memory).ir
     assert f"such as {Layout(shape, apart)}" in str(refusal.value)
 

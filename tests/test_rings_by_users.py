@@ -17,8 +17,8 @@ from fireiron import ir
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.inspect.synchronization import synchronization, text
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
-from fireiron.lower.products import products as ordered
 from fireiron.lower.specialize import specialize
+from fireiron.lower.wgmma_waits import wgmma_waits
 from fireiron.sim import simulate
 from fireiron.strategies import gated, gemm_row_sum
 from fireiron.values.expr import as_expr, mod
@@ -125,7 +125,7 @@ def short(body):
 
 def turns_of(program):
     """The loop over turns in the program of the consumers, in short, and what stands behind it up to the first ordinary statement."""
-    words = short(roles_of(program.stages["products"])[0].body)
+    words = short(roles_of(program.stages["wgmma_waits"])[0].body)
     place = next(number for number, one in enumerate(words) if isinstance(one, list))
     behind = words[place + 1 :]
     return words[place], behind[: next(number for number, one in enumerate(behind) if one.startswith("do"))]
@@ -240,7 +240,7 @@ def by_hand(*body):
     load = attrs.evolve(reads(0, name="a"), ring="a_sh_ring")
     loads = {name: attrs.evolve(load, accesses=(load.accesses[0], reads(0, name=name).accesses[0])) for name in "ac"}
     roles = making.roles((making.role("consumers", 0, 128, body), making.role("producer", 128, 32, tuple(loads.values()))))
-    return short(ordered(kernel(roles, buffers=BUFFERS, rings=RINGS)).body[0].roles[0].body)
+    return short(wgmma_waits(kernel(roles, buffers=BUFFERS, rings=RINGS)).body[0].roles[0].body)
 
 
 def test_a_factor_in_registers_is_not_overwritten():
@@ -272,11 +272,11 @@ def test_a_loop_that_may_not_run():
 def test_a_first_turn_in_front_of_the_loop_is_given_back_there():
     """A stage says which turn an access means: the loop behind uses others."""
     before = pair("u low v").program(TARGET).stages["prune"]
-    (found,) = [one for one in before.body if isinstance(one, ir.For) and making.asked(one, "producer_threads")]
+    (found,) = [one for one in before.body if isinstance(one, ir.For) and making.ask_of(one, "producer_threads")]
     first = ir.substituted(found.body, {found.var: as_expr(0)})
     rest = attrs.evolve(found, extent=found.extent - 1, body=ir.substituted(found.body, {found.var: found.var + 1}))
     body = [part for one in before.body for part in ((*first, rest) if one is found else (one,))]
-    kernel = ordered(specialize(attrs.evolve(before, body=tuple(body))))
+    kernel = wgmma_waits(specialize(attrs.evolve(before, body=tuple(body))))
     assert {ring.bytes for ring in kernel.rings} == {2 * 64 * 64 * 2}
     words = short(roles_of(kernel)[0].body)
     place = next(number for number, one in enumerate(words) if isinstance(one, list))
@@ -360,9 +360,9 @@ def test_printed_texts_on_a_cpu(tmp_path):
 def test_texts_hold_what_a_wait_makes_known():
     """Each accumulator behind the wait for it, that of the last turns too; a product alone is waited for as it was."""
     text = pair("u v low").program(TARGET).cuda
-    inside, behind = text[text.index("wgmma_wait<1>();") :], text[text.rindex("wgmma_wait<0>();") :]
-    assert inside.splitlines()[1].strip() == "hold(u);" and behind.splitlines()[1].strip() == "hold(v);"
-    assert "hold(" not in product()(halves(128, 64, 192)).program(TARGET).cuda
+    inside, behind = text[text.index("wgmma_wait_group<1>();") :], text[text.rindex("wgmma_wait_group<0>();") :]
+    assert inside.splitlines()[1].strip() == "pin_registers(u);" and behind.splitlines()[1].strip() == "pin_registers(v);"
+    assert "pin_registers(" not in product()(halves(128, 64, 192)).program(TARGET).cuda
 
 
 @pytest.mark.skipif(not any(one.serves(TARGET) for one in toolchains()), reason="no NVRTC for sm_90a")
@@ -417,11 +417,11 @@ def test_registers_of_a_group_that_still_runs(order, number, said):
 def test_the_account_gives_the_reasons():
     account = synchronization(pair("u low v").program(TARGET).ir)
     assert [ring.why for ring in account.rings] == [
-        "a stage is given back where products are waited for anyway: u is there",
-        "a stage is given back a turn later where products are waited for anyway: u is there",
+        "a stage is given back where products are waited for anyway: u is complete",
+        "a stage is given back a turn later where products are waited for anyway: u is complete",
     ]
     account = synchronization(pair("u v low high").program(TARGET).ir)
     assert [(ring.name, ring.in_flight) for ring in account.rings] == [("a_sh_ring", 1), ("c_sh_ring", 0)]
     said = text(account)
     assert "the last one may be left, products of v" in said
-    assert "the wait in front (v is there) leaves no group that reads it" in said
+    assert "the wait in front (v is complete) leaves no group that reads it" in said

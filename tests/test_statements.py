@@ -28,8 +28,8 @@ from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
-from fireiron.lower.chain import chain
 from fireiron.lower.passes import PASSES
+from fireiron.lower.programmatic_launch import programmatic_launch
 from fireiron.sim import simulate
 from fireiron.values.expr import Var, as_expr
 from fireiron.values.tensor import Dim
@@ -188,7 +188,7 @@ def test_statements_of_a_counter_are_all_read():
 
 def test_links_of_a_chain_are_all_read():
     """A chained kernel says and reads what it does otherwise, but for its text and its launch."""
-    kernel = chain(making.evolved(PROGRAMS["roles"].lowered, chained=True))
+    kernel = programmatic_launch(making.evolved(PROGRAMS["roles"].lowered, chained=True))
     assert {one.action for one in ir.statements(kernel.body) if isinstance(one, ir.GridDepControl)} == set(ir.GridDepAction)
     for name, read in READERS.items():
         same = read(kernel) == read(PROGRAMS["roles"].lowered)

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 import attrs
 
 from fireiron.ir import Exec, Stmt
-from fireiron.ir.chunks import chunk_storage, widest_span
 from fireiron.ir.lanes import LaneMap
+from fireiron.ir.smem_layouts import chunk_storage, widest_span
 from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.performing.by_lanes import (
@@ -112,8 +112,8 @@ class LdMatrixWarpgroup(Executable):
             f"    : {listed('=r', 'words', 4)}",
             '    : "r"(source) : "memory");',
         )
-        note = f"each warp's part of a factor of wgmma from shared memory to registers{', transposed' if trans else ''}"
-        return Function(f"ldmatrix_factor{'_trans' if trans else ''}", ("void* target", "unsigned source"), body, note)
+        note = f"load a register operand of wgmma from shared memory, 16 rows per warp{', transposed' if trans else ''}"
+        return Function(f"ldmatrix_operand{'_trans' if trans else ''}", ("void* target", "unsigned source"), body, note)
 
 
 def _wanted(view: View) -> Storage:

@@ -1,7 +1,7 @@
 """TMA: a tile from global to shared memory by one instruction of one thread, copied by an engine (Hopper).
 
 PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". The tile is told by a tensor map and coordinates; what lies
-outside the array arrives as zeros. It lies in chunks (`fireiron.ir.chunks`) as its readers want them, a box each; the full
+outside the array arrives as zeros. It lies in chunks (`fireiron.ir.smem_layouts`) as its readers want them, a box each; the full
 barrier of its ring counts the bytes.
 
 >>> from fireiron import *
@@ -9,7 +9,7 @@ barrier of its ring counts the bytes.
 >>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).epilog(RF, float32)
 >>> turns = blocks.split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
 >>> text = turns.tile(64, 64).to(Warpgroup).done().cuda()
->>> text.count("prefetch_map(&")  # tensor maps of A and of B
+>>> text.count("prefetch_tensor_map(&")  # tensor maps of A and of B
 2
 """
 
@@ -23,9 +23,9 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import BlockCluster, BlockSet, Commit, Exec, Mechanism, StageState, Stmt, TensorMap
-from fireiron.ir.chunks import Chunks, chunk_storage, chunks_of, widest_span
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
+from fireiron.ir.smem_layouts import Chunks, chunk_storage, chunks_of, widest_span
 from fireiron.ir.text import If, Item, Printer
 from fireiron.language.dividing import divide, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of

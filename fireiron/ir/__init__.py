@@ -5,6 +5,7 @@ May import: values, specs. Readers (cuda, sim, check, cost) know the IR and noth
 
 from fireiron.ir.access import Access, Buffer, Piece, scratch_access, whole_pieces
 from fireiron.ir.cluster import BlockCluster, BlockSet
+from fireiron.ir.dynamic_scheduler import ClaimTile, Counter, ExitIfDone
 from fireiron.ir.kernel import Kernel, buffer_table
 from fireiron.ir.maps import TensorMap
 from fireiron.ir.mechanism import AT_ONCE, Mechanism
@@ -44,7 +45,6 @@ from fireiron.ir.statement import (
     commits_copies,
     unknown,
 )
-from fireiron.ir.tickets import ClaimTile, Counter, ExitIfDone
 from fireiron.ir.verifier import verify
 from fireiron.ir.versions import inside, nest_of, plain, separated, whole_of
 

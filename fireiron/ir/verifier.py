@@ -9,6 +9,7 @@ from fireiron.errors import VerificationError
 from fireiron.ir.access import Buffer
 from fireiron.ir.asks.pipelined import Pipelined
 from fireiron.ir.asks.producer_threads import ProducerThreads
+from fireiron.ir.dynamic_scheduler import ClaimTile, ExitIfDone
 from fireiron.ir.effects.chaining import Chaining
 from fireiron.ir.kernel import Kernel, buffer_table
 from fireiron.ir.rewrite import by_identities, by_identity, execs, statements
@@ -36,7 +37,6 @@ from fireiron.ir.statement import (
     Wait,
     unknown,
 )
-from fireiron.ir.tickets import ClaimTile, ExitIfDone
 from fireiron.values.expr import FALSE, Expr, Less, Var, conjuncts, constant, table, tables_of
 from fireiron.values.machine import int32
 

@@ -1,8 +1,8 @@
 """The assignment of tiles to blocks: a `Place`, a `Grouping` and a `Taking`, and the table of illegal combinations.
 
 A `Place` maps an index u to a tile. A `Grouping` specifies which adjacent blocks belong together. A `Taking` specifies which tiles a block
-computes. Refinements of a tile set them by `plan.placing`, `plan.together` and `plan.taking`, and `language.to_blocks` calls their methods.
-A new kind is a class in the file of its refinement. Its `illegal` extends the table.
+computes. Refinements of a tile set them by `plan.with_order`, `plan.with_grouping` and `plan.taking`, and `language.to_blocks` calls their
+methods. A new kind is a class in the file of its refinement. Its `illegal` extends the table.
 """
 
 from __future__ import annotations
@@ -351,7 +351,7 @@ class Dealing:
     grouping: Grouping = Grouping()
     taking: Taking = Taking()
 
-    def placing(self, place: Place) -> Dealing:
+    def with_order(self, place: Place) -> Dealing:
         """Return the assignment with one more place."""
         return attrs.evolve(self, places=(*self.places, place))
 

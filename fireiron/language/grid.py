@@ -47,14 +47,14 @@ def taken_in_turns(tiles: Expr, blocks: int, dynamic: bool, draft: Draft) -> tup
     """Return the index of a block's tile in each iteration, and the loop over its tiles. If `dynamic`, one block may compute all tiles."""
     launched = constant(minimum(tiles, as_expr(blocks)))
     block = draft.block if launched is None else Var(draft.block.name, 0, launched - 1)
-    tiles = draft.let("tiles", tiles, high=2**31 - 1)
+    tiles = draft.let("num_tiles", tiles, high=2**31 - 1)
     # The first blocks have one more tile. (tiles - block) may be negative, so the count is not a quotient of it.
-    turns = tiles // blocks + less(block, tiles % blocks)
+    num_iterations = tiles // blocks + less(block, tiles % blocks)
     # The launcher checks that there are fewer than 2**31 tiles.
-    turn = Var(draft.fresh("turn"), 0, min(max((tiles + 1 if dynamic else turns).high - 1, 0), 2**31 - 1))
+    iteration = Var(draft.fresh("iteration"), 0, min(max((tiles + 1 if dynamic else num_iterations).high - 1, 0), 2**31 - 1))
     tile = Var(draft.fresh("tile"), 0, min(max(tiles.high - 1, 0), 2**31 - 1))
     asks = ask.Asks((DynamicTiles(tile.name, tiles),)) if dynamic else ask.NOTHING
-    return Let(tile, block + turn * blocks), For(turn, turns, (), False, draft.origin, asks=asks)
+    return Let(tile, block + iteration * blocks), For(iteration, num_iterations, (), False, draft.origin, asks=asks)
 
 
 def place_on_curve(unit: Expr, lines: Expr, columns: Expr, draft: Names) -> tuple[Expr, Expr]:

@@ -262,13 +262,13 @@ def _begins(view: View) -> int:
 
 
 MANY_BLOCKS: Final = 65536
-"""A number of blocks that means one tile per block."""
+"""Value of `num_blocks` that means one tile per block."""
 
 
 @functools.cache
 def _takes_clusters(name: str) -> bool:
     """Return whether a strategy of the library has tunables for the cluster size."""
-    return {"cm", "cn"} <= set(find(name).strategy.tunables())
+    return {"cluster_m", "cluster_n"} <= set(find(name).strategy.tunables())
 
 
 CLUSTERS: Final = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
@@ -286,11 +286,11 @@ def in_clusters(name: str, work: Work, tiles: Iterable[Mapping[str, int]]) -> It
 
 def _clustered(values: Mapping[str, int], cm: int, cn: int, work: Work) -> Mapping[str, int]:
     """Return values with another cluster; blocks are persistent if C has more tiles than run at once and there is a tunable for it."""
-    found = {**values, "cm": cm, "cn": cn}
-    if "blocks" in values:
+    found = {**values, "cluster_m": cm, "cluster_n": cn}
+    if "num_blocks" in values:
         resident = at_once(cm * cn)
         persistent = work.tiles(values["bm"], values["bn"], (cm, cn)) > resident == MULTIPROCESSORS
-        found["blocks"] = MULTIPROCESSORS if persistent else MANY_BLOCKS
+        found["num_blocks"] = MULTIPROCESSORS if persistent else MANY_BLOCKS
     return found
 
 
@@ -317,9 +317,9 @@ def of_types(values: Mapping[str, int], spec: Spec, other: int = 2) -> Mapping[s
     if "bk" in values:
         changed["bk"] = values["bk"] * other // spec.A.dtype.bytes
     upright = values.get("wm", values.get("bm", 0)) % ROWS_OF_WGMMA == 0  # otherwise a chunk is as wide as the instruction is high
-    whole = values.get("chunk", 0) * HALF_BYTES > LINE_BYTES and spec.C.dtype.bytes <= HALF_BYTES
-    if upright and "chunk" in values and not whole:
-        changed["chunk"] = min(values["chunk"], LINE_BYTES // spec.C.dtype.bytes)
+    whole = values.get("epi_n", 0) * HALF_BYTES > LINE_BYTES and spec.C.dtype.bytes <= HALF_BYTES
+    if upright and "epi_n" in values and not whole:
+        changed["epi_n"] = min(values["epi_n"], LINE_BYTES // spec.C.dtype.bytes)
     return changed
 
 
@@ -329,7 +329,7 @@ WORTH_A_COPY: Final = 64
 A_WAVE: Final = 132
 """Copies do not pay if C has at most this many 32 x 32 tiles: the number of SMs of an H200."""
 
-SPLIT: Final[Mapping[str, int]] = {"bm": 32, "bn": 32, "bk": 32, "parts": 8, "stages": 2}
+SPLIT: Final[Mapping[str, int]] = {"bm": 32, "bn": 32, "bk": 32, "num_splits": 8, "stages": 2}
 """Values of `split_k` if copies do not pay: the fastest, or nearly the fastest, of those measured there."""
 
 

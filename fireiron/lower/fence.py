@@ -8,6 +8,9 @@ What threads write to a ring they fence in front of the arrival that says so. Wh
 thread of theirs can fence these before it: the writes come after all that it executes. So the threads that wait for the stage fence them,
 in front of what the engine reads: a fence on the path from the write to the read serves, whichever thread executes it (PTX ISA, "Memory
 Consistency Model": proxy-preserved base causality order).
+
+From what wgmma reads to a later write by threads no fence is needed: the completion of a wgmma is followed by an implicit generic-async
+proxy fence (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Async Proxy"), so the wait for it suffices.
 """
 
 from __future__ import annotations
@@ -63,14 +66,14 @@ def fence(kernel: Kernel) -> Kernel:
             names = ", ".join(dict.fromkeys(name for name, _ in late))
             return (
                 statement,
-                Fence(FenceKind.ASYNC_PROXY, f"{names}, which threads copied, for the asynchronous proxy", orders=_orders(late, engines)),
+                Fence(FenceKind.ASYNC_PROXY, f"make {names}, copied by threads, visible to the async proxy", orders=_orders(late, engines)),
             )
         written = places.barriers.get(id(statement))  # by identity: equal barriers stand at several places
         if not written:
             return (statement,)
         names = ", ".join(dict.fromkeys(name for name, _ in written))
         return (
-            Fence(FenceKind.ASYNC_PROXY, f"{names} for the asynchronous proxy", orders=_orders(places.named(written), engines)),
+            Fence(FenceKind.ASYNC_PROXY, f"make {names} visible to the async proxy", orders=_orders(places.named(written), engines)),
             statement,
         )
 

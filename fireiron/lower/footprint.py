@@ -248,7 +248,7 @@ def _turns_of_steps(loop: For, conditions: Sequence[Expr], count: int) -> Array:
     return np.maximum((end - 1 - places) // loop.period - (first - 1 - places) // loop.period, 0)
 
 
-def comes_round(statement: Exec, loop: For) -> bool:
+def revisits(statement: Exec, loop: For) -> bool:
     """Whether a statement is executed at two iterations of a loop whose addresses repeat there."""
     if not _repeats(loop):
         return False

@@ -40,10 +40,10 @@ from fireiron.ir import (
     unknown,
 )
 from fireiron.ir.effects.unchecked import Unchecked
+from fireiron.lower.access_map import Touch
+from fireiron.lower.barrier_placement import fewest_of_scopes
 from fireiron.lower.dependences import Dependences, Edge
 from fireiron.lower.outstanding import Outstanding
-from fireiron.lower.stabbing import fewest_of_scopes
-from fireiron.lower.touches import Touch
 from fireiron.values.expr import Var, constant
 
 Exposed = tuple[tuple[Touch, ...], ...]

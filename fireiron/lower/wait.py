@@ -45,8 +45,8 @@ from fireiron.ir import (
     unknown,
 )
 from fireiron.ir.effects.unchecked import Unchecked
+from fireiron.lower.access_map import Located, Touch
 from fireiron.lower.dependences import Dependences
-from fireiron.lower.touches import Located, Touch
 from fireiron.values.expr import Expr, Var, all_of, compiled, conjuncts, constant
 
 Fixed = Mapping[str, int]
@@ -82,7 +82,7 @@ def _ended(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         return body
     read = tuple(Dependence(one.accesses[0].buffer, one, None, (False, False)) for one in stores)
     kinds = dict.fromkeys(one.mechanism for one in stores)
-    waits = (Wait(0, "all stores have read what they store", kind, orders=_of_kind(read, kind)) for kind in sorted(kinds, key=_rank))
+    waits = (Wait(0, "all stores have read shared memory", kind, orders=_of_kind(read, kind)) for kind in sorted(kinds, key=_rank))
     return (*body, *waits)
 
 

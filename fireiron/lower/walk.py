@@ -28,7 +28,7 @@ from fireiron.ir.asks.deferred import Deferred
 from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.text import Path
 from fireiron.language.tree import Context, Decomposition, Executable, Node, Whole, count_workers, grow, require_complete
-from fireiron.lower.alternate import with_products_of_turns
+from fireiron.lower.order_mma import with_products_of_turns
 from fireiron.spec import Spec, symbols_of
 from fireiron.values import sharer
 from fireiron.values.cuda_names import FUNCTIONS, TAKEN, is_taken
@@ -53,7 +53,7 @@ _CONTRACT = _contract(OPERANDS, "mnkb")
 
 RESERVED = frozenset(_CONTRACT | TAKEN | {
     "block", "thread", "warp_size", "uid", "smem", "scratch", "scratch_size", "accumulate", "piece", "pair", "index_0", "index_1",
-    "index_2", "index_3", "held_register", "hilbert", "quotient", "shared_address", "warp_of_block",
+    "index_2", "index_3", "held_register", "hilbert", "quotient", "shared_address", "warp_index",
 })  # fmt: skip
 """Names that generated code must not bind: those of CUDA C++, and what the printer uses itself."""
 

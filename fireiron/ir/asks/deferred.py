@@ -15,7 +15,7 @@ from fireiron.values.expr import Expr
 class Deferred(Ask):
     """All steps of a definition from `step` on are done behind the step `after` of the next iteration."""
 
-    taker: ClassVar[str] = "rotate"
+    taker: ClassVar[str] = "defer"
     options: ClassVar[tuple[str, ...]] = ("defer=step:after",)
     step: str = ""
     after: str = ""

@@ -17,7 +17,7 @@ class OrderedMma(Ask):
     registers that the steps' products write.
     """
 
-    taker: ClassVar[str] = "alternate"
+    taker: ClassVar[str] = "order_mma"
     options: ClassVar[tuple[str, ...]] = ("ordered_mma=first:last",)
     first: str = ""
     last: str = ""

@@ -15,7 +15,7 @@ from fireiron.values.expr import Expr
 class PendingMmas(Ask):
     """So many `groups` of products run on while the next turn begins; None: as many as is best."""
 
-    taker: ClassVar[str] = "products"
+    taker: ClassVar[str] = "wgmma_waits"
     options: ClassVar[tuple[str, ...]] = ("mma_in_flight=1",)
     groups: int | None = None
 

@@ -23,7 +23,7 @@ from fireiron.specs.formula import Element, Operation, Value
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Var, all_of, any_of, constant, less
 
 
-def settle(kernel: Kernel) -> Kernel:
+def zero_init_elision(kernel: Kernel) -> Kernel:
     """The kernel without the zeroes that its products can do without."""
     products = (one for one, _ in execs(kernel.body) if one.mechanism.in_registers)
     names = dict.fromkeys(access.buffer for one in products for access in one.accesses if access.write)
@@ -42,7 +42,7 @@ def _settled(body: Sequence[Stmt], name: str, shared: frozenset[str]) -> tuple[S
         count = _zeroed(one, name)
         behind = None if count is None else _Behind(name, count, shared).listed(rest, FALSE)
         if behind is not None and behind.added == TRUE and behind.worth:
-            found.append(Comment(f"{name} begins with its first product"))
+            found.append(Comment(f"the first MMA initializes {name}"))
             rest = list(behind.body)
         else:
             found.append(one.rebuilt(tuple(_settled(child, name, shared) for child in one.children)) if one.children else one)

@@ -55,7 +55,7 @@ GROUP_THREADS = 128
 """Threads of a warpgroup."""
 
 
-def products(kernel: Kernel) -> Kernel:
+def wgmma_waits(kernel: Kernel) -> Kernel:
     """The kernel with its products in groups, the waits for them, and each stage given back where nothing reads it any more.
 
     Raises:
@@ -107,7 +107,7 @@ Key = tuple[_Turn, int]
 
 
 @attrs.define
-class _Sky:
+class _AsyncState:
     """What may be under way at a place of the program, of the `mechanism` of its products.
 
     `flying` are groups, by their number, and the turns whose stages one of them reads; `turns` say who is held, and whether its last use is
@@ -131,7 +131,7 @@ class _Sky:
         """How many groups were committed behind the youngest that reads a turn; None: none under way does."""
         return self.flying.age(self.mechanism, key)
 
-    def copy(self) -> _Sky:
+    def copy(self) -> _AsyncState:
         """The same, to be changed."""
         return attrs.evolve(self, turns=dict(self.turns))
 
@@ -154,7 +154,7 @@ class _Sky:
         """All but the last so many groups are done."""
         self.flying = self.flying.wait(self.mechanism, left)
 
-    def later(self, own: Iterable[_Turn]) -> _Sky:
+    def later(self, own: Iterable[_Turn]) -> _AsyncState:
         """At the head of the next iteration of a loop whose body acquires the turns `own`."""
         mine = set(own)
 
@@ -164,11 +164,11 @@ class _Sky:
         turns = {(turn, lag + (turn in mine)): over for (turn, lag), over in self.turns.items()}
         return attrs.evolve(self, flying=self.flying.renamed(named), turns=turns)
 
-    def joined(self, other: _Sky) -> _Sky:
+    def joined(self, other: _AsyncState) -> _AsyncState:
         """What may be under way at the head of a loop, or behind it, where another way leads there."""
         turns = {key: all(one.turns[key] for one in (self, other) if key in one.turns) for key in (*self.turns, *other.turns)}
         flying = self.flying.joined(other.flying, widened=True)
-        return _Sky(self.mechanism, flying, turns, self.own | other.own, self.copied | other.copied)
+        return _AsyncState(self.mechanism, flying, turns, self.own | other.own, self.copied | other.copied)
 
     def write(self, registers: frozenset[str], copied: frozenset[str]) -> None:
         """Threads write registers; the accumulators among them that copies fill are `copied`."""
@@ -202,7 +202,7 @@ class _Follower:
     def all(self) -> tuple[Stmt, ...]:
         """The program with its groups, waits and releases."""
         mechanism = self.products[0].mechanism if self.products else AT_ONCE
-        return _Writer(self, self.body, None, _Sky(mechanism), None).written()
+        return _Writer(self, self.body, None, _AsyncState(mechanism), None).written()
 
     def group(self, run: Sequence[Stmt]) -> int:
         """The number of the group of some products."""
@@ -233,28 +233,28 @@ class _Follower:
 
     # ------------------------------------------------------------------------------------------ loops
 
-    def loop(self, loop: For, sky: _Sky) -> tuple[For, _Sky]:
+    def loop(self, loop: For, async_state: _AsyncState) -> tuple[For, _AsyncState]:
         """A loop, and what may be under way behind it, if `sky` was in front: its turns that are still held are there with it."""
-        own, late, head = set(_turns(self.rings, loop.body)), loop.asks[PendingMmas].groups, sky
-        if own and loop.period and late is None and self._outlasts(loop, own, sky):
+        own, late, head = set(_turns(self.rings, loop.body)), loop.asks[PendingMmas].groups, async_state
+        if own and loop.period and late is None and self._outlasts(loop, own, async_state):
             late = self._in_flight(own)
         while True:
             writer = _Writer(self, loop.body, loop, head.copy(), late)
             body = writer.written()
-            grown = head.joined(writer.sky.later(own))
+            grown = head.joined(writer.async_state.later(own))
             if grown == head:
                 break
             _require_given_back(grown)
             head = grown
-        return loop.rebuilt((body,)), writer.sky if loop.extent.low > 0 else sky.joined(writer.sky)
+        return loop.rebuilt((body,)), writer.async_state if loop.extent.low > 0 else async_state.joined(writer.async_state)
 
-    def _outlasts(self, loop: For, own: set[_Turn], sky: _Sky) -> bool:
+    def _outlasts(self, loop: For, own: set[_Turn], async_state: _AsyncState) -> bool:
         """Whether a turn of a loop is read when the next iteration is over, too: no statement inside waits for its products."""
         for _ in range(2):
-            writer = _Writer(self, loop.body, loop, sky.copy(), None, asking=True)
+            writer = _Writer(self, loop.body, loop, async_state.copy(), None, dry_run=True)
             writer.written()
-            sky = sky.joined(writer.sky.later(own))
-        return any(lag for turn, lag in writer.sky.turns if turn in own)
+            async_state = async_state.joined(writer.async_state.later(own))
+        return any(lag for turn, lag in writer.async_state.turns if turn in own)
 
     def _in_flight(self, own: Iterable[_Turn]) -> int:
         """How many groups run on at the end of an iteration, where nothing in it waits for them: with several warpgroups one fills the
@@ -264,9 +264,9 @@ class _Follower:
         return min(1 if self.threads <= GROUP_THREADS else 0, most)
 
 
-def _require_given_back(sky: _Sky) -> None:
+def _require_given_back(async_state: _AsyncState) -> None:
     """No turn is held for ever: a `VerificationError`, and no search without an end."""
-    for turn, lag in sky.turns:
+    for turn, lag in async_state.turns:
         if lag > OLDEST:
             raise VerificationError(f"ring {turn.ring}: turn {turn.number} is acquired full, and never given back")
 
@@ -289,13 +289,20 @@ def _releases(rings: Mapping[str, Ring], body: Iterable[Stmt]) -> dict[_Turn, Re
 class _Writer:
     """Writes a list anew: the body of `loop`, or the whole program. At its end at most `late` groups that read its turns fly on.
 
-    One that is only `asking` what flies makes no room for turns.
+    One that is only a `dry_run` makes no room for turns.
     """
 
     def __init__(
-        self, follower: _Follower, body: tuple[Stmt, ...], loop: For | None, sky: _Sky, late: int | None, asking: bool = False
+        self,
+        follower: _Follower,
+        body: tuple[Stmt, ...],
+        loop: For | None,
+        async_state: _AsyncState,
+        late: int | None,
+        dry_run: bool = False,
     ) -> None:
-        self.follower, self.body, self.loop, self.sky, self.late, self.asking = follower, body, loop, sky, late, asking
+        self.follower, self.body, self.loop, self.async_state = follower, body, loop, async_state
+        self.late, self.dry_run = late, dry_run
         self.asked = None if loop is None else loop.asks[PendingMmas].groups
         self.own = _turns(follower.rings, body)
         self.releases = _releases(follower.rings, body)
@@ -324,26 +331,26 @@ class _Writer:
                 self._make_room_in_order(statement)
                 self.result.append(statement)
             case Acquire(state=StageState.FULL) if statement.ring in self.follower.rings:
-                if not self.asking:
+                if not self.dry_run:
                     self._make_room(statement.ring)
-                self.sky.acquire((_Turn(statement.ring, statement.fill_index), 0))
+                self.async_state.acquire((_Turn(statement.ring, statement.fill_index), 0))
                 self.result.append(statement)
             case Release(state=StageState.EMPTY) if statement.ring in self.follower.rings:
-                self.sky.end((_Turn(statement.ring, statement.fill_index), 0))
+                self.async_state.end((_Turn(statement.ring, statement.fill_index), 0))
                 self.result += self._given_back()
                 if self.asked == 0:
                     self._end()  # of a turn that no later group reads, too
             case Wait(groups=groups) if statement.mechanism.in_registers:
                 self.result.append(statement)
-                self.sky.wait(groups)
+                self.async_state.wait(groups)
             case For():
                 self._for(statement)
             case _ if any(_matters(one) for child in statement.children for one in statements(child)):
-                raise unknown(statement, "products")
+                raise unknown(statement, "wgmma_waits")
             case _:
                 written, read = self.follower.touched(statement)
                 self._wait_for_registers(statement, written, read)
-                self.sky.write(written, copied_in(self.follower.kernel))
+                self.async_state.write(written, copied_in(self.follower.kernel))
                 self.result.append(statement)
 
     def _group(self) -> None:
@@ -354,16 +361,16 @@ class _Writer:
         number = self.follower.group(run)
         group = self.follower.groups[number]
         # Among each other products are in order, but for registers that one writes and the other has as a factor.
-        clash = {one: self.follower.groups[one] for one in self.sky.groups}
+        clash = {one: self.follower.groups[one] for one in self.async_state.groups}
         met = {one: other.writes & group.reads | other.reads & group.writes for one, other in clash.items()}
         self._wait({one: names for one, names in met.items() if names}, group.products)
         orders = _met(self.follower.others, group.products, first_writes=True)
-        copied = tuple(sorted(self.sky.copied & group.writes))
-        self.result += [Fence(FenceKind.WGMMA_REGISTERS, pinned_registers=copied, orders=orders), *run, Commit(self.sky.mechanism)]
-        held = [turn for (turn, lag), over in self.sky.turns.items() if not lag and not over]
-        self.sky.own -= group.writes
-        self.sky.copied -= group.writes
-        self.sky.commit(number, [turn for turn in held if any(self.follower.reads(one, turn) for one in run)])
+        copied = tuple(sorted(self.async_state.copied & group.writes))
+        self.result += [Fence(FenceKind.WGMMA_REGISTERS, pinned_registers=copied, orders=orders), *run, Commit(self.async_state.mechanism)]
+        held = [turn for (turn, lag), over in self.async_state.turns.items() if not lag and not over]
+        self.async_state.own -= group.writes
+        self.async_state.copied -= group.writes
+        self.async_state.commit(number, [turn for turn in held if any(self.follower.reads(one, turn) for one in run)])
         if self.asked is not None:
             self._end()  # so many groups run on, of whichever turn: what the others read is given back before the next ones are issued
 
@@ -373,19 +380,19 @@ class _Writer:
         if met and not frozenset().union(*met.values()) <= self.follower.used(loop):
             self._wait(met, self._others(loop))
         rings = {one.ring for one in statements(loop.body) if isinstance(one, Acquire)}
-        early = [key for key, over in self.sky.turns.items() if key[0] in self.own and key[0].ring in rings and over]
+        early = [key for key, over in self.async_state.turns.items() if key[0] in self.own and key[0].ring in rings and over]
         if early:  # inside the loop they could not be given back, and it wants their stages
             self._wait_for_turns(early)
         if not any(_matters(one) for one in statements(loop.body)):
-            self.sky.write(written, copied_in(self.follower.kernel))
+            self.async_state.write(written, copied_in(self.follower.kernel))
             self.result.append(loop)
             return
-        own, mine = set(_turns(self.follower.rings, loop.body)), self.sky.own
+        own, mine = set(_turns(self.follower.rings, loop.body)), self.async_state.own
         once = constant(loop.extent) == 1  # its body stands for itself in the text
-        self.sky.copied -= frozenset() if once else self.follower.used(loop)
-        written_anew, self.sky = self.follower.loop(loop, self.sky)
+        self.async_state.copied -= frozenset() if once else self.follower.used(loop)
+        written_anew, self.async_state = self.follower.loop(loop, self.async_state)
         self.result.append(attrs.evolve(written_anew, pinned_registers=() if once else self._at_stake(loop, mine)))
-        left = [key for key in self.sky.turns if key[0] in own]
+        left = [key for key in self.async_state.turns if key[0] in own]
         self.last = (loop, left) if left else None
 
     def _at_stake(self, loop: For, mine: frozenset[str]) -> tuple[str, ...]:
@@ -398,14 +405,14 @@ class _Writer:
             left = (mine | begun_in_loops(self.follower.kernel)).difference(*self.follower.touched(loop))
             tiles = {name: count for name, count in _accumulated(loop).items() if name in left}
             return tuple(sorted(tiles if sum(tiles.values()) > 1 else copied_in(self.follower.kernel).intersection(tiles)))
-        flying = frozenset().union(*(self.follower.groups[number].writes for number in self.sky.groups))
+        flying = frozenset().union(*(self.follower.groups[number].writes for number in self.async_state.groups))
         return tuple(sorted((mine | begun_in_loops(self.follower.kernel)) & flying & self.follower.used(loop)))
 
     # ------------------------------------------------------------------------------------------ waits
 
     def _clashes(self, written: frozenset[str], read: frozenset[str]) -> dict[int, frozenset[str]]:
         """The groups under way that whoever touches some registers has to wait for, and which of the registers are theirs."""
-        met = {number: self.follower.groups[number].meets(written, read) for number in self.sky.groups}
+        met = {number: self.follower.groups[number].meets(written, read) for number in self.async_state.groups}
         return {number: names for number, names in met.items() if names}
 
     def _wait_for_registers(self, statement: Stmt, written: frozenset[str], read: frozenset[str]) -> None:
@@ -417,20 +424,20 @@ class _Writer:
             return
         names = frozenset().union(*met.values())
         orders = tuple(one for one in _met(self.follower.products, behind, first_writes=False) if one.buffer in names)
-        ages = self.sky.groups
+        ages = self.async_state.groups
         left = min(ages[number] for number in met)
         written = {name for number, found in met.items() for name in found & self.follower.groups[number].writes}
-        states = ((written, "is", "are", "there"), (names - written, "has", "have", "been read"))
+        states = ((written, "is", "are", "complete"), (names - written, "has", "have", "been read"))
         parts = (f"{', '.join(sorted(some))} {one if len(some) == 1 else more} {state}" for some, one, more, state in states if some)
         reason = "; ".join(parts)
         holds = tuple(sorted(written.union(self._held(left)))) if self.follower.rings else ()
-        self._put(Wait(left, reason, self.sky.mechanism, holds, orders=orders))
+        self._put(Wait(left, reason, self.async_state.mechanism, holds, orders=orders))
 
     def _held(self, left: int) -> tuple[str, ...]:
         """The registers that a wait for turns makes known: all of the groups that are done then, where there are several accumulators."""
         if not self.follower.several_accumulators:
             return ()
-        done = [self.follower.groups[number] for number, age in self.sky.groups.items() if age >= left]
+        done = [self.follower.groups[number] for number, age in self.async_state.groups.items() if age >= left]
         return tuple(sorted(frozenset().union(*(group.writes for group in done))))
 
     def _put(self, wait: Wait) -> None:
@@ -438,7 +445,7 @@ class _Writer:
         position = len(self.result)
         while position and (isinstance(self.result[position - 1], Comment) or _is_full(self.result[position - 1])):
             position -= 1
-        self.sky.wait(wait.groups)
+        self.async_state.wait(wait.groups)
         self.result[position:position] = [attrs.evolve(wait, requested=self.asked), *self._given_back()]
 
     def _others(self, statement: Stmt) -> list[Exec]:
@@ -451,7 +458,7 @@ class _Writer:
 
         Others fill none of these as long as one that waits for its turn holds them.
         """
-        if self.asking:
+        if self.dry_run:
             return
         place = next(number for number, one in enumerate(self.body) if one is turn)
         inside = itertools.takewhile(lambda one: not (isinstance(one, Release) and one.ring == turn.ring), self.body[place:])
@@ -460,31 +467,32 @@ class _Writer:
 
     def _make_room(self, ring: str, turns: int = 1) -> None:
         """In front of so many turns of a ring that has no stage left for them: the oldest of those that are over are given back."""
-        while len(held := [key for key in self.sky.turns if key[0].ring == ring]) > self.follower.rings[ring].stages - turns:
-            over = [key for key in held if self.sky.turns[key] and key[0] in self.own]
+        while len(held := [key for key in self.async_state.turns if key[0].ring == ring]) > self.follower.rings[ring].stages - turns:
+            over = [key for key in held if self.async_state.turns[key] and key[0] in self.own]
             if not over:
                 return
-            self._wait_for_turns([max(over, key=lambda key: self.sky.age(key) or 0)])
+            self._wait_for_turns([max(over, key=lambda key: self.async_state.age(key) or 0)])
 
     def _end(self) -> None:
         """At the end of a list the turns that it acquired are given back, but for those that may go on into the next iteration."""
-        over = [key for key, is_over in self.sky.turns.items() if key[0] in self.own and is_over and self.sky.age(key) is not None]
+        ended = (key for key, is_over in self.async_state.turns.items() if key[0] in self.own and is_over)
+        over = [key for key in ended if self.async_state.age(key) is not None]
         if self.late is not None:
-            over = [key for key in over if (self.sky.age(key) or 0) >= self.late]
+            over = [key for key in over if (self.async_state.age(key) or 0) >= self.late]
         elif self.loop is not None and self.loop.period:
             return
         if over:
             self._wait_for_turns(over, self.late)
 
     def _wait_for_turns(self, keys: Sequence[tuple[_Turn, int]], left: int | None = None) -> None:
-        ages = [self.sky.age(key) or 0 for key in keys]
+        ages = [self.async_state.age(key) or 0 for key in keys]
         number = min(ages) if left is None else left
-        over = [key for key, is_over in self.sky.turns.items() if key[0] in self.own and is_over]
-        done = [key for key in over if (age := self.sky.age(key)) is not None and age >= number]
+        over = [key for key, is_over in self.async_state.turns.items() if key[0] in self.own and is_over]
+        done = [key for key in over if (age := self.async_state.age(key)) is not None and age >= number]
         lags = sorted({lag for _, lag in done})
         parts = (f"{self._names(turn for turn, lag in done if lag == one)} of {_when(one)}" for one in lags)
         orders = self._orders((turn for turn, _ in done), self.body, self.loop)
-        self._put(Wait(number, f"{' and '.join(parts)} have been read", self.sky.mechanism, self._held(number), orders=orders))
+        self._put(Wait(number, f"{' and '.join(parts)} have been read", self.async_state.mechanism, self._held(number), orders=orders))
 
     def _after_loop(self) -> None:
         """Behind a loop the turns of its last iterations are given back, once the products that read them are done."""
@@ -492,15 +500,15 @@ class _Writer:
             return
         (loop, keys), self.last = self.last, None
         turns = list(dict.fromkeys(turn for turn, _ in keys))
-        number = min(self.sky.age(key) or 0 for key in keys)
+        number = min(self.async_state.age(key) or 0 for key in keys)
         orders = self._orders(turns, loop.body, loop)
-        said = f"{self._names(turns)} of the last turn have been read"
-        self.result.append(Wait(number, said, self.sky.mechanism, self._held(number), orders=orders, requested=self.asked))
-        self.sky.wait(number)
+        said = f"{self._names(turns)} of the last iteration have been read"
+        self.result.append(Wait(number, said, self.async_state.mechanism, self._held(number), orders=orders, requested=self.asked))
+        self.async_state.wait(number)
         self.result += self._lanes_done(turns, loop.body, loop)
         releases = _releases(self.follower.rings, loop.body)
         for turn, lag in sorted(keys, key=lambda key: -key[1]):
-            del self.sky.turns[turn, lag]
+            del self.async_state.turns[turn, lag]
             last = turn.number.substitute({loop.var: loop.extent - 1 - lag})
             ran = less(as_expr(lag), loop.extent)
             self.result.append(attrs.evolve(releases[turn], fill_index=last, active=all_of((releases[turn].active, ran))))
@@ -510,12 +518,12 @@ class _Writer:
         """The releases of the list's turns that are over and that no group under way reads; behind a barrier of the warp, where its lanes
         have read them by themselves.
         """
-        done = [key for key, over in self.sky.turns.items() if key[0] in self.own and over and self.sky.age(key) is None]
+        done = [key for key, over in self.async_state.turns.items() if key[0] in self.own and over and self.async_state.age(key) is None]
         done.sort(key=lambda key: -key[1])
         found: list[Stmt] = []
         found += self._lanes_done([turn for turn, _ in done], self.body, self.loop)
         for turn, lag in done:
-            del self.sky.turns[turn, lag]
+            del self.async_state.turns[turn, lag]
             release = self.releases[turn]
             if lag:
                 assert self.loop is not None
@@ -582,7 +590,7 @@ def _is_full(statement: Stmt) -> bool:
 
 
 def _when(lag: int) -> str:
-    return ("this turn", "the turn before")[lag] if lag < 2 else f"{lag} turns before"
+    return ("this iteration", "the previous iteration")[lag] if lag < 2 else f"{lag} iterations before"
 
 
 def _met(before: Iterable[Exec], behind: Sequence[Exec], first_writes: bool) -> tuple[Dependence, ...]:

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from fireiron.lower.stabbing import fewest
+from fireiron.lower.barrier_placement import fewest
 
 
 def by_hand(arcs, preferred):

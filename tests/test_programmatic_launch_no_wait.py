@@ -9,15 +9,15 @@ import pytest
 from printed_text import COMPILER, HostProgram, Printed
 from problems import integers
 from ringed import TARGET, by_threads, errors, halves, inputs_of, is_load, outcome, product, require_right, roles_of, with_changed
-from test_chained import LOADS
 from test_hopper_attention import chain as keys_and_values
 from test_hopper_attention import require_right as require_attention
+from test_programmatic_launch import LOADS
 from test_roles import COPIES, ELEMENTS, TMA, edited, fed, is_arrival, without
 
 from fireiron import *
 from fireiron import ir
 from fireiron.check import races
-from fireiron.check.races.order import Order
+from fireiron.check.races.order import HappensBefore
 from fireiron.gpu import toolchain
 from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.inspect.synchronization import synchronization
@@ -255,9 +255,9 @@ def test_a_fault_at_all_lengths_is_not_followed_through_all(monkeypatch):
     """Once lengths tell nothing new, the kernel is refused without the others, touch by touch."""
     program = chained("B", product((64, 64, 64), (64, 64), 5))(halves(64, 64, K)).program(TARGET)
     given, followed = [], []
-    unordered, run = races._unordered, Order.run
+    unordered, run = races._unordered, HappensBefore.run
     monkeypatch.setattr(races, "_unordered", lambda *arguments: given.append(len(arguments[0])) or unordered(*arguments))
-    monkeypatch.setattr(Order, "run", lambda one: (type(one) is Order and followed.append(one)) or run(one))
+    monkeypatch.setattr(HappensBefore, "run", lambda one: (type(one) is HappensBefore and followed.append(one)) or run(one))
     consumers, _ = roles_of(program.lowered)
     products = next(one for one in ir.statements(consumers.body) if isinstance(one, ir.Wait))
     assert errors(with_changed(program.lowered, lambda one: one is products, 0, lambda one: ())) != []
@@ -356,10 +356,10 @@ def test_both_detectors_find_faults_of_arrivals(name, fault):
 
 def test_the_promise_stands_in_the_text():
     text = program_of("B, more turns than stages").cuda
-    assert "// requires: no kernel of the chain writes B, which is read before the wait for the kernel before" in text
+    assert "// requires: no kernel that may still run writes B, which is read before griddepcontrol.wait" in text
     body = text[text.index("// producer") :]
-    assert body.index("&B_map") < body.index("wait_for_kernel_before();") < body.index("&A_map")
-    assert text.count("wait_for_kernel_before();") == 2
+    assert body.index("&B_map") < body.index("griddepcontrol_wait();") < body.index("&A_map")
+    assert text.count("griddepcontrol_wait();") == 2
 
 
 def test_notation():
@@ -411,4 +411,4 @@ def test_not_what_a_copy_in_front_writes():
     strategy = chained("B", MatMul.repack(A).repack(B).then(small))
     with pytest.raises(DecompositionError, match="B is copied by the launch in front"):
         _ = strategy(halves(64, 73, 128)).program(TARGET).ir
-    assert making.said(strategy(halves(64, 72, 128)).program(TARGET).ir, "ready") == ("B",)
+    assert making.effect_of(strategy(halves(64, 72, 128)).program(TARGET).ir, "ready") == ("B",)

@@ -21,8 +21,8 @@ from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.ir import verify
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.language.store import dumps, loads
+from fireiron.lower.defer import _Piece, _turn, defer
 from fireiron.lower.passes import PASSES, SEQUENTIAL
-from fireiron.lower.rotate import _Piece, _turn, rotate
 from fireiron.sim import simulate
 from fireiron.strategies import attention
 from fireiron.values.expr import FALSE, TRUE, Var, as_expr, less
@@ -63,7 +63,7 @@ def turned(program):
     """The steps of a program in order, by their marks: those of the prologue, of the loop, of the epilogue."""
     found = {"in front": [], "inside": [], "behind": []}
     where = "in front"
-    for one in program.stages["rotate"].body:
+    for one in program.stages["defer"].body:
         if isinstance(one, ir.For) and one.var.name == "n":
             found["inside"] = [part.text.partition(":")[0] for part in one.body if isinstance(part, ir.Comment)]
             where = "behind"
@@ -144,10 +144,7 @@ def test_loops_that_may_have_no_turn(stages):
     kernel = program.ir
     assert not errors(kernel)
     first = [
-        one
-        for part in program.stages["rotate"].body
-        if not isinstance(part, ir.For) or part.var.name != "n"
-        for one, _ in ir.execs((part,))
+        one for part in program.stages["defer"].body if not isinstance(part, ir.For) or part.var.name != "n" for one, _ in ir.execs((part,))
     ]
     assert {str(one.active) == "1" for one in first if any(access.buffer == "s" for access in one.accesses)} == {False}
     draw, places = np.random.default_rng(2), np.array([0, 37, 37, 41, 70], np.int32)
@@ -213,7 +210,7 @@ def test_the_order():
 
 def test_loads_move_with_their_readers():
     """Keys are loaded a block further ahead than values, by copies of one group."""
-    stage = delayed()(attention.spec(32, 80, 32)).program("sm_80").stages["rotate"]
+    stage = delayed()(attention.spec(32, 80, 32)).program("sm_80").stages["defer"]
     (loop,) = (one for one in stage.body if isinstance(one, ir.For) and one.var.name == "n")
     copies = [one for one, _ in ir.execs(loop.body) if one.mechanism is CP_ASYNC_GROUPS]
     assert [(one.accesses[1].buffer, str(one.accesses[1].copy)) for one in copies] == [("k_sh", "n % 2"), ("v_sh", "(n + 1) % 2")]
@@ -230,15 +227,15 @@ def test_one_block_is_left_as_it_is():
 def test_nothing_is_marked_where_nothing_is_delayed():
     program = delayed(delay=None)(attention.spec(32, 64, 32)).program("sm_80")
     assert not any(isinstance(one, ir.StepMarker) for one in ir.statements(program.walked.body))
-    assert rotate(program.walked) is program.walked and "Step " not in graphene_text(program)
+    assert defer(program.walked) is program.walked and "Step " not in graphene_text(program)
 
 
 def test_ring():
     """The program of a ring means the same, too: here all threads load, keys one turn further ahead than values."""
     spec = attention.spec(32, 80, 32)
     program = delayed(copy=Move.done(), producer=True)(spec).program("sm_90a")
-    kernel = program._passed({"walk": program.walked}, SEQUENTIAL[:3])["settle"]
-    (loop,) = (one for one in kernel.body if isinstance(one, ir.For) and making.asked(one, "producer_threads"))
+    kernel = program._passed({"walk": program.walked}, SEQUENTIAL[:3])["zero_init_elision"]
+    (loop,) = (one for one in kernel.body if isinstance(one, ir.For) and making.ask_of(one, "producer_threads"))
     loads = {one.ring: str(one.fill_index) for one, _ in ir.execs(loop.body) if one.ring}
     assert loads == {"k_sh_ring": "n + 1", "v_sh_ring": "n"} and str(loop.extent) == "4"
     place = kernel.body.index(loop)
@@ -279,7 +276,7 @@ def test_printed_text(tmp_path):
 def finished(program, kernel):
     """What the passes behind make of a kernel in the place of the rotated one."""
     names = [name for name, _ in PASSES]
-    for _, function in PASSES[names.index("rotate") + 1 :]:
+    for _, function in PASSES[names.index("defer") + 1 :]:
         kernel = verify(function(kernel))
     return kernel
 
@@ -339,9 +336,9 @@ def test_wrong_rotations_are_noticed(fault):
     """By a softmax that knows nothing of blocks; the right one stays right through the same passes."""
     spec = attention.spec(32, 64, 32)
     program = delayed()(spec).program("sm_80")
-    kernel = program.stages["rotate"]
+    kernel = program.stages["defer"]
     kernel = kernel if fault is None else attrs.evolve(kernel, body=fault(kernel.body))
-    assert fault is None or kernel != program.stages["rotate"]
+    assert fault is None or kernel != program.stages["defer"]
     arrays = inputs(spec)
     said = near_softmax(spec, arrays).wrong(simulate(finished(program, kernel), arrays, {}).outputs)
     assert (not said) is (fault is None), said
@@ -363,8 +360,8 @@ SPEC = attention.spec(32, 64, 32)
 REFUSED = {
     "no such step": (lambda: delayed(delay=("px", "s")), r"defer\(.px., after=.s.\): the loop has no step px"),
     "a step of another part": (lambda: delayed(delay=("pv", "acc")), "the loop has no step acc"),
-    "the other way round": (lambda: delayed(delay=("s", "pv")), "pv is not in front of s"),
-    "itself": (lambda: delayed(delay=("s", "s")), "s is not in front of s"),
+    "the other way round": (lambda: delayed(delay=("s", "pv")), "pv is not before s"),
+    "itself": (lambda: delayed(delay=("s", "s")), "s is not before s"),
     "what it is made of": (lambda: delayed(delay=("exp", "s")), "exp and s of the turn behind do not commute: exp reads s, which s writes"),
     "its factor": (lambda: delayed(delay=("pv", "p")), "pv and p of the turn behind do not commute: pv reads p, which p writes"),
     "what another step reads": (lambda: delayed(delay=("update", "new")), "p and s of the turn behind do not commute: p reads s, which s writes"),

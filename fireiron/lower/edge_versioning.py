@@ -29,7 +29,7 @@ MOST_ELEMENTS = 512
 """Most elements per thread, over all iterations, of a statement with an interior and a boundary version."""
 
 
-def covered(kernel: Kernel) -> Kernel:
+def edge_versioning(kernel: Kernel) -> Kernel:
     """The kernel with the conditions under which all that a statement touches lies inside (see `fireiron.ir.versions`)."""
     if fused(kernel.spec) is None:
         return kernel

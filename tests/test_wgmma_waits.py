@@ -30,9 +30,9 @@ from fireiron.errors import VerificationError
 from fireiron.ir import Barrier, Commit, Exec, Fence, FenceKind, For, StageState, Wait
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.lower.fence import fence
-from fireiron.lower.products import products as batches
 from fireiron.lower.synchronize import synchronize
 from fireiron.lower.wait import wait
+from fireiron.lower.wgmma_waits import wgmma_waits
 from fireiron.values.expr import Var, as_expr
 
 REGISTERS = (buffer("r", 4, memory=RF), buffer("q", 4, memory=RF))
@@ -70,12 +70,12 @@ def text(body):
 
 
 def batched(*body):
-    return text(batches(program(*body)).body)
+    return text(wgmma_waits(program(*body)).body)
 
 
 def test_without_products_nothing_changes():
     one = program(writes(T), loop(3, reads(T)))
-    assert batches(one) is one
+    assert wgmma_waits(one) is one
 
 
 def test_products_side_by_side_are_a_batch():
@@ -116,13 +116,13 @@ def test_registers_are_waited_for_before_others_touch_them():
 def test_the_wait_says_for_whom():
     (said,) = [
         one
-        for one in batches(program(products(0), products(64, registers="q"), on_registers(), on_registers("q"))).body
+        for one in wgmma_waits(program(products(0), products(64, registers="q"), on_registers(), on_registers("q"))).body
         if isinstance(one, Wait)
     ]
-    assert said.reason == "r is there" and said.groups == 0
+    assert said.reason == "r is complete" and said.groups == 0
     both = program(products(0), products(64, registers="q"), loop(2, on_registers(), on_registers("q")))
-    (said,) = [one for one in batches(both).body if isinstance(one, Wait)]
-    assert said.reason == "q, r are there"
+    (said,) = [one for one in wgmma_waits(both).body if isinstance(one, Wait)]
+    assert said.reason == "q, r are complete"
 
 
 def test_the_wait_stands_in_front_of_notes():
@@ -157,10 +157,10 @@ def test_a_turn_that_is_never_given_back():
         rest = (making.release("ring", StageState.EMPTY, i),) if given_back else ()
         asked = attrs.evolve(program(load, attrs.evolve(body, body=(*body.body, *rest))), rings=(ring,))
         if given_back:
-            assert "release" in text(batches(asked).body)[1]
+            assert "release" in text(wgmma_waits(asked).body)[1]
         else:
             with pytest.raises(VerificationError, match="ring ring: turn i is acquired full, and never given back"):
-                batches(asked)
+                wgmma_waits(asked)
 
 
 def fenced(*body):
@@ -203,7 +203,7 @@ def test_a_fence_names_the_buffers():
     both = products(0)
     other = products(0, name="t")
     (found,) = [one for one in fence(program(writes(T), writes(T, name="t"), BLOCK_BARRIER, both, other)).body if isinstance(one, Fence)]
-    assert found == making.fence(FenceKind.ASYNC_PROXY, "s, t for the asynchronous proxy")
+    assert found == making.fence(FenceKind.ASYNC_PROXY, "make s, t visible to the async proxy")
 
 
 def test_passes_refuse_a_statement_that_they_do_not_know():
@@ -220,7 +220,7 @@ def test_passes_refuse_a_statement_that_they_do_not_know():
 
 
 def lowered(*body, **options):
-    return fence(wait(synchronize(batches(program(*body, **options)))))
+    return fence(wait(synchronize(wgmma_waits(program(*body, **options)))))
 
 
 def problems(one):
@@ -267,7 +267,7 @@ def test_each_statement_of_order_is_needed(name):
         number += 1
     assert number >= 5
     waits = [one for one in spare if isinstance(one, Wait)]
-    assert all(one.mechanism is PRODUCT and one.reason == "r is there" for one in waits), spare
+    assert all(one.mechanism is PRODUCT and one.reason == "r is complete" for one in waits), spare
     assert [one for one in spare if one not in waits] == ([making.fence(FenceKind.WGMMA_REGISTERS)] if name == "two buffers" else [])
 
 

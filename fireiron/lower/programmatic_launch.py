@@ -36,7 +36,7 @@ from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.values.expr import Var, minimum
 
 
-def chain(kernel: Kernel) -> Kernel:
+def programmatic_launch(kernel: Kernel) -> Kernel:
     """The kernel with its links to the kernels before and behind it; a `DecompositionError` for outputs that are set to zero first."""
     if not kernel.effects[Chaining].chained:
         return kernel

@@ -8,7 +8,7 @@ from touching import Step
 
 from fireiron import *
 from fireiron.ir import execs
-from fireiron.lower.clamp import MOST_TURNS, clamp
+from fireiron.lower.sink_relu import MOST_TURNS, sink_relu
 from fireiron.values.expr import TRUE, Var, as_expr, less
 
 T, N, J = Var("thread", 0, 31), Var("i", 0, 1 << 20), Var("j", 0, 1 << 20)
@@ -73,7 +73,7 @@ def after(*body, registers=4):
     """What becomes of the instructions, in order."""
     arrays = [local(name, (registers,), RF) for name in "rxy"] + [local("s", (registers,), SH)]
     kernel = kernel_of(Move(8, 8)(GL, GL), body, *arrays)
-    made = clamp(kernel)
+    made = sink_relu(kernel)
     assert made is kernel or len([*execs(made.body)]) == len([*execs(kernel.body)])
     return [one.instruction.name for one, _ in execs(made.body)]
 

@@ -1,4 +1,4 @@
-"""Tables of who touches what (`lower.touches`): places that are told apart, and where two accesses meet."""
+"""Tables of who touches what (`lower.access_map`): places that are told apart, and where two accesses meet."""
 
 import attrs
 import numpy as np
@@ -12,7 +12,7 @@ from fireiron.ir.mechanism import AT_ONCE
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
-from fireiron.lower.touches import MOST_ROOM, Footprint, Touches, _extremes
+from fireiron.lower.access_map import MOST_ROOM, Footprint, Touches, _extremes
 from fireiron.values.expr import TRUE, Var, less
 
 K = sym("K")

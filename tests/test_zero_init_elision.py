@@ -16,7 +16,7 @@ from fireiron.ir import verify
 from fireiron.ir.mechanism import AT_ONCE
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.lower.passes import PASSES
-from fireiron.lower.settle import _is_zero, settle
+from fireiron.lower.zero_init_elision import _is_zero, zero_init_elision
 from fireiron.sim import simulate
 from fireiron.strategies import attention
 from fireiron.values.expr import FALSE, TRUE, ZERO, Var, less
@@ -82,10 +82,10 @@ def test_results(one, k):
 def test_when_it_adds():
     assert adding(kernel_of(HORNER).ir) == ["any_of((0 < k, 0 < mm_k,))"]
     assert adding(kernel_of(PARTS).ir) == ["0 < mm_k"]
-    (scaled,) = (one for one, _ in ir.execs(kernel_of(HORNER).stages["settle"].body) if one.spec.pointwise)
+    (scaled,) = (one for one, _ in ir.execs(kernel_of(HORNER).stages["zero_init_elision"].body) if one.spec.pointwise)
     assert str(scaled.active) == "0 < k"
     text = kernel_of(HORNER).text
-    assert "acc begins with its first product" in text and "k > 0 || mm_k > 0);" in text
+    assert "the first MMA initializes acc" in text and "k > 0 || mm_k > 0);" in text
 
 
 def test_of_a_rotated_loop():
@@ -103,7 +103,7 @@ def kernel_of_rotated(k):
     kernel = program.walked
     for name, function in PASSES:
         kernel = verify(function(kernel))
-        if name == "settle":
+        if name == "zero_init_elision":
             return kernel
     raise AssertionError
 
@@ -134,20 +134,20 @@ STAY = {
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", STAY)
 def test_what_stays(name):
-    kernel = kernel_of(STAY[name]).stages["settle"]
+    kernel = kernel_of(STAY[name]).stages["zero_init_elision"]
     assert inits(kernel) == {"acc"} and adding(kernel) == ["1"]
 
 
 def test_what_one_turn_clears_once_begins_with_its_product():
     """Compilers would clear one accumulator behind the first products of another, and wait for these (ptxas, C7517)."""
     program = kernel_of(STAY["cleared once"], 64)
-    assert inits(program.stages["settle"]) == set() and adding(program.stages["settle"]) == ["0 < mm_k"]
+    assert inits(program.stages["zero_init_elision"]) == set() and adding(program.stages["zero_init_elision"]) == ["0 < mm_k"]
     assert not errors(program.ir) and outcome(program.ir, STAY["cleared once"], 64)
 
 
 def test_products_of_warps_are_left_alone():
     program = attention.strategy(attention.spec(64, 128, 64)).program("sm_80")
-    assert program.stages["settle"] is program.stages["rotate"]
+    assert program.stages["zero_init_elision"] is program.stages["defer"]
 
 
 @pytest.mark.parametrize("fault", ["never adds", "always adds", "adds from the second turn on"])
@@ -181,15 +181,17 @@ def is_zeroing(statement):
 )
 def test_what_may_be_left_zero(what, changed):
     """A loop that may have no turn, and elements that no product of the step has."""
-    kernel = kernel_of(HORNER).stages["rotate"]
+    kernel = kernel_of(HORNER).stages["defer"]
     body = ir.rewritten(kernel.body, lambda one: (changed(one) if isinstance(one, ir.For) else one,))
     kernel = attrs.evolve(kernel, body=body)
-    assert settle(kernel) == kernel and settle(kernel_of(HORNER).stages["rotate"]) != kernel_of(HORNER).stages["rotate"], what
+    assert (
+        zero_init_elision(kernel) == kernel and zero_init_elision(kernel_of(HORNER).stages["defer"]) != kernel_of(HORNER).stages["defer"]
+    ), what
 
 
 def test_settled_once():
-    kernel = kernel_of(HORNER).stages["settle"]
-    assert settle(kernel) == kernel
+    kernel = kernel_of(HORNER).stages["zero_init_elision"]
+    assert zero_init_elision(kernel) == kernel
 
 
 # ---------------------------------------------------------------------------------------------- made by hand
@@ -207,7 +209,7 @@ CLEARED = execution(INIT, Init(1, 1)(RF)(Thread), access("acc", (0,), (8,), writ
 
 def first_adds(*body):
     """When the first product behind a zero of 8 registers adds, if the zero is gone."""
-    found = settle(kernel(CLEARED, *body)).body
+    found = zero_init_elision(kernel(CLEARED, *body)).body
     (made,) = (one for one, _ in ir.execs(found) if one.mechanism is WGMMA_GROUPS)
     return str(made.accumulate) if CLEARED not in found else "stays"
 
@@ -234,7 +236,7 @@ def test_products_under_conditions_stay_and_so_does_what_is_no_product_or_only_r
         {"accesses": (whole.accesses[0], attrs.evolve(whole.accesses[2], write=False), whole.accesses[2])},
     ):
         program = kernel(CLEARED, attrs.evolve(whole, **change))
-        assert settle(program) == program
+        assert zero_init_elision(program) == program
 
 
 # ---------------------------------------------------------------------------------------------- what multiplies

@@ -6,7 +6,7 @@ from touching import T256, buffer, i, kernel, loop, products, reads
 
 from fireiron import *
 from fireiron.ir import Acquire, For, Release, StageState
-from fireiron.lower.alternate import alternate
+from fireiron.lower.order_mma import order_mma
 from fireiron.values.expr import ONE, Var, as_expr
 
 K_RING, V_RING = making.ring("k", 2, ("s",)), making.ring("v", 2, ("t",))
@@ -55,7 +55,7 @@ def names(body):
 
 def turned(*body, **options):
     """The lists of consumers and producer behind the pass."""
-    *_, roles = alternate(program(*body, **options)).body
+    *_, roles = order_mma(program(*body, **options)).body
     return [names(role.body) for role in roles.roles]
 
 
@@ -89,11 +89,11 @@ def test_turns_in_front_of_the_loop():
 def test_numbers_of_turns():
     """Turn t of the ring is turn 2 t + w of warpgroup w; the one that waits does so for the turn before."""
     unit = THREAD // 128
-    *_, roles = alternate(program(FULL_K, FIRST, LAST)).body
+    *_, roles = order_mma(program(FULL_K, FIRST, LAST)).body
     acquire, *_, release = [one for one in roles.roles[0].body[0].body if isinstance(one, Acquire | Release) and one.ring == "order"]
     assert acquire.fill_index == i * 2 + unit + ONE and release.fill_index == i * 2 + unit
     group = making.let(Var("group", 0, 1), unit)
-    *_, roles = alternate(program(FULL_K, FIRST, LAST, names=(group,))).body
+    *_, roles = order_mma(program(FULL_K, FIRST, LAST, names=(group,))).body
     release = next(one for one in roles.roles[0].body[0].body if isinstance(one, Release) and one.ring == "order")
     assert release.fill_index == i * 2 + group.var, "by the name that all lanes of a warp have"
     assert all(not one.asks for one in roles.roles[0].body)
@@ -101,12 +101,12 @@ def test_numbers_of_turns():
 
 def test_loads_that_share_slots_have_turns_together():
     both = (making.acquire("k", StageState.FULL, i * 2), making.acquire("k", StageState.FULL, i * 2 + 1))
-    *_, roles = alternate(program(*both, FIRST, LAST)).body
+    *_, roles = order_mma(program(*both, FIRST, LAST)).body
     release = next(one for one in roles.roles[0].body[0].body if isinstance(one, Release) and one.ring == "order")
     assert release.fill_index == (i * 2 + 1) // 2 * 2 + THREAD // 128
 
 
 def test_without_an_order_nothing_changes():
     made = program(FULL_K, FIRST, rings=(K_RING, V_RING))
-    assert alternate(made) is made
+    assert order_mma(made) is made
     assert as_expr(4) == made.body[0].roles[0].body[0].extent

@@ -7,7 +7,7 @@ from problems import integers
 from fireiron import *
 from fireiron.gpu import launch
 from fireiron.ir import execs
-from fireiron.lower.pin import pin
+from fireiron.lower.fold_single_trip import fold_single_trip
 from fireiron.sim import simulate
 
 needs_gpu = pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install 'fireiron[cuda13]')")
@@ -37,14 +37,17 @@ def test_loads_of_one_turn_have_its_number(K, stages):
     program = kernel_of(K, stages)
     assert all("k" not in names for names in ahead(program)) and len(ahead(program)) == 2
     assert f"(k + {stages - 1}) % {stages}" not in program.cuda and f"if (k + {stages - 1} < {stages})" in program.cuda
-    assert program.stages["pin"] is not program.stages["fence"] and pin(program.stages["pin"]) is program.stages["pin"]
+    assert (
+        program.stages["fold_single_trip"] is not program.stages["fence"]
+        and fold_single_trip(program.stages["fold_single_trip"]) is program.stages["fold_single_trip"]
+    )
 
 
 @pytest.mark.parametrize("K", [24, sym("K")])
 def test_loads_of_several_turns_stay(K):
     program = kernel_of(K)
     assert all("k" in names for names in ahead(program)) and "k_stage_1" in program.cuda
-    assert program.stages["pin"] is program.stages["fence"]
+    assert program.stages["fold_single_trip"] is program.stages["fence"]
 
 
 def test_the_condition_stays():

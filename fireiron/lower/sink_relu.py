@@ -19,7 +19,7 @@ MOST_TURNS = 4096
 """Most loop iterations that are followed to determine which registers a statement writes."""
 
 
-def clamp(kernel: Kernel) -> Kernel:
+def sink_relu(kernel: Kernel) -> Kernel:
     """The kernel with clampings where they cost least; itself if none can move."""
     if not any(one.instruction.clamped_later(one.spec) for one, _ in execs(kernel.body)):
         return kernel

@@ -10,7 +10,7 @@ from fireiron.errors import DecompositionError
 from fireiron.ir import Exec, For, Kernel
 
 
-class Slots:
+class SharedStages:
     """Who shares: `of` says by buffer in whose slots it lies."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -71,4 +71,4 @@ class Slots:
         return found
 
 
-__all__ = ["Slots"]
+__all__ = ["SharedStages"]

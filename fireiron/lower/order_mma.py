@@ -54,7 +54,7 @@ def _written_in(loop: For, step: str) -> str:
     return found.pop()
 
 
-def alternate(kernel: Kernel) -> Kernel:
+def order_mma(kernel: Kernel) -> Kernel:
     """The kernel with its loops' turns of warpgroups in order."""
     order = next((ring for ring in kernel.rings if ring.each), None)
     if order is None:

@@ -19,7 +19,7 @@ MOST_TURNS: Final = 64
 """Most loop iterations that are tried one by one. No pipeline makes a condition that selects one of more."""
 
 
-def pin(kernel: Kernel) -> Kernel:
+def fold_single_trip(kernel: Kernel) -> Kernel:
     """The kernel with variables of loops replaced where only one value is possible; itself where there is no such place."""
     if not any(_values(statement, loops) for statement, loops in execs(kernel.body)):
         return kernel
