@@ -17,7 +17,7 @@ from test_roles import COPIES, ELEMENTS, TMA, edited, fed, is_arrival, without
 from fireiron import *
 from fireiron import ir
 from fireiron.check import races
-from fireiron.check.races.order import Order
+from fireiron.check.races.order import HappensBefore
 from fireiron.gpu import toolchain
 from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.inspect.synchronization import synchronization
@@ -255,9 +255,9 @@ def test_a_fault_at_all_lengths_is_not_followed_through_all(monkeypatch):
     """Once lengths tell nothing new, the kernel is refused without the others, touch by touch."""
     program = chained("B", product((64, 64, 64), (64, 64), 5))(halves(64, 64, K)).program(TARGET)
     given, followed = [], []
-    unordered, run = races._unordered, Order.run
+    unordered, run = races._unordered, HappensBefore.run
     monkeypatch.setattr(races, "_unordered", lambda *arguments: given.append(len(arguments[0])) or unordered(*arguments))
-    monkeypatch.setattr(Order, "run", lambda one: (type(one) is Order and followed.append(one)) or run(one))
+    monkeypatch.setattr(HappensBefore, "run", lambda one: (type(one) is HappensBefore and followed.append(one)) or run(one))
     consumers, _ = roles_of(program.lowered)
     products = next(one for one in ir.statements(consumers.body) if isinstance(one, ir.Wait))
     assert errors(with_changed(program.lowered, lambda one: one is products, 0, lambda one: ())) != []

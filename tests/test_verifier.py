@@ -185,7 +185,7 @@ def test_an_unknown_statement_is_refused():
     class Other(Stmt):
         pass
 
-    refused("the verifier has no rule for the statement Other", making.loop(Var("k", 0, 7), as_expr(8), (Other(),)), final=False)
+    refused("the verifier does not handle the statement Other", making.loop(Var("k", 0, 7), as_expr(8), (Other(),)), final=False)
 
 
 # ---------------------------------------------------------------------------------------------- accesses
