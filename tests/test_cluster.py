@@ -544,7 +544,7 @@ def test_the_verifier():
     kernel = kernel_of((512, 64, 192), cluster=(2, 1))
     for faulty, message in (
         (attrs.evolve(kernel, cluster=None), "barrier of a cluster stands where|no cluster says which"),
-        (attrs.evolve(kernel, grid=kernel.grid + 1), "no whole clusters of 2"),
+        (attrs.evolve(kernel, grid=kernel.grid + 1), "are not a multiple of the cluster size 2"),
         (with_changed(kernel, of_kind(ir.Acquire), 0, lambda one: (making.cluster_barrier(), one)), "barrier of a cluster stands where"),
         (changed_load(kernel, multicast=making.block_set(3, kernel.block)), "no cluster says which"),
     ):

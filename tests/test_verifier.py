@@ -59,7 +59,7 @@ def test_a_kernel_without_fault():
 
 def test_all_threads_of_a_block_have_work():
     for workers in (31, 33):
-        with pytest.raises(VerificationError, match=f"a block has 32 threads, tiles are dealt to {workers}"):
+        with pytest.raises(VerificationError, match=f"over {workers} of a block's 32 threads"):
             verify(attrs.evolve(kernel(), workers=workers))
 
 
@@ -148,8 +148,8 @@ def test_what_earlier_passes_resolve():
         (making.hole("A"), "hole A was not filled"),
         (making.sync_point(True, "k"), "sync point of k was not resolved"),
         (making.step_marker("pv"), "the mark of step pv was not removed"),
-        (making.loop(k, as_expr(8), (), defer=("pv", "mm")), "loop j still asks for Deferred\\(step='pv', after='mm'\\)"),
-        (making.loop(k, as_expr(8), (), ordered_mma=("pv", "mm")), "loop j still asks for OrderedMma"),
+        (making.loop(k, as_expr(8), (), defer=("pv", "mm")), "loop j still requests Deferred\\(step='pv', after='mm'\\)"),
+        (making.loop(k, as_expr(8), (), ordered_mma=("pv", "mm")), "loop j still requests OrderedMma"),
     ):
         passes(statement, final=False)
         refused(message, statement)
@@ -159,7 +159,7 @@ def test_what_earlier_passes_resolve():
 def test_a_cluster_is_of_two_to_sixteen_blocks():
     place, other = Var("place", 0, 1), Var("other", 0, 1)
     for sizes, places in (((2,), ()), ((1,), (place,)), ((), ()), ((32,), (place,)), ((2, 2), (place,)), ((8, 4), (place, other))):
-        with pytest.raises(VerificationError, match="a cluster of .* blocks, placed by"):
+        with pytest.raises(VerificationError, match="illegal cluster of .* blocks with coordinates"):
             verify(attrs.evolve(kernel(copy(), grid=64), cluster=making.block_cluster(sizes, places)))
     assert verify(attrs.evolve(kernel(copy(), grid=64), cluster=making.block_cluster((8, 2), (place, other))))
 

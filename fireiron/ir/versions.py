@@ -1,6 +1,6 @@
-"""The two versions of a statement: without the conditions of the edge where all lies inside, and with them elsewhere.
+"""The two versions of a statement: without boundary conditions for interior tiles, and with them for others.
 
-The pass `covered` says of a statement where that is. Which of the two is performed is the same in a warp: the text has a branch.
+The pass `edge_versioning` determines where the first one applies. The choice is warp-uniform, and the printed text branches.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from fireiron.values.expr import FALSE, Expr, Less, all_of, any_of, conjuncts, c
 
 
 def plain(one: Exec) -> Exec:
-    """The version without what `whole` implies; that this holds is said outside."""
+    """The version without the conditions that `whole` implies; the caller tests `whole`."""
     pieces = tuple(tuple(attrs.evolve(piece, condition=_rest(piece.condition, one.implied)) for piece in pieces) for pieces in one.pieces)
     active, guard = _rest(one.active, one.implied), _rest(one.guard, one.implied)
     return attrs.evolve(one, active=active, guard=guard, pieces=pieces, whole=FALSE, implied=())
 
 
 def inside(one: Exec) -> Exec:
-    """The version that is performed where all lies inside."""
+    """The version for interior tiles, which tests `whole`."""
     made = plain(one)
     return attrs.evolve(made, active=all_of((made.active, one.whole)))
 
 
 def versions(one: Exec) -> tuple[Exec, ...]:
-    """A statement as those that are performed in its place, by each thread one of them; itself where it has one version."""
+    """The versions that replace a statement, of which each thread performs one; the statement itself if it has one version."""
     if one.whole == FALSE:
         return (one,)
     outside = any_of(less(part.right - 1, part.left) for part in conjuncts(one.whole) if isinstance(part, Less))
@@ -36,7 +36,7 @@ def versions(one: Exec) -> tuple[Exec, ...]:
 
 
 def nest_of(statement: Stmt) -> tuple[tuple[For, ...], Exec | None]:
-    """The loops around a statement that stands alone in them, with numbers of turns that are known, and that statement; else None."""
+    """The nested loops of known trip counts around a single statement, and that statement; `((), None)` for anything else."""
     loops: list[For] = []
     while isinstance(statement, For) and constant(statement.extent) is not None:
         inner = [one for one in statement.body if not isinstance(one, Comment)]
@@ -48,7 +48,7 @@ def nest_of(statement: Stmt) -> tuple[tuple[For, ...], Exec | None]:
 
 
 def whole_of(statement: Stmt) -> Expr:
-    """Where a statement, with the loops that are its own, has a version without conditions; false where it has none."""
+    """The condition of the interior version of a statement with its own loops; false if it has none."""
     loops, one = nest_of(statement)
     if one is None or any(loop.var in one.whole.variables() for loop in loops):
         return FALSE
@@ -56,7 +56,7 @@ def whole_of(statement: Stmt) -> Expr:
 
 
 def separated(body: Iterable[Stmt]) -> Iterator[Stmt]:
-    """Statements of a list, each version with loops of its own."""
+    """The statements of a list, with separate loops for each version."""
     for statement in body:
         if whole_of(statement) == FALSE:
             yield statement

@@ -1,4 +1,4 @@
-"""What refinements ask of passes, one kind a file (see `fireiron.ir.ask`)."""
+"""The kinds of requests to passes, one per file (see `fireiron.ir.ask`)."""
 
 from __future__ import annotations
 
