@@ -24,7 +24,7 @@ from pathlib import Path
 
 from attention import WIDTH, by_kernel, by_torch, spec_of
 from attention import sets_of as attention_sets
-from fused import Contenders, Crew, best, error_of, say, sets_of
+from fused import CompilePool, Contenders, best, error_of, say, sets_of
 from tabulate import tabulate
 
 from fireiron import Load, Split
@@ -506,7 +506,7 @@ def measured(experiment, problem, kernels, options):
 
 def run(options):
     """Measure, and store after each problem."""
-    pool = Crew()
+    pool = CompilePool()
     jobs = {}
     for name in options.only:
         experiment = EXPERIMENTS[name]

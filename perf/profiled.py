@@ -24,7 +24,7 @@ from pathlib import Path
 from attention import by_kernel, by_torch, spec_of
 from attention import sets_of as attention_sets
 from cypress import SQUARE, TOKENS, WIDE, drawn, errors, like
-from fused import Contenders, Crew, say
+from fused import CompilePool, Contenders, say
 from tabulate import tabulate
 
 from fireiron.ir.cluster import MULTIPROCESSORS
@@ -219,7 +219,7 @@ def contenders(kernels, chosen):
 
 def compiled(chosen):
     """Our kernels by problem and name."""
-    pool = Crew()
+    pool = CompilePool()
     jobs = {problem.name: [pool.begin(*job) for job in problem.jobs] for problem in chosen}
     return {name: {key: kernel for one in found for key, kernel in pool.kernels(one).items()} for name, found in jobs.items()}
 

@@ -134,7 +134,7 @@ def drawn() -> list[str]:
     with multiprocessing.Pool() as pool:
         quick_bases = [one for one, quick in zip(bases, pool.map(_is_quick, bases, chunksize=8), strict=True) if quick]
         rare = [one for one in quick_bases if _is_rare(one)]
-        draws = pool.imap(functools.partial(_draw, every=quick_bases, rare=rare), itertools.count(), chunksize=8)
+        draws = pool.imap(functools.partial(_draw, all_bases=quick_bases, rare=rare), itertools.count(), chunksize=8)
         some = itertools.islice((one for one in draws if one is not None), COUNT)
         return [one.name for one in sorted(some, key=lambda one: (one.base, STAGES.index(one.stage), one.seed))]
 
@@ -349,11 +349,11 @@ def _whole(choose: Random, kernel: Kernel) -> Kernel:
             target = choose.choice(("sm_70", "sm_75", "sm_80", "sm_90a"))
             return attrs.evolve(kernel, architecture=as_architecture(target))
         case 1:
-            return making.evolved(kernel, chained=not making.said(kernel, "chained"))
+            return making.evolved(kernel, chained=not making.effect_of(kernel, "chained"))
         case 2:
             return making.evolved(kernel, ready=tuple(one.name for one in kernel.buffers if one.parameter and not one.written)[:1])
         case 3:
-            return making.evolved(kernel, unchecked=() if making.said(kernel, "unchecked") else ("said by hand",))
+            return making.evolved(kernel, unchecked=() if making.effect_of(kernel, "unchecked") else ("said by hand",))
         case 4:
             return making.evolved(kernel, within=choose.choice((0, 1024, 16384)))
         case 5:

@@ -420,7 +420,7 @@ class Placed:
 
     def __init__(self, buffer, values, kernel):
         layout = buffer.tensor.layout
-        self.buffer, self.zeroed = buffer, buffer.name in making.said(kernel, "zeroed")
+        self.buffer, self.zeroed = buffer, buffer.name in making.effect_of(kernel, "zeroed")
         self.dtype = buffer.dtype.to_numpy()
         self.shape = tuple(int(compiled(size)(values)) for size in buffer.tensor.shape)
         steps = self._by_order(layout, values) if isinstance(layout, MatrixLayout) else [number(one, values) for one in layout.stride]

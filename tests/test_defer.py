@@ -235,7 +235,7 @@ def test_ring():
     spec = attention.spec(32, 80, 32)
     program = delayed(copy=Move.done(), producer=True)(spec).program("sm_90a")
     kernel = program._passed({"walk": program.walked}, SEQUENTIAL[:3])["zero_init_elision"]
-    (loop,) = (one for one in kernel.body if isinstance(one, ir.For) and making.asked(one, "producer_threads"))
+    (loop,) = (one for one in kernel.body if isinstance(one, ir.For) and making.ask_of(one, "producer_threads"))
     loads = {one.ring: str(one.fill_index) for one, _ in ir.execs(loop.body) if one.ring}
     assert loads == {"k_sh_ring": "n + 1", "v_sh_ring": "n"} and str(loop.extent) == "4"
     place = kernel.body.index(loop)

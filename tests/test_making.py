@@ -96,7 +96,7 @@ def test_a_factory_fills_the_rest(cls):
 def test_a_kernel_is_given_what_a_test_is_about():
     body = (making.loop(VAR, as_expr(4), (making.commit(),), stages=2), making.wait(1))
     made = making.kernel(body=body, threads=64, chained=True)
-    assert (made.body, made.threads, making.said(made, "chained"), made.grid) == (body, 64, True, as_expr(1)) and making.asked(
+    assert (made.body, made.threads, making.effect_of(made, "chained"), made.grid) == (body, 64, True, as_expr(1)) and making.ask_of(
         made.body[0], "stages"
     ) == 2
     assert attrs.evolve(making.piece(3), condition=TRUE) == making.piece(3, 1, condition=TRUE) == ir.Piece(3, 1, TRUE)

@@ -59,7 +59,7 @@ def touches(kernel, statement):
 @pytest.mark.parametrize("name", CASES)
 def test_the_wait_stands_in_front_of_all_that_touches_global_memory(name):
     kernel = program_of(name).ir
-    assert making.said(kernel, "chained") and [one for one in ir.statements(kernel.body) if isinstance(one, GridDepControl)] == [
+    assert making.effect_of(kernel, "chained") and [one for one in ir.statements(kernel.body) if isinstance(one, GridDepControl)] == [
         LAUNCH,
         WAIT,
     ]

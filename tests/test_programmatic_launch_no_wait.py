@@ -411,4 +411,4 @@ def test_not_what_a_copy_in_front_writes():
     strategy = chained("B", MatMul.repack(A).repack(B).then(small))
     with pytest.raises(DecompositionError, match="B is copied by the launch in front"):
         _ = strategy(halves(64, 73, 128)).program(TARGET).ir
-    assert making.said(strategy(halves(64, 72, 128)).program(TARGET).ir, "ready") == ("B",)
+    assert making.effect_of(strategy(halves(64, 72, 128)).program(TARGET).ir, "ready") == ("B",)

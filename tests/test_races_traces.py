@@ -192,7 +192,7 @@ def test_a_statement_without_a_rule():
 
 def test_roles_have_programs_of_their_own():
     """Each of its warps; the elected thread is one. What stands around roles all of them do."""
-    found = traces(ringed([writes(T)], [BLOCK_BARRIER], before=(making.wait(0),), behind=(making.commit(),)))
+    found = traces(ringed([writes(T)], [BLOCK_BARRIER], before=(making.wait(0),), after=(making.commit(),)))
     assert [shown(one) for one in found] == [["Wait", "write s", "Commit"]] * 4 + [["Wait", "Barrier", "Commit"]]
     assert found[0] is found[3]
     roles = making.roles(

@@ -272,7 +272,7 @@ def test_a_loop_that_may_not_run():
 def test_a_first_turn_in_front_of_the_loop_is_given_back_there():
     """A stage says which turn an access means: the loop behind uses others."""
     before = pair("u low v").program(TARGET).stages["prune"]
-    (found,) = [one for one in before.body if isinstance(one, ir.For) and making.asked(one, "producer_threads")]
+    (found,) = [one for one in before.body if isinstance(one, ir.For) and making.ask_of(one, "producer_threads")]
     first = ir.substituted(found.body, {found.var: as_expr(0)})
     rest = attrs.evolve(found, extent=found.extent - 1, body=ir.substituted(found.body, {found.var: found.var + 1}))
     body = [part for one in before.body for part in ((*first, rest) if one is found else (one,))]

@@ -52,11 +52,11 @@ def test_a_ring_is_one_loop_without_anything_ahead():
     (ring,) = after.rings
     assert before.rings == () and (ring.stages, ring.buffers) == (3, ("a_sh", "b_sh"))
     assert {after.buffer(name).tensor.copies for name in ring.buffers} == {3}
-    (loop,) = [one for one in after.body if isinstance(one, ir.For) and making.asked(one, "producer_threads")]
+    (loop,) = [one for one in after.body if isinstance(one, ir.For) and making.ask_of(one, "producer_threads")]
     assert shape_of(loop.body)[:2] == ["load", "load"] and (
         loop.period,
-        making.asked(loop, "producer_threads"),
-        making.asked(loop, "stages"),
+        making.ask_of(loop, "producer_threads"),
+        making.ask_of(loop, "stages"),
     ) == (
         3,
         32,

@@ -8,6 +8,9 @@ What threads write to a ring they fence in front of the arrival that says so. Wh
 thread of theirs can fence these before it: the writes come after all that it executes. So the threads that wait for the stage fence them,
 in front of what the engine reads: a fence on the path from the write to the read serves, whichever thread executes it (PTX ISA, "Memory
 Consistency Model": proxy-preserved base causality order).
+
+From what wgmma reads to a later write by threads no fence is needed: the completion of a wgmma is followed by an implicit generic-async
+proxy fence (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Async Proxy"), so the wait for it suffices.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Executor:
             self._by_lanes(site, inputs, outputs, accumulate, group)
         else:
             self._perform(site, inputs, outputs, accumulate)
-        if site.statement.mechanism.in_registers:
+        if site.statement.mechanism.in_registers or site.statement.mechanism.reads_late:
             self._depart(site, inputs, env, group, group)
 
     def _use_registers(self, site: PlannedStatement, env: Environment, group: ThreadGroup) -> None:
@@ -298,6 +298,9 @@ class Executor:
         self.statements += 1
         reads = [(operand, place) for _, operand, place in inputs] + [(read, old) for _, _, read, _, old in outputs if old is not None]
         touches = [*reads, *((write, place) for _, write, _, place, _ in outputs)]
+        if self.plan.in_rings:
+            for operand, _ in touches:
+                self.rings.require_held(site, operand, small, group, self.batch.where(env))
         if site.statement.collective:
             for number in range(len(leaders)):
                 self.race_detector.touch(site, touches, small, team, (*span, number))
@@ -310,7 +313,7 @@ class Executor:
             self._perform(site, inputs, outputs, accumulate)
         else:
             self._exchange(site, inputs, outputs)
-        if site.statement.mechanism.reads_in_groups:
+        if site.statement.mechanism.reads_late:
             self._depart(site, inputs, small, group, team)
 
     def _check_uniform(self, site: PlannedStatement, env: Environment, leader: Array) -> None:

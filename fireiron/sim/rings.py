@@ -208,6 +208,13 @@ class Rings:
             group.held.discard((ring.name, own, held))
             self.emptied[ring.name, turn] = self.emptied.get((ring.name, turn), 0) + arriving
         under_way = [] if statement.by is None else group.flights[statement.by].taken()
+        if under_way and arriving < group.threads.size:
+            lanes = f"{arriving} of {group.threads.size} lanes"
+            raise SimulationError(
+                f"{ring.name}: turn {turn} is released by {lanes} while work of all lanes, by {statement.by}, is under way",
+                within=where,
+                hint="an arrival of each lane",
+            )
         for rings in self.reach(statement.to, env, group, f"{ring.name}: turn {turn} is released", where):
             rings.released.setdefault((ring.name, statement.state, turn), []).extend(who)
             if under_way and statement.by is not None:

@@ -111,7 +111,9 @@ class Points:
 
 
 class Marker(Tracer):
-    """The kernel as traces of marks and of what orders them, for sizes that are numbers."""
+    """The kernel as traces of marks and of what orders them, for sizes that are numbers; `visited` are the points that each path was
+    visited at, performed or not.
+    """
 
     def __init__(self, access_trace: AccessTrace, inner: Inner, sizes: Mapping[str, int], tiles: str | None) -> None:
         self.access_trace = access_trace = with_free_ranks(access_trace)
@@ -121,6 +123,7 @@ class Marker(Tracer):
         self.place: list[int] = []
         self.visits: dict[tuple[Path, int], Points] = {}
         self.performed: dict[tuple[Path, int], Points] = {}
+        self.visited: dict[Path, int] = {}
         self.whole: dict[int, int] = {}
         self.known: dict[Expr, Any] = {}
         self.acting: dict[int, frozenset[int] | None] = {}
@@ -170,6 +173,7 @@ class Marker(Tracer):
         key = tuple(self.place), tuple(walk.fixed[one.var.name] for one in walk.loops if id(one) not in self.whole)
         points = math.prod(self.whole.get(id(one), 1) for one in walk.loops)
         visit = self.visits.setdefault((path, tile), Points()).at(key, points)
+        self.visited[path] = max(self.visited.get(path, 0), visit + points)
         if any(self._decided(one, walk) is False for one in conjuncts(statement.active)):
             return
         performed = self.performed.setdefault((path, tile), Points()).at(key, points)

@@ -74,7 +74,7 @@ def early(kernel: ir.Kernel) -> Iterator[Planted]:
         waits = [at for at, other in enumerate(spot.before) if isinstance(other, (ir.Wait, ir.Barrier))]
         if waits and any(isinstance(one, ir.Exec | ir.For) for one in spot.before):
             at = waits[-1]
-            moved = (*spot.before[:at], spot.one, *spot.before[at:], *spot.behind)
+            moved = (*spot.before[:at], spot.one, *spot.before[at:], *spot.after)
             yield str(spot), lambda spot=spot, moved=moved: spot.with_list(moved)
 
 
@@ -83,7 +83,7 @@ def before_use(kernel: ir.Kernel) -> Iterator[Planted]:
     for spot in spots(kernel, ir.Release):
         at = next((at for at in reversed(range(spot.position)) if _waits_for(spot.body[at], spot.one)), None)
         if at is not None and any(isinstance(one, ir.Exec | ir.For) for one in spot.body[at + 1 : spot.position]):
-            moved = (*spot.body[: at + 1], spot.one, *spot.body[at + 1 : spot.position], *spot.behind)
+            moved = (*spot.body[: at + 1], spot.one, *spot.body[at + 1 : spot.position], *spot.after)
             yield str(spot), lambda spot=spot, moved=moved: spot.with_list(moved)
 
 
@@ -96,7 +96,7 @@ def swapped(kernel: ir.Kernel) -> Iterator[Planted]:
     for spot in spots(kernel, ir.Release):
         at = next((at for at in reversed(range(spot.position)) if _waits_for(spot.body[at], spot.one)), None)
         if at is not None:
-            moved = (*spot.body[:at], spot.one, *spot.body[at + 1 : spot.position], spot.body[at], *spot.behind)
+            moved = (*spot.body[:at], spot.one, *spot.body[at + 1 : spot.position], spot.body[at], *spot.after)
             yield str(spot), lambda spot=spot, moved=moved: spot.with_list(moved)
 
 
