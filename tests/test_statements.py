@@ -23,11 +23,11 @@ from fireiron.inspect import show
 from fireiron.inspect.synchronization import synchronization
 from fireiron.ir.ask import Asks
 from fireiron.ir.asks.pipelined import Pipelined
-from fireiron.ir.register_ownership import DigitKind, Digit
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
+from fireiron.ir.register_ownership import Digit, DigitKind
 from fireiron.lower.passes import PASSES
 from fireiron.lower.programmatic_launch import programmatic_launch
 from fireiron.sim import simulate

@@ -15,7 +15,7 @@ import numpy as np
 
 from fireiron.errors import DecompositionError, LayoutError
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs, rewritten, statements
-from fireiron.ir.register_ownership import DigitKind, Digit, Ownership, owns
+from fireiron.ir.register_ownership import Digit, DigitKind, Ownership, owns
 from fireiron.lower.footprint import Array, active_mask, closure, grid_of, needed_variables, require_few
 from fireiron.values.expr import ONE, TRUE, Var, as_expr, compiled
 from fireiron.values.layout import Layout, make_layout, reading

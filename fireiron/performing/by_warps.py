@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 
 from fireiron.ir import Hole, Stmt, filled
-from fireiron.ir.register_ownership import DigitKind, Digit
 from fireiron.ir.lanes import LaneMap
+from fireiron.ir.register_ownership import Digit, DigitKind
 from fireiron.language.dividing import divide, loop_over
 from fireiron.language.tree import Draft, Executable, Mismatch
 from fireiron.performing.by_lanes import one_statement

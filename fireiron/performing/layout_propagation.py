@@ -17,8 +17,8 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import Exec, Hole, Stmt, filled
-from fireiron.ir.register_ownership import DigitKind, Digit, Ownership
 from fireiron.ir.lanes import LaneMap, Part, placed
+from fireiron.ir.register_ownership import Digit, DigitKind, Ownership
 from fireiron.ir.rewrite import by_identities
 from fireiron.language.dividing import Step, loop_over, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of

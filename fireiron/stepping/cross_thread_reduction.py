@@ -15,7 +15,7 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.executable.reduce import MOST_PARTS
 from fireiron.ir import Comment, For, Hole, Stmt
-from fireiron.ir.register_ownership import DigitKind, Digit, Ownership
+from fireiron.ir.register_ownership import Digit, DigitKind, Ownership
 from fireiron.language.dividing import moved
 from fireiron.language.substrategy import default_copy, temporary, written
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
