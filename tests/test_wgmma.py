@@ -390,7 +390,7 @@ def test_a_padded_buffer_is_reported():
     spec = MatMul(64, 64, 64, dtype=float16, c_dtype=float32, A=RowMajor)(GL, GL, GL)(Kernel)
     with pytest.raises(MatchError) as caught:
         _ = chain.tile(64, 64).to(Warpgroup).split(16).done()(spec).program("sm_90a").ir
-    assert re.search(r"A storage +wants chunks of 128, 64, 32, 16 bytes, swizzled, got rows that are no chunks", str(caught.value))
+    assert re.search(r"A storage +wants chunks of 128, 64, 32, 16 bytes, swizzled, got rows that are not chunks", str(caught.value))
 
 
 def test_chunks_out_of_phase_are_reported():

@@ -172,8 +172,8 @@ class Buffer:
     """A tensor and where it is stored.
 
     `storage` maps coordinates to the address in elements of one copy; in a distributed buffer to the register number. `elements` is the
-    size of one copy, per thread in a distributed buffer. `offset` is the byte offset in shared memory. `register_origin` are, for a distributed
-    buffer, the coordinates of register 0 of a thread.
+    size of one copy, per thread in a distributed buffer. `offset` is the byte offset in shared memory. In a distributed buffer,
+    `register_origin` are the coordinates of register 0 of a thread.
     """
 
     tensor: Tensor

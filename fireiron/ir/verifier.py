@@ -403,7 +403,7 @@ def _verify_pieces(statement: Exec) -> None:
         count, reached = access.count, 0
         for piece in pieces:
             if piece.first != reached or piece.width < 1:
-                raise VerificationError(f"{_described(statement)}: element {reached} of {access.buffer} is not the first one of the next piece {piece}")
+                raise VerificationError(f"{_described(statement)}: element {reached} of {access.buffer} does not start {piece}")
             reached += piece.width
             if piece.condition.low < 0 or piece.condition.high > 1:
                 raise VerificationError(f"{_described(statement)}: {piece.condition} is not a truth value")

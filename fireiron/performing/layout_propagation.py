@@ -380,7 +380,8 @@ def _whole(spec: Spec, steps: Sequence[Digit], holding: Ownership, context: Cont
         return True
     if spec.level == holding.level and lanes:
         # The lanes of an instruction hold its tile by what a lane map is; what is dealt to groups must not be asked of one of them.
-        return len([one for one in steps if one.kind is DigitKind.LANES]) >= len(lanes) and not any(one.kind is DigitKind.THREADS for one in dealt)
+        own_lanes = [one for one in steps if one.kind is DigitKind.LANES]
+        return len(own_lanes) >= len(lanes) and not any(one.kind is DigitKind.THREADS for one in dealt)
     return not dealt or _covered(spec, dealt, holding, context)
 
 
