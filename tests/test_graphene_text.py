@@ -441,7 +441,7 @@ REFUSED = {
     "a cluster of no value": (ADD, "Size n\n", "Size n\nCluster 2 m\n", 0, 0, "m is no value of the whole kernel"),
     "a level without a name": (ADD, "Size n\n", "Size n\nLevel Quad\n", 0, 0, "names nothing"),
     "a level that is none": (ADD, "Size n\n", "Size n\nLevel Quad = 3\n", 0, 0, "is not a level"),
-    "a condition without a body": (REVERSED, "If (thread < 60) {", "If (thread < 60)", 15, 3, "this is not a truth value"),
+    "a condition without a body": (REVERSED, "If (thread < 60) {", "If (thread < 60)", 15, 3, "this is no condition"),
     "a skip that names nothing": (REVERSED, "If (thread < 60) {", "Skip thread {", 15, 3, "this leaves nothing out"),
     "a let without a value": (FIGURE_8, "Let bid_m, bid_n = #4.indices()", "Let bid_m, bid_n", 9, 3, "this names no value"),
     "indices of no group": (FIGURE_8, "#4.indices()", "#40.indices()", 0, 0, "#40 is no group"),

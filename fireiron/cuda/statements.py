@@ -319,7 +319,7 @@ class Statements:
         """That a factor is not 1, for each that a thread has in a statement that does nothing where all are; none where it may do more."""
         found: dict[str, Text] = {}
         for one, loops in execs((statement,)):
-            name = one.instruction.unless_one(one.spec)
+            name = one.instruction.identity_operand(one.spec)
             counts = [constant(loop.extent) for loop in loops]
             if not name or None in counts:
                 return []

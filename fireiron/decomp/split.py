@@ -41,7 +41,7 @@ class SplitPlan:
     staggered: int = 0
     asks: Asks = NOTHING
 
-    def asking(self, ask: Ask) -> SplitPlan:
+    def with_asks(self, ask: Ask) -> SplitPlan:
         """The plan of a loop for which a pass is asked so."""
         return attrs.evolve(self, asks=self.asks.with_(ask))
 

@@ -17,7 +17,7 @@ def awaited(kernel: Kernel) -> frozenset[int]:
     for statement, loops in execs(kernel.body):
         running = [loop for loop in loops if not loop.unroll]
         innermost |= {id(statement): running[-1]} if running else {}
-    found: set[int] = set()
+    result: set[int] = set()
     for statement, _ in execs(kernel.body):
         loop = innermost.get(id(statement))
         if not statement.mechanism.in_registers or loop is None:
@@ -25,5 +25,5 @@ def awaited(kernel: Kernel) -> frozenset[int]:
         inside = (one for one, _ in execs(loop.body) if not one.mechanism.in_registers and innermost[id(one)] is loop)
         written = {access.buffer for access in statement.accesses if access.write}
         if any(access.buffer in written for one in inside for access in one.accesses):
-            found.add(id(statement))
-    return frozenset(found)
+            result.add(id(statement))
+    return frozenset(result)

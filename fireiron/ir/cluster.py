@@ -60,8 +60,8 @@ class BlockCluster:
         """Whether a value of the block's number, in which names have values, is proved equal in all blocks of each cluster."""
         first = Var("cluster", 0, block.high // self.blocks) * self.blocks
         try:
-            while found := {var: named[var] for var in value.variables() if var in named}:
-                value = value.substitute(found)
+            while definitions := {var: named[var] for var in value.variables() if var in named}:
+                value = value.substitute(definitions)
             return len({value.substitute({block: first + rank}) for rank in range(self.blocks)}) == 1
         except ArgumentError:  # a divisor that is positive only because a name has tighter bounds than its value
             return False

@@ -53,10 +53,10 @@ class Effects(Record[Effect]):
         """The record after an inner step that states `inner`."""
         if not self.all or not inner.all:
             return inner if not self.all else self
-        found: dict[type, Any] = {type(one): one for one in self.all}
-        for one in inner.all:
-            found[type(one)] = found[type(one)].joined(one) if type(one) in found else one
-        return Effects(tuple(found.values()))
+        by_kind: dict[type, Any] = {type(one): one for one in self.all}
+        for effect in inner.all:
+            by_kind[type(effect)] = by_kind[type(effect)].joined(effect) if type(effect) in by_kind else effect
+        return Effects(tuple(by_kind.values()))
 
 
 NONE: Final = Effects()

@@ -68,10 +68,10 @@ def maps_of(memory: Memory) -> dict[str, LaneMap]:
 
 def role(kernel: Kernel, buffer: Buffer) -> str:
     """The operand that a fragment is: `matrix_a`, `matrix_b`, or `accumulator`; a `DecompositionError` if it is several."""
-    found = _roles(kernel, buffer)
-    if len(found) > 1:
-        raise DecompositionError(f"{buffer.name} is {' and '.join(sorted(found))} of MMAs, but a fragment is only one of them")
-    return found.pop() if found else "accumulator"
+    kinds = _roles(kernel, buffer)
+    if len(kinds) > 1:
+        raise DecompositionError(f"{buffer.name} is {' and '.join(sorted(kinds))} of MMAs, but a fragment is only one of them")
+    return kinds.pop() if kinds else "accumulator"
 
 
 def _roles(kernel: Kernel, buffer: Buffer) -> set[str]:

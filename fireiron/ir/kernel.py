@@ -94,8 +94,8 @@ class Kernel(Displayed):
     @property
     def block_bytes(self) -> int:
         """Bytes of all memories of a block in one numbering: shared memory, then other regions."""
-        beside = (one for one in self.buffers if one.memory.of_block and not one.memory.in_shared)
-        return max((one.offset + one.bytes for one in beside), default=self.shared_bytes)
+        other_regions = (one for one in self.buffers if one.memory.of_block and not one.memory.in_shared)
+        return max((one.offset + one.bytes for one in other_regions), default=self.shared_bytes)
 
     @property
     def dynamic_shared_bytes(self) -> int:
@@ -116,18 +116,18 @@ class Kernel(Displayed):
         """The parameters in order: for each buffer its tensor maps, and a pointer if some statement accesses it without a map; then sizes,
         reciprocals, and the tile counter.
         """
-        found: list[TensorMap | Buffer | Var] = []
-        inside = [one for one, _ in execs(self.body)]
+        result: list[TensorMap | Buffer | Var] = []
+        performed = [one for one, _ in execs(self.body)]
         for buffer in self.buffers:
             if buffer.parameter:
-                touching = [one for one in inside if any(access.buffer == buffer.name for access in one.accesses)]
+                touching = [one for one in performed if any(access.buffer == buffer.name for access in one.accesses)]
                 maps = dict.fromkeys(
                     one.tensor_map for one in touching if one.tensor_map is not None and one.tensor_map.buffer == buffer.name
                 )
-                found += maps
+                result += maps
                 if not maps or any(one.tensor_map is None for one in touching):
-                    found.append(buffer)
-        return (*found, *self.symbols, *self.reciprocals, *(() if self.counter is None else (self.counter,)))
+                    result.append(buffer)
+        return (*result, *self.symbols, *self.reciprocals, *(() if self.counter is None else (self.counter,)))
 
 
 def buffer_table(kernel: Kernel) -> Mapping[str, Buffer]:

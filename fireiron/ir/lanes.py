@@ -170,10 +170,10 @@ def _points(parts: tuple[Part, ...], rank: int) -> list[tuple[int, ...]]:
 @functools.lru_cache(maxsize=4096)
 def _parts(layout: Layout, tile: tuple[int, ...]) -> tuple[Part, ...]:
     """The leaves of a layout of element numbers, split where they cross from one dimension of the tile into the next."""
-    found: list[Part] = []
+    parts: list[Part] = []
     for size, stride in layout.modes:
-        found += ((part, dim, step) for dim, part, step in runs(tile, size, stride)) if stride else ((size, 0, 0),)
-    return tuple(found)
+        parts += ((part, dim, step) for dim, part, step in runs(tile, size, stride)) if stride else ((size, 0, 0),)
+    return tuple(parts)
 
 
 def _placed(layout: Layout, tile: tuple[int, ...], view: View) -> Iterator[Part]:
@@ -200,11 +200,11 @@ def placed(view: View, size: int, dim: int, stride: int) -> Iterator[tuple[int, 
     if (size - 1) * stride >= math.prod(sizes):
         raise ArgumentError(f"the tile of {view.tensor.name} is smaller than the instruction's")
     try:
-        found = runs(sizes, size, stride)
+        parts = runs(sizes, size, stride)
     except LayoutError:
         what = f"the {size} steps of {stride} elements of an instruction do not fit the tile's modes"
         raise ArgumentError(what, got=shown(sizes)) from None
-    for position, part, step in found:
+    for position, part, step in parts:
         yield part, steps[position] * step
 
 

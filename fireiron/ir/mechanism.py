@@ -74,11 +74,11 @@ class Mechanism:
 
     def __new__(cls) -> Mechanism:
         """The only instance of the class. It can be compared by identity, even when read from a file."""
-        found: Mechanism | None = cls.__dict__.get("_only")
-        if found is None:
-            found = super().__new__(cls)
-            cls._only = found
-        return found
+        instance: Mechanism | None = cls.__dict__.get("_only")
+        if instance is None:
+            instance = super().__new__(cls)
+            cls._only = instance
+        return instance
 
     def __repr__(self) -> str:
         return self.name.upper()

@@ -61,9 +61,9 @@ class Divisors:
         number, divisor = quotient.children
         if number.low < 0 or number.high > INT_MAX or divisor.low < 1 or divisor.high > INT_MAX or self._constant(number) is not None:
             return None
-        told = self._constant(divisor)
-        if told is not None:
-            return None if constant(told) is not None else Divisor(told)
+        launch_constant = self._constant(divisor)
+        if launch_constant is not None:
+            return None if constant(launch_constant) is not None else Divisor(launch_constant)
         height = self._named.get(divisor, divisor) if isinstance(divisor, Var) else divisor
         if not isinstance(height, Positive) or not isinstance(height.value, Min):
             return None
@@ -75,10 +75,10 @@ class Divisors:
         number = constant(rows)
         if number is None or number < 1 or not isinstance(left, Sum):
             return None
-        taken = [term for term in left.terms if any(self._constant(atom) is None for atom in term[0])]
-        if len(taken) != 1 or taken[0][1] != -number:
+        terms = [term for term in left.terms if any(self._constant(atom) is None for atom in term[0])]
+        if len(terms) != 1 or terms[0][1] != -number:
             return None
-        lines = self._constant(left - Sum(tuple(taken)))
+        lines = self._constant(left - Sum(tuple(terms)))
         return None if lines is None or lines.low < 1 else Divisor(mod(lines - 1, Const(number)) + 1, number)
 
     def _constant(self, value: Expr) -> Expr | None:
@@ -86,13 +86,13 @@ class Divisors:
         free = value.variables() - self._sizes
         if not free:
             return value
-        told: dict[Var, Expr | int] = {}
+        known_values: dict[Var, Expr | int] = {}
         for var in free:
             known = self._constant(self._named[var]) if var in self._named else None
             if known is None:
                 return None
-            told[var] = known
-        return value.substitute(told)
+            known_values[var] = known
+        return value.substitute(known_values)
 
 
 def quotients(value: Expr) -> Iterable[FloorDiv | Mod]:

@@ -28,9 +28,9 @@ class Record(Generic[T]):
 
     def __getitem__(self, kind: type[KindT]) -> KindT:
         """The value of a kind; a neutral one if there is none."""
-        for one in self.all:
-            if type(one) is kind:
-                return one  # type: ignore[return-value]
+        for value in self.all:
+            if type(value) is kind:
+                return value  # type: ignore[return-value]
         return kind()
 
     def __contains__(self, kind: type) -> bool:

@@ -133,7 +133,7 @@ class Ownership:
 
     def inside(self, view: View) -> tuple[Digit, ...] | None:
         """The digits inside a view of the tensor, with strides in the view's coordinates; None if they do not enumerate its elements."""
-        found: list[Digit] = []
+        digits: list[Digit] = []
         dims = {view.axis(dim): dim for dim in range(len(view.dims))}
         for digit in self.digits:
             reached = 1
@@ -146,38 +146,38 @@ class Ownership:
                 if part is None or (part.size > 1 and part.stride % stride):
                     return None
                 if part.size > 1:
-                    found.append(Digit(dims[digit.dim], part.size, part.stride // stride * reached, part.kind, part.index, part.unroll))
+                    digits.append(Digit(dims[digit.dim], part.size, part.stride // stride * reached, part.kind, part.index, part.unroll))
                 reached *= size
         for dim, shape in enumerate(view.shape):
             reached = 1
-            for one in sorted((one for one in found if one.dim == dim), key=lambda one: one.stride):
+            for one in sorted((one for one in digits if one.dim == dim), key=lambda one: one.stride):
                 if one.stride != reached:
                     return None
                 reached = one.end
             if constant(shape) != reached and not (view.dims[dim].whole and 0 < (constant(shape) or 0) < reached):
                 return None
-        return tuple(found)
+        return tuple(digits)
 
 
 def _values(access: Access) -> list[Digit]:
     """The digits that a statement accesses at once, in its order."""
-    found = []
+    digits = []
     for dim, modes in enumerate(access.modes):
         for mode in modes:
             size, stride = constant(mode.size), constant(mode.stride)
             if size is not None and stride is not None and size > 1:
-                found.append(Digit(dim, size, stride, DigitKind.VALUES))
+                digits.append(Digit(dim, size, stride, DigitKind.VALUES))
     if access.points:
         rank = len(access.base)
-        found.sort(key=lambda one: access.points.index(tuple(one.stride if dim == one.dim else 0 for dim in range(rank))))
-    return found
+        digits.sort(key=lambda one: access.points.index(tuple(one.stride if dim == one.dim else 0 for dim in range(rank))))
+    return digits
 
 
 def _dealt(access: Access, dim: int, groups: int, first: Expr, loops: Sequence[For], unroll: bool) -> Iterator[Digit]:
     """The distributed digits of a dimension. Of the units, the first `groups` are threads or groups of threads, the others lanes."""
-    dealt = [(position, one) for position, one in enumerate(access.dealt[dim]) if one.size > 1]
-    indices = _indices(first, [(one.size, one.stride) for _, one in dealt if one.unit])
-    for position, one in dealt:
+    distributed = [(position, one) for position, one in enumerate(access.dealt[dim]) if one.size > 1]
+    indices = _indices(first, [(one.size, one.stride) for _, one in distributed if one.unit])
+    for position, one in distributed:
         if one.unit:
             yield Digit(dim, one.size, one.stride, DigitKind.THREADS if position < groups else DigitKind.LANES, indices[one.stride])
         else:
@@ -195,14 +195,14 @@ def _indices(first: Expr, digits: Sequence[tuple[int, int]]) -> dict[int, Expr]:
 
     If terms were merged, the index is computed from the coordinate by division and remainder.
     """
-    found: dict[int, Expr] = {stride: ZERO for _, stride in digits}
+    indices: dict[int, Expr] = {stride: ZERO for _, stride in digits}
     terms, start = terms_of(first)
     known = True
     for atoms, coefficient in terms:
-        stride = max((one for one in found if coefficient > 0 and coefficient % one == 0), default=0)
+        stride = max((one for one in indices if coefficient > 0 and coefficient % one == 0), default=0)
         if stride:
-            found[stride] = found[stride] + math.prod(atoms, start=as_expr(coefficient // stride))
+            indices[stride] = indices[stride] + math.prod(atoms, start=as_expr(coefficient // stride))
         known = known and stride > 0
-    if known and all(found[stride].low >= 0 and found[stride].high < size for size, stride in digits):
-        return found
+    if known and all(indices[stride].low >= 0 and indices[stride].high < size for size, stride in digits):
+        return indices
     return {stride: (first - start) // stride % size for size, stride in digits}

@@ -86,12 +86,12 @@ def by_identity(function: Callable[[Any], T]) -> Callable[[Any], T]:
 
     @functools.wraps(function)
     def answer(value: Any) -> T:
-        found = known.get(id(value))
-        if found is None:
+        cached = known.get(id(value))
+        if cached is None:
             if len(known) >= MOST_REMEMBERED:
                 known.clear()
-            found = known[id(value)] = (value, function(value))
-        return found[1]
+            cached = known[id(value)] = (value, function(value))
+        return cached[1]
 
     return answer
 
@@ -103,48 +103,48 @@ def by_identities(function: Callable[..., T]) -> Callable[..., T]:
     @functools.wraps(function)
     def answer(*values: Any) -> T:
         key = tuple(map(id, values))
-        found = known.get(key)
-        if found is None:
+        cached = known.get(key)
+        if cached is None:
             if len(known) >= MOST_SMALL:
                 known.clear()
-            found = known[key] = (values, function(*values))
-        return found[1]
+            cached = known[key] = (values, function(*values))
+        return cached[1]
 
     return answer
 
 
 def _flat(body: Iterable[Stmt]) -> list[Stmt]:
-    found: list[Stmt] = []
+    result: list[Stmt] = []
     for statement in body:
-        found.append(statement)
+        result.append(statement)
         for child in statement.children:
-            found += _flat(child)
-    return found
+            result += _flat(child)
+    return result
 
 
 Located = tuple[Stmt, tuple[Stmt, ...]]
 
 
-def _placed(body: Iterable[Stmt], around: tuple[Stmt, ...], found: list[Located]) -> list[Located]:
+def _placed(body: Iterable[Stmt], around: tuple[Stmt, ...], result: list[Located]) -> list[Located]:
     for statement in body:
-        found.append((statement, around))
+        result.append((statement, around))
         for child in statement.children:
-            _placed(child, (*around, statement), found)
-    return found
+            _placed(child, (*around, statement), result)
+    return result
 
 
 Looped = tuple[Exec, tuple[For, ...]]
 
 
-def _looped(body: Iterable[Stmt], loops: tuple[For, ...], found: list[Looped]) -> list[Looped]:
+def _looped(body: Iterable[Stmt], loops: tuple[For, ...], result: list[Looped]) -> list[Looped]:
     for statement in body:
         if isinstance(statement, Exec):
-            found.append((statement, loops))
+            result.append((statement, loops))
         else:
             inside = (*loops, statement) if isinstance(statement, For) else loops
             for child in statement.children:
-                _looped(child, inside, found)
-    return found
+                _looped(child, inside, result)
+    return result
 
 
 @by_identity

@@ -94,10 +94,10 @@ def smem_layout_of(storage: Storage, view: View, element: int) -> SmemLayout | s
     along = next((dim for dim in (0, 1) if len(starts[dim]) > 1 and starts[dim][1] == 1), None)
     if along is None:
         return "a storage without contiguous rows or columns"
-    found = _spans(starts[along], starts[1 - along], element, storage)
-    if isinstance(found, str):
-        return found
-    span, chunk, group = found
+    spans = _spans(starts[along], starts[1 - along], element, storage)
+    if isinstance(spans, str):
+        return spans
+    span, chunk, group = spans
     origin = {along: span // element if chunk else sizes[along] or 1, 1 - along: GROUP}
     for dim, multiple in origin.items():
         if view.dims[dim].base.factor % multiple:

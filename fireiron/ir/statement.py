@@ -88,7 +88,7 @@ class Instruction(Protocol):
         """The CUDA headers that its text needs, in addition to those of the element types."""
         ...
 
-    def unless_one(self, spec: Spec) -> str:
+    def identity_operand(self, spec: Spec) -> str:
         """The operand whose value 1 changes nothing, so that a thread with only such values skips the statement; empty if none."""
         ...
 
@@ -244,7 +244,7 @@ class For(Stmt):
             self, extent=self.extent.substitute(values), increment=self.increment.substitute(values), asks=self.asks.substitute(values)
         )
 
-    def asking(self, *asks: Ask) -> For:
+    def with_asks(self, *asks: Ask) -> For:
         """The loop with these requests; they replace earlier ones of the same kinds."""
         return attrs.evolve(self, asks=self.asks.with_(*asks))
 

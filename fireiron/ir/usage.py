@@ -51,9 +51,9 @@ def shared_usage(buffers: Iterable[Buffer], stages: Iterable[Stages] = ()) -> tu
 def region_starts(buffers: Iterable[Buffer]) -> dict[Region, int]:
     """The first byte of each memory region of a block except shared memory, in the common numbering of all bytes of a block."""
     starts: dict[Region, int] = {}
-    for one in buffers:
-        if one.memory.of_block and not one.memory.in_shared:
-            starts[one.memory.region] = min(starts.get(one.memory.region, one.offset), one.offset)
+    for buffer in buffers:
+        if buffer.memory.of_block and not buffer.memory.in_shared:
+            starts[buffer.memory.region] = min(starts.get(buffer.memory.region, buffer.offset), buffer.offset)
     return starts
 
 
@@ -73,7 +73,7 @@ def register_usage(kernel: Kernel) -> tuple[Usage, ...]:
 
 def pipelines(kernel: Kernel) -> tuple[Stages, ...]:
     """The pipelines of a kernel, outermost first, with the shared buffers that have stages."""
-    found = []
+    result = []
     counted: set[str] = set()
     rings = {name: ring.stages for ring in kernel.rings for name in ring.buffers}
     for loop in statements(kernel.body):
@@ -82,19 +82,19 @@ def pipelines(kernel: Kernel) -> tuple[Stages, ...]:
             buffers = [kernel.buffer(name) for name in names if name not in counted]
             depth = {one.name: rings.get(one.name, loop.period) for one in buffers}
             for stages in dict.fromkeys(depth.values()):
-                alike = (one for one in buffers if depth[one.name] == stages)
-                staged = [one for one in alike if one.memory.in_shared and one.tensor.copies % stages == 0]
+                candidates = (one for one in buffers if depth[one.name] == stages)
+                staged = [one for one in candidates if one.memory.in_shared and one.tensor.copies % stages == 0]
                 counted |= {one.name for one in staged}
                 if staged:
-                    found.append(Stages(stages, sum(one.bytes for one in staged), tuple(one.name for one in staged), loop.origin))
-    return tuple(found)
+                    result.append(Stages(stages, sum(one.bytes for one in staged), tuple(one.name for one in staged), loop.origin))
+    return tuple(result)
 
 
 def _staged(loop: For, body: tuple[Stmt, ...]) -> Iterable[str]:
     """The buffers of which successive iterations of the loop use different copies."""
-    for one in statements(body):
-        if isinstance(one, Exec):
-            yield from (access.buffer for access in one.accesses if loop.var in access.copy.variables())
+    for stmt in statements(body):
+        if isinstance(stmt, Exec):
+            yield from (access.buffer for access in stmt.accesses if loop.var in access.copy.variables())
 
 
 def _described(buffer: Buffer, stages: int) -> str:

@@ -72,17 +72,17 @@ def verify_asks(kernel: Kernel, passed: Collection[str] | None) -> None:
     for loop in statements(kernel.body):
         if not isinstance(loop, For):
             continue
-        for one in loop.asks:
-            if passed is None or one.taker in passed:
+        for ask in loop.asks:
+            if passed is None or ask.taker in passed:
                 raise VerificationError(
-                    f"loop {loop.var} still requests {one}", hint=f"the pass {one.taker or 'of no name'} must handle or refuse it"
+                    f"loop {loop.var} still requests {ask}", hint=f"the pass {ask.taker or 'of no name'} must handle or refuse it"
                 )
 
 
 def _verify_groups(kernel: Kernel) -> None:
     """Commits, waits, fences of registers and pinned registers of loops refer to asynchronous statements of the kernel."""
     inside = tuple(statements(kernel.body))
-    mechanisms = {one.mechanism for one in inside if isinstance(one, Exec)}
+    mechanisms = {stmt.mechanism for stmt in inside if isinstance(stmt, Exec)}
     for one in inside:
         what = type(one).__name__.lower()
         if isinstance(one, (Commit, Wait)):
@@ -105,14 +105,14 @@ def _verify_cluster(kernel: Kernel) -> None:
         raise VerificationError(f"illegal cluster of {cluster.sizes} blocks with coordinates {cluster.places}")
     if cluster is not None and kernel.grid.factor % cluster.blocks:
         raise VerificationError(f"{kernel.grid} blocks are not a multiple of the cluster size {cluster.blocks}")
-    for one in statements(kernel.body):
-        if not isinstance(one, (ClusterBarrier, Exec, Release)):
+    for stmt in statements(kernel.body):
+        if not isinstance(stmt, (ClusterBarrier, Exec, Release)):
             continue
-        if isinstance(one, ClusterBarrier) and (cluster is None or all(one is not other for other in kernel.body)):
+        if isinstance(stmt, ClusterBarrier) and (cluster is None or all(stmt is not other for other in kernel.body)):
             raise VerificationError("not all threads of a cluster reach its barrier exactly once")
-        across = (isinstance(one, Exec) and one.multicast is not None) or (isinstance(one, Release) and bool(one.to))
-        if across and (cluster is None or any(not set(value.variables()) <= set(cluster.places) for value in _first(one))):
-            raise VerificationError(f"{_described(one)} accesses other blocks, and no cluster specifies which")
+        across = (isinstance(stmt, Exec) and stmt.multicast is not None) or (isinstance(stmt, Release) and bool(stmt.to))
+        if across and (cluster is None or any(not set(value.variables()) <= set(cluster.places) for value in _first(stmt))):
+            raise VerificationError(f"{_described(stmt)} accesses other blocks, and no cluster specifies which")
 
 
 def _first(statement: Stmt) -> tuple[Expr, ...]:
@@ -142,11 +142,11 @@ def _verify_chain(kernel: Kernel) -> None:
             f"programmatic launch needs griddepcontrol.launch_dependents and griddepcontrol.wait once each in all threads: got "
             f"{len(links)} at the top level, {len(inside) - len(links)} in loops or roles"
         )
-    for one in itertools.takewhile(lambda one: one != GridDepControl(GridDepAction.WAIT), kernel.body):
-        read = [name for part in statements((one,)) for value in part.expressions for name in sorted(tables_of(value))]
+    for stmt in itertools.takewhile(lambda stmt: stmt != GridDepControl(GridDepAction.WAIT), kernel.body):
+        read = [name for part in statements((stmt,)) for value in part.expressions for name in sorted(tables_of(value))]
         if read:
             raise VerificationError(f"{read[0]} is read before griddepcontrol.wait")
-        touched = [access.buffer for part, _ in execs((one,)) for access in part.accesses if kernel.buffer(access.buffer).memory.of_grid]
+        touched = [access.buffer for part, _ in execs((stmt,)) for access in part.accesses if kernel.buffer(access.buffer).memory.of_grid]
         if touched:
             raise VerificationError(f"{touched[0]} is accessed before griddepcontrol.wait")
 
@@ -163,8 +163,8 @@ def _verify_ready(kernel: Kernel) -> None:
             f"{len(top)} at the top level, {inside} inside"
         )
     for body in (tuple(one for one in kernel.body if not isinstance(one, Roles)), *(role.body for role in roles)):
-        for one in itertools.takewhile(lambda one: one != GridDepControl(GridDepAction.WAIT), body):
-            for access in (access for part, _ in execs((one,)) for access in part.accesses):
+        for stmt in itertools.takewhile(lambda stmt: stmt != GridDepControl(GridDepAction.WAIT), body):
+            for access in (access for part, _ in execs((stmt,)) for access in part.accesses):
                 if kernel.buffer(access.buffer).memory.of_grid and (access.write or access.buffer not in kernel.effects[Chaining].ready):
                     raise VerificationError(f"{access.buffer} is accessed before griddepcontrol.wait")
 
@@ -255,14 +255,14 @@ def _verify_skip(kernel: Kernel, skip: IfAnyLane) -> None:
     needed = buffers.get(skip.needed)
     if needed is None or not needed.memory.private or needed.dtype != int32 or constant(needed.total) != constant(needed.elements):
         raise VerificationError(f"skip: {skip.needed} is not an int32 array in registers with one copy")
-    for one in statements(skip.body):
-        if not isinstance(one, (Exec, For, Let, Comment, Hole)):
-            raise VerificationError(f"skip: a {type(one).__name__.lower()} inside a block that a warp may skip")
-        if isinstance(one, For) and (Pipelined in one.asks or ProducerThreads in one.asks):
-            raise VerificationError(f"skip_masked_tiles: pipelined loads of loop {one.var} inside a block that a warp may skip")
-        if isinstance(one, Exec) and one.spec.level.threads != 1:
-            raise VerificationError(f"skip: {_described(one)} needs several threads, and some may skip it")
-        for access in one.accesses if isinstance(one, Exec) else ():
+    for stmt in statements(skip.body):
+        if not isinstance(stmt, (Exec, For, Let, Comment, Hole)):
+            raise VerificationError(f"skip: a {type(stmt).__name__.lower()} inside a block that a warp may skip")
+        if isinstance(stmt, For) and (Pipelined in stmt.asks or ProducerThreads in stmt.asks):
+            raise VerificationError(f"skip_masked_tiles: pipelined loads of loop {stmt.var} inside a block that a warp may skip")
+        if isinstance(stmt, Exec) and stmt.spec.level.threads != 1:
+            raise VerificationError(f"skip: {_described(stmt)} needs several threads, and some may skip it")
+        for access in stmt.accesses if isinstance(stmt, Exec) else ():
             memory = buffers[access.buffer].memory if access.buffer in buffers else None
             if memory is not None and not (memory.private or ((memory.by_value or memory.counts) and not access.write)):
                 raise VerificationError(f"skip: {access.buffer} in {memory} is accessed inside a block that a warp may skip")
@@ -289,10 +289,10 @@ def _verify_deferred(role: Role) -> None:
     """A role does not wait for groups of a mechanism that defers its arrivals: either signals completion, not both."""
     inside = tuple(statements(role.body))
     deferred = {one.by for one in inside if isinstance(one, Release) and one.by is not None and one.by.defers}
-    for one in inside:
-        if isinstance(one, (Commit, Wait)) and one.mechanism in deferred:
+    for stmt in inside:
+        if isinstance(stmt, (Commit, Wait)) and stmt.mechanism in deferred:
             raise VerificationError(
-                f"role {role.name} has both a {type(one).__name__.lower()} of {one.mechanism} and an arrival deferred by it",
+                f"role {role.name} has both a {type(stmt).__name__.lower()} of {stmt.mechanism} and an arrival deferred by it",
                 legal="either groups or deferred arrivals of a mechanism in a role",
             )
 

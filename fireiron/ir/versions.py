@@ -14,25 +14,25 @@ from fireiron.ir.statement import Comment, Exec, For, Stmt
 from fireiron.values.expr import FALSE, Expr, Less, all_of, any_of, conjuncts, constant, less
 
 
-def plain(one: Exec) -> Exec:
+def plain(stmt: Exec) -> Exec:
     """The version without the conditions that `whole` implies; the caller tests `whole`."""
-    pieces = tuple(tuple(attrs.evolve(piece, condition=_rest(piece.condition, one.implied)) for piece in pieces) for pieces in one.pieces)
-    active, guard = _rest(one.active, one.implied), _rest(one.guard, one.implied)
-    return attrs.evolve(one, active=active, guard=guard, pieces=pieces, whole=FALSE, implied=())
+    pieces = tuple(tuple(attrs.evolve(piece, condition=_rest(piece.condition, stmt.implied)) for piece in pieces) for pieces in stmt.pieces)
+    active, guard = _rest(stmt.active, stmt.implied), _rest(stmt.guard, stmt.implied)
+    return attrs.evolve(stmt, active=active, guard=guard, pieces=pieces, whole=FALSE, implied=())
 
 
-def inside(one: Exec) -> Exec:
+def inside(stmt: Exec) -> Exec:
     """The version for interior tiles, which tests `whole`."""
-    made = plain(one)
-    return attrs.evolve(made, active=all_of((made.active, one.whole)))
+    version = plain(stmt)
+    return attrs.evolve(version, active=all_of((version.active, stmt.whole)))
 
 
-def versions(one: Exec) -> tuple[Exec, ...]:
+def versions(stmt: Exec) -> tuple[Exec, ...]:
     """The versions that replace a statement, of which each thread performs one; the statement itself if it has one version."""
-    if one.whole == FALSE:
-        return (one,)
-    outside = any_of(less(part.right - 1, part.left) for part in conjuncts(one.whole) if isinstance(part, Less))
-    return inside(one), attrs.evolve(one, active=all_of((one.active, outside)), whole=FALSE, implied=())
+    if stmt.whole == FALSE:
+        return (stmt,)
+    outside = any_of(less(part.right - 1, part.left) for part in conjuncts(stmt.whole) if isinstance(part, Less))
+    return inside(stmt), attrs.evolve(stmt, active=all_of((stmt.active, outside)), whole=FALSE, implied=())
 
 
 def nest_of(statement: Stmt) -> tuple[tuple[For, ...], Exec | None]:
@@ -49,10 +49,10 @@ def nest_of(statement: Stmt) -> tuple[tuple[For, ...], Exec | None]:
 
 def whole_of(statement: Stmt) -> Expr:
     """The condition of the interior version of a statement with its own loops; false if it has none."""
-    loops, one = nest_of(statement)
-    if one is None or any(loop.var in one.whole.variables() for loop in loops):
+    loops, stmt = nest_of(statement)
+    if stmt is None or any(loop.var in stmt.whole.variables() for loop in loops):
         return FALSE
-    return one.whole
+    return stmt.whole
 
 
 def separated(body: Iterable[Stmt]) -> Iterator[Stmt]:

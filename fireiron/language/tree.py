@@ -433,7 +433,7 @@ class Executable:
         """The same on pairs of neighbours of 16 bits, each pair in one register; None where its text takes no such pairs."""
         return None
 
-    def unless_one(self, spec: Spec) -> str:
+    def identity_operand(self, spec: Spec) -> str:
         """The operand that changes nothing where it is 1: a thread with no other values of it leaves the statement out; empty for none."""
         return ""
 

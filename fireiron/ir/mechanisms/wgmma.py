@@ -48,8 +48,8 @@ def hold(kind: DType, copied: bool = False) -> Function:
     last = "count" if kind.bytes == 4 else f"count / {4 // kind.bytes}"
     computed = "__fadd_rn({}, -0.0f)" if kind == float32 else "__byte_perm({}, 0, 0x3210)"
     loop, word = f"for (int word = 0; word < {last}; ++word)", f"{words}[word]"
-    held = f'  asm volatile("" : "+{letter}"({word}) :: "memory");'
-    body = (f"{loop} {{", f"  {word} = {computed.format(word)};", held, "}") if copied else (loop, held)
+    pin = f'  asm volatile("" : "+{letter}"({word}) :: "memory");'
+    body = (f"{loop} {{", f"  {word} = {computed.format(word)};", pin, "}") if copied else (loop, pin)
     waited = "registers that products wrote are used behind the wait for them"
     note = "registers are filled before products add to them" if copied else waited
     return Function("hold_copied" if copied else "hold", (f"{kind.cuda} (&values)[count]",), ("#pragma unroll", *body), note, "int count")
