@@ -49,9 +49,9 @@ def strategies_of(spec, candidates):
     """The library's own choice, and the candidates, by name: strategies with values."""
     name, chosen = defaults(spec, "sm_90a")[0]
     strategies = {"default": (default_strategy(name, chosen, spec), chosen)}
-    for values in CANDIDATES if candidates else ():
-        title = f"{values['bm']}x{values['bn']}x{values['bk']}, {values['stages']} stages, bands of {values['bands']}"
-        strategies[title] = (hopper_batched.strategy.with_(**values), values)
+    for choice in CANDIDATES if candidates else ():
+        title = f"{choice['bm']}x{choice['bn']}x{choice['bk']}, {choice['stages']} stages, bands of {choice['bands']}"
+        strategies[title] = (hopper_batched.strategy.with_(**choice), choice)
     return strategies
 
 

@@ -50,31 +50,31 @@ def planted(kind: Kind, seed: int, chance: random.Random) -> tuple[Case, Planted
     raise AssertionError(f"{kind.name}: no place in {KERNELS} kernels of {', '.join(kind.forms)}")
 
 
-def judged(kind: Kind, case_: Case, where: str, faulty: ir.Kernel, seed: int) -> Outcome:
+def judged(kind: Kind, drawn_case: Case, where: str, faulty: ir.Kernel, seed: int) -> Outcome:
     """The reports of the detectors for a fault, and whether they suffice."""
-    clean = who.outputs(case_, case_.kernel, None)
-    verdict = who.found(case_, faulty, clean, list(who.schedules(seed, FEW)))
+    clean = who.outputs(drawn_case, drawn_case.kernel, None)
+    verdict = who.found(drawn_case, faulty, clean, list(who.schedules(seed, FEW)))
     if kind.about == "synchronisation" and verdict.static and not verdict.by_both:  # the schedule that shows it may be rare
-        shadow, values = who.shadow_of(case_, faulty, clean, list(who.schedules(seed + 1, MANY)))
+        shadow, values = who.shadow_of(drawn_case, faulty, clean, list(who.schedules(seed + 1, MANY)))
         verdict = attrs.evolve(verdict, shadow=shadow, values=verdict.values or values)
-    features = {case_.form, kind.name}
+    features = {drawn_case.form, kind.name}
     names = {f"{kind.name}: {name}": 1 for name in verdict.who}
     if verdict.by_both and kind.about == "synchronisation":
         return agreed(features, planted=1, **names)
     if verdict.who and kind.about != "synchronisation":
         return agreed(features, **{kind.about: 1}, **names)
-    if verdict.who == ("static",) and case_.symbols:
+    if verdict.who == ("static",) and drawn_case.symbols:
         return agreed(features, other_sizes=1, **{f"{kind.name}: static, for other sizes": 1})
-    if not verdict.who and kind.needless and makes_no_difference(case_, faulty, seed):
+    if not verdict.who and kind.needless and makes_no_difference(drawn_case, faulty, seed):
         return agreed(features, equivalent=1, **{f"{kind.name}: makes no difference": 1})
-    text = f"{kind.name} at {where}: found by {', '.join(verdict.who) or 'nobody'}\n{verdict}\n{case_.paste}"
+    text = f"{kind.name} at {where}: found by {', '.join(verdict.who) or 'nobody'}\n{verdict}\n{drawn_case.paste}"
     return found(f"{text}\nplanted by campaign.faults, kind {kind.name!r}, place {where!r}", features)
 
 
-def makes_no_difference(case_: Case, faulty: ir.Kernel, seed: int) -> bool:
+def makes_no_difference(drawn_case: Case, faulty: ir.Kernel, seed: int) -> bool:
     """Whether a kernel equals the one without the fault bit for bit, with other data, under many schedules."""
-    other = attrs.evolve(case_, arrays=other_data(case_.arrays, seed))
-    clean = who.outputs(other, case_.kernel, None)
+    other = attrs.evolve(drawn_case, arrays=other_data(drawn_case.arrays, seed))
+    clean = who.outputs(other, drawn_case.kernel, None)
     return who.shadow_of(other, faulty, clean, list(who.schedules(seed + 2, MANY))) == ("", "")
 
 
