@@ -43,7 +43,7 @@ def forms(module, hidden):
     kernels = {"ours": module.strategy.with_(**chosen)(spec).compile()}
     for loads in LOADS.get(hidden, ()):
         warps = hidden // (256 * loads)
-        values = {"rows": max(4 // warps, 1), "turns": loads, "vector": 8}
+        values = {"rows": max(4 // warps, 1), "iterations": loads, "vector": 8}
         if values != chosen:
             kernels[f"{warps} warps"] = module.strategy.with_(**values)(spec).compile()
         if hasattr(module, "at_once"):
