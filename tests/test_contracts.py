@@ -260,7 +260,7 @@ def test_expansion_contains_all_effects_of_a_step():
     assert (parts.part.name, parts.effects, parts.names) == ("block_k", Effects((Zeroed(("C",)),)), ("block_k",))
     next_context = context.after(parts)
     assert expanded(Tile((16, 16), refinements=(To(Block),)), parts.children[0].spec, next_context).grid == as_expr(24)
-    with pytest.raises(DecompositionError, match="dealt to Block twice"):
+    with pytest.raises(DecompositionError, match="distributed over Block twice"):
         expanded(Tile((16, 16), refinements=(To(Block),)), spec, context.after(blocks))
     assert context.whole == context_of(spec).whole, "a context never changes"
 
@@ -312,7 +312,7 @@ def kernel_of_lanes(instruction):
         order = RowMajor if instruction.along else ColMajor
         return product_of_warpgroups(product, orders=(RowMajor, order) if instruction.swapped else (order, ColMajor))
     if isinstance(instruction, fireiron.StMatrixWarpgroup):
-        tile = {"bm": 16, "bn": 64, "chunk": 64} if instruction.swapped else {"bm": 64, "bn": 16, "chunk": 16}
+        tile = {"bm": 16, "bn": 64, "epi_n": 64} if instruction.swapped else {"bm": 64, "bn": 16, "epi_n": 16}
         small = importlib.import_module("fireiron.strategies.hopper_skinny").strategy.with_(**tile, rows=tile["bm"], stages=4)
         return small(halves(64, 64, 256, C=RowMajor if instruction.along else ColMajor))
     if isinstance(instruction, fireiron.Shuffle):

@@ -202,7 +202,7 @@ def test_refusals():
         _ = parts(singles(64, 16, 8)).program("sm_80").ir
     with pytest.raises(
         DecompositionError,
-        match="these tiles go to .*, and rasterize, cluster, min_blocks_per_sm, max_shared_bytes, persistent, pingpong and programmatic_launch are about blocks",
+        match="these tiles are distributed over .*; rasterize, cluster, min_blocks_per_sm, max_shared_bytes, persistent, pingpong and programmatic_launch apply to blocks",
     ):
         _ = MatMul.tile(16, 16).to(Block).tile(8, 8).to(Warp).persistent(2).done()(singles(64, 16, 8)).program("sm_80").ir
     with pytest.raises(DecompositionError, match="persistent: must be a positive integer"):
@@ -211,9 +211,9 @@ def test_refusals():
 
 def test_text():
     text = plain()(singles(16 * 7, 16, 8)).program("sm_80").cuda
-    assert "for (int turn = 0; turn < (block == 0) + 2; ++turn) {\n    const int tile = turn * 3 + block;" in text
+    assert "for (int iteration = 0; iteration < (block == 0) + 2; ++iteration) {\n    const int tile = iteration * 3 + block;" in text
     assert "<<<3, 64>>>" in text
-    assert "turn" not in plain()(singles(48, 16, 8)).program("sm_80").cuda, "as many blocks as tiles"
+    assert "iteration" not in plain()(singles(48, 16, 8)).program("sm_80").cuda, "as many blocks as tiles"
 
 
 def test_tiles_of_run_time_sizes_are_distinct():

@@ -120,7 +120,7 @@ def test_only_from_sm_90_on():
 
 def test_only_on_tiles_of_blocks():
     chain = MatMul.tile(16, 16).to(Block)
-    with pytest.raises(DecompositionError, match="programmatic_launch are about blocks"):
+    with pytest.raises(DecompositionError, match="programmatic_launch apply to blocks"):
         _ = chain.tile(2, 2).to(Thread).programmatic_launch().tile(1, 1).split(1).done()(CASES["threads"][1]).program(TARGET).ir
     with pytest.raises(DecompositionError, match=r"add \.to\(level\)"):
         _ = chain.tile(2, 2).programmatic_launch().tile(1, 1).to(Thread).split(1).done()(CASES["threads"][1]).program(TARGET).ir
@@ -196,11 +196,11 @@ def test_the_printed_kernel(name):
     program = program_of(name)
     text, plain = program.cuda, without(CASES[name]).cuda(TARGET)
     body = text[text.index('extern "C"') :]
-    assert ", chained to the kernel before" in text and "chained" not in plain and "griddepcontrol" not in plain
-    assert body.count("launch_next_kernel();") == body.count("wait_for_kernel_before();") == 1
+    assert ", programmatic dependent launch" in text and "chained" not in plain and "griddepcontrol" not in plain
+    assert body.count("griddepcontrol_launch_dependents();") == body.count("griddepcontrol_wait();") == 1
     if name == "ring":
-        inits = body.index("mbarrier_init_fence();")
-        assert inits < body.index("__syncthreads();") < body.index("wait_for_kernel_before();") < body.index("if (warp_of_block")
+        inits = body.index("fence_mbarrier_init();")
+        assert inits < body.index("__syncthreads();") < body.index("griddepcontrol_wait();") < body.index("if (warp_index")
     else:
         # An input is still written while the kernel waits: nothing may say that nobody writes it.
         assert "__restrict__" not in text and "const float* A" in text and "const float* __restrict__ A" in plain

@@ -185,7 +185,7 @@ def test_wait_at_a_warp_barrier_does_not_cover_other_warps(stages):
     for m, n, k in ((16, 16, 24), (17, 15, 9), (16, 32, 1)):
         program = kernel(chain, m, n, k).program("sm_80")
         right(program, m, n, k)
-        waits = re.findall(r"cp_async_wait<(\d+)>\(\);[^\n]*\n\s*(\w+)", program.cuda)
+        waits = re.findall(r"cp_async_wait_group<(\d+)>\(\);[^\n]*\n\s*(\w+)", program.cuda)
         assert {barrier for _, barrier in waits} == {"__syncthreads", "__syncwarp"} or k == 1
 
 
@@ -791,7 +791,7 @@ def stored_as(layout, memory=SH):
 def test_buffers_with_two_elements_at_one_address_are_refused(memory, strides, apart):
     """They gave wrong results, without an error if one thread writes both."""
     shape = (4, 8) if isinstance(strides[1], int) else (4, (4, 2))
-    with pytest.raises(DecompositionError, match="two elements have one place") as refusal:
+    with pytest.raises(DecompositionError, match="two elements have the same address") as refusal:
         _ = stored_as(Layout(shape, strides), memory).ir
     assert f"such as {Layout(shape, apart)}" in str(refusal.value)
 

@@ -26,7 +26,7 @@ def product():
 @pytest.fixture(scope="module")
 def rows():
     module = library("layernorm")
-    return module.strategy.with_(rows=2, turns=1, vector=4)(module.spec(5, 250)).program("sm_80").ir
+    return module.strategy.with_(rows=2, iterations=1, vector=4)(module.spec(5, 250)).program("sm_80").ir
 
 
 def found(kernel):

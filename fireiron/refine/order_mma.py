@@ -29,7 +29,7 @@ class OrderMma(Refinement):
 
     >>> from fireiron import *
     >>> from fireiron.strategies import hopper_attention
-    >>> [str(refinement) for refinement in hopper_attention.in_turns.at(Split).step.refinements if isinstance(refinement, OrderMma)]
+    >>> [str(refinement) for refinement in hopper_attention.order_mma.at(Split).step.refinements if isinstance(refinement, OrderMma)]
     ['order_mma("s", "pv")']
     """
 

@@ -20,7 +20,7 @@ from fireiron.values.machine import Block
 from fireiron.values.tensor import View
 
 
-def shown_turn(spec: Spec, views: Mapping[str, View], draft: Draft, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+def masked_iteration(spec: Spec, views: Mapping[str, View], draft: Draft, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """A turn of a loop, the operands moved to it, if its mask shows the tile an element: one turn of a loop that has one, or none.
 
     Raises: DecompositionError where a turn that is hidden would change something, or no integer of the turn bounds it.
@@ -53,7 +53,7 @@ def shown_turn(spec: Spec, views: Mapping[str, View], draft: Draft, body: tuple[
         )  # fmt: skip
     seen = Var(draft.fresh("seen"), 0, 1)
     last = Let(seen, all_of(less(taken, added + 1) for added, taken in sides))
-    return (*lets.values(), last, For(Var(draft.fresh("turn"), 0, 0), seen, body, False, draft.origin))
+    return (*lets.values(), last, For(Var(draft.fresh("iteration"), 0, 0), seen, body, False, draft.origin))
 
 
 def _condition(made: FusedDefinition, spec: Spec) -> Value:
