@@ -546,7 +546,10 @@ def test_the_verifier():
     for faulty, message in (
         (attrs.evolve(kernel, cluster=None), "not all threads of a cluster reach its barrier|no cluster says which"),
         (attrs.evolve(kernel, grid=kernel.grid + 1), "are not a multiple of the cluster size 2"),
-        (with_changed(kernel, of_kind(ir.Acquire), 0, lambda one: (making.cluster_barrier(), one)), "not all threads of a cluster reach its barrier"),
+        (
+            with_changed(kernel, of_kind(ir.Acquire), 0, lambda one: (making.cluster_barrier(), one)),
+            "not all threads of a cluster reach its barrier",
+        ),
         (changed_load(kernel, multicast=making.block_set(3, kernel.block)), "no cluster says which"),
     ):
         with pytest.raises(VerificationError, match=message):

@@ -166,8 +166,16 @@ def behind_the_first_access(kernel):
 
 
 FAULTS = {
-    "no wait": ("threads", lambda kernel: attrs.evolve(kernel, body=tuple(one for one in kernel.body if one != WAIT)), "got 1 at the top level"),
-    "no launch": ("ring", lambda kernel: attrs.evolve(kernel, body=tuple(one for one in kernel.body if one != LAUNCH)), "got 1 at the top level"),
+    "no wait": (
+        "threads",
+        lambda kernel: attrs.evolve(kernel, body=tuple(one for one in kernel.body if one != WAIT)),
+        "got 1 at the top level",
+    ),
+    "no launch": (
+        "ring",
+        lambda kernel: attrs.evolve(kernel, body=tuple(one for one in kernel.body if one != LAUNCH)),
+        "got 1 at the top level",
+    ),
     "two waits": ("ring", lambda kernel: attrs.evolve(kernel, body=(WAIT, *kernel.body)), "got 3 at the top level"),
     "behind the loads": ("threads", behind_the_first_access, "is accessed before griddepcontrol.wait"),
     "behind the first copies": ("copies", behind_the_first_access, "[AB] is accessed before griddepcontrol.wait"),

@@ -173,7 +173,11 @@ def test_a_warp_leaves_out_no_loads_ahead():
     needed = local("needed", (1,), RF, int32)
     inside = making.loop(Var("k", 0, 7), as_expr(8), ())
     passes(making.if_any_lane("needed", (inside,)), buffers=(needed,))
-    refused("skip_masked_tiles: pipelined loads of loop k", making.if_any_lane("needed", (making.with_asks(inside, stages=2),)), buffers=(needed,))
+    refused(
+        "skip_masked_tiles: pipelined loads of loop k",
+        making.if_any_lane("needed", (making.with_asks(inside, stages=2),)),
+        buffers=(needed,),
+    )
 
 
 def test_two_versions_are_told_apart_by_comparisons():
