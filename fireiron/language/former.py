@@ -88,9 +88,7 @@ TUNABLES: Final[Mapping[str, str]] = {
 
 _TUNABLES_OF: Final[Mapping[str, Mapping[str, str]]] = {
     "attention": {"parts": "score_parts"},
-    "layernorm": {"rows": "rows"},
-    "rmsnorm": {"rows": "rows"},
-    "softmax": {"rows": "rows"},
+    **{name: {"rows": "rows"} for name in ("layernorm", "rmsnorm", "softmax")},
 }
 
 STRATEGIES: Final[Mapping[str, str]] = {

@@ -36,7 +36,7 @@ from fireiron.ir import (
     statements,
 )
 from fireiron.ir.effect import Effects
-from fireiron.ir.holding import Holding, owns
+from fireiron.ir.register_ownership import Ownership, owns
 from fireiron.ir.rewrite import by_identities
 from fireiron.ir.text import Item, Path, Printer
 from fireiron.language.former import first_class
@@ -458,7 +458,7 @@ class Executable:
         """Return its variant for pairs of adjacent 16-bit elements, each pair in one register; None if there is none."""
         return None
 
-    def unless_one(self, spec: Spec) -> str:
+    def identity_operand(self, spec: Spec) -> str:
         """Return the operand that has no effect if it is 1, or "". A thread for which all its values are 1 skips the statement."""
         return ""
 
@@ -609,7 +609,7 @@ class Context:
     prefix: str = ""
     active: Expr = TRUE
     origin: str | None = None
-    held: Mapping[str, Holding] = attrs.field(factory=dict)
+    held: Mapping[str, Ownership] = attrs.field(factory=dict)
     decides: bool = False
     whole: Whole = attrs.field(factory=Whole)
     behind: tuple[Decomposition, ...] = ()
@@ -624,7 +624,7 @@ class Context:
         """Return the context after a step, with what it added to the whole kernel."""
         return self.knowing(self.held, self.whole.after(expansion))
 
-    def knowing(self, held: Mapping[str, Holding], whole: Whole) -> Context:
+    def knowing(self, held: Mapping[str, Ownership], whole: Whole) -> Context:
         """Return the context with these owners and this state; itself if both are the same."""
         return self if held is self.held and whole is self.whole else self._with(held=held, whole=whole)
 
@@ -900,7 +900,7 @@ Tried = dict[int, tuple[Node, Any]]
 """By identity, the leaves that still had to wait when they were tried, with what was known of their registers."""
 
 
-def _again(node: Node, held: Mapping[str, Holding], whole: Whole, tried: Tried) -> tuple[Node, Whole]:
+def _again(node: Node, held: Mapping[str, Ownership], whole: Whole, tried: Tried) -> tuple[Node, Whole]:
     """Try each waiting leaf again if more owners of its registers are known now; return the tree itself if no leaf could be expanded."""
     if node.complete:
         return node, whole
@@ -922,7 +922,7 @@ def _again(node: Node, held: Mapping[str, Holding], whole: Whole, tried: Tried) 
     return attrs.evolve(node, children=tuple((name, grown[name]) for name, _ in node.children)), whole
 
 
-def _decided(node: Node, held: Mapping[str, Holding], whole: Whole) -> tuple[Node, Whole]:
+def _decided(node: Node, held: Mapping[str, Ownership], whole: Whole) -> tuple[Node, Whole]:
     """Let the first waiting leaf that can determine the owners of its registers do so; refuse the tree if none can.
 
     As long as there are open leaves, no leaf does so, because a later step may determine the owners there.
@@ -945,7 +945,7 @@ def _decided(node: Node, held: Mapping[str, Holding], whole: Whole) -> tuple[Nod
     return node, whole
 
 
-def _follows(spec: Spec, held: Mapping[str, Holding]) -> bool:
+def _follows(spec: Spec, held: Mapping[str, Ownership]) -> bool:
     """Return whether the owners of an operand with all dimensions of a spec are known, so that the other operands follow it."""
     return any(len(spec.uses[name]) == len(spec.dims) and view.tensor.name in held for name, view in spec.operands.items())
 
@@ -1029,15 +1029,15 @@ def _checked(expansion: Expansion, extension: Decomposition | Refinement, method
     return expansion
 
 
-def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Holding]:
+def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Ownership]:
     """Return, for tensors in registers that a tree accesses (`names`, or all), which thread owns which element.
 
     The first statement that reads a tensor, or accumulates into it, determines its owners. Without one, the first other access does, and
     last an access that follows other owners. A micro-kernel of a whole group of threads determines nothing.
     """
-    owned: dict[str, Holding | None] = {}
-    others: dict[str, Holding] = {}
-    following: dict[str, Holding] = {}
+    owned: dict[str, Ownership | None] = {}
+    others: dict[str, Ownership] = {}
+    following: dict[str, Ownership] = {}
     for statement, loops in node.execs:
         for access, view in zip(statement.accesses, statement.spec.operands.values(), strict=False):
             name = access.buffer
@@ -1051,8 +1051,8 @@ def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Holdi
 
 
 @by_identities  # called repeatedly while a tree grows
-def _holding(statement: Exec, access: Access, *loops: For) -> Holding:
-    return Holding.of(statement, access, loops)
+def _holding(statement: Exec, access: Access, *loops: For) -> Ownership:
+    return Ownership.of(statement, access, loops)
 
 
 def count_workers(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> int | None:

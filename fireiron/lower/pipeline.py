@@ -121,7 +121,7 @@ class _Pipeline:
         if DynamicTiles in statement.asks and self.produced:
             said = statement.asks[DynamicTiles]
             ring = Ring(self._fresh(f"{said.tile}_ring"), 2, (), tiles=True)
-            statement = statement.asking(attrs.evolve(said, ring=ring.name))
+            statement = statement.with_asks(attrs.evolve(said, ring=ring.name))
             self.rings.append(ring)
             self.single.add(ring.name)
         found = statement.rebuilt((self.body(statement.body),))
@@ -340,7 +340,7 @@ class _Pipeline:
             producers, behind, spread = [], [], False
         else:
             behind = commit
-        rest_of = loop.asking(Pipelined(0, spread))  # the copies are spread when the loops inside are made
+        rest_of = loop.with_asks(Pipelined(0, spread))  # the copies are spread when the loops inside are made
         steady = attrs.evolve(rest_of, body=(*best, *producers, *behind, *consumers), period=period)
         return self._prologue(loads, names, loop, commit), steady
 

@@ -58,7 +58,7 @@ class WarpSpecialize(Refinement):
         threads = chosen(self.producer_threads, "warp_specialize", 32, 128)
         if threads not in PRODUCERS:
             raise DecompositionError("warp_specialize: the producer is a warp or a warpgroup", got=threads, legal=PRODUCERS)
-        return plan.asking(ProducerThreads(threads, self.copies))
+        return plan.with_asks(ProducerThreads(threads, self.copies))
 
     def __str__(self) -> str:
         arguments = [str(self.producer_threads)] if self.producer_threads != 32 else []
