@@ -120,7 +120,7 @@ def kernels(rows, keys, d, heads, batch, size, lengths=False, dtype=float16, arc
 
     `tunables` are items for the first, instead of `values`; `strides` are those of Q, K and V, and of O.
     """
-    from fireiron.gpu.kernel import architecture_here  # loads what launches: only here
+    from fireiron.gpu.kernel import CompiledKernel, architecture_here  # loads what launches: only here
 
     target = as_architecture(architecture or architecture_here() or "sm_80")
     chained, out = target.capability >= 90, {"O": strides.pop("O")} if "O" in strides else {}
@@ -129,7 +129,10 @@ def kernels(rows, keys, d, heads, batch, size, lengths=False, dtype=float16, arc
     whole = attention_combine.spec(rows, -(-keys // size), d, heads, batch, dtype=dtype, **out)
     together = attention_combine.by_columns(chained).with_(**attention_combine.values(whole))
     first = by_parts(made, chained).with_(**{**values(parts), **dict(tunables)})
-    return first(parts).compile(target), together(whole).compile(target)
+    both = CompiledKernel(first(parts).program(target)), CompiledKernel(together(whole).program(target))
+    for kernel in both:  # the compiler works on both at the same time
+        kernel.begin()
+    return tuple(kernel.ready() for kernel in both)
 
 
 def decode(q, k, v, scale=None, length=None, size=None, out=None):

@@ -275,11 +275,12 @@ def by_tiles(records: Iterable[Record], question: Question, below: float = math.
             continue
         try:
             program = default_strategy(one.name, one.values, question.spec)(question.spec).program(question.target)
-            _ = program.ir
+            if not question.accept(program):
+                continue
+            question.prove(program)
         except FireironError:
             continue
-        if question.accept(program):
-            return Choice(one.record, False, _why(one, question, len(found)), program)
+        return Choice(one.record, False, _why(one, question, len(found)), program)
     return None
 
 
