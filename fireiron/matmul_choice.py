@@ -238,9 +238,11 @@ def in_parts_of_k(key: CacheKey, whole: float | None, problem: Problem) -> list[
     rows, columns = (constant(problem.spec.size(dim)) or 1 for dim in "mn")
     expected = []
     for parts in numbers:
+        if whole is None or in_parts.adding_us(rows, columns, parts) >= whole:  # however fast the parts are
+            continue
         stack = _stack_of(problem, parts)
         us = in_parts.expected(records, attrs.evolve(question, spec=stack.spec))
-        if us is not None and whole is not None:
+        if us is not None:
             expected.append((us + in_parts.adding_us(rows, columns, parts), parts, stack))
     return sorted((one for one in expected if whole is not None and one[0] < whole), key=lambda one: one[:2])
 

@@ -14,6 +14,7 @@ import attrs
 
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError, StoreError
+from fireiron.ir.rewrite import by_identity
 from fireiron.language.strategy import Strategy
 from fireiron.spec import Spec
 from fireiron.tune.record import Record, describe
@@ -93,7 +94,7 @@ class Question:
     @property
     def asked(self) -> dict[str, Any]:
         """The spec as records say it."""
-        return describe(self.spec)
+        return _described(self.spec)
 
     def program(self, record: Record) -> Program | None:
         """The record's strategy for the spec; None where it has changed since, is not known, not legal or not accepted.
@@ -137,9 +138,15 @@ class Question:
         return True
 
 
+@by_identity  # a call asks for exact records and for neighbours, and a definition of several steps is compared with itself
+def _described(spec: Spec) -> dict[str, Any]:
+    """`describe`, for readers."""
+    return describe(spec)
+
+
 def for_spec(records: Iterable[Record], spec: Spec, target: Architecture) -> list[Record]:
     """The records for exactly a spec and the compute capability of an architecture, the fastest first."""
-    asked = describe(spec)
+    asked = _described(spec)
     found = [record for record in records if record.spec == asked and capability_of(record.architecture) == target.capability]
     return sorted(found, key=preference)
 
