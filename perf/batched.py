@@ -24,8 +24,8 @@ from fireiron.tune.record import strategy_hash
 from fireiron.tune.records import Records
 
 CANDIDATES = (
-    wide(bands=4), wide(bands=8), wide(bands=2), square(bands=4), values(256, 128, 128, 128, 4, bands=4), values(192, 96, 64, 96, 5, bands=4),
-    values(256, 192, 128, 192, 3, producer=128, bands=4),
+    wide(group_m=4), wide(group_m=8), wide(group_m=2), square(group_m=4), values(256, 128, 128, 128, 4, group_m=4), values(192, 96, 64, 96, 5, group_m=4),
+    values(256, 192, 128, 192, 3, producer_threads=128, group_m=4),
 )  # fmt: skip
 """Values that are among the best for one large matrix."""
 

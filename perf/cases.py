@@ -79,7 +79,7 @@ def rows(target):
     for name in ("layernorm", "rmsnorm", "softmax"):
         for sizes in ((5, 1000), (3, 100), (2, 4100), (1, 1)):
             yield f"{name} {sizes}", partial(_bound, library(name), *sizes, values=library(name).values)
-    yield "softmax_online", partial(_bound, softmax_online, 2, 1100, values={"warps": 2, "turns": 1})
+    yield "softmax_online", partial(_bound, softmax_online, 2, 1100, values={"warps": 2, "iterations": 1})
 
 
 def chains(target):
@@ -104,7 +104,7 @@ def _attention(options, held):
 def _hopper_attention(options, form):
     made = attention.definition(**options)
     spec = attention.spec(300, 330, 64, heads=2, shared=2, made=made)
-    return hopper_attention.by_rows(made, **form, blocks=3).with_(bn=64, chunk=64)(spec)
+    return hopper_attention.by_rows(made, **form, num_blocks=3).with_(bn=64, epi_n=64)(spec)
 
 
 def attentions(target):
@@ -113,9 +113,14 @@ def attentions(target):
         for name, options in {"": {}, " causal": {"causal": True}, " window": {"window": 20, "lse": True}}.items():
             yield f"attention{name}{' held' * held}", partial(_attention, options, held)
     if target == HOPPER:
-        forms = {"": {}, " causal": {"causal": True}, " with slack": {"slack": 8}, " causal with slack": {"causal": True, "slack": 8}}
+        forms = {
+            "": {},
+            " causal": {"causal": True},
+            " with a threshold": {"rescale_threshold": 8},
+            " causal with a threshold": {"causal": True, "rescale_threshold": 8},
+        }
         for name, options in forms.items():
-            for form in ({"delayed": False}, {}, {"held": True}, {"stays": True}, {"dynamic": True}):
+            for form in ({"overlap": False}, {}, {"q_in_registers": True}, {"persistent": True}, {"dynamic": True}):
                 yield f"hopper_attention{name} {form}", partial(_hopper_attention, options, form)
 
 

@@ -92,7 +92,9 @@ def kernels():
         "matmul and layernorm": (partial(bound, gemm_layernorm, 70, 96, 200, values={"bm": 64, "wm": 32, "wn": 32, "stages": 3}), "sm_80"),
         "attention, mma": (lambda: attended(attention.definition(causal=True, lse=True)), "sm_80"),
         "attention, wgmma": (
-            lambda: attended(attention.definition(slack=8), lambda made: hopper_attention.by_rows(made, blocks=3), chunk=64),
+            lambda: attended(
+                attention.definition(rescale_threshold=8), lambda made: hopper_attention.by_rows(made, num_blocks=3), epi_n=64
+            ),
             "sm_90a",
         ),
         "attention, tasks": (lambda: tasks_attention.strategy(tasks_attention.spec(128, 128, 64)), "sm_80"),

@@ -41,7 +41,7 @@ def forms(module, hidden):
     found = {"ours": module.strategy.with_(**chosen)(spec).compile()}
     for turns in TURNS.get(hidden, ()):
         warps = hidden // (256 * turns)
-        values = {"rows": max(4 // warps, 1), "turns": turns, "vector": 8}
+        values = {"rows": max(4 // warps, 1), "iterations": turns, "vector": 8}
         if values != chosen:
             found[f"{warps} warps"] = module.strategy.with_(**values)(spec).compile()
         if hasattr(module, "at_once"):

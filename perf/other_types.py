@@ -24,16 +24,16 @@ from fireiron.strategies import hopper
 ROTATED = 240e6
 """Bytes of all sets together."""
 
-HALVES = (wide(bands=4), wide(bands=8), square(bands=4), square(bands=1, walk=2), values(256, 128, 128, 128, 4, bands=4))
+HALVES = (wide(group_m=4), wide(group_m=8), square(group_m=4), square(group_m=1, raster=2), values(256, 128, 128, 128, 4, group_m=4))
 SMALL_HALVES = (
-    values(64, 128, 64, 64, 8, bands=2, blocks=65536),
-    values(192, 96, 64, 96, 5, bands=4, blocks=65536),
-    values(96, 128, 96, 64, 7, bands=4),
+    values(64, 128, 64, 64, 8, group_m=2, num_blocks=65536),
+    values(192, 96, 64, 96, 5, group_m=4, num_blocks=65536),
+    values(96, 128, 96, 64, 7, group_m=4),
 )
-EIGHTS = (wide(bk=128, bands=4), wide(bk=128, bands=8), square(bk=128, bands=4), values(256, 128, 128, 128, 4, bk=128, bands=4))
+EIGHTS = (wide(bk=128, group_m=4), wide(bk=128, group_m=8), square(bk=128, group_m=4), values(256, 128, 128, 128, 4, bk=128, group_m=4))
 SINGLES = (
-    wide(bk=32, chunk=32, bands=4), square(bk=32, chunk=32, bands=4), values(128, 128, 64, 128, 3, bk=64, chunk=32, bands=4),
-    values(128, 192, 64, 192, 5, bk=32, chunk=32, bands=4), values(64, 128, 64, 128, 7, bk=32, chunk=32, bands=4),
+    wide(bk=32, epi_n=32, group_m=4), square(bk=32, epi_n=32, group_m=4), values(128, 128, 64, 128, 3, bk=64, epi_n=32, group_m=4),
+    values(128, 192, 64, 192, 5, bk=32, epi_n=32, group_m=4), values(64, 128, 64, 128, 7, bk=32, epi_n=32, group_m=4),
 )  # fmt: skip
 
 ROWS = (

@@ -11,7 +11,7 @@ Writes `ragged.txt` and `ragged.json`.
 
 import argparse
 
-from fused import Contenders, Crew, best, say, sets_of, written
+from fused import CompilePool, Contenders, best, say, sets_of, written
 
 from fireiron.strategies import grouped_ragged, hopper_ragged
 
@@ -21,8 +21,8 @@ CASES = ((4096, 1024, 1024, 8), (16384, 2048, 1024, 8), (16384, 2048, 1024, 64),
 CHOICES = ({}, {"bn": 64, "wn": 32}, {"bm": 64, "wm": 32}, {"bk": 64, "stages": 3})
 
 BY_RINGS = (
-    {}, {"stages": 5, "chunk": 128}, {"bn": 192}, {"bm": 192}, {"bk": 128, "stages": 2},
-    {"bm": 64, "producer": 32}, {"bm": 64, "producer": 32, "stages": 3}, {"bm": 64, "bn": 96, "producer": 32, "stages": 3, "chunk": 32},
+    {}, {"stages": 5, "epi_n": 128}, {"bn": 192}, {"bm": 192}, {"bk": 128, "stages": 2},
+    {"bm": 64, "producer_threads": 32}, {"bm": 64, "producer_threads": 32, "stages": 3}, {"bm": 64, "bn": 96, "producer_threads": 32, "stages": 3, "epi_n": 32},
 )  # fmt: skip
 
 GROUPS = ("mma.sync", "wgmma", "cuBLAS")
@@ -77,7 +77,7 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    crew, rows, kept = Crew(), [], []
+    crew, rows, kept = CompilePool(), [], []
     jobs = {case: begun(crew, case) for case in CASES}
     for case in CASES:
         first, times, busy = measured(*case, arguments.rounds, crew.kernels(jobs[case]))

@@ -75,18 +75,18 @@ def candidates(spec):
     """Rings of other depths, by name."""
     name, own = defaults(spec, "sm_90a")[0]
     for bk, stages, in_flight in RINGS if name == "hopper_skinny" else ():
-        values = {**own, "bk": bk, "stages": stages, "in_flight": in_flight}
+        values = {**own, "bk": bk, "stages": stages, "mma_in_flight": in_flight}
         if bk * stages * (own["bm"] + own["bn"]) * 2 < ROOM:
             yield f"bk {bk}, {stages} stages, {in_flight} in flight", values
 
 
 MORE = (
-    ("hopper_skinny", {"bm": 64, "bn": 32, "rows": 64, "chunk": 32, "bk": 128, "stages": 8}),
-    ("hopper_skinny", {"bm": 64, "bn": 32, "rows": 64, "chunk": 32, "bk": 64, "stages": 16}),
-    ("hopper_skinny", {"bm": 64, "bn": 16, "rows": 64, "chunk": 16, "bk": 128, "stages": 4}),
-    ("hopper_skinny", {"bm": 64, "bn": 64, "rows": 64, "chunk": 64, "bk": 128, "stages": 6}),
-    ("hopper", {"bm": 16, "bn": 64, "wm": 16, "wn": 64, "rows": 16, "chunk": 64, "bk": 128, "stages": 8, "cm": 1, "cn": 2}),
-    ("hopper", {"bm": 16, "bn": 128, "wm": 16, "wn": 64, "rows": 16, "chunk": 64, "bk": 128, "stages": 5}),
+    ("hopper_skinny", {"bm": 64, "bn": 32, "epi_m": 64, "epi_n": 32, "bk": 128, "stages": 8}),
+    ("hopper_skinny", {"bm": 64, "bn": 32, "epi_m": 64, "epi_n": 32, "bk": 64, "stages": 16}),
+    ("hopper_skinny", {"bm": 64, "bn": 16, "epi_m": 64, "epi_n": 16, "bk": 128, "stages": 4}),
+    ("hopper_skinny", {"bm": 64, "bn": 64, "epi_m": 64, "epi_n": 64, "bk": 128, "stages": 6}),
+    ("hopper", {"bm": 16, "bn": 64, "wm": 16, "wn": 64, "epi_m": 16, "epi_n": 64, "bk": 128, "stages": 8, "cluster_m": 1, "cluster_n": 2}),
+    ("hopper", {"bm": 16, "bn": 128, "wm": 16, "wn": 64, "epi_m": 16, "epi_n": 64, "bk": 128, "stages": 5}),
 )
 """Strategies with values, beside rings of other depths."""
 
@@ -97,13 +97,15 @@ OTHER_SHIFT = ((128, 8), (256, 4), (64, 16))
 def more(spec):
     """The programs of `MORE` and `OTHER_SHIFT`, by name."""
     for name, values in MORE:
-        label = "{} {bm}x{bn}, bk {bk}, {stages} stages".format(name, **values) + (f", 1x{values['cn']}" if "cn" in values else "")
+        label = "{} {bm}x{bn}, bk {bk}, {stages} stages".format(name, **values) + (
+            f", 1x{values['cluster_n']}" if "cluster_n" in values else ""
+        )
         strategy = importlib.import_module(f"fireiron.strategies.{name}").strategy
-        yield label, strategy.with_(**values, **({"blocks": 65536} if name == "hopper" else {}))(spec).program("sm_90a")
+        yield label, strategy.with_(**values, **({"num_blocks": 65536} if name == "hopper" else {}))(spec).program("sm_90a")
     own = defaults(spec, "sm_90a")[0][1]
-    shift = 1 - own.get("shift", 0)
+    shift = 1 - own.get("stagger", 0)
     for bk, stages in OTHER_SHIFT:
-        values = {**own, "bk": bk, "stages": stages, "shift": shift}
+        values = {**own, "bk": bk, "stages": stages, "stagger": shift}
         yield f"shift {shift}, bk {bk}, {stages} stages", hopper_skinny.strategy.with_(**values)(spec).program("sm_90a")
 
 

@@ -9,8 +9,8 @@ from problems import integers
 from fireiron import *
 from fireiron import ir
 from fireiron.check import safety
-from fireiron.ir.chunks import swizzle_of
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
+from fireiron.ir.smem_layouts import swizzle_of
 from fireiron.lower.passes import PASSES
 from fireiron.lower.specialize import specialize
 from fireiron.sim import simulate
@@ -183,7 +183,7 @@ def dropped(_):
 
 def later(turns):
     """The same wait or arrival, a given number of fills later."""
-    return lambda one: (attrs.evolve(one, number=one.number + turns),)
+    return lambda one: (attrs.evolve(one, fill_index=one.fill_index + turns),)
 
 
 def weaker(wait):
@@ -297,7 +297,7 @@ def ring_faults(kernel):
 
 def early_releases(kernel):
     """`(name, faulty kernel)`: each stage released before the wait or barrier that precedes its release."""
-    for number, release in enumerate(filter(of_kind(ir.Release, side=ir.Side.EMPTY), ir.statements(kernel.body))):
+    for number, release in enumerate(filter(of_kind(ir.Release, state=ir.StageState.EMPTY), ir.statements(kernel.body))):
         for body in lists_of(kernel.body):
             place = next((at for at, other in enumerate(body) if other is release), None)
             waits = [at for at, other in enumerate(body[:place]) if isinstance(other, (ir.Wait, ir.Barrier))] if place is not None else []

@@ -26,7 +26,7 @@ from fireiron import ir
 from fireiron.inspect.synchronization import synchronization, text
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.language.library import bind, find
-from fireiron.lower.clamp import clamp
+from fireiron.lower.sink_relu import sink_relu
 from fireiron.sim import simulate
 from fireiron.values.expr import constant
 
@@ -209,7 +209,7 @@ def faults(kernel):
         for number, stmt in enumerate(filter(of_ring(kind), ir.statements(kernel.body))):
             for name, change in changes.items():
                 if change(stmt) != (stmt,):
-                    yield f"{name}: {kind.__name__} {stmt.side.value}", with_changed(kernel, of_ring(kind), number, change)
+                    yield f"{name}: {kind.__name__} {stmt.state.value}", with_changed(kernel, of_ring(kind), number, change)
     yield "lanes apart", with_changed(kernel, lambda one: isinstance(one, ir.Barrier) and one.scope == ir.WARP_SCOPE, 0, dropped)
     for name, changed in (
         ("fewer bytes", {"bytes": ring.bytes - 16}),
@@ -294,7 +294,7 @@ def test_clampings_that_stay():
     kernel = product(blocks=1)(halves(256, 64, 128)).fuse_epilogue("relu(acc + bias[n])").program(TARGET).stages["guard"]
     reader = next(one for one, _ in ir.execs(kernel.body) if one.instruction.clamping(one.spec))
     (name,) = {one.buffer for one in reader.accesses if kernel.buffer(one.buffer).memory.private}
-    assert clamp(kernel) != kernel
+    assert sink_relu(kernel) != kernel
 
     def begins(stmt):
         return isinstance(stmt, ir.Exec) and stmt.spec.fills and any(access.buffer == name for access in stmt.accesses)
@@ -304,7 +304,7 @@ def test_clampings_that_stay():
     buffers = tuple(attrs.evolve(one, elements=one.elements * 2) if one.name == name else one for one in kernel.buffers)
     assert going_on != kernel
     for unchanged in (elsewhere, going_on, attrs.evolve(kernel, buffers=buffers)):
-        assert clamp(unchanged) == unchanged
+        assert sink_relu(unchanged) == unchanged
 
 
 def test_results_of_32_bits_are_clamped_where_they_are():
@@ -326,7 +326,7 @@ def test_the_printed_text(tmp_path):
 
 def test_registers():
     """No spills, and at most two registers more than the plain kernel: a load after the main loop takes thirteen."""
-    values = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 256, "stages": 3, "bands": 4}
+    values = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "epi_m": 64, "epi_n": 256, "stages": 3, "group_m": 4}
     base = bind(find("hopper"), dict.fromkeys("MNK", 4096), values=values)
     plain, finished = base.compile(TARGET), base.fuse_epilogue("relu(acc + bias[n])").compile(TARGET)
     if plain.compiler is None:

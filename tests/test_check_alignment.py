@@ -457,7 +457,7 @@ def test_in_roles_those_who_empty_the_rings_say_what_is_in_use():
     assert len(said(roles(fill, (early,), (late,)), **{**options, "threads": 96})) == 1
     assert len(said(roles((early, late), fill, elected=0), **options)) == 0, "the second one is the consumer"
     number = as_expr(0)
-    for statement in (making.acquire("ring", ir.Side.FULL, number), making.release("ring", ir.Side.EMPTY, number)):
+    for statement in (making.acquire("ring", ir.StageState.FULL, number), making.release("ring", ir.StageState.EMPTY, number)):
         between = (late, statement, late)
         assert len(said(*between, rings=(ring(8192),), **{**options, "threads": 32})) == 1, "the ring's buffer is in use"
         assert said(statement, late, late, rings=(ring(8192),), **{**options, "threads": 32}) == []

@@ -260,7 +260,7 @@ def test_expansion_contains_all_effects_of_a_step():
     assert (parts.part.name, parts.effects, parts.names) == ("block_k", Effects((Zeroed(("C",)),)), ("block_k",))
     next_context = context.after(parts)
     assert expanded(Tile((16, 16), refinements=(To(Block),)), parts.children[0].spec, next_context).grid == as_expr(24)
-    with pytest.raises(DecompositionError, match="dealt to Block twice"):
+    with pytest.raises(DecompositionError, match="distributed over Block twice"):
         expanded(Tile((16, 16), refinements=(To(Block),)), spec, context.after(blocks))
     assert context.whole == context_of(spec).whole, "a context never changes"
 
@@ -312,7 +312,7 @@ def kernel_of_lanes(instruction):
         order = RowMajor if instruction.along else ColMajor
         return product_of_warpgroups(product, orders=(RowMajor, order) if instruction.swapped else (order, ColMajor))
     if isinstance(instruction, fireiron.StMatrixWarpgroup):
-        tile = {"bm": 16, "bn": 64, "chunk": 64} if instruction.swapped else {"bm": 64, "bn": 16, "chunk": 16}
+        tile = {"bm": 16, "bn": 64, "epi_n": 64} if instruction.swapped else {"bm": 64, "bn": 16, "epi_n": 16}
         small = importlib.import_module("fireiron.strategies.hopper_skinny").strategy.with_(**tile, rows=tile["bm"], stages=4)
         return small(halves(64, 64, 256, C=RowMajor if instruction.along else ColMajor))
     if isinstance(instruction, fireiron.Shuffle):
@@ -461,11 +461,11 @@ def performs_somewhere(module, spec):
 # ---------------------------------------------------------------------------------------------- the source
 
 ROOMS = (
-    ("places", "strategies", "_version", "folders", "found", "display"),
+    ("package_paths", "strategies", "_version", "folders", "generated_verbs", "display"),
     ("errors",),
     ("settings", "files", "operators", "kept", "recorder", "collecting"),
     ("values",),
-    ("spec", "specs", "stacks", "batches", "copies"),
+    ("spec", "specs", "batched_matmul", "batches", "copies"),
     ("ir",),
     ("language", "decomp", "stepping", "refine", "executable", "performing"),
     ("tasks",),
@@ -499,7 +499,7 @@ KNOTS = {
     ("language.store.classes", "tasks.step"): "programs of tasks are stored as other steps are",
     ("matmul", "matmul_operator"): "a call that PyTorch traces or differentiates is an operator, which calls matmul",
     ("matmul", "matmul_jax"): "a call that JAX traces has gradients, which are products",
-    ("tune.records.answer", "tune"): "best(..., tune=True)",
+    ("tune.records.lookup", "tune"): "best(..., tune=True)",
 }
 """Imports inside functions from a higher layer, each with its reason; without them the graph of all modules has no cycle."""
 
@@ -719,13 +719,13 @@ def test_only_declared_packages_are_imported():
 
 
 AT_IMPORT = {
-    "decomp", "refine", "executable", "performing", "stepping", "_version", "display", "errors", "folders", "found", "places", "spec", "values", "values.expr", "values.expr.arithmetic",
+    "decomp", "refine", "executable", "performing", "stepping", "_version", "display", "errors", "folders", "generated_verbs", "package_paths", "spec", "values", "values.expr", "values.expr.arithmetic",
     "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.hilbert", "values.expr.lookup", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
-    "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine", "values.meant",
+    "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine", "values.aliases",
     "values.cuda_names", "values.level", "values.region", "values.sharer", "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.access",
-    "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.tickets", "ir.verifier", "ir.versions",
-    "ir.lanes", "ir.chunks", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dealing", "language.dividing", "language.former", "language.grid", "language.methods",
+    "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.dynamic_scheduler", "ir.verifier", "ir.versions",
+    "ir.lanes", "ir.smem_layouts", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dealing", "language.dividing", "language.former", "language.grid", "language.methods",
     "language.launching", "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",
     "language.plain", "language.strategy", "language.substrategy", "language.to_blocks", "language.tree", "language.tunable", "attention", "batches", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",
     "front.place", "function",
@@ -736,8 +736,8 @@ AT_IMPORT = {
 
 WITH_ALL_NAMES = AT_IMPORT | {
     "files", "cost", "cost.constants", "cost.prediction", "cost.gpus", "tune.record", "tune.records",
-    "tune.records.answer", "tune.records.choosing", "tune.records.collection", "tune.records.drift", "tune.records.files", "tune.records.lock",
-    "tune.records.rules", "tune.records.words", "measure", "measure.sweeps",
+    "tune.records.lookup", "tune.records.choosing", "tune.records.collection", "tune.records.drift", "tune.records.files", "tune.records.lock",
+    "tune.records.rules", "tune.records.format", "measure", "measure.sweeps",
 }  # fmt: skip
 """The modules that `from fireiron import *` loads in addition: those of results and tuned records."""
 

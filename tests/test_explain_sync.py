@@ -188,7 +188,7 @@ def test_a_ring_that_warps_empty():
 
 def test_the_passes_leave_what_is_needed_and_equality_does_not_see_it():
     kernel = product((64, 64, 64), blocks=2)(halves(512, 64, 192)).program(TARGET).ir
-    (fence,) = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Fence) and one.reach is ir.Reach.PROXY]
+    (fence,) = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Fence) and one.kind is ir.FenceKind.ASYNC_PROXY]
     assert fence.orders and fence == attrs.evolve(fence, orders=()) and "orders" not in repr(fence)
 
 
@@ -250,7 +250,7 @@ def test_what_has_nothing_to_order_says_so():
 def test_the_command(capsys):
     assert main(["explain", "hopper", "--sync"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("MatMul(4096,4096,4096)(GL,GL,GL)(Kernel) with A, B, C float16 RowMajor on sm_90a, bands=8")
+    assert out.startswith("MatMul(4096,4096,4096)(GL,GL,GL)(Kernel) with A, B, C float16 RowMajor on sm_90a, group_m=8")
     assert "ring k_ring: a_sh, b_sh; 4 stages of 49152 bytes" in out and max(map(len, out.splitlines()[1:])) < 180
     assert main(["explain", "hopper", "--sync", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

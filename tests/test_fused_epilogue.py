@@ -17,7 +17,7 @@ from fireiron.errors import FireironError
 from fireiron.language.library import bind, find
 from fireiron.measure.inputs import shape_of
 from fireiron.sim import simulate
-from fireiron.specs.epilogue import epilogue, folds_rows, transposed, without_stacks
+from fireiron.specs.epilogue import epilogue, folds_rows, transposed, without_batch
 from fireiron.values.expr import constant
 
 TARGETS = {"hmma_volta": "sm_70", "hmma_turing": "sm_75", "wmma_simple": "sm_70", "wmma_optimized": "sm_75"}
@@ -151,7 +151,7 @@ def test_sums_stay_in_the_type_of_the_plain_product():
 )
 def test_sums_of_rows_and_columns(name):
     program = agrees(of(name, SUMS, (200, 136, 40)), TARGETS.get(name))
-    assert program.cuda.count("atomicAdd(") == 2 and making.said(program.ir, "zeroed") == ("y", "z")
+    assert program.cuda.count("atomicAdd(") == 2 and making.effect_of(program.ir, "zeroed") == ("y", "z")
 
 
 @pytest.mark.sampled(2)
@@ -170,14 +170,14 @@ def test_sums_of_expressions_and_extents(name, text):
 
 
 def test_a_name_and_a_value_are_no_reduction():
-    with pytest.raises(FireironError, match=r"stands first: max\(acc\[m,n\], alpha\)"):
+    with pytest.raises(FireironError, match=r"is not a name first: max\(acc\[m,n\], alpha\)"):
         MatMul.fuse_epilogue("max(alpha, acc)")
 
 
 def test_a_whole_sum_takes_no_atomics():
     rows = MatMul.tile(16, 32).to(Block).epilog(RF).split(8).tile(16, 16).to(Warp).tile(4, 2).to(Lane).split(1).tile(1, 1).done()
     program = agrees(rows(MatMul(48, 32, 24, C=RowMajor)(GL, GL, GL)(Kernel)).fuse_epilogue("C = acc; y[m] = sum(n, acc)"))
-    assert "atomicAdd" not in program.cuda and not making.said(program.ir, "zeroed")
+    assert "atomicAdd" not in program.cuda and not making.effect_of(program.ir, "zeroed")
 
 
 def test_what_cannot_be_added_up():
@@ -186,7 +186,7 @@ def test_what_cannot_be_added_up():
     with pytest.raises(FireironError, match="store_y: each tile has a part of y, and only sums of several are added") as error:
         _ = of("hmma_ampere", "C = acc; y[m] = max(n, acc)", (72, 264, 40)).program("sm_80").ir
     assert error.value.legal == "a tile with all of n"
-    for text, said in (("y[m] max= acc", "neither in the result nor reduced"), ("y[m] max= sum(n, acc)", "a sum joins by")):
+    for text, said in (("y[m] max= acc", "neither in the result nor reduced"), ("y[m] max= sum(n, acc)", "a sum is combined by")):
         with pytest.raises(FireironError, match=said):
             MatMul.fuse_epilogue(f"C = acc; {text}")
 
@@ -199,7 +199,7 @@ def test_maxima_of_rows_that_a_block_has(name, options):
     """Of rows that end inside a tile too; no two blocks have parts of one, so nothing is joined in memory but the sums of columns."""
     strategy = of(name, EXTREMA, (200, 24, 40), **options)
     program = agrees(strategy, TARGETS.get(name))
-    assert program.cuda.count("atomicAdd(") == 1 and making.said(program.ir, "zeroed") == ("z",)
+    assert program.cuda.count("atomicAdd(") == 1 and making.effect_of(program.ir, "zeroed") == ("z",)
 
 
 # ---------------------------------------------------------------------------------------------- texts
@@ -207,7 +207,7 @@ def test_maxima_of_rows_that_a_block_has(name, options):
 
 def test_texts_of_other_products():
     assert transposed("acc * r[m] + where(n <= m, R[m,n], 0)") == "acc * r[n] + where(m <= n, R[n,m], 0)"
-    assert without_stacks("acc + R[b,m,n] * r[b, m]") == "acc + R[m,n] * r[m]"
+    assert without_batch("acc + R[b,m,n] * r[b, m]") == "acc + R[m,n] * r[m]"
     assert [folds_rows(text) for text in ("acc + R[b,m,n]", "where(m < 3, acc, 0)", "acc * s[b]")] == [True, False, False]
     assert epilogue("acc * s[b]", signature="bmk,bkn->bmn").made.uses["s"] == ("b",)
 
@@ -224,12 +224,12 @@ def test_what_is_refused():
     for asked, message in (
         (lambda: base.fuse_epilogue(""), "a text such as"),
         (lambda: base.fuse_epilogue("Z = acc"), "nothing is assigned to C"),
-        (lambda: base.fuse_epilogue("acc + bias[n]", bais=ColMajor), "bais is no further operand"),
-        (lambda: base.fuse_epilogue("acc", types={"A": float32}), "A is no further operand"),
+        (lambda: base.fuse_epilogue("acc + bias[n]", bais=ColMajor), "bais is not a further operand"),
+        (lambda: base.fuse_epilogue("acc", types={"A": float32}), "A is not a further operand"),
         (lambda: find("hmma_ampere").strategy.fuse_epilogue("acc + bias[n]", {"bias": float32}), "not bound"),
         (lambda: Move.tile(4, 4).to(Block).done().fuse_epilogue("acc"), "starts from Move"),
-        (lambda: epilogue("acc", signature="mk,nk->k"), "the signature is that of no product"),
-        (lambda: of("split_k_blocks", "relu(acc)").program("sm_80"), "no block has a whole sum"),
+        (lambda: epilogue("acc", signature="mk,nk->k"), "not the signature of a matmul"),
+        (lambda: of("split_k_blocks", "relu(acc)").program("sm_80"), "no block has a complete sum"),
     ):
         with pytest.raises(FireironError, match=message):
             asked()
@@ -275,8 +275,8 @@ def test_neighbours_are_loaded_together(name, values, text, wanted):
 
 
 TILES = (
-    ("hopper", {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 256, "stages": 3, "bands": 4}),
-    ("hopper", {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "rows": 64, "chunk": 192, "stages": 3, "bands": 4}),
+    ("hopper", {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "epi_m": 64, "epi_n": 256, "stages": 3, "group_m": 4}),
+    ("hopper", {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "epi_m": 64, "epi_n": 192, "stages": 3, "group_m": 4}),
     ("hmma_ampere", {}),
 )
 

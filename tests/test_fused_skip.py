@@ -20,14 +20,14 @@ from fireiron.gpu.disassembly import disassemblers, sass
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.inspect.show import show
 from fireiron.ir import BLOCK_SCOPE, Exec, execs, rewritten, statements, verify
-from fireiron.ir import Skip as Region
+from fireiron.ir import IfAnyLane as Region
 from fireiron.measure.data import referred
 from fireiron.measure.rounding import differing
 from fireiron.sim import simulate
 from fireiron.sim.block_batch import BlockBatch
 from fireiron.strategies import attention
 
-LAZY = attention.definition(slack=8)
+LAZY = attention.definition(rescale_threshold=8)
 SPEC = attention.spec(64, 96, 64, made=LAZY)
 
 
@@ -77,13 +77,13 @@ def factors():
 
 @pytest.mark.parametrize("masks", ({}, {"causal": True}), ids=str)
 def test_softmax(masks):
-    made = attention.definition(slack=8, **masks)
+    made = attention.definition(rescale_threshold=8, **masks)
     require_right(made, attention.spec(100, 77, 64, made=made), ramp=not masks, **masks)
 
 
 def test_rows_that_see_nothing():
     """All scores of a row are -inf: its maximum stays where it began, and it needs nothing."""
-    made = attention.definition(window=20, lse=True, slack=8)
+    made = attention.definition(window=20, lse=True, rescale_threshold=8)
     program = require_right(made, attention.spec(100, 40, 64, made=made), window=20)
     assert not simulate(program.ir, inputs(program.spec)).outputs["O"][:, 60:].any()
 
@@ -285,7 +285,7 @@ REFUSED = {
     "no such tensor": (lambda: built(chain().skip_steps("rescale", where="beta == 1")), "the condition asks for beta"),
     "two conditions": (
         lambda: built(chain().skip_steps("rescale", where="alpha == 1").skip_steps("rescale", where="alpha == 1")),
-        "left out under another condition",
+        "skipped under another condition",
     ),
     "a strategy of its own": (
         lambda: built(chain().step("rescale", Pointwise.done(SKIP_IF_IDENTITY)).skip_steps("rescale", where="alpha == 1")),
@@ -369,7 +369,7 @@ def test_one_thread_is_no_warp():
     kernel = program.ir
     roles = (
         making.role("all", 0, kernel.threads, ()),
-        making.role("one", kernel.threads, 32, (making.skip("alpha_needed", ()),), elected=True),
+        making.role("one", kernel.threads, 32, (making.if_any_lane("alpha_needed", ()),), elected=True),
     )
     with pytest.raises(VerificationError, match="is one thread, and no warp decides"):
         verify(attrs.evolve(kernel, threads=kernel.threads + 32, body=(making.roles(roles),)))

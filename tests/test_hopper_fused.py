@@ -34,7 +34,7 @@ FORMULA = {
 """By strategy, as which other one it computes."""
 
 PRODUCTS = tuple(name for name in FORMULA if not name.startswith("mlp") and not name.endswith("shared"))
-SMALL = {"bm": 64, "bn": 64, "bk": 32, "stages": 2, "chunk": 64}
+SMALL = {"bm": 64, "bn": 64, "bk": 32, "stages": 2, "epi_n": 64}
 CASES = [
     *((name, (128, 128, 64), SMALL) for name in PRODUCTS),
     *((name, (70, 72, 40), {**SMALL, "bm": 128}) for name in PRODUCTS),

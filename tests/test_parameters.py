@@ -433,10 +433,10 @@ def test_the_command_line_knows_strides(tmp_path, capsys, monkeypatch):
         "    return Move(sym('M'), 40, src=Strides(m=ANY(4), n=0), dst=Strides(m=1, n=ANY))(GL, GL)(Kernel)\n"
     )
     monkeypatch.chdir(tmp_path)
-    assert main(["run", "strided.py", "--simulate", "--let", "stride_src_m=48"]) == 0
+    assert main(["run", "strided.py", "--simulate", "--size", "stride_src_m=48"]) == 0
     report = capsys.readouterr().out
     assert "PASS" in report and "M=257 stride_src_m=48 stride_dst_n=257" in report
-    assert main(["cost", "strided.py", "--let", "M=64"]) == 0
+    assert main(["cost", "strided.py", "--size", "M=64"]) == 0
     assert main(["show", "strided.py"]) == 0 and "stride_dst_n * 156 + M * 4" in capsys.readouterr().out
     assert main(["export", "strided.py", "-o", "there", "--no-cubin"]) == 0
     assert "int stride_src_m, int stride_dst_n, cudaStream_t stream" in (tmp_path / "there" / "strided.h").read_text()
@@ -627,8 +627,8 @@ def test_the_meaning_of_scalars():
         (lambda: AXPY(8)(VAL, GL, VAL)(Kernel), "y has dimensions"),
         (lambda: AXPY(8)(SH, GL, GL)(Block), "a has no dimensions, so it is a parameter of the kernel"),
         (lambda: Kind("Total", "s = sum(m, x[m])"), "'s' without its indices"),
-        (lambda: Kind("Bad", "y[m] = exp * x[m]"), "exp is a function, and no scalar"),
-        (lambda: Kind("Bad", "y[m] = x * x[m]"), "x stands with two forms of indices"),
+        (lambda: Kind("Bad", "y[m] = exp * x[m]"), "expected the arguments of the function exp"),
+        (lambda: Kind("Bad", "y[m] = x * x[m]"), "x is read with two different index lists"),
         (lambda: AXPY.tile(4).to(Block).load("a", SH).tile(1).to(Thread).done()(axpy()).program("sm_80").tree, "one element is not loaded"),
     ],
 )
@@ -739,7 +739,7 @@ def test_the_command_line_runs_kernels_with_numbers(tmp_path, capsys, monkeypatc
     assert main(["run", "axpy.py", "--simulate"]) == 0 and "PASS" in capsys.readouterr().out
     for command in ("emit", "show", "explain", "check"):
         assert main([command, "axpy.py"]) == 0
-    assert main(["cost", "axpy.py", "--let", "M=100000"]) == 0
+    assert main(["cost", "axpy.py", "--size", "M=100000"]) == 0
     assert "VAL" in capsys.readouterr().out
     assert main(["export", "axpy.py", "-o", "there", "--no-cubin"]) == 0
     assert "axpy_launch(float a, const float *x, float *y, int M, cudaStream_t stream)" in (tmp_path / "there" / "axpy.h").read_text()

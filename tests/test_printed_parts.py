@@ -20,7 +20,7 @@ from fireiron.cuda.micro_kernel import _MicroKernel
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.cuda.versions import Branch
 from fireiron.executable.thread_move import MOVE
-from fireiron.ir import Reciprocal, Side
+from fireiron.ir import Reciprocal, StageState
 from fireiron.ir.mechanism import AT_ONCE
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.ir.statement import Dependence
@@ -174,7 +174,7 @@ def of(*body, buffers=(), **fields):
 
 
 def test_names_that_are_taken():
-    tile = making.next_tile(Var("next", 0, 9), as_expr(9), "ring", as_expr(0), takes=True)
+    tile = making.claim_tile(Var("next", 0, 9), as_expr(9), "ring", as_expr(0), takes=True)
     scratched = attrs.evolve(COPY, scratch=SCRATCH.tensor)
     kernel = of(
         making.let(Var("row", 0, 9), THREAD // 4), making.loop(Var("k", 0, 9), as_expr(9), (scratched,)), tile, buffers=(local("A_Tile", (4, 4), SH),),
@@ -197,7 +197,7 @@ def test_a_text_ends_its_last_line():
 def test_functions_of_several_kernels_have_no_name_of_any_of_them():
     ring = making.ring("ring", 2, ("s",), bytes=64, consumers=1)
     buffers = (local("s", (4, 4), SH),)
-    first = of(making.acquire("ring", Side.FULL, as_expr(0)), COPY, buffers=buffers, rings=(ring,))
+    first = of(making.acquire("ring", StageState.FULL, as_expr(0)), COPY, buffers=buffers, rings=(ring,))
     second = attrs.evolve(of(making.loop(Var("mbarrier_wait", 0, 3), as_expr(4), (COPY,))), name="second")
     for kernels in ((first, second), (second, first)):
         assert "mbarrier_wait2(ring_full" in emit(*kernels)
@@ -266,7 +266,7 @@ def test_names_carry_the_range_of_their_values():
 def test_parity_variables_of_a_ring():
     k = Var("k", 0, 9)
     ring = making.ring("ring", 3, ("s",), bytes=64, consumers=1)
-    loop = making.loop(k, as_expr(10), (making.acquire("ring", Side.FULL, k), COPY), period=3)
+    loop = making.loop(k, as_expr(10), (making.acquire("ring", StageState.FULL, k), COPY), period=3)
     kernel = of(loop, buffers=(local("s", (4, 4), SH),), rings=(ring,))
     addressing = Addresses(kernel, Names(set()))
     addressing.enter(loop, False)
@@ -303,7 +303,7 @@ def test_whose_lines_they_are():
     )
     for stmt in (making.barrier(ir.BLOCK_SCOPE, orders=orders), making.wait(0, orders=orders)):
         assert makers.of(stmt) == (a, b)
-    assert makers.of(making.acquire("ring", Side.FULL, k)) == makers.of(making.acquire("other", Side.FULL, k)) == (("load",),)
+    assert makers.of(making.acquire("ring", StageState.FULL, k)) == makers.of(making.acquire("other", StageState.FULL, k)) == (("load",),)
     body = (making.comment("why"), first, second, making.commit(), unlabeled, making.comment("last"))
     assert makers.of_list(body, 0, 1) == (a,) and makers.of_list(body, 1, 3) == (a, b) and makers.of_list(body, 3, 4) == (b,)
     assert makers.of_list(body, 4, 5) == () and makers.of_list(body, 5, 6) == () and makers.of_list(body, 0, 3) == (a, b)
@@ -427,7 +427,7 @@ def test_conditions_are_named_before_the_loop_that_uses_them():
     k = Var("k", 0, 3)
     first, other = COPIED
     assert body_of(making.loop(k, as_expr(4), (first, first)))[:2] == ["const int thread = threadIdx.x;", "if (thread < 5) {"]
-    for inner in (making.barrier(ir.WARP_SCOPE), making.fence(ir.Reach.PROXY)):
+    for inner in (making.barrier(ir.WARP_SCOPE), making.fence(ir.FenceKind.ASYNC_PROXY)):
         lines = body_of(making.loop(k, as_expr(4), (first, inner, first)))
         assert lines[1].startswith("for (int k = 0; k < 4; ++k)"), inner
     assert body_of(making.loop(k, as_expr(4), (first, other)))[1].startswith("for")
@@ -556,7 +556,7 @@ def test_blocks_as_masks():
     """Masks of surrounding blocks are shifted to the block's own rank in the cluster; only the shift needs parentheses."""
     rank = Var("rank", 0, 3)
     printer = printer_of(COPY)
-    alone, shifted = making.peers(0x3, as_expr(0)), making.peers(0x5, rank)
+    alone, shifted = making.block_set(0x3, as_expr(0)), making.block_set(0x5, rank)
     assert (
         printer.blocks(alone) == "0x3"
         and printer.blocks(shifted) == "0x5 << rank"
@@ -608,7 +608,7 @@ def test_tiles_that_blocks_take(grid, blocks):
     ring = making.ring("tiles", 2, (), consumers=4, tiles=True, offset=64)
     tile = Var("tile", 0, 99)
     use = attrs.evolve(COPY, accesses=(access("src", (tile, 0)), COPY.accesses[1]))
-    makes, reads = (making.next_tile(tile, as_expr(99), "tiles", Var("k", 0, 9) * 2 + 1, takes=takes) for takes in (True, False))
+    makes, reads = (making.claim_tile(tile, as_expr(99), "tiles", Var("k", 0, 9) * 2 + 1, takes=takes) for takes in (True, False))
     kernel = attrs.evolve(kernel_of(Move(64, 1)(GL, GL), (), grid=grid, symbols=(N,)), rings=(ring,), counter=making.counter("count"))
     for stmt, line in (
         (makes, f"const int tile = k * 2 + 1 == 0 ? block : take_tile(count, 99, {blocks});  // the next tile that is left"),
@@ -646,7 +646,7 @@ def test_numbers_that_go_up_by_one(number, first, counts):
     """The fill number grows by one per iteration and is never negative; then a counter holds the stage."""
     k = Var("k", 0, 99)
     for loop, counted in (
-        (making.loop(k, N, (making.acquire("ring3", Side.FULL, k),), first=first, period=3), True),
+        (making.loop(k, N, (making.acquire("ring3", StageState.FULL, k),), first=first, period=3), True),
         (making.loop(k, N, (COPY,), first=first, period=3), False),
     ):
         _, (entered_loop,) = entered(loop)
@@ -655,7 +655,7 @@ def test_numbers_that_go_up_by_one(number, first, counts):
 
 def nest(first=0, extent=4, outer_step=1, offset=0, names=()):
     t, k = Var("t", 0, 99), Var("k", 0, 9)
-    inner = making.loop(k, as_expr(extent), (making.acquire("ring3", Side.FULL, t * 4 + k + offset), COPY), period=3)
+    inner = making.loop(k, as_expr(extent), (making.acquire("ring3", StageState.FULL, t * 4 + k + offset), COPY), period=3)
     return making.loop(t, N, (*names, inner), first=first, step=outer_step), inner, t * 4 + k + offset
 
 
@@ -684,7 +684,7 @@ def test_counts_go_on_through_the_loop_around():
 
 def test_parities_of_the_rings_of_a_loop():
     k = Var("k", 0, 99)
-    loop = making.loop(k, N, (making.acquire("ring3", Side.FULL, k), making.acquire("ring2", Side.FULL, k), COPY), period=6)
+    loop = making.loop(k, N, (making.acquire("ring3", StageState.FULL, k), making.acquire("ring2", StageState.FULL, k), COPY), period=6)
     addressing, (entered_loop,) = entered(loop)
     assert entered_loop.stages == {2, 3} and entered_loop.counted and entered(attrs.evolve(loop, period=0))[1][0].stages == set()
     assert (

@@ -74,12 +74,12 @@ FAULTS = {
         "check_wgmma_registers",
         SynchronizationError,
         lambda: shared(
-            loop(16, writes(i * 128 + T)), making.fence(ir.Reach.PROXY), BLOCK_BARRIER, on_registers(), REGISTERS_FENCE, products(0),
+            loop(16, writes(i * 128 + T)), making.fence(ir.FenceKind.ASYNC_PROXY), BLOCK_BARRIER, on_registers(), REGISTERS_FENCE, products(0),
             making.commit(PRODUCT), on_registers(), making.wait(0, mechanism=PRODUCT), buffers=(*SHARED, buffer("r", 64, memory=RF)),
         ),
     ),
     "an A operand that ptxas overwrites": (
-        "check_ptxas_register_hazard", DecompositionError, lambda: attended(delayed=False, held=True).lowered,
+        "check_ptxas_register_hazard", DecompositionError, lambda: attended(overlap=False, q_in_registers=True).lowered,
     ),
     "a register before its first write": ("check_uninitialized_registers", DecompositionError, lambda: moved(THREAD, register=1)),
     "shared memory before its first write": ("check_uninitialized_shared", DecompositionError, lambda: shared(reads(T))),

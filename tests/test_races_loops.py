@@ -16,7 +16,7 @@ from fireiron.check.blocks import local_coordinates
 from fireiron.check.races import loops as subject
 from fireiron.check.races.footprints import Footprints
 from fireiron.check.races.loops import Course, Loops, Nested, decided
-from fireiron.ir import For, Reach, statements
+from fireiron.ir import FenceKind, For, statements
 from fireiron.values.expr import ONE, ZERO, Var, all_of, as_expr, compiled, equal, less, minimum
 
 pytestmark = pytest.mark.sampled(1)
@@ -171,7 +171,7 @@ def test_loops_that_roles_have_both():
         ((writes(T + i * 128), BLOCK_BARRIER), True),
         ((writes(T), making.commit()), True),
         ((writes(T), making.wait(0)), True),
-        ((writes(T), making.fence(Reach.PROXY)), True),
+        ((writes(T), making.fence(FenceKind.ASYNC_PROXY)), True),
         ((loop(3, BLOCK_BARRIER, var=A),), True),
         ((loop(3, writes(T), var=A),), False),
         ((loop(N, writes(T), var=A),), True),

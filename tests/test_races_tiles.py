@@ -248,9 +248,9 @@ def test_a_fault_at_one_turn_of_a_block_that_takes_as_many_as_all(blocks, turn):
     one, _ = chosen(program)
     assert one.most == 24 and one.more == 24
     assert found(program) == []
-    assert found(one_turn(turn, program, lambda one: isinstance(one, ir.Release) and one.side is ir.Side.EMPTY)) != []
-    assert found(one_turn(turn, program, lambda one: isinstance(one, ir.Acquire) and one.side is ir.Side.FULL)) != []
-    beyond = one_turn(24, program, lambda one: isinstance(one, ir.Release) and one.side is ir.Side.EMPTY)
+    assert found(one_turn(turn, program, lambda one: isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY)) != []
+    assert found(one_turn(turn, program, lambda one: isinstance(one, ir.Acquire) and one.state is ir.StageState.FULL)) != []
+    beyond = one_turn(24, program, lambda one: isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY)
     assert found(beyond) == [], "there is no such turn"
 
 
@@ -261,7 +261,7 @@ def fetched(tiles, blocks, length, stages=2, at_turn=None, behind=None, growth=N
     """Blocks that take tiles from a counter, which a producer hands on; a fault of the consumers at one turn."""
     name, number = "tile_ring", TAKEN + J
     release = emptied(TURN, name)
-    leave = making.leave(TILE, as_expr(tiles))
+    leave = making.exit_if_done(TILE, as_expr(tiles))
     how = {"taken": TAKEN, "growth": length if growth is None else growth}
     turns = loop(length, *consume(number, stages), var=J)
     if at_turn is not None:  # a stage is not given back there
@@ -276,11 +276,11 @@ def fetched(tiles, blocks, length, stages=2, at_turn=None, behind=None, growth=N
         )
     extra = () if behind is None else behind
     consumer = (
-        full(TURN, name), making.next_tile(TILE, as_expr(tiles), name, TURN), WARP_BARRIER, release, leave, turns, *extra
+        full(TURN, name), making.claim_tile(TILE, as_expr(tiles), name, TURN), WARP_BARRIER, release, leave, turns, *extra
     )  # fmt: skip
     producer = (
-        making.acquire(name, ir.Side.EMPTY, TURN), making.next_tile(TILE, as_expr(tiles), name, TURN, takes=True),
-        making.release(name, ir.Side.FULL, TURN), leave, loop(length, *produce(number, stages), var=J),
+        making.acquire(name, ir.StageState.EMPTY, TURN), making.claim_tile(TILE, as_expr(tiles), name, TURN, takes=True),
+        making.release(name, ir.StageState.FULL, TURN), leave, loop(length, *produce(number, stages), var=J),
     )  # fmt: skip
     extent = as_expr(tiles) + 1
     rings = (ring(stages), making.ring(name, stages, (), bytes=0, consumers=4, tiles=True))

@@ -848,7 +848,7 @@ def test_tune_where_nothing_is_recorded(tmp_path, monkeypatch):
     path = tmp_path / "mine.jsonl"
     monkeypatch.setenv("FIREIRON_RECORDS", str(written(path, made(halves(512)))))
     assert best_strategy(halves(), "sm_90", tune=True) == library.find("small").strategy.with_(
-        bm=64, bn=64, wm=32, wn=32, bk=64, stages=4, ahead=2
+        bm=64, bn=64, wm=32, wn=32, bk=64, stages=4, lookahead=2
     )(halves())
     assert asked == [(library.find("small").strategy, halves(), {"arch": "sm_90", "name": "small"})]
     assert len(Records.load(path)) == 2
@@ -915,7 +915,7 @@ def test_list_says_what_is_tuned(fireiron, tmp_path, monkeypatch):
     Records.append_to(path, made(name="split_k", strategy_hash="0" * 16))
     monkeypatch.setenv("FIREIRON_RECORDS", str(path))
     status, out, _ = fireiron("list", "small")
-    assert status == 0 and "2 (NVIDIA H200), best 180% of library, 1 outdated" in out
+    assert status == 0 and "2 (NVIDIA H200), best 1.80x the library, 1 outdated" in out
     (row,) = json.loads(fireiron("list", "small", "--json")[1])
     assert row["tuned"] == {"records": 2, "outdated": 1, "gpus": ["NVIDIA H200"], "best of library": 1.8, "best TFLOP/s": 3.3}
     (row,) = json.loads(fireiron("list", "naive", "--json")[1])

@@ -676,7 +676,7 @@ def test_roles_follow_the_same_iterations_of_a_long_loop(stages):
     chain = wide(64 * 40).epilog(RF).split(64).pipeline(stages).load(B, SH).split(32).pipeline(3).warp_specialize().load(A, SH, Move.done())
     lowered = chain.tile(64, 64).to(Warpgroup).done().program("sm_90a").lowered
     assert safety(lowered) == ()
-    released = ir.rewritten(lowered.body, lambda one: () if isinstance(one, ir.Release) and one.side is ir.Side.EMPTY else (one,))
+    released = ir.rewritten(lowered.body, lambda one: () if isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY else (one,))
     assert safety(attrs.evolve(lowered, body=released))
 
 
@@ -791,7 +791,7 @@ def stored_as(layout, memory=SH):
 def test_buffers_with_two_elements_at_one_address_are_refused(memory, strides, apart):
     """They gave wrong results, without an error if one thread writes both."""
     shape = (4, 8) if isinstance(strides[1], int) else (4, (4, 2))
-    with pytest.raises(DecompositionError, match="two elements have one place") as refusal:
+    with pytest.raises(DecompositionError, match="two elements have the same address") as refusal:
         _ = stored_as(Layout(shape, strides), memory).ir
     assert f"such as {Layout(shape, apart)}" in str(refusal.value)
 

@@ -577,7 +577,7 @@ def test_unknown_versions_of_the_exchange_are_refused(module, machine):
 class Fixed:
     """A fixed launch of which only the description matters."""
 
-    function, shape, shared, is_chained = FUNCTION, SHAPE, 512, False
+    function, shape, shared, is_programmatic = FUNCTION, SHAPE, 512, False
 
     def __init__(self, values=(), fills=(), parameters=None, counter=None):
         self.values, self.fills, self.parameters, self.counter = values, fills, parameters, counter

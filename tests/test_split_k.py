@@ -87,7 +87,7 @@ def test_parts(name, parts):
     if name == "split_k_blocks" and parts in (1, 3):
         pytest.skip("no value of its tunable")
     for values in ({}, {"bm": 32, "bn": 32}):
-        verify(library(name).strategy.with_(parts=parts, bk=32, stages=2, **values), library(name).spec(40, 40, 333))
+        verify(library(name).strategy.with_(num_splits=parts, bk=32, stages=2, **values), library(name).spec(40, 40, 333))
 
 
 @pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_86"])
@@ -125,7 +125,7 @@ def test_adds_to_c():
     spec = MatMul(20, 37, 50, accumulate=True)(GL, GL, GL)(Kernel)
     verify(tiled(2, 8), spec)
     kernel = verify(blocks(3, 8), spec)
-    assert making.said(kernel, "zeroed") == ()
+    assert making.effect_of(kernel, "zeroed") == ()
     with pytest.raises(ArgumentError, match="adds to C"):
         blocks(3, 8)(spec).compile()(*(arrays_of(spec)[name] for name in "AB"))
 
@@ -261,7 +261,7 @@ def blocks(parts, step, tile=(16, 32)):
 def test_blocks(dtype):
     for parts, step, sizes in itertools.product((1, 2, 3), (1, 8), ((20, 37, 50), (16, 32, 8), (1, 1, 1))):
         kernel = verify(blocks(parts, step), MatMul(*sizes, dtype=dtype)(GL, GL, GL)(Kernel))
-        assert making.said(kernel, "zeroed") == ("C",)
+        assert making.effect_of(kernel, "zeroed") == ("C",)
         assert int(str(kernel.grid)) == parts * -(-sizes[0] // 16) * -(-sizes[1] // 32)
 
 
@@ -436,7 +436,7 @@ def test_refusals():
     refused(MatMul.split_k(2, Block, 8).tile(16, 16).to(Block).split_k(2, Warp, 8), plain, "inside split_k")
     refused(MatMul.tile(16, 16).to(Block).split_k(2, Block, 8).tile(16, 16).to(Warp), plain, "not below Block")
     no_epilog = MatMul.split_k(2, Block, 8).tile(16, 16).to(Block).tile(1, 1).to(Thread).split(1).done()
-    assert "epilog" in refused(no_epilog, plain, "several blocks add").hint
+    assert "epilog" in refused(no_epilog, plain, "several blocks accumulate").hint
     refused(MatMul.split_k(2, Block, 8, Reduction.tile(1, 1).done()), plain, "leave combine out")
     refused(tiled(40, 8), plain, "1280 threads")
     refused(tiled(65, 8), plain, "1 ... 64")
@@ -482,7 +482,7 @@ def test_values(name):
     assert eval(repr(strategy.unrefined())) == strategy.unrefined()
     step = strategy.at(SplitK).step
     assert eval(f"MatMul.{step.label()}").steps == (step,)
-    assert strategy.with_(parts=4).at(SplitK).step.parts == 4
+    assert strategy.with_(num_splits=4).at(SplitK).step.parts == 4
 
 
 def test_specs_are_stored():
@@ -526,7 +526,7 @@ def test_types_compile():
 def test_what_is_no_product_has_no_sum_to_split():
     """Told apart from a definition around a product, which computes with whole sums."""
     for made in (fused_examples.specs()["layernorm"][1], Move(64, 64)(GL, GL)(Kernel)):
-        with pytest.raises(FireironError, match="is no matrix product"):
+        with pytest.raises(FireironError, match="is not a matrix multiplication"):
             made.split_k(2, Block, 16).done().cuda("sm_80")
 
 
@@ -538,4 +538,4 @@ def test_blocks_add_once_to_what_is_there(accumulate):
     )
     chain = chain.split(8).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     kernel = verify(chain, MatMul(20, 37, 50, accumulate=accumulate)(GL, GL, GL)(Kernel))
-    assert making.said(kernel, "zeroed") == (() if accumulate else ("C",))
+    assert making.effect_of(kernel, "zeroed") == (() if accumulate else ("C",))

@@ -135,7 +135,7 @@ def test_seldom_rescaled(target):
     """Scores that grow along the keys: maxima stay for a while, and then rows are rescaled."""
     small = {"U": 64, "WGS": 1, "W": 32} if target == "sm_90a" else {}
     strategy, program, mapping = bound("FlashAttention-3", target, 64, 128, **small)
-    mapping = programs.seldom(mapping, 2)
+    mapping = programs.rescale_rarely(mapping, 2)
     kernel = tasks.strategy(program, mapping)(strategy.spec).program(target)
     assert not errors(kernel.ir) and "!= 1.0f" in kernel.cuda
     arrays = inputs(kernel.spec, ramp=True)
@@ -179,7 +179,7 @@ def synchronization(text):
 def test_the_synchronization_of_the_fluent_twin(name):
     """FlashAttention-3 begins the next scores before the values at hand in its text; the twin is told to delay the latter."""
     made = attention.definition()
-    fluent = hopper_attention.by_rows(made, delayed=name == "FlashAttention-3").with_(bm=128, bn=64, stages=2, chunk=D, blocks=65536)
+    fluent = hopper_attention.by_rows(made, overlap=name == "FlashAttention-3").with_(bm=128, bn=64, stages=2, epi_n=D, num_blocks=65536)
     twin = fluent(attention.spec(128, 256, D, made=made)).cuda("sm_90a")
     mine = bound(name, "sm_90a", 128, 256)[0].cuda("sm_90a")
     assert synchronization(mine) == synchronization(twin)

@@ -26,7 +26,7 @@ def product():
 @pytest.fixture(scope="module")
 def rows():
     module = library("layernorm")
-    return module.strategy.with_(rows=2, turns=1, vector=4)(module.spec(5, 250)).program("sm_80").ir
+    return module.strategy.with_(rows=2, iterations=1, vector=4)(module.spec(5, 250)).program("sm_80").ir
 
 
 def found(kernel):
@@ -91,7 +91,7 @@ def test_a_loop_that_may_have_no_turn_is_found(rows):
 def test_what_a_warp_may_leave_out_counts_for_nothing_behind_it(rows):
     target = next(one for one in rows.body if writes(rows, one))
     needed = min(private(rows))
-    body = tuple(making.skip(needed, (target,)) if one is target else one for one in rows.body)
+    body = tuple(making.if_any_lane(needed, (target,)) if one is target else one for one in rows.body)
     assert writes(rows, target) <= found(attrs.evolve(rows, body=body))
 
 

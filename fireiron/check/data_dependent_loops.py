@@ -53,8 +53,8 @@ def _counted(one: Stmt, kernel: Kernel, lets: Mapping[Var, Expr], counts: list[V
     count = next((known for known in counts if known.name == f"{one.var.name}{TAKEN}"), None)  # another role takes the same turns
     if count is None:
         counts.append(count := Var(f"{one.var.name}{TAKEN}", 0, max(one.extent.high, 0), parameter=True))
-    if inner.taken is not None:
-        inner = attrs.evolve(inner, taken=None, body=substituted(inner.body, {inner.taken: one.var}))
+    if inner.prior_iterations is not None:
+        inner = attrs.evolve(inner, prior_iterations=None, body=substituted(inner.body, {inner.prior_iterations: one.var}))
     ends = tuple(part for part in one.body if isinstance(part, ORDERING))
     extent = count if constant(one.extent) is not None else minimum(count, one.extent)
     return attrs.evolve(one, extent=extent, body=(attrs.evolve(inner, extent=ONE), *ends))
@@ -62,7 +62,7 @@ def _counted(one: Stmt, kernel: Kernel, lets: Mapping[Var, Expr], counts: list[V
 
 def _may_count(loop: For, inner: For, kernel: Kernel, lets: Mapping[Var, Expr], again: bool) -> bool:
     """Whether as many turns are as good as those that data choose."""
-    goes_on = again and inner.taken is not None  # its count would go on from one execution to the next
+    goes_on = again and inner.prior_iterations is not None  # its count would go on from one execution to the next
     return not goes_on and _alike(loop, inner, kernel, lets) and _of_whole_clusters(inner.extent, kernel, lets)
 
 
@@ -86,7 +86,7 @@ def _reads(value: Expr, lets: Mapping[Var, Expr]) -> bool:
 
 def _alike(loop: For, inner: For, kernel: Kernel, lets: Mapping[Var, Expr]) -> bool:
     """Whether all turns touch the same elements of what threads share, and write nothing else."""
-    if any(isinstance(one, (Acquire, Release)) and _depends(one.number, loop.var, lets) for one in statements(inner.body)):
+    if any(isinstance(one, (Acquire, Release)) and _depends(one.fill_index, loop.var, lets) for one in statements(inner.body)):
         return False
     for statement, _ in execs(inner.body):
         for access in statement.accesses:

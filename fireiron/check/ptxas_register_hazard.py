@@ -2,7 +2,7 @@
 
 ptxas of CUDA 13.0 and before gives the registers of such a factor to another product's factor of as many registers where the latter is
 written behind the one product and read by the next: both are never wanted at once in one iteration. From the second iteration on the
-result is wrong, and nothing is said. `fireiron.gpu.clobbered` finds it in machine code; here such a program is refused for all compilers,
+result is wrong, and nothing is said. `fireiron.gpu.sass_register_check` finds it in SASS; here such a program is refused for all compilers,
 as it is not known which will be taken.
 """
 

@@ -23,19 +23,19 @@ from fireiron.ir import (
     Acquire,
     Barrier,
     Buffer,
-    Chain,
+    ClaimTile,
     ClusterBarrier,
     Comment,
     Commit,
     Exec,
+    ExitIfDone,
     Fence,
     For,
-    Leave,
+    GridDepControl,
+    IfAnyLane,
     Let,
-    NextTile,
     Release,
     Roles,
-    Skip,
     Stmt,
     Wait,
     execs,
@@ -107,13 +107,24 @@ class _Path:
                     self._perform(statement, loops)
                 case Roles():
                     self._roles(statement, loops)
-                case Skip():
+                case IfAnyLane():
                     before = self._marks()
                     self.follow(statement.body, loops)
                     self._restore(before)
-                case Let() | Comment() | Barrier() | ClusterBarrier() | Commit() | Wait() | Fence() | Acquire() | Release() | Chain():
+                case (
+                    Let()
+                    | Comment()
+                    | Barrier()
+                    | ClusterBarrier()
+                    | Commit()
+                    | Wait()
+                    | Fence()
+                    | Acquire()
+                    | Release()
+                    | GridDepControl()
+                ):
                     pass
-                case NextTile() | Leave():
+                case ClaimTile() | ExitIfDone():
                     pass
                 case _:
                     raise unknown(statement, "the check of registers")
@@ -167,7 +178,7 @@ class _Path:
 
     def _mark_together(self, loop: For, count: int, loops: Mapping[str, int]) -> bool:
         """Mark all that a loop writes, if it reads nothing but registers that were written before it; False if it may."""
-        if any(isinstance(statement, (Roles, Skip)) for statement in statements(loop.body)):
+        if any(isinstance(statement, (Roles, IfAnyLane)) for statement in statements(loop.body)):
             return False
         touches: list[tuple[Access, _Touch]] = []
         for statement, around in self._inside(loop):

@@ -21,17 +21,17 @@ from typing import Any, Final
 
 import attrs
 
+from fireiron.batched_matmul import is_batched
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.ir.cluster import MULTIPROCESSORS, at_once
 from fireiron.language.entries import Entry, entry_of, spec_of
 from fireiron.language.loading import load_file, no_bytecode, users_code
 from fireiron.language.strategy import Strategy
 from fireiron.language.waves import LINE_BYTES, Work, estimated_us, row_begins
-from fireiron.places import library_folder
+from fireiron.package_paths import library_folder
 from fireiron.spec import Spec
 from fireiron.specs.fused import Fused
 from fireiron.specs.matmul import MatMul
-from fireiron.stacks import of_stacks
 from fireiron.values.expr import Expr, constant
 from fireiron.values.machine import (
     DEFAULT_ARCHITECTURE,
@@ -137,7 +137,7 @@ def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[s
     """
     if isinstance(spec.starter, Fused):
         return _for_definition(spec, architecture)
-    if not (spec.multiplies or of_stacks(spec)):
+    if not (spec.multiplies or is_batched(spec)):
         return ()
     target = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture)
     orders = [order for name in spec.operands if (order := _matrix(spec, name).order) is not None]
@@ -162,7 +162,7 @@ def default_strategy(name: str, values: Mapping[str, int], spec: Spec) -> Strate
     """A default, with values of its tunables; one for matrices takes them one by one from a spec's stacks."""
     entry = find(name)
     strategy: Strategy = entry.strategy.with_(**values)
-    return MatMul.tile(b=1).to(Block).then(strategy) if of_stacks(spec) and not entry.batched else strategy
+    return MatMul.tile(b=1).to(Block).then(strategy) if is_batched(spec) and not entry.batched else strategy
 
 
 def _for_definition(spec: Spec, architecture: Any) -> tuple[tuple[str, Mapping[str, int]], ...]:
@@ -223,7 +223,7 @@ def by_warpgroups(spec: Spec, target: Architecture) -> tuple[str, ...]:
     as_given = _as_given(spec) and all(_along_k(spec, name) for name in "AB")
     if not as_given and not _worth_copies(spec) and dtype != int8:
         return ()
-    alone = "hopper_batched" if of_stacks(spec) else "hopper"
+    alone = "hopper_batched" if is_batched(spec) else "hopper"
     if dtype == int8:
         return (f"{alone}:integers",)
     return BY_WARPGROUPS if as_given and alone == "hopper" else (alone,)  # the others copy no operand first
@@ -259,13 +259,13 @@ def _begins(view: View) -> int:
 
 
 MANY_BLOCKS: Final = 65536
-"""Value of `blocks` that means one tile per block."""
+"""Value of `num_blocks` that means one tile per block."""
 
 
 @functools.cache
 def _takes_clusters(name: str) -> bool:
     """Whether a strategy of the library has blocks in clusters, of as many as its values say."""
-    return {"cm", "cn"} <= set(find(name).strategy.tunables())
+    return {"cluster_m", "cluster_n"} <= set(find(name).strategy.tunables())
 
 
 CLUSTERS: Final = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
@@ -283,11 +283,11 @@ def in_clusters(name: str, work: Work, tiles: Iterable[Mapping[str, int]]) -> It
 
 def _clustered(values: Mapping[str, int], cm: int, cn: int, work: Work) -> Mapping[str, int]:
     """Values with another cluster; blocks stay where C has more tiles than run at once, if the strategy has a number for it."""
-    found = {**values, "cm": cm, "cn": cn}
-    if "blocks" in values:
+    found = {**values, "cluster_m": cm, "cluster_n": cn}
+    if "num_blocks" in values:
         resident = at_once(cm * cn)
         stays = work.tiles(values["bm"], values["bn"], (cm, cn)) > resident == MULTIPROCESSORS
-        found["blocks"] = MULTIPROCESSORS if stays else MANY_BLOCKS
+        found["num_blocks"] = MULTIPROCESSORS if stays else MANY_BLOCKS
     return found
 
 
@@ -318,9 +318,9 @@ def of_bytes(values: Mapping[str, int], bytes: int, result_bytes: int, other: in
     if "bk" in values:
         changed["bk"] = values["bk"] * other // bytes
     upright = values.get("wm", values.get("bm", 0)) % ROWS_OF_WGMMA == 0  # else chunks are as wide as the instruction is high
-    whole = values.get("chunk", 0) * HALF_BYTES > LINE_BYTES and result_bytes <= HALF_BYTES
-    if upright and "chunk" in values and not whole:
-        changed["chunk"] = min(values["chunk"], LINE_BYTES // result_bytes)
+    whole = values.get("epi_n", 0) * HALF_BYTES > LINE_BYTES and result_bytes <= HALF_BYTES
+    if upright and "epi_n" in values and not whole:
+        changed["epi_n"] = min(values["epi_n"], LINE_BYTES // result_bytes)
     return changed
 
 
@@ -330,7 +330,7 @@ WORTH_A_COPY: Final = 64
 A_WAVE: Final = 132
 """Most 32 x 32 tiles of C for which copies do not pay either: the number of SMs of an H200."""
 
-SPLIT: Final[Mapping[str, int]] = {"bm": 32, "bn": 32, "bk": 32, "parts": 8, "stages": 2}
+SPLIT: Final[Mapping[str, int]] = {"bm": 32, "bn": 32, "bk": 32, "num_splits": 8, "stages": 2}
 """Values of `split_k` for what is not worth copies: the fastest, or nearly, of all that were measured there."""
 
 

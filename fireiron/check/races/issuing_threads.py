@@ -14,7 +14,7 @@ import numpy as np
 
 from fireiron.check.access_trace import AccessTrace
 from fireiron.check.finding import Finding
-from fireiron.ir import Barrier, Exec, Release, Role, Roles, Side, statements
+from fireiron.ir import Barrier, Exec, Release, Role, Roles, StageState, statements
 from fireiron.values.expr import TRUE, Expr, all_of, conjuncts
 
 
@@ -25,9 +25,9 @@ def wrong_thread_counts(access_trace: AccessTrace) -> Iterator[Finding]:
             match statement:
                 case Exec() if statement.ring and statement.mechanism.counted:
                     yield from _load(access_trace, role, statement)
-                case Release(side=Side.FULL, by=None):
+                case Release(state=StageState.FULL, by=None):
                     yield from _arrival(access_trace, role, statement)
-                case Release(side=Side.FULL):
+                case Release(state=StageState.FULL):
                     yield from _own_arrival(access_trace, role, statement)
                 case Exec() | Barrier() if role.elected:
                     yield _for_several(role, statement)
@@ -46,14 +46,14 @@ def _load(access_trace: AccessTrace, role: Role, load: Exec) -> Iterator[Finding
     count = _count(access_trace, role, load.active)
     if count != 1:
         text = (
-            f"{load.accesses[-1].buffer}: {load.instruction.name} {load.spec} at turn {load.turn} of {load.ring} is issued by {count} "
-            f"threads of {role.name}, and the full barrier counts the bytes of one; one elected thread has to issue it"
+            f"{load.accesses[-1].buffer}: {load.instruction.name} {load.spec} at turn {load.fill_index} of {load.ring} is issued by "
+            f"{count} threads of {role.name}, and the full barrier counts the bytes of one; one elected thread has to issue it"
         )
         yield Finding("race", "error", load.accesses[-1].buffer, text, load.origin)
 
 
 def _arrival(access_trace: AccessTrace, role: Role, release: Release) -> Iterator[Finding]:
-    what = f"{release.ring}: the arrival at turn {release.number} to be full"
+    what = f"{release.ring}: the arrival at turn {release.fill_index} to be full"
     if release.active != TRUE:
         text = f"{what} is made only where {release.active} holds, and consumers wait for each turn; it has to hold always"
         yield _of_ring(access_trace, release.ring, text)
@@ -65,7 +65,7 @@ def _arrival(access_trace: AccessTrace, role: Role, release: Release) -> Iterato
 
 def _own_arrival(access_trace: AccessTrace, role: Role, release: Release) -> Iterator[Finding]:
     """An arrival for what each thread fills by itself: of all threads of the role, at each turn, in the block itself."""
-    what = f"{release.ring}: the arrival at turn {release.number} to be full, by {release.by}"
+    what = f"{release.ring}: the arrival at turn {release.fill_index} to be full, by {release.by}"
     others = [one for one in conjuncts(release.active) if not access_trace.roots(one) <= {access_trace.kernel.thread.name}]
     if others or release.to or release.part is not None:
         wrong = f"only where {all_of(others)} holds" if others else "for other blocks" if release.to else f"for {release.part} bytes"

@@ -23,7 +23,7 @@ import attrs
 from fireiron.check.races.footprints import WARP
 from fireiron.check.races.traces import AccessEvent, Kind, StageEvent
 from fireiron.errors import VerificationError
-from fireiron.ir import Barrier, ClusterBarrier, Commit, Fence, Mechanism, Reach, Scope, Side, Stmt, Wait
+from fireiron.ir import Barrier, ClusterBarrier, Commit, Fence, FenceKind, Mechanism, Scope, StageState, Stmt, Wait
 
 SameThread: TypeAlias = Callable[[AccessEvent, AccessEvent, int], bool]
 """Whether of a warp the same thread touches each address that two touches share."""
@@ -169,7 +169,7 @@ class HappensBefore:
         self.same_thread = same_thread
         self.found = found
         self.broken = broken
-        self.phases: dict[tuple[int, tuple[str, Side, int]], MbarrierState] = {}
+        self.phases: dict[tuple[int, tuple[str, StageState, int]], MbarrierState] = {}
         self.numbers = _numbered(traces)
         self.rounds = PhaseSets(event.barrier for event in _events(traces) if self.numbers and isinstance(event, StageEvent))
         self.touched: list[list[int]] = []
@@ -199,7 +199,7 @@ class HappensBefore:
         for agent, event in waiting:
             if not self.broken:
                 raise VerificationError(f"warp {agent.number} waits for ever at {event}")
-        for way in {key: None for agent in self.agents for key in agent.turns if key[1] is Side.FULL and not key[2]}:
+        for way in {key: None for agent in self.agents for key in agent.turns if key[1] is StageState.FULL and not key[2]}:
             name, side, *_ = way
             filled, awaited = (max(agent.turns.get(one, 0) for agent in self.agents) for one in (way, (name, side, True)))
             if awaited < filled:
@@ -254,7 +254,7 @@ class HappensBefore:
         if event.arrivals is None and (phases.over - event.phase) % 2:
             return False
         agent.turns[event.way] = max(count, number + 1)
-        meant = event.phase if number == event.number else number // event.ring.stages + (event.side is Side.FULL)
+        meant = event.phase if number == event.number else number // event.ring.stages + (event.side is StageState.FULL)
         if event.stage != number % event.ring.stages:
             self.broken.setdefault(f"{event} is at stage {event.stage}, and it is the agent's turn {number}")
         elif event.arrivals is None and phases.over != meant:
@@ -278,7 +278,7 @@ class HappensBefore:
         """What an arrival does, in each block that it reaches."""
         count, known = self._told(agent, event.arrivals or (), event.by)
         fenced = 0 if event.by is None else agent.fenced & known
-        if event.side is Side.FULL and event.by is None:
+        if event.side is StageState.FULL and event.by is None:
             phases.bytes += event.ring.bytes if event.part is None else event.part
         if count and event.ring.is_order:
             self._give_on(agent, event)
@@ -316,7 +316,7 @@ class HappensBefore:
                     f"{event} may pass by parity alone: of {meant - 1} phases before it the agent knows {known} to be over"
                 )
             agent.over |= phases.known_over | self.rounds.up_to(event.barrier, meant)
-        elif event.side is Side.EMPTY:
+        elif event.side is StageState.EMPTY:
             before = self.rounds.up_to(event.barrier, meant)
             if agent.over & before != before:
                 known = self.rounds.count(event.barrier, agent.over)
@@ -332,7 +332,7 @@ class HappensBefore:
         place = rank, event.barrier
         found = self.phases.get(place)
         if found is None:
-            arrivals = event.ring.producers if event.side is Side.FULL else event.ring.consumers
+            arrivals = event.ring.producers if event.side is StageState.FULL else event.ring.consumers
             found = self.phases[place] = MbarrierState(arrivals, arrivals)
         return found
 
@@ -361,7 +361,7 @@ class HappensBefore:
 
         Registers are nobody else's.
         """
-        if event.reach is Reach.PROXY:
+        if event.kind is FenceKind.ASYNC_PROXY:
             # What others copied, and deferred arrivals told: no thread could fence that before, and a fence on the way to the engine serves
             # (PTX ISA, "Memory Consistency Model": proxy-preserved base causality order).
             agent.fenced |= agent.own & (agent.wrote | self.deferred)
@@ -540,7 +540,7 @@ def _numbered(traces: Sequence[Sequence[Any]]) -> Mapping[str, Mapping[int, int]
         turns = [event for event in turns if event.ring.is_order]
     filled: dict[str, set[int]] = {}
     for event in turns:
-        if event.arrivals is not None and (event.side is Side.FULL or event.ring.is_order):
+        if event.arrivals is not None and (event.side is StageState.FULL or event.ring.is_order):
             filled.setdefault(event.ring.name, set()).add(event.number)
     found: dict[str, dict[int, int]] = {event.ring.name: {} for event in turns}
     in_order = {name: sorted(numbers) for name, numbers in filled.items()}

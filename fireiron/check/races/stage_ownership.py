@@ -20,7 +20,7 @@ import attrs
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.races.footprints import WARP
 from fireiron.check.races.traces import AccessEvent, InFlight, Kind, StageEvent, Trace, Traces
-from fireiron.ir import Barrier, ClusterBarrier, Mechanism, Side
+from fireiron.ir import Barrier, ClusterBarrier, Mechanism, StageState
 
 Place: TypeAlias = "tuple[str, int]"
 """A ring and the number of a stage."""
@@ -45,7 +45,7 @@ class StageOwner:
 
     trace: Trace
     ring_of: Mapping[str, str]
-    held: dict[tuple[Place, Side], int] = attrs.field(factory=dict)
+    held: dict[tuple[Place, StageState], int] = attrs.field(factory=dict)
     """The turns of the stages that it holds."""
     announced: set[tuple[Place, Mechanism | None]] = attrs.field(factory=set)
     products: InFlight = attrs.field(factory=lambda: InFlight(lambda mechanism: mechanism.in_registers))
@@ -66,12 +66,12 @@ class StageOwner:
             elif isinstance(event, (Barrier, ClusterBarrier)):
                 self.apart.clear()
         for (ring, stage), side in self.held:
-            if side is Side.FULL:
+            if side is StageState.FULL:
                 yield Finding("race", "error", None, f"{ring}: an agent ends that holds stage {stage} full")
 
     def _acquire(self, event: StageEvent) -> None:
         self.held[(event.ring.name, event.stage), event.side] = event.number
-        if event.side is Side.EMPTY:
+        if event.side is StageState.EMPTY:
             self.announced = {one for one in self.announced if one[0] != (event.ring.name, event.stage)}
             self.filled.discard((event.ring.name, event.stage))
 
@@ -79,11 +79,11 @@ class StageOwner:
         ring = event.ring
         # Of an order, which is never full, a group says at its turn what the next one waits for, as many turns later as it has stages.
         number = event.number + ring.stages - 1 if ring.is_order else event.number
-        side = Side.EMPTY if event.side is Side.FULL or ring.is_order else Side.FULL
+        side = StageState.EMPTY if event.side is StageState.FULL or ring.is_order else StageState.FULL
         place = ring.name, number % ring.stages
         if (place, side) not in self.held or (place, event.by) in self.announced:
             yield Finding("race", "error", None, f"{event} is by an agent that does not hold it {side.value}")
-        if event.side is Side.FULL:
+        if event.side is StageState.FULL:
             self.announced.add((place, event.by))
             self.filled |= set() if event.by is None else {place}
             if (awaited := self.held.get((place, side), number)) != number:
@@ -99,14 +99,14 @@ class StageOwner:
         return self.ring_of.get(touch.use.access.buffer, ""), touch.stage
 
     def _touch(self, event: AccessEvent) -> Iterator[Finding]:
-        side = Side.FULL if event.kind is Kind.READ else Side.EMPTY
+        side = StageState.FULL if event.kind is Kind.READ else StageState.EMPTY
         place = self._place(event)
-        if side is Side.FULL and not event.by_engine:
+        if side is StageState.FULL and not event.by_engine:
             self.apart.add(place)
         if (place, side) not in self.held:
-            verb = "read" if side is Side.FULL else "written"
+            verb = "read" if side is StageState.FULL else "written"
             yield self._wrong(event, f"stage {event.stage} is {verb} by an agent that does not hold it {side.value}")
-        elif side is Side.EMPTY and place in self.filled:
+        elif side is StageState.EMPTY and place in self.filled:
             yield self._wrong(event, f"stage {event.stage} is written by an agent behind its arrival that says it is full")
         elif event.turn is not None and event.turn.number != self.held[place, side]:
             yield self._wrong(event, f"turn {event.turn.number} is loaded by an agent that has waited for turn {self.held[place, side]}")

@@ -21,7 +21,7 @@ import numpy as np
 from fireiron.check.access_trace import MANY, AccessTrace
 from fireiron.check.persistence import Persistence, persistence
 from fireiron.check.races.lengths import at_lengths
-from fireiron.ir import BLOCK_SCOPE, Barrier, Exec, For, Leave, Mechanism, Ring, Stmt, Wait, statements
+from fireiron.ir import BLOCK_SCOPE, Barrier, Exec, ExitIfDone, For, Mechanism, Ring, Stmt, Wait, statements
 from fireiron.values.expr import ONE, Expr, Var, compiled, constant, minimum
 
 SEQUENCE_PART = Var("piece of the sequence of tiles", 0, MANY)
@@ -83,7 +83,7 @@ def varying_tiles(access_trace: AccessTrace, course: Callable[[For], Any]) -> di
     found: dict[int, VaryingTiles] = {}
     loops = persistence(access_trace.kernel)
     for one in loops:
-        counted = next((other.loop.growth for other in loops if other.tile.var == one.tile.var and other.loop.growth != ONE), ONE)
+        counted = next((other.loop.increment for other in loops if other.tile.var == one.tile.var and other.loop.increment != ONE), ONE)
         growth = opened(access_trace, counted, frozenset({one.tile.var.name}))
         tile, tiles, most = one.tile.var, constant(one.tiles), max(one.loop.extent.high, 1)
         rings, taken = access_trace.kernel.rings, opened(access_trace, one.loop.extent, frozenset({tile.name}))
@@ -106,7 +106,7 @@ def varying_tiles(access_trace: AccessTrace, course: Callable[[For], Any]) -> di
 
 def _more(one: Persistence, taken: Expr, course: Callable[[For], Any]) -> int:
     """How many turns are followed beyond those that say something new."""
-    if any(isinstance(part, Leave) for part in one.loop.body):  # a block is done at any turn, when it finds no tile left
+    if any(isinstance(part, ExitIfDone) for part in one.loop.body):  # a block is done at any turn, when it finds no tile left
         return int(course(one.loop).kept)
     return 0 if constant(taken) is None else max(one.loop.extent.high, 1)
 

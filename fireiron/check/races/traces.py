@@ -27,22 +27,22 @@ from fireiron.check.races.tiles import BLOCK_TILES, SEQUENCE_PART
 from fireiron.ir import (
     Acquire,
     Barrier,
-    Chain,
+    ClaimTile,
     ClusterBarrier,
     Comment,
     Commit,
     Exec,
+    ExitIfDone,
     Fence,
     For,
-    Leave,
+    GridDepControl,
+    IfAnyLane,
     Let,
     Mechanism,
-    NextTile,
     Release,
     Ring,
     Roles,
-    Side,
-    Skip,
+    StageState,
     Stmt,
     Wait,
     statements,
@@ -108,7 +108,7 @@ class StageEvent:
     """
 
     ring: Ring
-    side: Side
+    side: StageState
     number: int
     arrivals: tuple[int, ...] | None = None
     ranks: tuple[int, ...] = ()
@@ -117,7 +117,7 @@ class StageEvent:
     part: int | None = None
 
     stage: int = attrs.field(init=False)
-    barrier: tuple[str, Side, int] = attrs.field(init=False)
+    barrier: tuple[str, StageState, int] = attrs.field(init=False)
     way: tuple[Any, ...] = attrs.field(init=False)
 
     @stage.default
@@ -125,7 +125,7 @@ class StageEvent:
         return self.number % self.ring.stages
 
     @barrier.default
-    def _in_memory(self) -> tuple[str, Side, int]:
+    def _in_memory(self) -> tuple[str, StageState, int]:
         return self.ring.name, self.side, self.stage
 
     @way.default
@@ -136,7 +136,7 @@ class StageEvent:
     @property
     def phase(self) -> int:
         """The phase of its barrier that it waits for, or ends."""
-        return self.number // self.ring.stages + (self.side is Side.FULL)
+        return self.number // self.ring.stages + (self.side is StageState.FULL)
 
     def __str__(self) -> str:
         verb = "the wait for" if self.arrivals is None else "the arrival at"
@@ -301,12 +301,12 @@ class Tracer:
     def _turn(self, statement: Acquire | Release, walk: TraceState) -> None:
         ring = self.rings[statement.ring]
         firsts = range(0, self.access_trace.kernel.workers, WARP) if ring.each else (0,)
-        numbers = tuple(self._number(statement.number, walk, thread) for thread in firsts)
+        numbers = tuple(self._number(statement.fill_index, walk, thread) for thread in firsts)
         arrivals = self._arrivals(statement, walk) if isinstance(statement, Release) else None
         if arrivals is None or any(arrivals):
             ranks = self.blocks.ranks(statement.to, walk.rank) if isinstance(statement, Release) else ()
             how = (statement.by, statement.part) if isinstance(statement, Release) else ()
-            walk.events.append(self._same(ring.name, statement.side, numbers[0], arrivals, ranks, numbers if ring.each else (), *how))
+            walk.events.append(self._same(ring.name, statement.state, numbers[0], arrivals, ranks, numbers if ring.each else (), *how))
 
     def _same(self, ring: str, *how: Any) -> StageEvent:
         """A turn of a ring, one object for all that are equal."""
@@ -329,7 +329,7 @@ class Tracer:
 
     def _arrivals(self, statement: Release, walk: TraceState) -> tuple[int, ...]:
         """How many threads of each warp say that a stage is free; a producer's one thread says that it fills one."""
-        if statement.side is Side.FULL and statement.by is None:
+        if statement.state is StageState.FULL and statement.by is None:
             return (1,) * max(self.access_trace.kernel.workers // WARP + 1, agent_count(self.access_trace.kernel))
         if statement.active == TRUE:
             return self.all_threads
@@ -393,18 +393,22 @@ class Tracer:
         value = -1
         for value in self.loops.iterations(statement, walk.fixed, walk.lengths):
             inside = walk.into(statement, value)
-            if statement.taken is not None or id(statement) in self.loops.varying_tiles:
+            if statement.prior_iterations is not None or id(statement) in self.loops.varying_tiles:
                 inside = attrs.evolve(inside, fixed=self._counted(statement, inside))
-                if statement.taken is not None:
-                    walk.taken[statement.taken.name] = walk.taken.get(statement.taken.name, 0) + self._number(statement.growth, inside)
+                if statement.prior_iterations is not None:
+                    walk.taken[statement.prior_iterations.name] = walk.taken.get(statement.prior_iterations.name, 0) + self._number(
+                        statement.increment, inside
+                    )
             self._list(statement.body, inside)
         # A block that has no tile left learns so at one turn more.
-        last = next((number for number, one in enumerate(statement.body) if isinstance(one, Leave)), 0)
+        last = next((number for number, one in enumerate(statement.body) if isinstance(one, ExitIfDone)), 0)
         self._list(statement.body[:last], walk.into(statement, value + 1))
 
     def _counted(self, loop: For, walk: TraceState) -> Mapping[str, int]:
         """The numbers that loops say, and how often the loops inside were taken before; and which tile it is, where these differ."""
-        found = dict(walk.fixed) if loop.taken is None else {**walk.fixed, loop.taken.name: walk.taken.get(loop.taken.name, 0)}
+        found = dict(walk.fixed)
+        if loop.prior_iterations is not None:
+            found[loop.prior_iterations.name] = walk.taken.get(loop.prior_iterations.name, 0)
         one = self.loops.varying_tiles.get(id(loop))
         if one is None:
             return found
@@ -426,10 +430,10 @@ class Tracer:
 
     def _load(self, statement: Exec, site: AccessSite, walk: TraceState) -> None:
         """A load, in each block that it arrives in."""
-        number = self._number(statement.turn, walk)
+        number = self._number(statement.fill_index, walk)
         peers = () if statement.multicast is None else (statement.multicast,)
         for rank in self.blocks.ranks(peers, walk.rank) or (walk.rank,):
-            turn = self._same(statement.ring, Side.FULL, number, None, (rank,))
+            turn = self._same(statement.ring, StageState.FULL, number, None, (rank,))
             walk.events.append(self._touch(site, walk, rank, turn))
 
     def _touch(self, site: AccessSite, walk: TraceState, rank: int, turn: StageEvent | None = None) -> AccessEvent:
@@ -530,9 +534,9 @@ _RULES: Mapping[type[Stmt], Callable[..., None]] = {
     Acquire: Tracer._turn,
     Release: Tracer._turn,
     Roles: Tracer._nothing,
-    Chain: Tracer._nothing,
-    NextTile: Tracer._nothing,  # between the waits for its ring's stage, see `tickets`
-    Leave: Tracer._nothing,  # whose turn without a tile a loop adds
-    Skip: Tracer._nothing,  # of one thread's registers
+    GridDepControl: Tracer._nothing,
+    ClaimTile: Tracer._nothing,  # between the waits for its ring's stage, see `tickets`
+    ExitIfDone: Tracer._nothing,  # whose turn without a tile a loop adds
+    IfAnyLane: Tracer._nothing,  # of one thread's registers
 }
 """What a statement adds to a trace."""

@@ -25,8 +25,8 @@ from fireiron.language.waves import LINE_BYTES, Work, estimated_us, row_begins
 from fireiron.tune.record import Record, describe
 from fireiron.tune.records.choosing import AS_NEAR, MOST_TRIES, Choice, Question
 from fireiron.tune.records.drift import current_strategy
+from fireiron.tune.records.format import record_text
 from fireiron.tune.records.rules import REDUCED, capability_of
-from fireiron.tune.records.words import said
 from fireiron.values.machine import as_dtype
 
 OTHER_ORDER: Final = 0.25
@@ -171,7 +171,7 @@ class Known:
 def tile_of(values: Mapping[str, int]) -> tuple[int | None, ...]:
     """The sizes of a tile and of a warpgroup's part of it, and of clusters of several."""
     bm, bn = values.get("bm"), values.get("bn")
-    cluster = values.get("cm", 1), values.get("cn", 1)
+    cluster = values.get("cluster_m", 1), values.get("cluster_n", 1)
     return bm, bn, values.get("wm", bm), values.get("wn", bn), *(cluster if cluster != (1, 1) else ())
 
 
@@ -328,7 +328,7 @@ def _why(one: Candidate, question: Question, tiles: int) -> str:
     """The rule that chose, and on what grounds."""
     work = work_of(question.spec)
     assert work is not None
-    cluster = one.values.get("cm", 1), one.values.get("cn", 1)
+    cluster = one.values.get("cluster_m", 1), one.values.get("cluster_n", 1)
     blocks = work.tiles(one.values["bm"], one.values["bn"], cluster)
     waves = f"{blocks} blocks, {-(-blocks // at_once(math.prod(cluster)))} to a multiprocessor at most"
     expected = f"{one.us:.4g} us expected, {waves}"
@@ -338,9 +338,9 @@ def _why(one: Candidate, question: Question, tiles: int) -> str:
     sizes = "x".join(map(str, one.record.shape))
     types, layouts = one.record.spec["dtypes"]["A"], " ".join(one.record.spec["layouts"].values())
     there = f"{sizes} of {types}, {layouts} (distance {one.distance:.2f})"
-    measured = one.record.values.get("cm", 1), one.record.values.get("cn", 1)
+    measured = one.record.values.get("cluster_m", 1), one.record.values.get("cluster_n", 1)
     legal = "legal here" if cluster == measured else f"in clusters of {cluster[0]}x{cluster[1]} legal here"
     problem, other = Problem.of(describe(question.spec)), Problem.of(one.record.spec)
     if problem is not None and other is not None and problem.same_size(other):
-        return f"tuned for {there}, which multiplies and reads as much, and {legal}: {said(one.record)}; {expected}"
-    return f"fastest of {tiles} tiles by their waves, tuned for {there}, and {legal}: {said(one.record)}; {expected}"
+        return f"tuned for {there}, which multiplies and reads as much, and {legal}: {record_text(one.record)}; {expected}"
+    return f"fastest of {tiles} tiles by their waves, tuned for {there}, and {legal}: {record_text(one.record)}; {expected}"

@@ -9,25 +9,25 @@ import making
 
 from campaign.faults.kind import PRODUCERS, Kind, Planted, changes, dropped, spots
 from fireiron import ir
-from fireiron.ir.tickets import Leave, NextTile
+from fireiron.ir.dynamic_scheduler import ClaimTile, ExitIfDone
 from fireiron.values.expr import TRUE, Var, all_of, as_expr, less
 
 LAST = "no later turn of the stage waits for it, or no turn comes to it"
 
 
-def side(which: ir.Side) -> Callable[[ir.Stmt], bool]:
+def side(which: ir.StageState) -> Callable[[ir.Stmt], bool]:
     """Predicate: acquires and releases of a given stage state."""
-    return lambda one: one.side is which
+    return lambda one: one.state is which
 
 
 def later(fills: int) -> Callable[[ir.Stmt], ir.Stmt]:
     """The same operation, a given number of fills later."""
-    return lambda one: attrs.evolve(one, number=one.number + fills)
+    return lambda one: attrs.evolve(one, fill_index=one.fill_index + fills)
 
 
 def other_side(one: ir.Acquire) -> ir.Stmt:
     """A wait for the opposite state of the stage."""
-    return attrs.evolve(one, side=ir.Side.EMPTY if one.side is ir.Side.FULL else ir.Side.FULL)
+    return attrs.evolve(one, state=ir.StageState.EMPTY if one.state is ir.StageState.FULL else ir.StageState.FULL)
 
 
 def by_all_lanes(one: ir.Release) -> ir.Stmt:
@@ -40,7 +40,7 @@ def of_rings(kernel: ir.Kernel, when: Callable[[ir.Ring], bool] = lambda ring: T
     return filter(when, kernel.rings)
 
 
-def released_later(which: ir.Side) -> Callable[[ir.Kernel], Iterator[Planted]]:
+def released_later(which: ir.StageState) -> Callable[[ir.Kernel], Iterator[Planted]]:
     """Arrivals at the next stage; a ring of one stage has only one, and the text of an arrival names only the stage."""
 
     def plant(kernel: ir.Kernel) -> Iterator[Planted]:
@@ -70,11 +70,11 @@ def of_another_ring(kernel: ir.Kernel) -> Iterator[Planted]:
 
 def early(kernel: ir.Kernel) -> Iterator[Planted]:
     """Stages released before the wait or barrier that precedes their release."""
-    for spot in spots(kernel, ir.Release, side(ir.Side.EMPTY)):
+    for spot in spots(kernel, ir.Release, side(ir.StageState.EMPTY)):
         waits = [at for at, other in enumerate(spot.before) if isinstance(other, (ir.Wait, ir.Barrier))]
         if waits and any(isinstance(one, ir.Exec | ir.For) for one in spot.before):
             at = waits[-1]
-            moved = (*spot.before[:at], spot.one, *spot.before[at:], *spot.behind)
+            moved = (*spot.before[:at], spot.one, *spot.before[at:], *spot.after)
             yield str(spot), lambda spot=spot, moved=moved: spot.with_list(moved)
 
 
@@ -83,12 +83,12 @@ def before_use(kernel: ir.Kernel) -> Iterator[Planted]:
     for spot in spots(kernel, ir.Release):
         at = next((at for at in reversed(range(spot.position)) if _waits_for(spot.body[at], spot.one)), None)
         if at is not None and any(isinstance(one, ir.Exec | ir.For) for one in spot.body[at + 1 : spot.position]):
-            moved = (*spot.body[: at + 1], spot.one, *spot.body[at + 1 : spot.position], *spot.behind)
+            moved = (*spot.body[: at + 1], spot.one, *spot.body[at + 1 : spot.position], *spot.after)
             yield str(spot), lambda spot=spot, moved=moved: spot.with_list(moved)
 
 
 def _waits_for(one: ir.Stmt, release: ir.Release) -> bool:
-    return isinstance(one, ir.Acquire) and one.ring == release.ring and one.side is not release.side
+    return isinstance(one, ir.Acquire) and one.ring == release.ring and one.state is not release.state
 
 
 def swapped(kernel: ir.Kernel) -> Iterator[Planted]:
@@ -96,13 +96,13 @@ def swapped(kernel: ir.Kernel) -> Iterator[Planted]:
     for spot in spots(kernel, ir.Release):
         at = next((at for at in reversed(range(spot.position)) if _waits_for(spot.body[at], spot.one)), None)
         if at is not None:
-            moved = (*spot.body[:at], spot.one, *spot.body[at + 1 : spot.position], spot.body[at], *spot.behind)
+            moved = (*spot.body[:at], spot.one, *spot.body[at + 1 : spot.position], spot.body[at], *spot.after)
             yield str(spot), lambda spot=spot, moved=moved: spot.with_list(moved)
 
 
 def not_by_one_warp(kernel: ir.Kernel) -> Iterator[Planted]:
     """Arrivals by all warps but the first."""
-    for spot in spots(kernel, ir.Release, side(ir.Side.EMPTY)):
+    for spot in spots(kernel, ir.Release, side(ir.StageState.EMPTY)):
         condition = less(as_expr(31), kernel.thread)
         if kernel.workers > 32 and not kernel.ring(spot.one.ring).is_order:
             arrival = attrs.evolve(spot.one, active=all_of((spot.one.active, condition)))
@@ -144,16 +144,16 @@ def _put(values, position, value):
 def last_iteration_dropped(kernel: ir.Kernel) -> Iterator[Planted]:
     """Loops without their last iteration, in one role alone. Loops over claimed tiles exit early anyway."""
     for spot in spots(kernel, ir.For, lambda one: any(isinstance(part, ir.Acquire) for part in one.body)):
-        if any(isinstance(part, NextTile) for part in spot.one.body):
+        if any(isinstance(part, ClaimTile) for part in spot.one.body):
             continue
         yield str(spot), lambda spot=spot: spot.with_one(attrs.evolve(spot.one, extent=spot.one.extent - spot.one.step))
 
 
 def counted_wrongly(kernel: ir.Kernel) -> Iterator[Planted]:
     """Loops over tiles whose fill count grows by one too many, in one role alone."""
-    for spot in spots(kernel, ir.For, lambda one: one.taken is not None):
+    for spot in spots(kernel, ir.For, lambda one: one.prior_iterations is not None):
         for more in (-1, 1):
-            yield f"{spot}, {more}", lambda spot=spot, more=more: spot.with_one(attrs.evolve(spot.one, growth=spot.one.growth + more))
+            yield f"{spot}, {more}", lambda spot=spot, more=more: spot.with_one(attrs.evolve(spot.one, increment=spot.one.increment + more))
 
 
 def roles_swapped(kernel: ir.Kernel) -> Iterator[Planted]:
@@ -192,7 +192,7 @@ def of_the_same_tiles(kernel: ir.Kernel) -> Iterator[Planted]:
 # ---------------------------------------------------------------------------------------------- clusters
 
 
-def masks(peers: ir.Peers, kernel: ir.Kernel) -> Iterator[tuple[str, ir.Peers]]:
+def masks(peers: ir.BlockSet, kernel: ir.Kernel) -> Iterator[tuple[str, ir.BlockSet]]:
     """Faulty sets of blocks as destinations of a statement."""
     blocks = kernel.cluster.blocks
     yield "one block left out", attrs.evolve(peers, pattern=peers.pattern & (peers.pattern - 1))
@@ -219,7 +219,7 @@ def arrivals_of_others(kernel: ir.Kernel) -> Iterator[Planted]:
                     yield f"{spot}, {name}", lambda spot=spot, to=to: spot.with_one(attrs.evolve(spot.one, to=to))
 
 
-def _reached(kernel: ir.Kernel, to: tuple[ir.Peers, ...]) -> list[set[int]]:
+def _reached(kernel: ir.Kernel, to: tuple[ir.BlockSet, ...]) -> list[set[int]]:
     ranks = range(kernel.cluster.blocks)
     return [{one for part in to for one in part.ranks(part.first.evaluate(dict(kernel.cluster.values(rank))))} for rank in ranks]
 
@@ -228,13 +228,13 @@ def _reached(kernel: ir.Kernel, to: tuple[ir.Peers, ...]) -> list[set[int]]:
 
 
 def of_tiles(
-    change: Callable[[NextTile], tuple[ir.Stmt, ...] | ir.Stmt], takes: bool | None = None
+    change: Callable[[ClaimTile], tuple[ir.Stmt, ...] | ir.Stmt], takes: bool | None = None
 ) -> Callable[[ir.Kernel], Iterator[Planted]]:
     """The statements that hold a tile number, by which thread claims it or receives it."""
-    return changes(NextTile, change, lambda one: takes in (None, one.takes))
+    return changes(ClaimTile, change, lambda one: takes in (None, one.takes))
 
 
-def two_tiles(one: NextTile) -> tuple[ir.Stmt, ...]:
+def two_tiles(one: ClaimTile) -> tuple[ir.Stmt, ...]:
     """Two tiles claimed in one iteration."""
     return one, attrs.evolve(one, var=Var("other", 0, 9))
 
@@ -244,7 +244,7 @@ def _kind(name: str, forms: str, plant: Callable[[ir.Kernel], Iterator[Planted]]
 
 
 EACH = {"acquire": ir.Acquire, "release": ir.Release}
-FULL, EMPTY = ir.Side.FULL, ir.Side.EMPTY
+FULL, EMPTY = ir.StageState.FULL, ir.StageState.EMPTY
 
 KINDS = (
     *(_kind(f"{word} {which.value} dropped", PRODUCERS, changes(kind, dropped, side(which)), LAST) for word, kind in EACH.items() for which in (FULL, EMPTY)),
@@ -272,7 +272,7 @@ KINDS = (
     _kind("cluster's barrier dropped", "cluster", changes(ir.ClusterBarrier, dropped)),
     _kind("load for other blocks than wait", "cluster", loads_for_others),
     _kind("arrival at other blocks than load", "cluster", arrivals_of_others),
-    _kind("loop over tiles never left", "dynamic", changes(Leave, dropped)),
+    _kind("loop over tiles never left", "dynamic", changes(ExitIfDone, dropped)),
     _kind("tile of the next turn", "dynamic", of_tiles(later(1))),
     _kind("two tiles taken at a turn", "dynamic", of_tiles(two_tiles, True)),
     _kind("tile taken by those who are told", "dynamic", of_tiles(lambda one: attrs.evolve(one, takes=not one.takes))),
