@@ -167,7 +167,7 @@ def wheel_files(wheel: str, part: str = "") -> tuple[Path, ...]:
     except importlib.metadata.PackageNotFoundError:
         return ()
     lines = [line for line in (distribution.read_text("RECORD") or "").splitlines() if part in line]  # a wheel may have thousands of files
-    return tuple(Path(os.fspath(distribution.locate_file(row[0]))) for row in csv.reader(lines) if row and part in row[0])
+    return tuple(Path(str(distribution.locate_file(row[0]))) for row in csv.reader(lines) if row and part in row[0])
 
 
 def toolkits() -> tuple[Path, ...]:
