@@ -643,7 +643,7 @@ def test_swizzle_of_a_tile():
     by_text = MatMul.tile(4, 4).to(Thread).swizzle("((uid >> 1) & 7) | (uid & 0x30) | ((uid & 1) << 3)")
     assert by_call == by_text
     evaluates(by_call)
-    with pytest.raises(DecompositionError, match="no permutation"):
+    with pytest.raises(DecompositionError, match="not a permutation"):
         run(
             MatMul.tile(32, 32).to(Block).then(MatMul.tile(4, 4).to(Thread).swizzle(lambda uid: uid // 2)).split(1).tile(1, 1).done(),
             problem,

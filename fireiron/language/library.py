@@ -313,13 +313,18 @@ def of_types(values: Mapping[str, int], spec: Spec, other: int = 2) -> Mapping[s
 
     A chunk wider than an L2 line is the complete tile of a warpgroup. It stays unless C has elements of more than 2 bytes.
     """
-    changed = {name: values[name] for name in values}
+    return of_bytes(values, spec.operands["A"].dtype.bytes, spec.operands["C"].dtype.bytes, other)
+
+
+def of_bytes(values: Mapping[str, int], bytes: int, result_bytes: int, other: int) -> dict[str, int]:
+    """Convert values for operands with elements of `other` bytes to those for `bytes` and `result_bytes`."""
+    changed = dict(values)
     if "bk" in values:
-        changed["bk"] = values["bk"] * other // spec.A.dtype.bytes
+        changed["bk"] = values["bk"] * other // bytes
     upright = values.get("wm", values.get("bm", 0)) % ROWS_OF_WGMMA == 0  # otherwise a chunk is as wide as the instruction is high
-    whole = values.get("epi_n", 0) * HALF_BYTES > LINE_BYTES and spec.C.dtype.bytes <= HALF_BYTES
+    whole = values.get("epi_n", 0) * HALF_BYTES > LINE_BYTES and result_bytes <= HALF_BYTES
     if upright and "epi_n" in values and not whole:
-        changed["epi_n"] = min(values["epi_n"], LINE_BYTES // spec.C.dtype.bytes)
+        changed["epi_n"] = min(values["epi_n"], LINE_BYTES // result_bytes)
     return changed
 
 
