@@ -179,5 +179,5 @@ def test_a_number_above_the_most_is_told_the_most():
 @pytest.mark.parametrize("formula", ["H[k] += sum(m, t[m,k])", "H[k] max= max(m, t[m,k])"])
 def test_an_output_that_is_added_to_is_an_operand(formula):
     steps = {"double": "t[m,k] = X[m,k] * 2", "add": formula}
-    with pytest.raises(ArgumentError, match="the operand H, which holds nothing before the kernel"):
+    with pytest.raises(ArgumentError, match="the operand H, which has no value before the kernel"):
         Fused(name="sums", dims="m k", operands={"X": "m k", "H": "k"}, body=steps)
