@@ -78,7 +78,7 @@ LAYERS = {"m": 32, "n": 32, "k": 32, "l": 2}
             ("the loop is over n, which no step of body has",),
         ),
         ({"body": {"s": "t[m] = sum(n, X[m,n])", "y": "y[m] = y[m] + t[m]"}}, ("step y: ",)),
-        ({"body": {"s": "total[m] = sum(n, X[m,n])", "y": "y[m] = totl[m]"}}, ("step y: totl is no operand", "did you mean total?")),
+        ({"body": {"s": "total[m] = sum(n, X[m,n])", "y": "y[m] = totl[m]"}}, ("step y: totl is not an operand", "did you mean total?")),
         ({"body": {"y": "y[m]"}}, ("step y: formula: nothing is written", "legal   y[m] = ...")),
         ({"body": {"y": "y[m] = sum(n, X[n,n])"}}, ("step y: formula: X[n,n] has a dimension twice",)),
         ({"body": {"y": "y[m] = X[m,n ^ 1]"}}, ("step y: formula: X[m,n ^ 1] selects another element than that of the result",)),
@@ -96,7 +96,7 @@ def test_definitions(words, parts):
 
 def test_sizes_by_the_dimensions_of_the_definition():
     refused(ArgumentError, lambda: dual(m=1, n=2), "dual: sizes of other dimensions", "got     ['m', 'n']", "legal   m n k")
-    refused(ArgumentError, lambda: dual(**CUBE, types={"u": float16}), "u is no operand", "legal   A B1 B2 D y")
+    refused(ArgumentError, lambda: dual(**CUBE, types={"u": float16}), "u is not an operand", "legal   A B1 B2 D y")
     refused(ArgumentError, lambda: mlp(m=32, n=16, k=32, l=2), "h goes along n and along k", "got     'n=16, k=32'")
 
 
