@@ -252,7 +252,11 @@ class _Bounds:
         # What divides a difference above zero is at most as large.
         gaps = [one.right - one.left for one in conditions if isinstance(one, Less)]
         spares = [gap - gap.factor for gap in gaps]
-        for times in itertools.islice(itertools.product(*(_multiples(value, spare) for spare in spares)), MOST_COMBINATIONS):
+        choices = [_multiples(value, spare) for spare in spares]
+        combined = itertools.islice(itertools.product(*choices), MOST_COMBINATIONS)
+        # One condition may suffice, and come last: each alone, where not all combinations were tried.
+        alone = _each_alone(choices) if math.prod(map(len, choices)) > MOST_COMBINATIONS else ()
+        for times in itertools.chain(combined, alone):
             most = value
             for spare, number in zip(spares, times, strict=True):
                 most = most + spare * number
@@ -523,6 +527,12 @@ def _multiples(value: Expr, spare: Expr) -> list[int]:
     own = dict(linear(value)[0])
     ratios = {-own[atoms] // coefficient for atoms, coefficient in linear(spare)[0] if atoms in own and own[atoms] % coefficient == 0}
     return [*sorted(ratio for ratio in ratios if ratio > 1), 1, 0]
+
+
+def _each_alone(choices: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
+    """Each number of each place, with zeros in all other places."""
+    for place, numbers in enumerate(choices):
+        yield from (tuple(number * (other == place) for other in range(len(choices))) for number in numbers if number)
 
 
 def _told(use: Use) -> tuple[Expr, ...]:

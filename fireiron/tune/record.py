@@ -614,6 +614,7 @@ class Record(Displayed):
         missing = [name for name in _FIELDS if name not in plain and name not in ("library_us", "clocks")]
         if missing:
             raise StoreError(f"the field {missing[0]!r} is missing")
+        plain = former.present_record(plain)
         extra = {name: part for name, part in plain.items() if name not in _FIELDS and name != "format"}
         return Record(**{name: plain[name] for name in _FIELDS if name in plain}, extra=extra)
 

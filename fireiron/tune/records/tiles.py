@@ -160,7 +160,7 @@ class Known:
 def tile_of(values: Mapping[str, int]) -> tuple[int | None, ...]:
     """The sizes of a tile and of a warpgroup's part of it, and of clusters of several."""
     bm, bn = values.get("bm"), values.get("bn")
-    cluster = values.get("cm", 1), values.get("cn", 1)
+    cluster = values.get("cluster_m", 1), values.get("cluster_n", 1)
     return bm, bn, values.get("wm", bm), values.get("wn", bn), *(cluster if cluster != (1, 1) else ())
 
 
@@ -287,7 +287,7 @@ def _why(one: Candidate, question: Question, tiles: int) -> str:
     """The rule that chose, and on what grounds."""
     work = work_of(question.spec)
     assert work is not None
-    cluster = one.values.get("cm", 1), one.values.get("cn", 1)
+    cluster = one.values.get("cluster_m", 1), one.values.get("cluster_n", 1)
     blocks = work.tiles(one.values["bm"], one.values["bn"], cluster)
     waves = f"{blocks} blocks, {-(-blocks // at_once(math.prod(cluster)))} to a multiprocessor at most"
     expected = f"{one.us:.4g} us expected, {waves}"
@@ -297,7 +297,7 @@ def _why(one: Candidate, question: Question, tiles: int) -> str:
     sizes = "x".join(map(str, one.record.shape))
     types, layouts = one.record.spec["dtypes"]["A"], " ".join(one.record.spec["layouts"].values())
     there = f"{sizes} of {types}, {layouts} (distance {one.distance:.2f})"
-    measured = one.record.values.get("cm", 1), one.record.values.get("cn", 1)
+    measured = one.record.values.get("cluster_m", 1), one.record.values.get("cluster_n", 1)
     legal = "legal here" if cluster == measured else f"in clusters of {cluster[0]}x{cluster[1]} legal here"
     problem, other = Problem.of(describe(question.spec)), Problem.of(one.record.spec)
     if problem is not None and other is not None and problem.same_size(other):
