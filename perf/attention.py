@@ -25,8 +25,8 @@ from fireiron.strategies import attention
 WIDTH = 2048
 """Elements of all heads of a token."""
 
-FIRST = {"held": False, "bm": 128, "bn": 64, "wm": 32, "stages": 2, "bd": 64, "together": 0, "slack": 0}
-"""The strategy's own values: queries in registers or not, the tunables, and the slack of the maximum."""
+FIRST = {"q_in_registers": False, "bm": 128, "bn": 64, "wm": 32, "stages": 2, "bd": 64, "heads_per_group": 0, "rescale_threshold": 0}
+"""The strategy's own values: queries in registers or not, the tunables, and the rescale_threshold of the maximum."""
 
 LIBRARY = ("library",)
 """The strategy and the values that the library takes by itself."""
@@ -35,21 +35,21 @@ CANDIDATES = {
     128: (
         {},
         {"bd": 128},
-        {"slack": 8},
-        {"slack": 8, "bd": 128},
-        {"bn": 32, "bd": 128, "slack": 8},
-        {"wm": 16, "slack": 8},
-        {"together": 4},
-        {"together": 1, "slack": 8},
+        {"rescale_threshold": 8},
+        {"rescale_threshold": 8, "bd": 128},
+        {"bn": 32, "bd": 128, "rescale_threshold": 8},
+        {"wm": 16, "rescale_threshold": 8},
+        {"heads_per_group": 4},
+        {"heads_per_group": 1, "rescale_threshold": 8},
     ),
     64: (
         {},
         {"bn": 128},
-        {"slack": 8},
-        {"bn": 128, "slack": 8},
-        {"held": True, "slack": 8},
-        {"wm": 16, "slack": 8},
-        {"together": 4, "bn": 128},
+        {"rescale_threshold": 8},
+        {"bn": 128, "rescale_threshold": 8},
+        {"q_in_registers": True, "rescale_threshold": 8},
+        {"wm": 16, "rescale_threshold": 8},
+        {"heads_per_group": 4, "bn": 128},
     ),
 }
 """What differs from these, by the size of a head."""
@@ -57,18 +57,18 @@ CANDIDATES = {
 
 def candidates_of(d, causal):
     """The values to measure; the order of blocks matters under a mask only."""
-    return [tuple({**FIRST, **one}.values()) for one in CANDIDATES[d] if causal or "together" not in one]
+    return [tuple({**FIRST, **one}.values()) for one in CANDIDATES[d] if causal or "heads_per_group" not in one]
 
 
 HEADS = ("d", "causal", "length", "FA2 TFLOP/s", "cuDNN TFLOP/s", "fireiron TFLOP/s", "of FA2", "of cuDNN", "values")
 
 
-def spec_of(length, d, causal, tokens, slack=0):
+def spec_of(length, d, causal, tokens, rescale_threshold=0):
     """The problem, with arrays of torch, (b, h, m, d)."""
     heads = WIDTH // d
     order = {"b": heads * length * d, "g": length * d, "d": 1}
     queries, keys = Strides(**order, r=length * d, m=d), Strides(**order, n=d)
-    made = attention.definition(causal=causal, slack=slack)
+    made = attention.definition(causal=causal, rescale_threshold=rescale_threshold)
     return attention.spec(length, length, d, heads=heads, batch=tokens // length, made=made, Q=queries, O=queries, K=keys, V=keys)
 
 
@@ -80,12 +80,12 @@ def kernel_of(length, d, causal, tokens, values):
         name, own = defaults(spec, "sm_90")[0]
         return find(name).strategy.with_(**own)(spec).compile("sm_90")
     given = dict(zip(FIRST, values, strict=True))
-    held, slack = given.pop("held"), given.pop("slack")
+    held, rescale_threshold = given.pop("q_in_registers"), given.pop("rescale_threshold")
     if not causal:
-        del given["together"]
-    strategy = attention.by_rows(attention.definition(causal=causal, slack=slack), held).with_(**given)
+        del given["heads_per_group"]
+    strategy = attention.by_rows(attention.definition(causal=causal, rescale_threshold=rescale_threshold), held).with_(**given)
     try:
-        return strategy(spec_of(length, d, causal, tokens, slack)).compile("sm_90")
+        return strategy(spec_of(length, d, causal, tokens, rescale_threshold)).compile("sm_90")
     except FireironError as error:
         print(f"left out: {length} {d} {causal} {values}: {error}", flush=True)
         return None

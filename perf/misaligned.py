@@ -24,14 +24,14 @@ SHAPES = (
 )  # fmt: skip
 
 TILES = {
-    "256x128": values(256, 128, 128, 128, 4, bands=8, producer=128),
-    "256x128, 4 warpgroups": values(256, 128, 64, 128, 4, bands=8),
+    "256x128": values(256, 128, 128, 128, 4, group_m=8, producer_threads=128),
+    "256x128, 4 warpgroups": values(256, 128, 64, 128, 4, group_m=8),
     "128x256": wide(),
-    "192x192": square(bands=4),
-    "128x128": values(128, 128, 64, 128, 6, bands=8),
-    "64x128": values(64, 128, 64, 64, 8, bands=2),
-    "64x64": values(64, 64, 64, 64, 8, bands=4),
-    "32x64": values(32, 64, 32, 64, 4, bk=128, bands=4),
+    "192x192": square(group_m=4),
+    "128x128": values(128, 128, 64, 128, 6, group_m=8),
+    "64x128": values(64, 128, 64, 64, 8, group_m=2),
+    "64x64": values(64, 64, 64, 64, 8, group_m=4),
+    "32x64": values(32, 64, 32, 64, 4, bk=128, group_m=4),
     "16x64": values(16, 64, 16, 64, 16),
 }
 

@@ -21,8 +21,8 @@ CASES = ((4096, 1024, 1024, 8), (16384, 2048, 1024, 8), (16384, 2048, 1024, 64),
 CHOICES = ({}, {"bn": 64, "wn": 32}, {"bm": 64, "wm": 32}, {"bk": 64, "stages": 3})
 
 BY_RINGS = (
-    {}, {"stages": 5, "chunk": 128}, {"bn": 192}, {"bm": 192}, {"bk": 128, "stages": 2},
-    {"bm": 64, "producer": 32}, {"bm": 64, "producer": 32, "stages": 3}, {"bm": 64, "bn": 96, "producer": 32, "stages": 3, "chunk": 32},
+    {}, {"stages": 5, "epi_n": 128}, {"bn": 192}, {"bm": 192}, {"bk": 128, "stages": 2},
+    {"bm": 64, "producer_threads": 32}, {"bm": 64, "producer_threads": 32, "stages": 3}, {"bm": 64, "bn": 96, "producer_threads": 32, "stages": 3, "epi_n": 32},
 )  # fmt: skip
 
 GROUPS = ("mma.sync", "wgmma", "cuBLAS")

@@ -65,24 +65,24 @@ def like(*shape):
 
 def gemm_pairs(n):
     """The tiles that are among the fastest, with the result in chunks, at once, and of three warpgroups."""
-    wide = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64}
+    wide = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "epi_m": 64}
     grid = {"persistent": 132}
     mapped = lambda *sizes, **more: tasks.strategy(tasks_gemm.program, tasks_gemm.hopper(*sizes, **more, **grid))
     fluent = lambda **values: hopper.product.with_(**values)
     return {
-        "128x256": (mapped(128, 256, 64, 2, 4, chunk=64, bands=8), fluent(**wide, chunk=64, stages=4, bands=8)),
-        "128x256, stored at once": (mapped(128, 256, 64, 2, 3, chunk=256, bands=4), fluent(**wide, chunk=256, stages=3, bands=4)),
+        "128x256": (mapped(128, 256, 64, 2, 4, epi_n=64, group_m=8), fluent(**wide, epi_n=64, stages=4, group_m=8)),
+        "128x256, stored at once": (mapped(128, 256, 64, 2, 3, epi_n=256, group_m=4), fluent(**wide, epi_n=256, stages=3, group_m=4)),
         "192x192": (
-            mapped(192, 192, 64, 3, 3, chunk=192, bands=4),
-            fluent(bm=192, bn=192, bk=64, wm=64, wn=192, rows=64, chunk=192, stages=3, bands=4),
+            mapped(192, 192, 64, 3, 3, epi_n=192, group_m=4),
+            fluent(bm=192, bn=192, bk=64, wm=64, wn=192, epi_m=64, epi_n=192, stages=3, group_m=4),
         ),
         "256x128": (
-            mapped(256, 128, 64, 2, 4, chunk=64, bands=8, pieces=False),
-            fluent(bm=256, bn=128, bk=64, wm=128, wn=128, rows=64, chunk=64, stages=4, bands=8),
+            mapped(256, 128, 64, 2, 4, epi_n=64, group_m=8, pieces=False),
+            fluent(bm=256, bn=128, bk=64, wm=128, wn=128, epi_m=64, epi_n=64, stages=4, group_m=8),
         ),
         "clusters of 2": (
-            mapped(128, 256, 64, 2, 4, chunk=64, bands=8, cluster=(2, 1)),
-            fluent(**wide, chunk=64, stages=4, bands=8, cm=2),
+            mapped(128, 256, 64, 2, 4, epi_n=64, group_m=8, cluster=(2, 1)),
+            fluent(**wide, epi_n=64, stages=4, group_m=8, cluster_m=2),
         ),
     }
 
@@ -101,12 +101,12 @@ BATCH = 16
 
 def batched_pairs(n):
     """The tiles of one product, and those stored at once."""
-    wide = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64}
+    wide = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "epi_m": 64}
     mapped = lambda *sizes, **more: tasks.strategy(tasks_batched.program, tasks_batched.hopper(*sizes, **more, persistent=132))
     fluent = lambda **values: hopper_batched.strategy.with_(**wide, **values)
     return {
-        "128x256": (mapped(128, 256, 64, 2, 4, chunk=64, bands=8), fluent(chunk=64, stages=4, bands=8)),
-        "128x256, stored at once": (mapped(128, 256, 64, 2, 3, chunk=256, bands=4), fluent(chunk=256, stages=3, bands=4)),
+        "128x256": (mapped(128, 256, 64, 2, 4, epi_n=64, group_m=8), fluent(epi_n=64, stages=4, group_m=8)),
+        "128x256, stored at once": (mapped(128, 256, 64, 2, 3, epi_n=256, group_m=4), fluent(epi_n=256, stages=3, group_m=4)),
     }
 
 
@@ -128,7 +128,7 @@ def dual_pairs(n):
     return {
         "128x256": (mapped(), dual.hopper),
         "128x256, no ring of A's own": (mapped(depth=2), dual.hopper.with_(depth=2)),
-        "128x256, a wait for each product": (mapped(flying=0), dual.hopper.with_(fly=0)),
+        "128x256, a wait for each product": (mapped(mma_in_flight=0), dual.hopper.with_(mma_in_flight=0)),
     }
 
 
@@ -159,7 +159,7 @@ def row_sum_pairs(n):
     mapped = lambda **options: tasks.strategy(tasks_row_sum.program, tasks_row_sum.hopper(**options))
     return {
         "sums in registers": (mapped(), gemm_row_sum.hopper),
-        "sums in registers, bands of 4": (mapped(bands=4), gemm_row_sum.hopper.with_(bands=4)),
+        "sums in registers, bands of 4": (mapped(group_m=4), gemm_row_sum.hopper.with_(group_m=4)),
         "sums in shared memory": (mapped(parts=0), gemm_row_sum.hopper_shared),
     }
 

@@ -2,7 +2,7 @@
 
     python perf/tasks_attention.py FOLDER [--only attention] [--rounds 6] [--regimes burst,busy]
 
-As `perf/tasks.py`, whose table it writes. 16 heads, 16384 tokens; the length of a sequence is the problem. `seldom` is beside the library's strategy, which
+As `perf/tasks.py`, whose table it writes. 16 heads, 16384 tokens; the length of a sequence is the problem. `rescale_rarely` is beside the library's strategy, which
 rescales only where a maximum has grown by a factor of 256. On an H200 about 20 seconds to begin with, 10 a problem.
 """
 
@@ -19,7 +19,7 @@ PLAIN = attention.definition()
 """A definition whose maxima move as soon as a score is above them, as those of the programs do."""
 
 LIBRARY = hopper_attention.definition()
-"""The library's, whose maxima seldom move."""
+"""The library's, whose maxima rarely change."""
 
 
 def pairs(d):
@@ -27,7 +27,7 @@ def pairs(d):
 
     def pair(ahead, bm, bn, blocks):
         mapping = programs.hopper(bm, bn, bm // 64, 2, programs.AHEAD if ahead else programs.IN_ORDER, 0 if blocks == 65536 else blocks)
-        fluent = hopper_attention.by_rows(PLAIN, delayed=ahead).with_(bm=bm, bn=bn, stages=2, chunk=d, blocks=blocks)
+        fluent = hopper_attention.by_rows(PLAIN, overlap=ahead).with_(bm=bm, bn=bn, stages=2, epi_n=d, num_blocks=blocks)
         return tasks.strategy(programs.flash_3 if ahead else programs.flash_2, mapping), fluent
 
     three = 64 if d == 128 else 128
@@ -44,8 +44,8 @@ def seldom(d):
     """FlashAttention-3 with maxima that seldom move, beside the library's strategy, which leaves out all that then changes nothing."""
     found = {}
     for name, blocks in (("FlashAttention-3", 65536), ("FlashAttention-3, blocks stay", 132)):
-        mapping = programs.seldom(programs.hopper(128, 128, 2, 2, programs.AHEAD, 0 if blocks == 65536 else blocks))
-        fluent = hopper_attention.by_rows(LIBRARY).with_(bm=128, bn=128, stages=2, chunk=d, blocks=blocks)
+        mapping = programs.rescale_rarely(programs.hopper(128, 128, 2, 2, programs.AHEAD, 0 if blocks == 65536 else blocks))
+        fluent = hopper_attention.by_rows(LIBRARY).with_(bm=128, bn=128, stages=2, epi_n=d, num_blocks=blocks)
         found[name] = tasks.strategy(programs.flash_3, mapping), fluent
     return found
 

@@ -100,7 +100,7 @@ def test_what_is_taken_in_parts():
 @pytest.mark.parametrize(
     ("arch", "shape", "options", "named"),
     [
-        ("sm_90a", (1, 2, 64, 64), {}, "hopper_attention:held bm=64"),
+        ("sm_90a", (1, 2, 64, 64), {}, "hopper_attention:q_in_registers bm=64"),
         ("sm_90a", (1, 2, 64, 96), {"window": 9}, "hopper_attention:causal bm=64"),
         ("sm_90", (1, 2, 64, 64), {}, "attention:steady bm=64"),
         ("sm_80", (1, 2, 64, 128), {"causal": True}, "attention:causal bm=64"),

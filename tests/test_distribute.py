@@ -90,7 +90,9 @@ def test_a_thread_has_its_two_adjacent_elements_in_registers_0_and_1():
 
 def test_the_owner_determines_the_coordinates_of_a_register():
     program = distribute(kernel(REGISTERS, write(REGISTERS), read(REGISTERS)))
-    owned = [tuple(int(part.evaluate({"thread": 7})) for part in program.buffer("r").held(Const(number))) for number in (0, 1)]
+    owned = [
+        tuple(int(part.evaluate({"thread": 7})) for part in program.buffer("r").register_coordinates(Const(number))) for number in (0, 1)
+    ]
     assert owned == [(14, 0), (15, 0)]
 
 

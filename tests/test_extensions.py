@@ -613,5 +613,5 @@ def test_refinements_and_instructions_are_tuples():
 
 
 def test_statements_without_a_body():
-    with pytest.raises(VerificationError, match="Barrier contains no statements, and was given 1 lists"):
+    with pytest.raises(VerificationError, match="Barrier contains no statements, but got 1 lists"):
         ir.Barrier(ir.BLOCK_SCOPE).rebuilt(((),))

@@ -79,7 +79,7 @@ FAULTS = {
         ),
     ),
     "an A operand that ptxas overwrites": (
-        "check_ptxas_register_hazard", DecompositionError, lambda: attended(delayed=False, held=True).lowered,
+        "check_ptxas_register_hazard", DecompositionError, lambda: attended(overlap=False, q_in_registers=True).lowered,
     ),
     "a register before its first write": ("check_uninitialized_registers", DecompositionError, lambda: moved(THREAD, register=1)),
     "shared memory before its first write": ("check_uninitialized_shared", DecompositionError, lambda: shared(reads(T))),

@@ -848,7 +848,7 @@ def test_tune_where_nothing_is_recorded(tmp_path, monkeypatch):
     path = tmp_path / "mine.jsonl"
     monkeypatch.setenv("FIREIRON_RECORDS", str(written(path, made(halves(512)))))
     assert best_strategy(halves(), "sm_90", tune=True) == library.find("small").strategy.with_(
-        bm=64, bn=64, wm=32, wn=32, bk=64, stages=4, ahead=2
+        bm=64, bn=64, wm=32, wn=32, bk=64, stages=4, lookahead=2
     )(halves())
     assert asked == [(library.find("small").strategy, halves(), {"arch": "sm_90", "name": "small"})]
     assert len(Records.load(path)) == 2

@@ -87,7 +87,7 @@ def test_parts(name, parts):
     if name == "split_k_blocks" and parts in (1, 3):
         pytest.skip("no value of its tunable")
     for values in ({}, {"bm": 32, "bn": 32}):
-        verify(library(name).strategy.with_(parts=parts, bk=32, stages=2, **values), library(name).spec(40, 40, 333))
+        verify(library(name).strategy.with_(num_splits=parts, bk=32, stages=2, **values), library(name).spec(40, 40, 333))
 
 
 @pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_86"])
@@ -482,7 +482,7 @@ def test_values(name):
     assert eval(repr(strategy.unrefined())) == strategy.unrefined()
     step = strategy.at(SplitK).step
     assert eval(f"MatMul.{step.label()}").steps == (step,)
-    assert strategy.with_(parts=4).at(SplitK).step.parts == 4
+    assert strategy.with_(num_splits=4).at(SplitK).step.parts == 4
 
 
 def test_specs_are_stored():

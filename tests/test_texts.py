@@ -29,7 +29,7 @@ attention_combine, run time
 attention_decode, run time
 attention_decode:hopper
 lstm:hopper
-lstm:in_turn
+lstm:two_loops
 wmma_simple:guarded
 hgemm_nt, run time
 gemm_row_sum:hopper, run time
@@ -38,7 +38,7 @@ hopper_ragged:clustered
 rmsnorm
 split_k_blocks
 attention_packed:hopper
-attention:held
+attention:q_in_registers
 hopper, run time
 hopper_small, run time
 listing_1
@@ -71,10 +71,10 @@ WHOLE = (
     "gemm_row_sum:hopper, run time",
     "tasks_gemm:warpgroups, own sizes",
     "mlp",
-    "lstm:in_turn",
+    "lstm:two_loops",
     "layernorm",
     "rmsnorm",
-    "attention:held",
+    "attention:q_in_registers",
     "attention_combine, run time",
     "attention_decode, run time",
     "attention_packed:hopper",

@@ -43,7 +43,7 @@ class SplitPlan:
     staggered: int = 0
     asks: Asks = NOTHING
 
-    def asking(self, ask: Ask) -> SplitPlan:
+    def with_asks(self, ask: Ask) -> SplitPlan:
         """The plan with a request to a later pass."""
         return attrs.evolve(self, asks=self.asks.with_(ask))
 

@@ -259,13 +259,13 @@ def _begins(view: View) -> int:
 
 
 MANY_BLOCKS: Final = 65536
-"""Value of `blocks` that means one tile per block."""
+"""Value of `num_blocks` that means one tile per block."""
 
 
 @functools.cache
 def _takes_clusters(name: str) -> bool:
     """Whether a strategy of the library has blocks in clusters, of as many as its values say."""
-    return {"cm", "cn"} <= set(find(name).strategy.tunables())
+    return {"cluster_m", "cluster_n"} <= set(find(name).strategy.tunables())
 
 
 CLUSTERS: Final = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
@@ -283,11 +283,11 @@ def in_clusters(name: str, work: Work, tiles: Iterable[Mapping[str, int]]) -> It
 
 def _clustered(values: Mapping[str, int], cm: int, cn: int, work: Work) -> Mapping[str, int]:
     """Values with another cluster; blocks stay where C has more tiles than run at once, if the strategy has a number for it."""
-    found = {**values, "cm": cm, "cn": cn}
-    if "blocks" in values:
+    found = {**values, "cluster_m": cm, "cluster_n": cn}
+    if "num_blocks" in values:
         resident = at_once(cm * cn)
         stays = work.tiles(values["bm"], values["bn"], (cm, cn)) > resident == MULTIPROCESSORS
-        found["blocks"] = MULTIPROCESSORS if stays else MANY_BLOCKS
+        found["num_blocks"] = MULTIPROCESSORS if stays else MANY_BLOCKS
     return found
 
 
@@ -309,13 +309,18 @@ def of_types(values: Mapping[str, int], spec: Spec, other: int = 2) -> Mapping[s
     A chunk wider than a line is the whole of what a warpgroup has of C; it stays where C has no more bytes than halves, for which such
     values are stated.
     """
-    changed = {name: values[name] for name in values}
+    return of_bytes(values, spec.operands["A"].dtype.bytes, spec.operands["C"].dtype.bytes, other)
+
+
+def of_bytes(values: Mapping[str, int], bytes: int, result_bytes: int, other: int) -> dict[str, int]:
+    """The same for factors and a result of so many bytes."""
+    changed = dict(values)
     if "bk" in values:
-        changed["bk"] = values["bk"] * other // spec.A.dtype.bytes
+        changed["bk"] = values["bk"] * other // bytes
     upright = values.get("wm", values.get("bm", 0)) % ROWS_OF_WGMMA == 0  # else chunks are as wide as the instruction is high
-    whole = values.get("chunk", 0) * HALF_BYTES > LINE_BYTES and spec.C.dtype.bytes <= HALF_BYTES
-    if upright and "chunk" in values and not whole:
-        changed["chunk"] = min(values["chunk"], LINE_BYTES // spec.C.dtype.bytes)
+    whole = values.get("epi_n", 0) * HALF_BYTES > LINE_BYTES and result_bytes <= HALF_BYTES
+    if upright and "epi_n" in values and not whole:
+        changed["epi_n"] = min(values["epi_n"], LINE_BYTES // result_bytes)
     return changed
 
 
@@ -325,7 +330,7 @@ WORTH_A_COPY: Final = 64
 A_WAVE: Final = 132
 """Most 32 x 32 tiles of C for which copies do not pay either: the number of SMs of an H200."""
 
-SPLIT: Final[Mapping[str, int]] = {"bm": 32, "bn": 32, "bk": 32, "parts": 8, "stages": 2}
+SPLIT: Final[Mapping[str, int]] = {"bm": 32, "bn": 32, "bk": 32, "num_splits": 8, "stages": 2}
 """Values of `split_k` for what is not worth copies: the fastest, or nearly, of all that were measured there."""
 
 

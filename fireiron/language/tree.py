@@ -36,7 +36,7 @@ from fireiron.ir import (
     statements,
 )
 from fireiron.ir.effect import Effects
-from fireiron.ir.holding import Holding, owns
+from fireiron.ir.register_ownership import Ownership, owns
 from fireiron.ir.rewrite import by_identities
 from fireiron.ir.text import Item, Path, Printer
 from fireiron.language.former import first_class
@@ -433,7 +433,7 @@ class Executable:
         """The same on pairs of neighbours of 16 bits, each pair in one register; None where its text takes no such pairs."""
         return None
 
-    def unless_one(self, spec: Spec) -> str:
+    def identity_operand(self, spec: Spec) -> str:
         """The operand that changes nothing where it is 1: a thread with no other values of it leaves the statement out; empty for none."""
         return ""
 
@@ -576,7 +576,7 @@ class Context:
     prefix: str = ""
     active: Expr = TRUE
     origin: str | None = None
-    held: Mapping[str, Holding] = attrs.field(factory=dict)
+    held: Mapping[str, Ownership] = attrs.field(factory=dict)
     decides: bool = False
     whole: Whole = attrs.field(factory=Whole)
     behind: tuple[Decomposition, ...] = ()
@@ -591,7 +591,7 @@ class Context:
         """The context behind a step: what it made for the whole kernel is there."""
         return self.knowing(self.held, self.whole.after(expansion))
 
-    def knowing(self, held: Mapping[str, Holding], whole: Whole) -> Context:
+    def knowing(self, held: Mapping[str, Ownership], whole: Whole) -> Context:
         """The context in which so much is decided; itself where no more is."""
         return self if held is self.held and whole is self.whole else self._with(held=held, whole=whole)
 
@@ -864,7 +864,7 @@ Tried = dict[int, tuple[Node, Any]]
 """By their identity, the leaves that were tried in vain, with what was known of their registers."""
 
 
-def _again(node: Node, held: Mapping[str, Holding], whole: Whole, tried: Tried) -> tuple[Node, Whole]:
+def _again(node: Node, held: Mapping[str, Ownership], whole: Whole, tried: Tried) -> tuple[Node, Whole]:
     """The tree with each leaf that waits tried once more, if more of what it touches is held now; itself where none can be performed."""
     if node.complete:
         return node, whole
@@ -886,7 +886,7 @@ def _again(node: Node, held: Mapping[str, Holding], whole: Whole, tried: Tried) 
     return attrs.evolve(node, children=tuple((name, grown[name]) for name, _ in node.children)), whole
 
 
-def _decided(node: Node, held: Mapping[str, Holding], whole: Whole) -> tuple[Node, Whole]:
+def _decided(node: Node, held: Mapping[str, Ownership], whole: Whole) -> tuple[Node, Whole]:
     """The tree where the first leaf that can decides by itself who holds its registers; refused if none can.
 
     As long as other leaves are open nobody does, as who decides may come there.
@@ -909,7 +909,7 @@ def _decided(node: Node, held: Mapping[str, Holding], whole: Whole) -> tuple[Nod
     return node, whole
 
 
-def _follows(spec: Spec, held: Mapping[str, Holding]) -> bool:
+def _follows(spec: Spec, held: Mapping[str, Ownership]) -> bool:
     """Whether it is known who holds an operand that has all dimensions of a spec: others then follow it, and none has to decide."""
     return any(len(spec.uses[name]) == len(spec.dims) and view.tensor.name in held for name, view in spec.operands.items())
 
@@ -993,15 +993,15 @@ def _checked(expansion: Expansion, extension: Decomposition | Refinement, method
     return expansion
 
 
-def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Holding]:
+def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Ownership]:
     """Who holds what of tensors in registers that a tree touches: of those that `names` asks for, or all.
 
     Who reads a tensor decides, or who adds to an accumulator; the first one counts, and others only where there is none, those that follow
     last. What a group of threads does as a whole, by a text, says nothing.
     """
-    owned: dict[str, Holding | None] = {}
-    others: dict[str, Holding] = {}
-    following: dict[str, Holding] = {}
+    owned: dict[str, Ownership | None] = {}
+    others: dict[str, Ownership] = {}
+    following: dict[str, Ownership] = {}
     for statement, loops in node.execs:
         for access, view in zip(statement.accesses, statement.spec.operands.values(), strict=False):
             name = access.buffer
@@ -1015,8 +1015,8 @@ def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Holdi
 
 
 @by_identities  # a tree is asked again and again while it grows
-def _holding(statement: Exec, access: Access, *loops: For) -> Holding:
-    return Holding.of(statement, access, loops)
+def _holding(statement: Exec, access: Access, *loops: For) -> Ownership:
+    return Ownership.of(statement, access, loops)
 
 
 def count_workers(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> int | None:

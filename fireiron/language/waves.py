@@ -148,8 +148,9 @@ def estimated_us(work: Work, values: Mapping[str, int], figures: Figures = H200)
     >>> round(estimated_us(Work(4096, 4096, 4096), {"bm": 128, "bn": 256, "bk": 64, "stages": 4}))
     186
     """
-    bm, bn = values["bm"], values["bn"]
-    tiles, resident = work.tiles(bm, bn, _cluster(values)), at_once(math.prod(_cluster(values)))
+    bm, bn, cluster = values["bm"], values["bn"], _cluster(values)
+    in_cluster = cluster[0] * cluster[1]
+    tiles, resident = work.tiles(bm, bn, cluster), at_once(in_cluster)
     each = -(-tiles // resident)
     waves = -(-tiles // (resident * _blocks(work, values, tiles)))
     multiplied = bm * bn * work.bytes / figures.products
@@ -159,11 +160,11 @@ def estimated_us(work: Work, values: Mapping[str, int], figures: Figures = H200)
     turns = waves * max(0.0, work.depth / _ring(values) - 1)
     in_blocks = _added(clocks / figures.clock, turns * figures.turn, figures.turning)
     from_memory = (work.least_bytes + figures.outside * _outside(work, bm, bn)) / figures.memory
-    stays = values.get("blocks", tiles) < tiles
+    stays = values.get("num_blocks", tiles) < tiles
     renewed = 0.0 if stays else (each - waves) * figures.block + (waves - 1) * figures.renewed
     hidden = figures.behind if stays and not work.across_lines else 1.0
     edges = (1 + (waves - 1) * hidden) * (figures.wave + bm * bn * figures.stored / figures.clock) + renewed
-    together = min(math.prod(_cluster(values)), max(figures.joined))
+    together = min(in_cluster, max(figures.joined))
     running = edges + _added(in_blocks, from_memory, figures.limited)
     return figures.launch + figures.joined[together] + figures.clustered[together] * running
 
@@ -175,14 +176,13 @@ def _added(one: float, other: float, exponent: float) -> float:
 
 def _cluster(values: Mapping[str, int]) -> tuple[int, int]:
     """Blocks of a cluster along rows and columns."""
-    return values.get("cm", 1), values.get("cn", 1)
+    return values.get("cluster_m", 1), values.get("cluster_n", 1)
 
 
 def _copied(work: Work, values: Mapping[str, int], figures: Figures) -> float:
     """What a block copies for each step of k, in elements of whole lines."""
     cm, cn = _cluster(values)
-    a, b = (_lines(work, values, operand, side, shared, figures) for operand, (side, shared) in enumerate((("bm", cn), ("bn", cm))))
-    return a + b
+    return _lines(work, values, 0, "bm", cn, figures) + _lines(work, values, 1, "bn", cm, figures)
 
 
 def _lines(work: Work, values: Mapping[str, int], operand: int, side: str, shared: int, figures: Figures) -> float:
@@ -224,9 +224,9 @@ def _outside(work: Work, bm: int, bn: int) -> int:
 
 def _blocks(work: Work, values: Mapping[str, int], tiles: int) -> int:
     """Blocks of one multiprocessor at a time: one where blocks stay, else as many as shared memory and the tiles give."""
-    if values.get("blocks", tiles) < tiles:
+    if values.get("num_blocks", tiles) < tiles:
         return 1
     bm, bn = values["bm"], values["bn"]
-    staged = _groups(values) * values.get("rows", 64) * values.get("chunk", 64) * work.result_bytes
+    staged = _groups(values) * values.get("epi_m", 64) * values.get("epi_n", 64) * work.result_bytes
     shared = _ring(values) * (bm + bn) * work.bytes + staged + 1024
     return max(1, min(SHARED_BYTES // shared, -(-tiles // MULTIPROCESSORS), MOST_BLOCKS))

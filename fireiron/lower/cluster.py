@@ -14,8 +14,8 @@ from fireiron.errors import DecompositionError
 from fireiron.ir import Acquire, BlockCluster, ClusterBarrier, Exec, For, Kernel, Let, execs, lets, statements
 from fireiron.values.expr import Expr, Var, tables_of
 
-MADE = "the barriers of all blocks of the cluster are made"
-LAST = "no block ends while others send to it, or arrive at its barriers"
+MADE = "the mbarriers of all blocks of the cluster are initialized"
+LAST = "no block exits while others write to its shared memory or arrive at its mbarriers"
 
 
 def cluster(kernel: Kernel) -> Kernel:
@@ -35,7 +35,7 @@ def _require_turns_of_all(kernel: Kernel, cluster: BlockCluster) -> None:
     named = lets(kernel.body)
     for loop in statements(kernel.body):
         waits = isinstance(loop, For) and any(isinstance(one, Acquire) for one in statements(loop.body))
-        if not isinstance(loop, For) or not waits or not _read(loop.extent, named) or cluster.alike(loop.extent, kernel.block, named):
+        if not isinstance(loop, For) or not waits or not _read(loop.extent, named) or cluster.is_uniform(loop.extent, kernel.block, named):
             continue
         raise DecompositionError(
             f"a cluster of {cluster.blocks} blocks, which wait for each other, and data say for each which turns it takes: {loop.extent}",

@@ -15,7 +15,7 @@ import numpy as np
 
 from fireiron.errors import DecompositionError, LayoutError
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs, rewritten, statements
-from fireiron.ir.holding import By, Digit, Holding, owns
+from fireiron.ir.register_ownership import Digit, DigitKind, Ownership, owns
 from fireiron.lower.footprint import Array, active_mask, closure, grid_of, needed_variables, require_few
 from fireiron.values.expr import ONE, TRUE, Var, as_expr, compiled
 from fireiron.values.layout import Layout, make_layout, reading
@@ -49,11 +49,11 @@ def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tupl
     if not owners:
         return attrs.evolve(buffer, storage=Storage(Layout(()), ONE), elements=ONE)
     statement, loops, access = owners[0]
-    holding = Holding.of(statement, access, loops)
+    holding = Ownership.of(statement, access, loops)
     # Where no mode is dealt to threads each has the whole array, in the order of its own layout.
     dealt = any(mode.unit for _, _, access in owners for dim in access.dealt for mode in dim)
     storage = register_storage(buffer, owners[0], holding) if dealt else buffer.tensor.storage()
-    result = attrs.evolve(buffer, storage=storage, elements=storage.extent, holder=holding.first)
+    result = attrs.evolve(buffer, storage=storage, elements=storage.extent, register_origin=holding.first)
     # What a group performs together takes each element from whichever of its threads holds it.
     uses = [use for use in uses if not use[0].collective]
     owners = [use for use in owners if not use[0].collective]
@@ -86,18 +86,18 @@ def _deal(kernel: Kernel, use: Use) -> Any:
     return access.base, access.points, access.modes, statement.active, needed, around
 
 
-def register_storage(buffer: Buffer, owner: Use, holding: Holding) -> Storage:
+def register_storage(buffer: Buffer, owner: Use, holding: Ownership) -> Storage:
     """Register modes of the owner: the values that it takes at once first, then the tiles that it visits by their place in storage.
 
     An instruction of several lanes says in which order it numbers its values; others go by their place in storage too.
     """
     weights = _place_in_storage(buffer)
 
-    def placed(by: By) -> list[Digit]:
-        return sorted((one for one in holding.digits if one.by is by), key=lambda one: one.stride * weights[one.dim])
+    def placed(by: DigitKind) -> list[Digit]:
+        return sorted((one for one in holding.digits if one.kind is by), key=lambda one: one.stride * weights[one.dim])
 
-    values = [one for one in holding.digits if one.by is By.VALUES] if owner[2].points else placed(By.VALUES)
-    ordered = values + placed(By.LOOP)
+    values = [one for one in holding.digits if one.kind is DigitKind.VALUES] if owner[2].points else placed(DigitKind.VALUES)
+    ordered = values + placed(DigitKind.LOOP)
     dims: list[list[tuple[int, int, int]]] = [[] for _ in buffer.tensor.shape]
     weight = 1
     for digit in ordered:
@@ -281,7 +281,7 @@ def _covers_with_own_modes(kernel: Kernel, owned: _Owned, use: Use, own: dict[tu
     """A uniform init may number the registers by its own modes, if each holding thread thereby sets all of them (T006)."""
     statement, loops, access = use
     buffer = owned.buffer
-    storage = register_storage(buffer, use, Holding.of(statement, access, loops))
+    storage = register_storage(buffer, use, Ownership.of(statement, access, loops))
     if not any(mode.unit for dim in access.dealt for mode in dim):
         storage = buffer.tensor.storage()
     if storage.extent != buffer.elements:

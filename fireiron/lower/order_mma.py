@@ -31,7 +31,7 @@ def with_products_of_turns(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         if not (isinstance(statement, For) and OrderedMma in statement.asks):
             return (statement,)
         said = statement.asks[OrderedMma]
-        return (statement.asking(OrderedMma(_written_in(statement, said.first), _written_in(statement, said.last))),)
+        return (statement.with_asks(OrderedMma(_written_in(statement, said.first), _written_in(statement, said.last))),)
 
     return rewritten(tuple(body), edit)
 

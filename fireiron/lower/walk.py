@@ -53,7 +53,7 @@ _CONTRACT = _contract(OPERANDS, "mnkb")
 
 RESERVED = frozenset(_CONTRACT | TAKEN | {
     "block", "thread", "warp_size", "uid", "smem", "scratch", "scratch_size", "accumulate", "piece", "pair", "index_0", "index_1",
-    "index_2", "index_3", "held_register", "hilbert", "quotient", "shared_address", "warp_of_block",
+    "index_2", "index_3", "held_register", "hilbert", "quotient", "shared_address", "warp_index",
 })  # fmt: skip
 """Names that generated code must not bind: those of CUDA C++, and what the printer uses itself."""
 
@@ -257,7 +257,7 @@ def prune(kernel: Kernel) -> Kernel:
     named = tuple(statement for statement in kernel.body if isinstance(statement, Let))
     rest = tuple(statement for statement in kernel.body if not isinstance(statement, Let))
     # Which element a register holds is asked for collective statements only; elsewhere the names in it may go.
-    holders = [var for buffer in kernel.buffers for value in buffer.holder for var in value.variables()]
+    holders = [var for buffer in kernel.buffers for value in buffer.register_origin for var in value.variables()]
     return attrs.evolve(kernel, body=_used_lets(named, rest, holders if any(one.collective for one, _ in execs(rest)) else ()) + rest)
 
 

@@ -53,8 +53,8 @@ class WarpSpecialize(Refinement):
     >>> for line in text.splitlines():
     ...     if "mbarrier_wait(k" in line:
     ...         print(line.strip())
-    mbarrier_wait(k_ring_full + k_stage * 8, k_parity);  // a_sh, b_sh of this turn are full
-    mbarrier_wait(k_ring_empty + k_stage2 * 8, k_parity2);  // a_sh, b_sh of this turn are empty
+    mbarrier_wait(k_ring_full + k_stage * 8, k_phase);  // wait until a_sh, b_sh are full
+    mbarrier_wait(k_ring_empty + k_stage2 * 8, k_phase2);  // wait until a_sh, b_sh are empty
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("split",)
@@ -71,7 +71,7 @@ class WarpSpecialize(Refinement):
         threads = chosen(self.producer_threads, "warp_specialize", 32, 128)
         if threads not in PRODUCERS:
             raise DecompositionError("warp_specialize: the producer is a warp or a warpgroup", got=threads, legal=PRODUCERS)
-        return plan.asking(ProducerThreads(threads, self.copies, self.separate))
+        return plan.with_asks(ProducerThreads(threads, self.copies, self.separate))
 
     def __str__(self) -> str:
         arguments = [str(self.producer_threads)] if self.producer_threads != 32 else []

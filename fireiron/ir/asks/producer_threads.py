@@ -1,4 +1,4 @@
-"""Loads by threads of their own: `warp_specialize` on a split."""
+"""Loads by dedicated threads: `warp_specialize` on a split."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fireiron.values.expr import Expr
 
 @attrs.frozen
 class ProducerThreads(Ask):
-    """The stages of the loop are a ring, which so many `threads` of their own fill; with `copies` they copy what engines do not load. The
+    """The stages of the loop are a ring that `threads` producer threads fill; with `copies` they also copy what TMA does not load. The
     loads of each array of `separate` have a producer of their own.
     """
 
