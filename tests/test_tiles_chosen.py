@@ -16,7 +16,7 @@ from fireiron.values.machine import as_architecture
 WIDE, SQUARE, FLAT = hopper.defaults(4096, 4096, 4096)[:3]
 
 
-def record(spec, values, us, name="hopper", **changes):
+def record_of(spec, values, us, name="hopper", **changes):
     """A record of a strategy with all values."""
     strategy = library.find(name).strategy
     values = {tunable: values.get(tunable, one.values[0]) for tunable, one in strategy.tunables().items()}
@@ -40,7 +40,7 @@ def test_the_last_wave_costs_as_much_as_a_full_one():
 
 def test_waves_of_the_problem_count_not_those_of_the_record():
     """At 3072 tiles of 128 x 256 are 2.2 waves, of 192 x 192 1.9: the nearest record's tile is not taken."""
-    records = [record(hopper.spec(2816, 3072, 3072), WIDE, 75.0), record(hopper.spec(5376, 5376, 2048), SQUARE, 158.9)]
+    records = [record_of(hopper.spec(2816, 3072, 3072), WIDE, 75.0), record_of(hopper.spec(5376, 5376, 2048), SQUARE, 158.9)]
     near = chosen(records, hopper.spec(3072, 3072, 3072))
     assert near.record is records[1] and "fastest of" in near.why and "256 blocks, 2 to a multiprocessor" in near.why and not near.exact
 
@@ -53,10 +53,10 @@ def test_waves_of_the_problem_count_not_those_of_the_record():
 def test_equal_work_and_traffic_use_the_record(options):
     """Although another tile was expected to be faster."""
     spec = hopper.spec(2048, 2048, 2048)
-    slow = record(spec, FLAT, 40.0)
-    choice = chosen([slow, record(hopper.spec(2048, 2048, 4096), WIDE, 45.0)], hopper.spec(2048, 2048, 2048, **options))
+    slow = record_of(spec, FLAT, 40.0)
+    choice = chosen([slow, record_of(hopper.spec(2048, 2048, 4096), WIDE, 45.0)], hopper.spec(2048, 2048, 2048, **options))
     assert choice.record is slow and "which multiplies and reads as much" in choice.why
-    own = record(hopper.spec(2048, 2048, 2048, **options), WIDE, 39.0)
+    own = record_of(hopper.spec(2048, 2048, 2048, **options), WIDE, 39.0)
     assert chosen([slow, own], hopper.spec(2048, 2048, 2048, **options)).record is own
 
 
@@ -67,7 +67,7 @@ def test_a_record_rates_its_tile_at_other_sizes():
     bare = {name: estimated_us(problem.work, values) for name, values in (("wide", WIDE), ("square", SQUARE))}
     near = [
         (problem.apart(rated.problem), rated)
-        for rated in known([record(spec, WIDE, 2 * estimated_us(Work(4096, 4096, 4096), WIDE))], ["hopper"], 90)
+        for rated in known([record_of(spec, WIDE, 2 * estimated_us(Work(4096, 4096, 4096), WIDE))], ["hopper"], 90)
     ]
     corrected = corrections(near)
     assert 1.6 * bare["wide"] < expected_us(problem, WIDE, corrected) < 2.0 * bare["wide"]
@@ -77,7 +77,7 @@ def test_a_record_rates_its_tile_at_other_sizes():
 
 def test_element_types_change_steps_and_chunks():
     """A step along k has equally many bytes; float32 C leaves room for chunks of 128 bytes, float16 for a whole tile."""
-    record = record(hopper.spec(4096, 4096, 4096, B=ColMajor), WIDE, 176.4)
+    record = record_of(hopper.spec(4096, 4096, 4096, B=ColMajor), WIDE, 176.4)
     for dtype, result, bk, chunk in ((tf32, float32, 32, 32), (float8_e4m3, bfloat16, 128, 256), (float8_e5m2, float32, 128, 32)):
         spec = hopper.spec(4096, 4096, 4096, B=ColMajor, dtype=dtype, c_dtype=result)
         values = candidates([record], Question(spec, as_architecture("sm_90a")))[0].values
@@ -88,9 +88,9 @@ def test_element_types_change_steps_and_chunks():
 
 def test_batches_and_single_matrices_share_records():
     matrix, stack = hopper.spec(1024, 1024, 1024), hopper_batched.spec(1024, 1024, 1024, 8, B=ColMajor)
-    choice = chosen([record(hopper.spec(2048, 4096, 1024), WIDE, 25.0)], stack)
+    choice = chosen([record_of(hopper.spec(2048, 4096, 1024), WIDE, 25.0)], stack)
     assert choice.program.strategy.spec == stack and "hopper" in choice.why
-    by_columns = record(stack, WIDE, 27.0, "hopper_batched")
+    by_columns = record_of(stack, WIDE, 27.0, "hopper_batched")
     again = chosen([by_columns], hopper_batched.spec(1024, 1024, 1024, 8, B=ColMajor, A=ColMajor))
     assert again.record is by_columns and "which multiplies and reads as much" in again.why
     assert Problem.of(describe(stack)).layouts == ("row", "col", "row")
@@ -131,7 +131,7 @@ def test_rows_across_lines_in_stacks():
 
 
 def test_problems_other_than_hopper_tensor_cores():
-    record = record(hopper.spec(1024, 1024, 1024), WIDE, 6.0)
+    record = record_of(hopper.spec(1024, 1024, 1024), WIDE, 6.0)
     assert Records((record,)).by_tiles(hopper.spec(1024, 1024, 1024), "sm_90") is None
     assert chosen([], hopper.spec(1024, 1024, 1024)) is None, "the library's default is said to be one"
     assert chosen([record], MatMul(1024, 1024, 1024)(GL, GL, GL)(Kernel)) is None
@@ -141,7 +141,7 @@ def test_problems_other_than_hopper_tensor_cores():
 
 
 def test_values_that_are_not_legal_are_passed_over():
-    crowded = record(hopper.spec(1024, 1024, 1024), {**WIDE, "stages": 16}, 1.0)
+    crowded = record_of(hopper.spec(1024, 1024, 1024), {**WIDE, "stages": 16}, 1.0)
     choice = chosen([crowded], hopper.spec(1000, 1024, 1024))
     assert choice is not None and choice.record is not crowded
     refused = chosen([crowded], hopper.spec(1024, 1024, 1024, A=ColMajor), accept=lambda program: False)
@@ -167,7 +167,7 @@ def test_the_tile_that_was_the_fastest_is_expected_to_be(sizes, tile):
 
 
 def test_each_tile_once_the_expected_fastest_first():
-    records = [record(hopper.spec(4096, 4096, size), WIDE, us) for size, us in ((2048, 90.0), (4096, 176.4), (8192, 340.0))]
+    records = [record_of(hopper.spec(4096, 4096, size), WIDE, us) for size, us in ((2048, 90.0), (4096, 176.4), (8192, 340.0))]
     choices = candidates(records, Question(hopper.spec(4096, 4096, 3072), as_architecture("sm_90a")))
     assert [one.us for one in choices] == sorted(one.us for one in choices)
     tiles = [(one.values["bm"], one.values["bn"], one.values.get("wm")) for one in choices]
@@ -182,8 +182,8 @@ def test_a_slow_record_of_an_older_target_gives_way(monkeypatch):
     from fireiron.tune.records import collection
 
     spec = hopper.spec(2048, 2048, 2048)
-    old = record(spec, {}, 38.9, "hmma_ampere", architecture="sm_90")
-    new = record(hopper.spec(2048, 2048, 4096), WIDE, 46.0)
+    old = record_of(spec, {}, 38.9, "hmma_ampere", architecture="sm_90")
+    new = record_of(hopper.spec(2048, 2048, 4096), WIDE, 46.0)
     a = np.lib.stride_tricks.as_strided(np.zeros(1, "float16"), (2048, 2048), (4096, 2))
     for records, wanted in (((old,), old), ((old, new), new), ((attrs.evolve(old, us=10.0), new), attrs.evolve(old, us=10.0))):
         monkeypatch.setattr(collection, "_shipped", lambda: ())

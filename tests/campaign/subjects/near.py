@@ -32,7 +32,7 @@ class Base:
     target: str
     symbols: Mapping[str, int]
     features: frozenset[str]
-    says: Callable[[Program, Mapping[str, int]], str]
+    objection: Callable[[Program, Mapping[str, int]], str]
 
 
 @functools.lru_cache(maxsize=4)
@@ -46,8 +46,8 @@ def base(seed: int) -> Base:
         walk, _ = walker.draw(seed, ())
         return Base(json.loads(dumps(walk.strategy)), walk.target, walk.symbols, frozenset({"walk"}), judge)
     drawn, _ = definitions.drawn(seed)
-    says = lambda program, symbols: definitions.objection(drawn, program, dict(symbols), seed)
-    return Base(json.loads(dumps(drawn.strategy(drawn.bound))), drawn.target, drawn.symbols, frozenset({"definition"}), says)
+    objection = lambda program, symbols: definitions.objection(drawn, program, dict(symbols), seed)
+    return Base(json.loads(dumps(drawn.strategy(drawn.bound))), drawn.target, drawn.symbols, frozenset({"definition"}), objection)
 
 
 @functools.cache
@@ -69,12 +69,12 @@ def draw(seed: int) -> Outcome:
     try:
         program = strategy.program(of.target)
         _ = program.ir
-        if not of.says(program, of.symbols):
+        if not of.objection(program, of.symbols):
             return agreed(of.features, clean=1)
     except Exception as error:  # reported in the story
         if isinstance(error, FireironError) and not isinstance(error, (SimulationError, VerificationError)):
             return refused(of.features)
-    return found(story(strategy, of.target, of.symbols, of.says, seed), of.features)
+    return found(story(strategy, of.target, of.symbols, of.objection, seed), of.features)
 
 
 SUBJECT = Subject(
