@@ -38,7 +38,7 @@ REFUSED = (
     ("algebra.complement(Layout(8, 1).swizzled(Swizzle(1, 0, 1)), 16)", "a layout without swizzle"), ("algebra.complement(3, 16)", "a Layout"),
     ("parsing.parse('(4,4):(1,4):(2)')", "a layout has one colon"), ("parsing.parse('((4,4)')", "parentheses do not match"), ("parsing.parse('4)x(4')", "is no integer"),
     ("Strides(m=-1)", "negative"), ("Strides(m=1).aligned(3)", ".aligned(...): bytes"), ("sym('class')", "is a keyword of Python or C++"),
-    ("MatMul(Var('x', 1, 9), 8, 8)", "x is no symbol"), ("Init(8, 8, value=1.5, dtype=int32)", "no exact int32"), ("Reduction(8, 8, by=3)", "by"),
+    ("MatMul(Var('x', 1, 9), 8, 8)", "x is not a symbol"), ("Init(8, 8, value=1.5, dtype=int32)", "not exact in int32"), ("Reduction(8, 8, by=3)", "by"),
     ("MatMul.tile(Tunable('a', 8, 16), Tunable('a', 8, 32)).to(Block)(SQUARE).program('sm_80').tree", "two tunables are called a"),
     ("Layout((2, 2)).coordinate('x')", "a coordinate is an integer or a tuple of coordinates"), ("Layout(2**30).offsets()", "1073741824 offsets are too many to list"),
     # notation
@@ -179,5 +179,5 @@ def test_a_number_above_the_maximum_is_refused_with_the_maximum():
 @pytest.mark.parametrize("formula", ["H[k] += sum(m, t[m,k])", "H[k] max= max(m, t[m,k])"])
 def test_an_output_that_is_added_to_is_an_operand(formula):
     steps = {"double": "t[m,k] = X[m,k] * 2", "add": formula}
-    with pytest.raises(ArgumentError, match="the operand H, which holds nothing before the kernel"):
+    with pytest.raises(ArgumentError, match="the operand H, which has no value before the kernel"):
         Fused(name="sums", dims="m k", operands={"X": "m k", "H": "k"}, body=steps)

@@ -309,13 +309,18 @@ def of_types(values: Mapping[str, int], spec: Spec, other: int = 2) -> Mapping[s
     A chunk wider than a line is the whole of what a warpgroup has of C; it stays where C has no more bytes than halves, for which such
     values are stated.
     """
-    changed = {name: values[name] for name in values}
+    return of_bytes(values, spec.operands["A"].dtype.bytes, spec.operands["C"].dtype.bytes, other)
+
+
+def of_bytes(values: Mapping[str, int], bytes: int, result_bytes: int, other: int) -> dict[str, int]:
+    """The same for factors and a result of so many bytes."""
+    changed = dict(values)
     if "bk" in values:
-        changed["bk"] = values["bk"] * other // spec.A.dtype.bytes
+        changed["bk"] = values["bk"] * other // bytes
     upright = values.get("wm", values.get("bm", 0)) % ROWS_OF_WGMMA == 0  # else chunks are as wide as the instruction is high
-    whole = values.get("epi_n", 0) * HALF_BYTES > LINE_BYTES and spec.C.dtype.bytes <= HALF_BYTES
+    whole = values.get("epi_n", 0) * HALF_BYTES > LINE_BYTES and result_bytes <= HALF_BYTES
     if upright and "epi_n" in values and not whole:
-        changed["epi_n"] = min(values["epi_n"], LINE_BYTES // spec.C.dtype.bytes)
+        changed["epi_n"] = min(values["epi_n"], LINE_BYTES // result_bytes)
     return changed
 
 

@@ -148,8 +148,9 @@ def estimated_us(work: Work, values: Mapping[str, int], figures: Figures = H200)
     >>> round(estimated_us(Work(4096, 4096, 4096), {"bm": 128, "bn": 256, "bk": 64, "stages": 4}))
     186
     """
-    bm, bn = values["bm"], values["bn"]
-    tiles, resident = work.tiles(bm, bn, _cluster(values)), at_once(math.prod(_cluster(values)))
+    bm, bn, cluster = values["bm"], values["bn"], _cluster(values)
+    in_cluster = cluster[0] * cluster[1]
+    tiles, resident = work.tiles(bm, bn, cluster), at_once(in_cluster)
     each = -(-tiles // resident)
     waves = -(-tiles // (resident * _blocks(work, values, tiles)))
     multiplied = bm * bn * work.bytes / figures.products
@@ -163,7 +164,7 @@ def estimated_us(work: Work, values: Mapping[str, int], figures: Figures = H200)
     renewed = 0.0 if stays else (each - waves) * figures.block + (waves - 1) * figures.renewed
     hidden = figures.behind if stays and not work.across_lines else 1.0
     edges = (1 + (waves - 1) * hidden) * (figures.wave + bm * bn * figures.stored / figures.clock) + renewed
-    together = min(math.prod(_cluster(values)), max(figures.joined))
+    together = min(in_cluster, max(figures.joined))
     running = edges + _added(in_blocks, from_memory, figures.limited)
     return figures.launch + figures.joined[together] + figures.clustered[together] * running
 
@@ -181,8 +182,7 @@ def _cluster(values: Mapping[str, int]) -> tuple[int, int]:
 def _copied(work: Work, values: Mapping[str, int], figures: Figures) -> float:
     """What a block copies for each step of k, in elements of whole lines."""
     cm, cn = _cluster(values)
-    a, b = (_lines(work, values, operand, side, shared, figures) for operand, (side, shared) in enumerate((("bm", cn), ("bn", cm))))
-    return a + b
+    return _lines(work, values, 0, "bm", cn, figures) + _lines(work, values, 1, "bn", cm, figures)
 
 
 def _lines(work: Work, values: Mapping[str, int], operand: int, side: str, shared: int, figures: Figures) -> float:
