@@ -41,9 +41,9 @@ def _folded_statement(statement: Stmt, around: tuple[For, ...]) -> Stmt:
 
 def _with(statement: Exec, values: dict[Var, Expr]) -> Exec:
     """A statement with the values in its accesses; its conditions stay."""
-    made = statement.substitute(values)
-    assert isinstance(made, Exec)
-    return attrs.evolve(made, active=all_of((statement.active, made.active)))
+    result = statement.substitute(values)
+    assert isinstance(result, Exec)
+    return attrs.evolve(result, active=all_of((statement.active, result.active)))
 
 
 def _values(statement: Exec, loops: tuple[For, ...]) -> dict[Var, Expr]:
@@ -51,18 +51,18 @@ def _values(statement: Exec, loops: tuple[For, ...]) -> dict[Var, Expr]:
     if statement.active == TRUE:
         return {}
     used = {var for access in statement.accesses for part in (*access.base, access.copy) for var in part.variables()}
-    found = {}
+    values = {}
     for loop in loops:
         if loop.var in used and not loop.unroll and (value := _only(loop, statement.active)) is not None:
-            found[loop.var] = as_expr(value)
-    return found
+            values[loop.var] = as_expr(value)
+    return values
 
 
 def _only(loop: For, condition: Expr) -> int | None:
     """The only value of a loop variable for which a condition may be true; None if there are several or they are unknown."""
     count = constant(loop.extent)
-    values_of = [one for one in conjuncts(condition) if one.variables() == {loop.var}]
-    if count is None or not values_of or len(turns := loop.values(count)) > MOST_TURNS:
+    conditions = [part for part in conjuncts(condition) if part.variables() == {loop.var}]
+    if count is None or not conditions or len(turns := loop.values(count)) > MOST_TURNS:
         return None
-    left = [turn for turn in turns if all(one.substitute({loop.var: as_expr(turn)}) == TRUE for one in values_of)]
+    left = [turn for turn in turns if all(part.substitute({loop.var: as_expr(turn)}) == TRUE for part in conditions)]
     return left[0] if len(left) == 1 else None
