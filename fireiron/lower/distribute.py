@@ -267,7 +267,7 @@ def _how_to_deal(statement: Exec, owned: _Owned, write: bool) -> str:
     load = f"Move.done() as the strategy of the load of {owned.buffer.name}: each thread loads what it computes with; or "
     is_load = loads.spec.copies and not loads.follows and not loads.spec.src.memory.private
     return (
-        f"{load if is_load else ''}distribute it like the compute path (same tiles, levels, layout and swizzle), or go through shared memory"
+        f"{load if is_load else ''}distribute it like the compute path (same tiles, level, layout, swizzle), or go through shared memory"
     )
 
 
