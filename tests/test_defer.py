@@ -430,7 +430,9 @@ def test_what_is_never_done_in_a_turn_is_left_out_with_its_notes():
 def test_a_part_has_its_statements_and_those_that_are_always_there():
     values = {Var("turn", 0, 7): as_expr(0)}
     pieces = [piece(TRUE, early=True), piece(TRUE), piece(TRUE, always=True), piece(TRUE, early=True, always=True)]
-    assert [len(_iteration(pieces, early, delayed)) for early, delayed in ((values, values), (values, None), (None, values), (None, None))] == [
+    assert [
+        len(_iteration(pieces, early, delayed)) for early, delayed in ((values, values), (values, None), (None, values), (None, None))
+    ] == [
         4,
         3,
         3,

@@ -266,9 +266,7 @@ def _how_to_deal(statement: Exec, owned: _Owned, write: bool) -> str:
     loads = statement if write else owned.owners[0][0]
     load = f"Move.done() as the strategy of the load of {owned.buffer.name}: each thread loads what it computes with; or "
     is_load = loads.spec.copies and not loads.follows and not loads.spec.src.memory.private
-    return (
-        f"{load if is_load else ''}distribute it like the compute path (same tiles, level, layout, swizzle), or go through shared memory"
-    )
+    return f"{load if is_load else ''}distribute it like the compute path (same tiles, level, layout, swizzle), or go through shared memory"
 
 
 def _in_place(statement: Exec, access: Access) -> bool:
@@ -314,8 +312,7 @@ def _with_own_modes(body: tuple[Stmt, ...], own: dict[tuple[int, str], Storage])
 
 
 def _renumbered(access: Access, storage: Storage | None, loops: Set[Var]) -> Access:
-    """The access with register numbers by its own modes: the element no longer matters, so the thread's part of the coordinate is removed.
-    """
+    """The access with register numbers by its own modes: the element no longer matters, so the thread's part of the coordinate is removed."""
     if storage is None:
         return access
     of_thread = {var: 0 for base in access.base for var in base.variables() if var not in loops}
