@@ -299,7 +299,7 @@ class _Arrays:
     def legal(self, strategy: Strategy, spec: Spec) -> Program:
         """The strategy on a spec, lowered and checked; a `FireironError` where it is not legal, or requires other arrays."""
         program = self.served(strategy(spec).program(self.place.architecture), strategy)
-        _ = program.ir
+        self.place.prove(program)
         return program
 
     def served(self, program: Program, strategy: Strategy) -> Program:

@@ -106,7 +106,7 @@ class Formulas:
             case ast.Subscript(value=ast.Name(id=name), slice=places):
                 dims = [one.id for one in (places.elts if isinstance(places, ast.Tuple) else [places])]  # type: ignore[attr-defined]
                 return self._up(self.tensors[name], dims)
-        raise AssertionError(f"no formula: {ast.dump(node)}")
+        raise AssertionError(f"not a formula: {ast.dump(node)}")
 
     def _up(self, value: np.ndarray, dims: list[str]) -> np.ndarray:
         """An array of some dimensions with an axis for each of the definition."""

@@ -96,14 +96,14 @@ def test_permutations_are_checked(permutation, right):
         place.require(SPEC, digits(2, 4))
         assert place.of_units(unit, 8, Warp).evaluate({"unit": 4}) == 5
     else:
-        with pytest.raises(DecompositionError, match="is no permutation of the 8 blocks"):
+        with pytest.raises(DecompositionError, match="is not a permutation of the 8 blocks"):
             place.require(SPEC, digits(2, 4))
-        with pytest.raises(DecompositionError, match="is no permutation of the 8 Warp units"):
+        with pytest.raises(DecompositionError, match="is not a permutation of the 8 Warp units"):
             place.of_units(unit, 8, Warp)
 
 
 def test_places_for_more_blocks_than_can_be_checked_are_refused():
-    with pytest.raises(DecompositionError, match="swizzle over 8388608 blocks: at most 4194304 can be checked"):
+    with pytest.raises(DecompositionError, match="swizzle of 8388608 blocks: at most 4194304 can be checked"):
         Permuted(UID ^ 1).require(SPEC, digits(1 << 11, 1 << 12))
 
 

@@ -111,7 +111,7 @@ def test_a_mechanism_is_one_instance_with_defaults_for_unstated_properties():
         "commit": (None,),
         "wait": (None, 0, "", (), None),
         "fence": (None, (), None),
-        "held": (None, (), None),
+        "pin": (None, (), None),
     }.items():
         with pytest.raises(Exception, match=f"own: this completion mechanism has no text '{text}'"):
             getattr(Own(), text)(*arguments)

@@ -81,7 +81,7 @@ def test_element_types_change_steps_and_chunks():
     for dtype, result, bk, chunk in ((tf32, float32, 32, 32), (float8_e4m3, bfloat16, 128, 256), (float8_e5m2, float32, 128, 32)):
         spec = hopper.spec(4096, 4096, 4096, B=ColMajor, dtype=dtype, c_dtype=result)
         values = candidates([record], Question(spec, as_architecture("sm_90a")))[0].values
-        assert (values["bk"], values["chunk"]) == (bk, chunk) and chosen([record], spec).program.ir.rings
+        assert (values["bk"], values["epi_n"]) == (bk, chunk) and chosen([record], spec).program.ir.rings
     across = chosen([record], hopper.spec(4096, 4096, 4096, dtype=tf32, c_dtype=float32))
     assert [one.name for one in across.program.preceding] == ["B"], "wgmma reads tf32 along k only: B is turned round first"
 

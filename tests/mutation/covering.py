@@ -55,7 +55,7 @@ NEAREST = {
     "inspect/synchronization.py": "explain_sync",
     "ir/access.py": "synchronize",
     "ir/smem_layouts.py": "wgmma",
-    "ir/holding.py": "distribute",
+    "ir/register_ownership.py": "distribute",
     "ir/verifier.py": "programmatic_launch fused_skip",
     "language/dealing.py": "dealing toys cluster persistence dynamic_scheduler",
     "language/library.py": "hopper tiles_chosen",
