@@ -351,8 +351,8 @@ class OneSpec(outputs.Spec):
     def reference(self, *inputs):
         return inputs[0]
 
-wrong = outputs.by_elements(outputs.cross(40, 50, made=WrongSpec))
-one = outputs.by_elements(outputs.cross(40, 50, made=OneSpec))
+wrong = outputs.by_elements(outputs.cross(40, 50, spec_class=WrongSpec))
+one = outputs.by_elements(outputs.cross(40, 50, spec_class=OneSpec))
 sized = outputs.by_elements(outputs.cross(outputs.sym("M"), 50))
 """
 

@@ -246,7 +246,7 @@ def refused(strategy, says, spec=None):
     with pytest.raises(DecompositionError, match=says) as caught:
         _ = strategy(spec or MatMul(32, 32, 16)(GL, GL, GL)(Kernel)).program("sm_80").ir
     text = str(caught.value)
-    assert "test_epilog.py" in text and re.search(r"Init\.tile|the init and the store|deal it as the compute path does", text), text
+    assert "test_epilog.py" in text and re.search(r"Init\.tile|the init and the store|distribute it like the compute path", text), text
     return text
 
 
@@ -283,7 +283,7 @@ def test_a_store_that_cannot_follow_is_refused_by_the_enumeration():
     """An explicit one is taken as it is, and refused where it deals otherwise."""
     other = Move.tile(32, 32).to(Warp).tile(4, 8).to(Thread).tile(1, 1).done()
     chain = in_registers(block(None, other).tile(32, 32).to(Warp).tile(8, 4).to(Thread))
-    refused(chain, "deals elements to threads otherwise", MatMul(64, 64, 8)(GL, GL, GL)(Kernel))
+    refused(chain, "distributes elements over threads differently", MatMul(64, 64, 8)(GL, GL, GL)(Kernel))
 
 
 # ---------------------------------------------------------------------------------------------- drawn nests of tiles

@@ -715,7 +715,7 @@ def test_accumulate(name):
     module = library(name)
     spec = module.spec(33, 40, 9, accumulate=True)
     if name in ("maxwell", "hgemm_nt"):
-        with pytest.raises(DecompositionError, match="deals elements to threads otherwise"):
+        with pytest.raises(DecompositionError, match="distributes elements over threads differently"):
             run(module.strategy, spec)
     elif name.startswith("wmma"):
         with pytest.raises(DecompositionError, match="whole fragments, and the last tile of C may overhang"):

@@ -353,7 +353,7 @@ def test_many_illegal_combinations_are_given_up():
     thread_tiles = [start.tile(rows, 4).to(Thread).layout(ColMajor).tile(1, 1).done() for start in (Init, Move)]
     chain = MatMul.tile(Tunable("m", 16, 32, 64), Tunable("n", 16, 32, 64)).to(Block).epilog(RF, *thread_tiles)
     chain = chain.split(parts).pipeline(stages).load(A, SH).load(B, SH).tile(rows, 4).to(Thread).split(1).tile(1, 1).done()
-    with pytest.raises(DecompositionError, match="deals elements to threads otherwise") as caught:
+    with pytest.raises(DecompositionError, match="distributes elements over threads differently") as caught:
         kernel(chain, 1024, 1024, 1024).program()
     tried = int(re.search(r"(\d+) of the 540 combinations of the tunables were tried", caught.value.hint).group(1))
     assert 16 < tried < 100 and "strategy.legal_assignments(target)" in caught.value.hint
@@ -482,7 +482,7 @@ def _one_choice():
 
 
 def test_comparison_results_of_one_thread_are_not_read_by_others():
-    with pytest.raises(DecompositionError, match="t: this path deals elements to threads otherwise"):
+    with pytest.raises(DecompositionError, match="t: this path distributes elements over threads differently"):
         _ = _one_choice().program("sm_80").ir
 
 

@@ -28,7 +28,7 @@ from fireiron.ir.asks.deferred import Deferred
 from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.text import Path
 from fireiron.language.tree import Context, Decomposition, Executable, Node, Whole, count_workers, grow, require_complete
-from fireiron.lower.order_mma import with_products_of_turns
+from fireiron.lower.order_mma import with_ordered_registers
 from fireiron.spec import Spec, symbols_of
 from fireiron.values import sharer
 from fireiron.values.cuda_names import FUNCTIONS, TAKEN, is_taken
@@ -182,7 +182,7 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
     if whole.part is not None and whole.grid is None:
         raise DecompositionError("split_k(.., Block): no tiles are dealt to Block behind it", hint=".tile(64, 64).to(Block)")
     assert grown.workers is not None and grown.threads is not None
-    body = with_products_of_turns(_program(grown.node, ()))
+    body = with_ordered_registers(_program(grown.node, ()))
     if not any(isinstance(one, For) and Deferred in one.asks for one in statements(body)):
         body = without_marks(body)
     lets = tuple(Let(var, value) for var, value in whole.definitions.items())
