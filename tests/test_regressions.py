@@ -608,7 +608,7 @@ def test_a_producer_inside_a_producer_is_refused():
     """The walker's first draw raised KeyError in the pipeline pass."""
     chain = MatMul.tile(128, 64).to(Block).epilog(RF).split(64).pipeline(3).warp_specialize().load(B, SH, Move.done())
     chain = chain.split(32).pipeline(4).warp_specialize().load(A, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
-    with pytest.raises(DecompositionError, match="stands in the loop k, whose loads a producer issues too"):
+    with pytest.raises(DecompositionError, match="is inside loop k, whose loads a producer issues, too"):
         _ = (
             chain(MatMul(128, 128, 256, B=ColMajor, C=ColMajor, dtype=float16, accumulator=float32)(GL, GL, GL)(Kernel))
             .program("sm_90a")

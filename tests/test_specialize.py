@@ -226,7 +226,7 @@ REFUSED = {
     "no loop at all": (finished(CHAIN, Move.done(TMA_LOAD)), "TMA_LOAD loads by a producer, and none is asked for"),
     "mixed by hand": (
         finished(CHAIN.pipeline(2).warp_specialize(), Move.done(TMA_LOAD), WIDE),
-        r"a producer's loads are done by TMA, and Move does Move\(1,8\)\(GL,SH\)\(Thread\)",
+        r"the producer loads by TMA, but Move performs Move\(1,8\)\(GL,SH\)\(Thread\)",
     ),
     "too many in flight": (
         finished(CHAIN.pipeline(2).warp_specialize().mma_in_flight(2)),
