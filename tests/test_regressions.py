@@ -539,7 +539,7 @@ def test_errors_print_conditions_readably():
     with pytest.raises(ArgumentError, match="accumulate=False") as caught:
         MatMul(5, 7, signature="mk,k->m")
     assert "Const" not in str(caught.value)
-    with pytest.raises(ArgumentError, match="a symbol called A") as caught:
+    with pytest.raises(ArgumentError, match="the symbol name A is used") as caught:
         _ = kernel(MatMul.tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1).done(), sym("A"), 4, 4).program().ir
     assert caught.value.within is not None
 

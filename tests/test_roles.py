@@ -491,12 +491,12 @@ def test_a_role_that_fills_no_ring_is_refused():
 
 CHAIN = MatMul.tile(64, 64).to(Block)
 REFUSED = {
-    "a cluster": (lambda: CHAIN.cluster(2, 1), "fills a ring by threads of its own in a cluster"),
+    "a cluster": (lambda: CHAIN.cluster(2, 1), "fills a ring with dedicated threads in a cluster"),
     "tiles from a counter": (
         lambda: CHAIN.persistent(2, True),
-        "fills a ring by threads of its own where blocks take tiles from a counter",
+        "fills a ring with dedicated threads with dynamic tile scheduling",
     ),
-    "groups in turns": (lambda: CHAIN.persistent(2).pingpong(2), "fills a ring by threads of its own where warpgroups, or groups"),
+    "groups in turns": (lambda: CHAIN.persistent(2).pingpong(2), "fills a ring with dedicated threads with ordered MMAs or alternating"),
 }
 
 
