@@ -540,13 +540,13 @@ def ringed(*copying, by=CP_ASYNC_GROUPS, **fields):
 @pytest.mark.parametrize(
     ("role", "text"),
     [
-        (ringed(by=TMA_LOADS), "by MBARRIER, whose arrivals cannot be deferred"),
-        (ringed(by=WGMMA_GROUPS), "by WGMMA_GROUP, whose arrivals cannot be deferred"),
+        (ringed(by=TMA_LOADS), "by MBARRIER, which cannot defer arrivals"),
+        (ringed(by=WGMMA_GROUPS), "by WGMMA_GROUP, which cannot defer arrivals"),
         (ringed(part=64), "by CP_ASYNC_GROUP with 64 bytes"),
-        (ringed(making.commit(CP_ASYNC_GROUPS)), "role copying has a commit of CP_ASYNC_GROUP, and an arrival that is deferred by it"),
+        (ringed(making.commit(CP_ASYNC_GROUPS)), "role copying has both a commit of CP_ASYNC_GROUP and an arrival deferred by it"),
         (
             ringed(making.wait(0, mechanism=CP_ASYNC_GROUPS)),
-            "role copying has a wait of CP_ASYNC_GROUP, and an arrival that is deferred by it",
+            "role copying has both a wait of CP_ASYNC_GROUP and an arrival deferred by it",
         ),
     ],
 )
