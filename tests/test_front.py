@@ -1,6 +1,8 @@
 """The front end of calls: a user-defined call, `doubled`, states its differences and otherwise behaves like the others."""
 
+import importlib
 import inspect
+import typing
 
 import attrs
 import numpy as np
@@ -106,6 +108,29 @@ def test_one_signature_for_several_methods(doubled):
         assert inspect.signature(call.kernel).parameters == stated
         assert set(parameters) - {"stream"} == set(stated)
         assert all(parameters[name].default == one.default and parameters[name].kind == one.kind for name, one in stated.items())
+
+
+@pytest.mark.parametrize("call", [matmul, attention], ids=["matmul", "attention"])
+def test_overloads_state_what_the_request_declares(call):
+    """Type checkers need overloads written out: their names, and the types of their options, are those of `request`."""
+    module = importlib.import_module(type(call).__module__)
+    declared = {name: one.annotation for name, one in inspect.signature(module.request).parameters.items()} | {"stream": "object"}
+    named = set()
+    for overload in typing.get_overloads(type(call).__call__):
+        own = {name: one.annotation for name, one in inspect.signature(overload).parameters.items() if name != "self"}
+        if own.pop("options", None) is not None:  # Unpack[Keywords]
+            own |= {name: one.__forward_arg__ for name, one in module.Keywords.__annotations__.items()}
+        narrowed = {*"abqkv", "lse", "out", "epilogue", "operands"}  # what decides about the type of the result
+        assert {name: kind for name, kind in own.items() if declared[name] != kind and name not in narrowed} == {}
+        named |= own.keys()
+    assert named == declared.keys()
+
+
+def test_tuned_takes_what_the_request_declares():
+    declared, tuned = inspect.signature(matmul_request).parameters, inspect.signature(matmul.tuned).parameters
+    shared = [name for name in tuned if name not in ("candidates", "report")]
+    assert shared == ["a", "b", "out", "c_dtype", "ab_dtype", "arch"]
+    assert all((tuned[name].kind, tuned[name].default) == (declared[name].kind, declared[name].default) for name in shared)
 
 
 def test_an_epilogue_is_chosen_for_too():

@@ -273,7 +273,7 @@ REFUSED = {
     "an odd number of steps": (fma(3, 2, step=9), "runs 9 times.*multiple of 2", 64),
     "registers in a loop of unknown length": (
         MatMul.tile(32, 32).to(Block).tile(4, 4).to(Thread).split(1).pipeline(2).load(A, RF).load(B, RF).tile(1, 1).done(),
-        "lie in registers, which cannot be chosen at run time",
+        "are in registers, which have no run-time index",
         sym("K"),
     ),
     "registers in a long loop": (
@@ -671,5 +671,5 @@ def test_registers_that_all_threads_fill_have_no_stages():
     arrays = {name: np.arange(64, dtype=np.float32).reshape(8, 8) % 5 for name in "AB"}
     result = simulate(by_block(1).program("sm_75").lowered, arrays).outputs["C"]
     assert np.array_equal(result, arrays["A"] @ arrays["B"])
-    with pytest.raises(FireironError, match=r"pipeline\(2\): copy fills b_rf by all threads of a Block"):
+    with pytest.raises(FireironError, match=r"pipeline\(2\): copy fills b_rf with all threads of a Block"):
         by_block(2).cuda("sm_75")
