@@ -27,7 +27,12 @@ from fireiron.strategies import attention, hopper_attention, softmax
 CANDIDATES = ((False, 128, 128, 32, 2), (True, 128, 64, 32, 2), (False, 128, 64, 32, 2), (False, 64, 128, 32, 2), (False, 64, 64, 32, 2))
 """Queries in registers or not, bm, bn, wm, stages."""
 
-ENGINES = ({"rescale_threshold": 8}, {"rescale_threshold": 8, "q_in_registers": True}, {"rescale_threshold": 8, "bm": 192, "bn": 96}, {"rescale_threshold": 8, "q_in_registers": True, "bm": 192, "bn": 96})
+ENGINES = (
+    {"rescale_threshold": 8},
+    {"rescale_threshold": 8, "q_in_registers": True},
+    {"rescale_threshold": 8, "bm": 192, "bn": 96},
+    {"rescale_threshold": 8, "q_in_registers": True, "bm": 192, "bn": 96},
+)
 """By wgmma: the definition's rescale threshold, queries in registers, the tile."""
 
 

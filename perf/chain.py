@@ -73,7 +73,7 @@ CANDIDATES = {
 def late(strategy, spec):
     """The programmatic kernel that lets the next one start only after its own wait."""
     program = strategy(spec).program("sm_90a")
-    launch_next, wait = "launch_next_kernel();\n", "wait_for_kernel_before();\n"
+    launch_next, wait = "griddepcontrol_launch_dependents();\n", "griddepcontrol_wait();\n"
     text = program.cuda
     head, body = text.split('extern "C"')
     producer = body.index("// producer")  # one thread of each block executes it

@@ -207,7 +207,14 @@ class Dual(Experiment):
 
     def jobs(self, n, forms):
         base = dual.hopper
-        choices = ({}, {"depth": 4}, {"bk": 32, "stages": 4, "depth": 4}, {"group_m": 8}, {"bm": 192, "bn": 192}, {"depth": 2, "epi_n": 128})
+        choices = (
+            {},
+            {"depth": 4},
+            {"bk": 32, "stages": 4, "depth": 4},
+            {"group_m": 8},
+            {"bm": 192, "bn": 192},
+            {"depth": 2, "epi_n": 128},
+        )
         mappings = {
             "no producer": None,
             "a block for each tile": {"num_blocks": 65536},
@@ -259,7 +266,12 @@ class RowSum(Experiment):
         base = gemm_row_sum.hopper
         choices = ({}, {"stages": 3}, {"stages": 4, "epi_n": 64}, {"group_m": 4}, {"bm": 256, "bn": 192, "wm": 128, "epi_n": 64})
         strategies = choices_of(base, *choices)
-        mappings = {"no producer": None, "a block for each tile": {"num_blocks": 65536}, "3 stages": {"stages": 3}, "2 stages": {"stages": 2}}
+        mappings = {
+            "no producer": None,
+            "a block for each tile": {"num_blocks": 65536},
+            "3 stages": {"stages": 3},
+            "2 stages": {"stages": 2},
+        }
         strategies |= forms_of(base, {}, mappings) if forms else {}
         if forms and IN_SHARED in vars(gemm_row_sum):
             strategies["form sums in shared memory"] = vars(gemm_row_sum)[IN_SHARED]
@@ -332,7 +344,10 @@ class Attention(Experiment):
         strategies = {"FA2": rows(definition, overlap=False), "FA3": rows(definition)}
         for delayed in (False, True) if forms else ():
             strategies |= {f"form FA{2 + delayed} {name}": one for name, one in self.forms(definition, delayed).items()}
-        persistent = {"FA3 maxima that stay": rows(rescale_threshold), "FA3 maxima that stay, queries in registers": rows(rescale_threshold, q_in_registers=True)}
+        persistent = {
+            "FA3 maxima that stay": rows(rescale_threshold),
+            "FA3 maxima that stay, queries in registers": rows(rescale_threshold, q_in_registers=True),
+        }
         if self.causal:
             for together in (4, 16):
                 name = f"FA3 maxima that stay, tiles as blocks become free, {together} heads together"

@@ -21,7 +21,9 @@ from tabulate import tabulate
 from fireiron.errors import FireironError
 from fireiron.strategies import attention, dual, gemm_row_sum, hopper_attention, lstm, mlp
 
-DYNAMIC = tuple({"rescale_threshold": 8, "dynamic": True, "q_in_registers": True, "heads_per_group": together} for together in (16, 8, 4, 2))
+DYNAMIC = tuple(
+    {"rescale_threshold": 8, "dynamic": True, "q_in_registers": True, "heads_per_group": together} for together in (16, 8, 4, 2)
+)
 VALUES = {
     64: (
         {"rescale_threshold": 8, "q_in_registers": True},
@@ -43,7 +45,10 @@ VALUES = {
             {"dynamic": True, "order_mma": True, "heads_per_group": 4},
         )
     ),
-    128: ({"rescale_threshold": 8, "q_in_registers": True}, *({"rescale_threshold": 8, "q_in_registers": True, "epi_n": 128, **one} for one in ({}, *DYNAMIC))),
+    128: (
+        {"rescale_threshold": 8, "q_in_registers": True},
+        *({"rescale_threshold": 8, "q_in_registers": True, "epi_n": 128, **one} for one in ({}, *DYNAMIC)),
+    ),
 }
 """Candidates by head dimension: the definition's rescale threshold, forms of the strategy, and tunable values; `persistent` and `dynamic` with a
 mask.
@@ -75,7 +80,9 @@ def kernel_of(length, d, causal, tokens, values):
     if causal:
         given.pop("num_blocks", None)
     try:
-        strategy = hopper_attention.by_rows(attention.definition(causal=causal, rescale_threshold=rescale_threshold), **forms).with_(**given)
+        strategy = hopper_attention.by_rows(attention.definition(causal=causal, rescale_threshold=rescale_threshold), **forms).with_(
+            **given
+        )
         return strategy(peers.spec_of(length, d, causal, tokens, rescale_threshold)).compile("sm_90a")
     except FireironError as error:
         print(f"left out: {length} {d} {causal} {given}: {error}", flush=True)

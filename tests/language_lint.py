@@ -28,7 +28,9 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 
 ALLOW, ALLOW_FILE = "language: allow", "language: allow-file"
 
-BINDINGS: Final = frozenset({"one", "ones", "found", "made", "said", "several", "asked", "met", "grown", "alike", "theirs", "mine", "there"})
+BINDINGS: Final = frozenset(
+    {"one", "ones", "found", "made", "said", "several", "asked", "met", "grown", "alike", "theirs", "mine", "there"}
+)
 """Names that do not say what a variable is."""
 
 WORDS: Final[tuple[tuple[str, str], ...]] = (

@@ -146,7 +146,9 @@ WITHOUT_REGISTERS = {("q_in_registers", 256), ("q_in_registers", 128, "window", 
 
 def attention_of(d, mask, lengths, rescale_threshold, **form):
     """The library's attention, for two or more blocks of keys."""
-    definition = attention.definition(causal=mask == "causal", window=200 if mask == "window" else None, rescale_threshold=rescale_threshold)
+    definition = attention.definition(
+        causal=mask == "causal", window=200 if mask == "window" else None, rescale_threshold=rescale_threshold
+    )
     sizes = {"known": (1024, 1024), "odd": (1000, 1000), "run time": (sym("m"), sym("n"))}[lengths]
     spec = attention.spec(*sizes, d, heads=16, made=definition)
     strategy = hopper_attention.by_rows(definition, **form)
@@ -173,10 +175,10 @@ def test_all_forms_of_attention(d, mask, lengths, rescale_threshold):
 def test_mmas_in_flight_after_a_loop_that_may_have_no_iteration():
     """The compiler would move accumulators at the end of the loop, and so serialize the MMAs."""
     program = hopper_small.strategy(hopper_small.spec(1024, 1024, sym("k", multiple_of=8))).program(HOPPER)
-    assert "hold(c_rf);\n#pragma unroll 1\n    for (" in program.cuda
+    assert "pin_registers(c_rf);\n#pragma unroll 1\n    for (" in program.cuda
     assert toolchain.compile_cuda(program.cuda, HOPPER).resources[program.name].spill_stores == 0
     whole = hopper_small.strategy(hopper_small.spec(512, 512, 512)).program(HOPPER)
-    assert "hold(" not in whole.cuda
+    assert "pin_registers(" not in whole.cuda
 
 
 @pytest.mark.nightly

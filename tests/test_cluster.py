@@ -71,7 +71,8 @@ def test_a_cluster_of_one_block_by_tunables_is_omitted():
         chain.rasterize(group_m=2).done()
     )
     assert (
-        free.with_(cluster_m=1, cluster_n=2) == chain.cluster(1, 2).rasterize(group_m=2).done() and free.with_(cluster_m=1) != chain.rasterize(group_m=2).done()
+        free.with_(cluster_m=1, cluster_n=2) == chain.cluster(1, 2).rasterize(group_m=2).done()
+        and free.with_(cluster_m=1) != chain.rasterize(group_m=2).done()
     )
     assert chain.cluster(1, 1).rasterize(group_m=2).done() != chain.rasterize(group_m=2).done()
 
@@ -220,7 +221,7 @@ def test_a_cluster_with_programmatic_launch(options):
     ]
     assert ir.verify(program.ir, final=True) is program.ir
     body = program.cuda[program.cuda.index('extern "C"') :]
-    order = ("launch_next_kernel();", "mbarrier_init_fence();", "cluster_sync();", "wait_for_kernel_before();", "if (warp_of_block")
+    order = ("griddepcontrol_launch_dependents();", "fence_mbarrier_init();", "cluster_sync();", "griddepcontrol_wait();", "if (warp_index")
     places = [body.index(one) for one in order]
     assert places[1:] == sorted(places[1:]) and places[0] < places[3] and body.count("cluster_sync();") == 2
     late = tuple(one for one in program.ir.body if one != making.grid_dep_control(ir.GridDepAction.WAIT))
@@ -382,7 +383,7 @@ def test_both_detectors_describe_the_fault(name):
 def test_blocks_of_a_cluster_run_the_same_iterations():
     """If a block of a cluster had one tile less than another, they would deadlock."""
     kernel = kernel_of((640, 64, 64), cluster=(2, 1), blocks=2, **SMALL)
-    is_tile_loop = lambda one: isinstance(one, ir.For) and one.var.name == "turn"
+    is_tile_loop = lambda one: isinstance(one, ir.For) and one.var.name == "iteration"
     loops = [one for one in ir.statements(kernel.body) if is_tile_loop(one)]
     faulty = kernel
     for number in range(len(loops)):
@@ -494,10 +495,10 @@ def test_text_and_document_of_a_cluster():
 
 def test_printed_text():
     text = product(cluster=(2, 2), **SMALL)(halves(256, 256, 192)).program(TARGET).cuda
-    assert "__cluster_dims__(4, 1, 1) __launch_bounds__(160)" in text and "clusters of 4 neighbouring blocks" in text
+    assert "__cluster_dims__(4, 1, 1) __launch_bounds__(160)" in text and "clusters of 4 blocks" in text
     assert text.count("cluster_sync();") == 2 and "__syncthreads();" not in text
-    assert "mbarrier_arrive_at(k_ring_empty + k_stage * 8, (0x5 << rank_m) | (0x3 << (rank_n * 2)))" in text.replace("\n", " ") or (
-        re.search(r"mbarrier_arrive_at\([^;]*\(0x5 << rank_m\) \| \(0x3 << \(rank_n \* 2\)\)\);", text)
+    assert "mbarrier_arrive_cluster(k_ring_empty + k_stage * 8, (0x5 << rank_m) | (0x3 << (rank_n * 2)))" in text.replace("\n", " ") or (
+        re.search(r"mbarrier_arrive_cluster\([^;]*\(0x5 << rank_m\) \| \(0x3 << \(rank_n \* 2\)\)\);", text)
     )
     assert ".release.cluster" not in text.replace("mbarrier_init.release.cluster", "")
     assert text.rindex("cluster_sync();") > text.rindex("tma_load_multicast(")

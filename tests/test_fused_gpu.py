@@ -180,7 +180,13 @@ def test_rows_of_run_time_types_and_strides(name):
 def test_rows_in_chunks():
     module = library("softmax_online")
     near(module.strategy, module.spec(3, 40000))
-    near(module.strategy.with_(warps=2, iterations=1), module.spec(sym("M"), sym("N")), {"M": 2, "N": 77}, {"M": 5, "N": 3001}, {"M": 1, "N": 1})
+    near(
+        module.strategy.with_(warps=2, iterations=1),
+        module.spec(sym("M"), sym("N")),
+        {"M": 2, "N": 77},
+        {"M": 5, "N": 3001},
+        {"M": 1, "N": 1},
+    )
 
 
 # ---------------------------------------------------------------------------------------------- products

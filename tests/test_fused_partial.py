@@ -133,7 +133,7 @@ def test_texts():
     assert strategy != by_warps(("total", 32))
     program = strategy(rows(**SHAPE)).program("sm_80")
     assert "rfactor(step='total', parts=64)" in "\n".join(show(program))
-    assert "total: t_parts[m,total_part] += sum(n, sq[m,n]), each part of its own" in program.cuda
+    assert "total: t_parts[m,total_part] += sum(n, sq[m,n]), partial results" in program.cuda
     assert "total" in text(explain(strategy(rows(**SHAPE)), "sm_80"))
     assert parse_kernel(graphene_text(program)).cuda == program.cuda
 

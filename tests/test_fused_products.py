@@ -210,7 +210,7 @@ def test_copies_of_sixteen_bytes(name):
 def test_layers_in_registers_need_no_barrier_but_that_of_the_weights():
     text = bound("mlp:registers", (128, 64, 20), LAYERS).program(TARGET).cuda
     loop = text[text.index("for (int l = 0;") :]
-    assert loop.count("__syncthreads()") == 1 and "cp_async_wait" in loop
+    assert loop.count("__syncthreads()") == 1 and "cp_async_wait_group" in loop
 
 
 def test_one_block_stores_a_row_sum():

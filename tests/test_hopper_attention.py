@@ -91,7 +91,7 @@ def test_delayed(sizes, options, problem):
     """The PV product runs one iteration later, and statements without effect are left out."""
     program = programs(*sizes, {"epi_n": min(32, sizes[2])}, options, True, **problem)
     require_right(program, orders=(None, 2), ramp="rescale_threshold" in options and "dtype" not in problem, **masks_of(options))
-    assert "wgmma_wait<1>();" in program.cuda and ("__any_sync" in program.cuda) == ("rescale_threshold" in options)
+    assert "wgmma_wait_group<1>();" in program.cuda and ("__any_sync" in program.cuda) == ("rescale_threshold" in options)
 
 
 def masks_of(options):
@@ -210,7 +210,7 @@ def test_persistent_blocks_whose_tiles_differ_in_length(dynamic):
     """Each role counts the fills of a ring from tile to tile by itself, whichever tiles these are."""
     program = staying(dynamic=dynamic)
     require_right(program, orders=(4,), causal=True)
-    assert program.cuda.count("n_before += min(5, block_m * 2 + 2);") == 2
+    assert program.cuda.count("n_count += min(5, block_m * 2 + 2);") == 2
 
 
 @pytest.mark.parametrize("dynamic", (False, pytest.param(True, marks=pytest.mark.nightly)))
@@ -366,8 +366,8 @@ def test_probabilities_have_the_register_layout_of_the_next_mma():
 def test_descriptors_are_built_once_per_iteration():
     """Offsets of unrolled loops are added to the descriptor, and stages are uniform over all lanes; a plain GEMM does not change."""
     text = programs(64, 96, 64, {"bn": 32}).cuda
-    assert re.search(r"matrix_descriptor<\d+, 1024, 1>\(k_sh_address \+ n_stage_of_warp \* \d+ \* \d+\) \+ s_d \* 2,", text)
-    assert re.search(r"v_sh_address \+ n_stage_of_warp \* \d+ \* \d+\) \+ pv_n \* 128,", text)
+    assert re.search(r"matrix_descriptor<\d+, 1024, 1>\(k_sh_address \+ n_stage_uniform \* \d+ \* \d+\) \+ s_d \* 2,", text)
+    assert re.search(r"v_sh_address \+ n_stage_uniform \* \d+ \* \d+\) \+ pv_n \* 128,", text)
     assert re.search(r"#pragma unroll 1\n *for \(int n = 0; n < 3; \+\+n\) {", text)
     plain = hopper.strategy(hopper.spec(512, 512, 512)).program(TARGET)
     assert not awaited(plain.ir) and re.search(r"matrix_descriptor<0, 1024, 1>\(a_sh_address .* \* 32\),", plain.cuda)

@@ -120,6 +120,6 @@ def test_no_spills(name):
 def test_two_accumulators_stay_where_they_are_in_a_loop_that_may_be_unrolled():
     """A compiler that moved zeros of the second behind the first product would wait for it: ptxas says so, which fails the launch."""
     kernel = gated.hopper(gated.spec(256, 128, 128)).program("sm_90a")
-    assert "hold(g);\n    hold(u);\n    for (int k = 0; k < 2; ++k)" in kernel.cuda
+    assert "pin_registers(g);\n    pin_registers(u);\n    for (int k = 0; k < 2; ++k)" in kernel.cuda
     if any(one.serves("sm_90a") for one in toolchains()):
         assert "C75" not in compile_cuda(kernel.cuda, "sm_90a").log

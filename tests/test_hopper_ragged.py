@@ -43,9 +43,9 @@ def test_rows_of_groups(program, name):
 
 def test_executed_iterations_are_counted(program):
     assert safety(program.lowered) == ()
-    assert program.cuda.count("int turns_taken = 0;") == program.cuda.count("++turns_taken;") == 2, "each role counts by itself"
+    assert program.cuda.count("int iterations_done = 0;") == program.cuda.count("++iterations_done;") == 2, "each role counts by itself"
     two_rounds = program_of(140, stages=2, k=128)
-    assert safety(two_rounds.lowered) == () and "turns_taken" not in two_rounds.cuda, "four turns of two stages end as they began"
+    assert safety(two_rounds.lowered) == () and "iterations_done" not in two_rounds.cuda, "four turns of two stages end as they began"
     run_time_sizes = program_of(sym("M"), bm=128)
     assert safety(run_time_sizes.lowered) == ()
     arrays, expected = arrays_of((0, 0, 35, 35, 70, 70), 70)

@@ -211,9 +211,9 @@ def test_refusals():
 
 def test_text():
     text = plain()(singles(16 * 7, 16, 8)).program("sm_80").cuda
-    assert "for (int turn = 0; turn < (block == 0) + 2; ++turn) {\n    const int tile = turn * 3 + block;" in text
+    assert "for (int iteration = 0; iteration < (block == 0) + 2; ++iteration) {\n    const int tile = iteration * 3 + block;" in text
     assert "<<<3, 64>>>" in text
-    assert "turn" not in plain()(singles(48, 16, 8)).program("sm_80").cuda, "as many blocks as tiles"
+    assert "iteration" not in plain()(singles(48, 16, 8)).program("sm_80").cuda, "as many blocks as tiles"
 
 
 def test_tiles_of_run_time_sizes_are_distinct():

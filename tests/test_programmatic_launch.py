@@ -196,11 +196,11 @@ def test_the_printed_kernel(name):
     program = program_of(name)
     text, plain = program.cuda, without(CASES[name]).cuda(TARGET)
     body = text[text.index('extern "C"') :]
-    assert ", chained to the kernel before" in text and "chained" not in plain and "griddepcontrol" not in plain
-    assert body.count("launch_next_kernel();") == body.count("wait_for_kernel_before();") == 1
+    assert ", programmatic dependent launch" in text and "chained" not in plain and "griddepcontrol" not in plain
+    assert body.count("griddepcontrol_launch_dependents();") == body.count("griddepcontrol_wait();") == 1
     if name == "ring":
-        inits = body.index("mbarrier_init_fence();")
-        assert inits < body.index("__syncthreads();") < body.index("wait_for_kernel_before();") < body.index("if (warp_of_block")
+        inits = body.index("fence_mbarrier_init();")
+        assert inits < body.index("__syncthreads();") < body.index("griddepcontrol_wait();") < body.index("if (warp_index")
     else:
         # An input is still written while the kernel waits: nothing may say that nobody writes it.
         assert "__restrict__" not in text and "const float* A" in text and "const float* __restrict__ A" in plain

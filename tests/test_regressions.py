@@ -185,7 +185,7 @@ def test_wait_at_a_warp_barrier_does_not_cover_other_warps(stages):
     for m, n, k in ((16, 16, 24), (17, 15, 9), (16, 32, 1)):
         program = kernel(chain, m, n, k).program("sm_80")
         right(program, m, n, k)
-        waits = re.findall(r"cp_async_wait<(\d+)>\(\);[^\n]*\n\s*(\w+)", program.cuda)
+        waits = re.findall(r"cp_async_wait_group<(\d+)>\(\);[^\n]*\n\s*(\w+)", program.cuda)
         assert {barrier for _, barrier in waits} == {"__syncthreads", "__syncwarp"} or k == 1
 
 

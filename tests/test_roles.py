@@ -119,9 +119,9 @@ def test_text_of_a_deferred_arrival():
     assert "mbarrier_init(k_ring_full + stage * 8, 33);" in text
     lines = [line.strip() for line in text.splitlines()]
     wait = next(number for number, line in enumerate(lines) if line.startswith("mbarrier_wait(k_ring_full"))
-    assert lines[wait + 1] == "proxy_fence();  // b_sh, which threads copied, for the asynchronous proxy"
+    assert lines[wait + 1] == "fence_proxy_async();  // make b_sh, copied by threads, visible to the async proxy"
     assert "cp.async.wait_group" not in text and "cp.async.commit_group" not in text, "no thread waits for its copies"
-    arrival = next(number for number, line in enumerate(lines) if line.startswith("cp_async_arrive(k_ring_full"))
+    arrival = next(number for number, line in enumerate(lines) if line.startswith("cp_async_mbarrier_arrive(k_ring_full"))
     assert not any(line.startswith("cp_async_16") for line in lines[arrival:])
 
 
@@ -129,10 +129,10 @@ def test_text_of_elements():
     """Who stores at once brings it to the engine itself, in front of an ordinary arrival."""
     lines = [line.strip() for line in program("rows of odd length").cuda.splitlines()]
     arrival = next(number for number, line in enumerate(lines) if line.startswith("mbarrier_arrive(k_ring_full"))
-    assert lines[arrival - 1].startswith("proxy_fence();  // b_sh")
+    assert lines[arrival - 1].startswith("fence_proxy_async();  // make b_sh visible")
     wait = next(number for number, line in enumerate(lines) if line.startswith("mbarrier_wait(k_ring_full"))
-    assert not lines[wait + 1].startswith("proxy_fence"), "consumers have nothing to fence"
-    assert "proxy_fence" not in program("read by warps").cuda, "no engine reads the stages"
+    assert not lines[wait + 1].startswith("fence_proxy_async"), "consumers have nothing to fence"
+    assert "fence_proxy_async" not in program("read by warps").cuda, "no engine reads the stages"
 
 
 def test_names_of_roles():
@@ -149,9 +149,9 @@ def test_texts_on_a_cpu(name, tmp_path):
 
 
 TEXT_FAULTS = {
-    "not deferred": ("A by TMA, B copied", r"cp_async_arrive\((k_ring)", r"mbarrier_arrive(\1"),
-    "no fence": ("A by TMA, B copied", r" +proxy_fence\(\);  // b_sh.*\n", ""),
-    "no fence of elements": ("rows of odd length", r" +proxy_fence\(\);  // b_sh.*\n", ""),
+    "not deferred": ("A by TMA, B copied", r"cp_async_mbarrier_arrive\((k_ring)", r"mbarrier_arrive(\1"),
+    "no fence": ("A by TMA, B copied", r" +fence_proxy_async\(\);  // make b_sh.*\n", ""),
+    "no fence of elements": ("rows of odd length", r" +fence_proxy_async\(\);  // make b_sh.*\n", ""),
     "an arrival less": ("A by TMA, B copied", r"8, 33\)", "8, 32)"),
     "an arrival more": ("A by TMA, B copied", r"8, 33\)", "8, 34)"),
 }

@@ -138,12 +138,12 @@ def test_blocks_of_a_cluster_begin_together():
 def test_text():
     text = product(**SKINNY, stages=3, stagger=1)(halves(16, 512, 320)).program(TARGET).cuda
     assert ".stagger_blocks()" in text and "const int k_start = blockIdx.x % 5;" in text
-    assert text.count("const int k_turn = k + k_start < 5 ? k + k_start : k + k_start - 5;") == 1
-    assert "tma_load(" in text and "k_turn * 64" in text and "% 5" in text
+    assert text.count("const int k_shifted = k + k_start < 5 ? k + k_start : k + k_start - 5;") == 1
+    assert "tma_load(" in text and "k_shifted * 64" in text and "% 5" in text
     text = product(**SKINNY, stages=3, stagger=1)(halves(16, 512, 512)).program(TARGET).cuda
-    assert "const int k_turn = (block + k) % 8;" in text or "const int k_turn = (k + block) % 8;" in text
+    assert "const int k_shifted = (block + k) % 8;" in text or "const int k_shifted = (k + block) % 8;" in text
     text = product(**SKINNY, stages=3, stagger=1)(halves(M, N, K)).program(TARGET).cuda
-    assert re.search(r"const unsigned k_turn = k \+ k_start < (\(K \+ 63\) / 64) \? k \+ k_start : k \+ k_start - \1;", text)
+    assert re.search(r"const unsigned k_shifted = k \+ k_start < (\(K \+ 63\) / 64) \? k \+ k_start : k \+ k_start - \1;", text)
     assert "quotient(blockIdx.x, k_start_reciprocal)" in text
 
 

@@ -10,7 +10,7 @@ from instructions import product_of_warpgroups
 from problems import integers
 from ringed import halves
 from ringed import product as ring_product
-from test_pipeline import HALVES, ampere, fma
+from test_pipeline import FLOAT16, ampere, fma
 
 from fireiron import *
 from fireiron import ir
@@ -79,7 +79,7 @@ def unwrapped(kernel):
 
 PROBLEMS = {
     "threads": lambda: fma(3)(MatMul(64, 64, 40)(GL, GL, GL)(Kernel)),
-    "tensor cores": lambda: ampere()(MatMul(64, 64, 128, **HALVES)(GL, GL, GL)(Kernel)),
+    "tensor cores": lambda: ampere()(MatMul(64, 64, 128, **FLOAT16)(GL, GL, GL)(Kernel)),
     "warpgroups": lambda: product_of_warpgroups(WGMMA[0], (64, 64), 32, 2, sizes=(64, 64, 96)),
     "roles": lambda: ring_product((64, 64, 64), (64, 64), 2, blocks=2)(halves(256, 64, 192)),
     "clusters": lambda: ring_product((64, 64, 64), (64, 64), 2, blocks=2, cluster=(2, 1))(halves(256, 64, 192)),

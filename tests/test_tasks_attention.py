@@ -81,7 +81,7 @@ def test_a_mapping_changes_no_result(name, target, sizes, mapping):
     strategy, program, chosen = bound(name, target, *sizes, heads=2, **mapping)
     require_right(strategy, program, coarse(chosen), target)
     text = strategy.cuda(target)
-    words = ("cp_async_16", "ldmatrix_x4_trans", "mma_m16n8k16") if target == "sm_80" else ("tma_load", "_held_row_f32_f16", "// producer")
+    words = ("cp_async_16", "ldmatrix_x4_trans", "mma_m16n8k16") if target == "sm_80" else ("tma_load", "_reg_row_f32_f16", "// producer")
     assert all(word in text for word in words)
 
 
@@ -170,7 +170,8 @@ def synchronization(text):
     """What a kernel waits for and announces, and its products, in the order of its text, by rings and without numbers of registers."""
     body = text[text.index("// consumers") :]
     found = re.findall(
-        r"\b(mbarrier_wait\(\w+|mbarrier_arrive\(\w+|mbarrier_expect\(\w+|wgmma_\w+(?:<\d>)?|tma_\w+(?:<\d>)?|warpgroup_sync)", body
+        r"\b(mbarrier_wait\(\w+|mbarrier_arrive\(\w+|mbarrier_arrive_expect_tx\(\w+|wgmma_\w+(?:<\d>)?|tma_\w+(?:<\d>)?|warpgroup_sync)",
+        body,
     )
     return [re.sub(r"_m\d+n\d+k\d+\w*", "", one) for one in found]
 
@@ -183,7 +184,7 @@ def test_the_synchronization_of_the_fluent_twin(name):
     twin = fluent(attention.spec(128, 256, D, made=made)).cuda("sm_90a")
     mine = bound(name, "sm_90a", 128, 256)[0].cuda("sm_90a")
     assert synchronization(mine) == synchronization(twin)
-    assert ("wgmma_wait<1>();" in mine) == (name == "FlashAttention-3")
+    assert ("wgmma_wait_group<1>();" in mine) == (name == "FlashAttention-3")
 
 
 @pytest.mark.nightly

@@ -77,7 +77,10 @@ CASES = {
     ),
     "batched": Case(
         batched.program,
-        {"ampere": batched.ampere(**SMALL, lookahead=2, staged=True, group_m=2), "hopper": batched.hopper(**GROUP, group_m=2, persistent=3)},
+        {
+            "ampere": batched.ampere(**SMALL, lookahead=2, staged=True, group_m=2),
+            "hopper": batched.hopper(**GROUP, group_m=2, persistent=3),
+        },
         lambda M, N, K: hopper_batched.spec(M, N, K, 2),
         lambda M, N, K: (halves(2, M, K), halves(2, K, N, seed=8)),
         lambda a, b: [product(a, b)],

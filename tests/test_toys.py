@@ -364,7 +364,7 @@ def test_launches_of_a_level_above_are_right(name):
 def test_launches_of_a_level_above_are_one_unit_in_order(name):
     program = launched(name)
     names = [launch.kernel.name for launch in program.launches]
-    assert len(set(names)) == len(names) and program.cuda.startswith(f"// {len(names)} launches, in the order of these kernels\n")
+    assert len(set(names)) == len(names) and program.cuda.startswith(f"// {len(names)} launches, in this order\n")
     places = [program.cuda.index(f"\n{kernel}(") for kernel in names]
     assert places == sorted(places) and program.cuda.count("__global__") == len(names)
     compiles(program)

@@ -72,7 +72,7 @@ def test_kernels_are_right(name):
 
 def test_the_tile_number_determines_the_trip_count():
     """As claimed from the counter, if the tiles have one dimension."""
-    assert "n_before += tile * 4 + 4;" in attended((192, 192), causal=True, skip=True, blocks=2, dynamic=True).cuda
+    assert "n_count += tile * 4 + 4;" in attended((192, 192), causal=True, skip=True, blocks=2, dynamic=True).cuda
 
 
 def test_fills_of_the_last_iteration_are_derived_from_the_trip_count():

@@ -176,7 +176,7 @@ VECTORS = "char1 uchar4 short2 ushort3 int4 uint2 long1 ulong4 longlong2 ulonglo
 
 
 PRINTED = """
-block thread warp_of_block warp_size smem scratch scratch_size piece pair index_0 index_1 index_2 index_3 accumulate held_register
+block thread warp_index warp_size smem scratch scratch_size piece pair index_0 index_1 index_2 index_3 accumulate held_register
 shared_address threadIdx blockIdx blockDim gridDim warpSize dim3 min max fma fmaf half half2 nv_bfloat16 nvcuda hilbert quotient
 a b c src dst a_at b_type c_registers a_stride_m b_size_k c_m src_at dst_type lhs rhs_at
 """

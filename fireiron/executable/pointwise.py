@@ -408,7 +408,7 @@ _CHOSEN: Mapping[DType, Function] = {
         "chosen",
         ("bool low", "bool high", f"{kind} one", f"{kind} other"),
         (f"return {together}(low ? one.x : other.x, high ? one.y : other.y);",),
-        "of each of two neighbours the first value where its condition holds, and else the second",
+        "select each half of a pair: `one` if its condition holds, else `other`",
         result=kind,
     )
     for dtype, kind, together in ((float16, "__half2", "__halves2half2"), (bfloat16, "__nv_bfloat162", "__halves2bfloat162"))

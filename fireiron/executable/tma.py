@@ -9,7 +9,7 @@ barrier of its ring counts the bytes.
 >>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).epilog(RF, float32)
 >>> turns = blocks.split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
 >>> text = turns.tile(64, 64).to(Warpgroup).done().cuda()
->>> text.count("prefetch_map(&")  # tensor maps of A and of B
+>>> text.count("prefetch_tensor_map(&")  # tensor maps of A and of B
 2
 """
 

@@ -250,22 +250,21 @@ class Wgmma(Executable):
         scales += "".join(f", {int(one)}" for one in across) if left.bytes == 2 else ""
         body = (
             *(() if words == "c" else ("unsigned* const words = reinterpret_cast<unsigned*>(c);",)),
-            *(("const unsigned* const factor = static_cast<const unsigned*>(left);",) if self.held else ()),
+            *(("const unsigned* const a_words = static_cast<const unsigned*>(a);",) if self.held else ()),
             "asm volatile(",
-            f'    "{{ .reg .pred adds; setp.ne.b32 adds, %{count + given + 1}, 0; "',
+            f'    "{{ .reg .pred scale_d; setp.ne.b32 scale_d, %{count + given + 1}, 0; "',
             f'    "wgmma.mma_async.sync.aligned.{shape}.{types} "',
-            *(f'    "{line}"' for line in _filled(f"{{{places}}}, {factor}, %{count + given}, adds{scales}; }}")),
+            *(f'    "{line}"' for line in _filled(f"{{{places}}}, {factor}, %{count + given}, scale_d{scales}; }}")),
             *wrapped(f"    : {listed('+' + letter, words, count)}"),
-            f'    : {listed("r", "factor", HELD)}, "l"(right), "r"(static_cast<int>(adds)));'
+            f'    : {listed("r", "a_words", HELD)}, "l"(b), "r"(static_cast<int>(accumulate)));'
             if self.held
-            else '    : "l"(left), "l"(right), "r"(static_cast<int>(adds)));',
+            else '    : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));',
         )
-        source = "const void* left" if self.held else "unsigned long long left"
-        parameters = (f"{kind.cuda}* c", source, "unsigned long long right", "bool adds")
-        sizes = f"{ROWS}, {columns}, {self.depth}"
-        where = ", left in registers" if self.held else ""
-        note = f"c (+)= left * right by a warpgroup: {sizes} elements along m, n, k{where}; under way until it is waited for"
-        orders = f"{'held' if self.held else 'col' if transposed[0] else 'row'}_{'row' if transposed[1] else 'col'}"
+        source = "const void* a" if self.held else "unsigned long long a"
+        parameters = (f"{kind.cuda}* c", source, "unsigned long long b", "bool accumulate")
+        where = "a in registers, b" if self.held else "a and b"
+        note = f"c = a * b, or c += a * b if accumulate: asynchronous {shape} of a warpgroup, {where} in shared memory"
+        orders = f"{'reg' if self.held else 'col' if transposed[0] else 'row'}_{'row' if transposed[1] else 'col'}"
         kinds = "_".join(dict.fromkeys(types.split(".")[1:]))
         return Function(f"wgmma_{shape}_{orders}_{_PTX[kind]}_{kinds}", parameters, body, note)
 
@@ -335,11 +334,11 @@ DESCRIPTOR = Function(
     "matrix_descriptor",
     ("unsigned address",),
     (
-        "return static_cast<unsigned long long>((address & 0x3FFFF) >> 4 | (chunk_stride >> 4) << 16)",
-        "     | static_cast<unsigned long long>(group_stride >> 4) << 32 | static_cast<unsigned long long>(swizzle) << 62;",
+        "return static_cast<unsigned long long>((address & 0x3FFFF) >> 4 | (leading_bytes >> 4) << 16)",
+        "     | static_cast<unsigned long long>(stride_bytes >> 4) << 32 | static_cast<unsigned long long>(swizzle) << 62;",
     ),
-    "where wgmma finds a factor: the bytes from chunk to chunk and from eight rows to the next, and how rows are swizzled",
-    "unsigned chunk_stride, unsigned group_stride, unsigned swizzle",
+    "wgmma matrix descriptor: start address, leading and stride byte offsets, swizzle mode (1: 128, 2: 64, 3: 32 bytes)",
+    "unsigned leading_bytes, unsigned stride_bytes, unsigned swizzle",
     "unsigned long long",
 )
 

@@ -143,9 +143,9 @@ class Mechanism:
 
 ARRIVE = Function(
     "mbarrier_arrive",
-    ("unsigned barrier",),
-    ('asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");',),
-    "one arrival",
+    ("unsigned mbarrier",),
+    ('asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(mbarrier) : "memory");',),
+    "arrive once",
 )
 
 

@@ -47,11 +47,11 @@ def taken_in_turns(tiles: Expr, blocks: int, dynamic: bool, draft: Draft) -> tup
     """The number of a block's tile in each of its turns, and the loop over them; where `dynamic`, a block may take all tiles."""
     launched = constant(minimum(tiles, as_expr(blocks)))
     block = draft.block if launched is None else Var(draft.block.name, 0, launched - 1)
-    tiles = draft.let("tiles", tiles, high=2**31 - 1)
+    tiles = draft.let("num_tiles", tiles, high=2**31 - 1)
     # The first blocks take one tile more than the others; a quotient of the difference would be one of a number that may be negative.
     turns = tiles // blocks + less(block, tiles % blocks)
     # The launcher checks that tiles are fewer than 2**31, as blocks have to be.
-    turn = Var(draft.fresh("turn"), 0, min(max((tiles + 1 if dynamic else turns).high - 1, 0), 2**31 - 1))
+    turn = Var(draft.fresh("iteration"), 0, min(max((tiles + 1 if dynamic else turns).high - 1, 0), 2**31 - 1))
     tile = Var(draft.fresh("tile"), 0, min(max(tiles.high - 1, 0), 2**31 - 1))
     asks = ask.Asks((DynamicTiles(tile.name, tiles),)) if dynamic else ask.NOTHING
     return Let(tile, block + turn * blocks), For(turn, turns, (), False, draft.origin, asks=asks)

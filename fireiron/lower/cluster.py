@@ -14,8 +14,8 @@ from fireiron.errors import DecompositionError
 from fireiron.ir import Acquire, BlockCluster, ClusterBarrier, Exec, For, Kernel, Let, execs, lets, statements
 from fireiron.values.expr import Expr, Var, tables_of
 
-MADE = "the barriers of all blocks of the cluster are made"
-LAST = "no block ends while others send to it, or arrive at its barriers"
+MADE = "the mbarriers of all blocks of the cluster are initialized"
+LAST = "no block exits while others write to its shared memory or arrive at its mbarriers"
 
 
 def cluster(kernel: Kernel) -> Kernel:

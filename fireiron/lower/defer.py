@@ -121,7 +121,7 @@ class _Rotate:
 
     def _last(self, pieces: Sequence[_Piece], loop: For, step: str) -> list[Stmt]:
         """What is delayed of the last turn."""
-        note, number = Comment(f"{loop.var}: {step}, and what comes behind it, of the last turn"), loop.extent - 1
+        note, number = Comment(f"{step} and the steps after it, of the last iteration of {loop.var}"), loop.extent - 1
         if constant(number) is not None:
             return [note, *_turn(pieces, delayed={loop.var: number})]
         last = Var(self._fresh(f"{loop.var.name}_last"), 0, max(loop.extent.high - 1, 0))
@@ -132,7 +132,7 @@ class _Rotate:
 
 
 def _note(var: Var, step: str) -> Comment:
-    return Comment(f"{step}, and what comes behind it: of turn {var}; all else of the one behind")
+    return Comment(f"{step} and the steps after it are of iteration {var}, the other steps of the next one")
 
 
 def _guarded(body: Sequence[Stmt], condition: Expr) -> list[Stmt]:

@@ -66,14 +66,14 @@ def fence(kernel: Kernel) -> Kernel:
             names = ", ".join(dict.fromkeys(name for name, _ in late))
             return (
                 statement,
-                Fence(FenceKind.ASYNC_PROXY, f"{names}, which threads copied, for the asynchronous proxy", orders=_orders(late, engines)),
+                Fence(FenceKind.ASYNC_PROXY, f"make {names}, copied by threads, visible to the async proxy", orders=_orders(late, engines)),
             )
         written = places.barriers.get(id(statement))  # by identity: equal barriers stand at several places
         if not written:
             return (statement,)
         names = ", ".join(dict.fromkeys(name for name, _ in written))
         return (
-            Fence(FenceKind.ASYNC_PROXY, f"{names} for the asynchronous proxy", orders=_orders(places.named(written), engines)),
+            Fence(FenceKind.ASYNC_PROXY, f"make {names} visible to the async proxy", orders=_orders(places.named(written), engines)),
             statement,
         )
 

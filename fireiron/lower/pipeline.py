@@ -171,7 +171,7 @@ class _Pipeline:
         if chosen < 0:
             return _turn(around)
         one = around[chosen]
-        taken = self._count(one, ONE, f"{one.var}s_taken", max(_turn(around[: chosen + 1]).high, 0), one)
+        taken = self._count(one, ONE, f"{one.var}s_done", max(_turn(around[: chosen + 1]).high, 0), one)
         return _turn(around[chosen + 1 :], taken)
 
     def _ring(self, loop: For, outside: Outside) -> For:
@@ -277,7 +277,7 @@ class _Pipeline:
     def _counted_around(self, loop: For, around: Sequence[For]) -> Var:
         """The number of turns that a loop has had in all iterations of the one around it: a block that stays adds those of each tile."""
         most = max(_turn(around).high + 1, 1) * max(loop.extent.high, 1)
-        return self._count(around[-1], loop.extent, f"{loop.var}_before", most, loop)
+        return self._count(around[-1], loop.extent, f"{loop.var}_count", most, loop)
 
     def _count(self, around: For, growth: Expr, name: str, most: int, loop: For) -> Var:
         """What a loop counts: `growth` more in each iteration, the turns of a loop inside, or its own where that is the same loop."""
@@ -379,7 +379,7 @@ class _Pipeline:
         number = Var(self._fresh(f"{loop.var.name}_ahead"), 0, ahead - 1)
         items = _staged(substituted(loads, {loop.var: number}), names, stages, number)
         items = _guarded(items, less(number, loop.extent))
-        note = Comment(f"{'the first iteration' if ahead == 1 else f'the first {ahead} iterations'} of {loop.var.name}, ahead")
+        note = Comment(f"prologue: loads of the first {'iteration' if ahead == 1 else f'{ahead} iterations'} of {loop.var.name}")
         return [note, For(number, as_expr(ahead), (*items, *commit), True, loop.origin)]
 
     def _parts(self, loop: For) -> tuple[list[Stmt], list[Stmt]]:

@@ -53,7 +53,7 @@ _CONTRACT = _contract(OPERANDS, "mnkb")
 
 RESERVED = frozenset(_CONTRACT | TAKEN | {
     "block", "thread", "warp_size", "uid", "smem", "scratch", "scratch_size", "accumulate", "piece", "pair", "index_0", "index_1",
-    "index_2", "index_3", "held_register", "hilbert", "quotient", "shared_address", "warp_of_block",
+    "index_2", "index_3", "held_register", "hilbert", "quotient", "shared_address", "warp_index",
 })  # fmt: skip
 """Names that generated code must not bind: those of CUDA C++, and what the printer uses itself."""
 

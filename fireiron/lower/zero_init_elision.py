@@ -42,7 +42,7 @@ def _settled(body: Sequence[Stmt], name: str, shared: frozenset[str]) -> tuple[S
         count = _zeroed(one, name)
         behind = None if count is None else _Behind(name, count, shared).listed(rest, FALSE)
         if behind is not None and behind.added == TRUE and behind.worth:
-            found.append(Comment(f"{name} begins with its first product"))
+            found.append(Comment(f"the first MMA initializes {name}"))
             rest = list(behind.body)
         else:
             found.append(one.rebuilt(tuple(_settled(child, name, shared) for child in one.children)) if one.children else one)

@@ -88,7 +88,7 @@ class Step:
     parts: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name}: {shown(self.formula)}{', each part of its own' if self.parts else ''}"
+        return f"{self.name}: {shown(self.formula)}{', partial results' if self.parts else ''}"
 
     @property
     def reads(self) -> tuple[str, ...]:

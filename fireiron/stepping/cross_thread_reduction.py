@@ -250,9 +250,9 @@ class _Across:
 
     def _note(self, masks: Sequence[int], rest: Sequence[Digit]) -> Comment:
         """Who reduces what, for the reader of the text."""
-        parts = ["each thread its own"] if self._digits(kept=False, dealt=False) else []
-        parts += [f"{2 ** len(masks)} lanes by shuffles"] if masks else []
-        parts += [f"{math.prod(one.size for one in rest)} through shared memory"] if rest else []
+        parts = ["in each thread"] if self._digits(kept=False, dealt=False) else []
+        parts += [f"over {2 ** len(masks)} lanes by shuffles"] if masks else []
+        parts += [f"{math.prod(one.size for one in rest)} partial results through shared memory"] if rest else []
         return Comment(f"{self.spec}: {', '.join(parts or ['through shared memory'])}")
 
     def _filled(self, part: View) -> tuple[Stmt, ...]:

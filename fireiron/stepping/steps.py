@@ -230,12 +230,12 @@ class _Steps:
         for step, number in run.numbers:
             view = self._view(step.formula.target)
             cleared = Init.on(self.spec.level, view, value=_nearest(number.value, view.dtype), names=self._dims(step.formula.target))
-            self.program.append(Comment(f"{step.formula.target} = {number.value:g}, where {step.name} is left out"))
+            self.program.append(Comment(f"{step.formula.target} = {number.value:g}, where {step.name} is skipped"))
             self._child(f"{step.name}_left_out", cleared, None)
         outer, self.program = self.program, []
         for step in run.steps:
             self._step(step)
-        outer.append(Comment(f"left out where {run.skipped.condition}: {', '.join(step.name for step in run.steps)}"))
+        outer.append(Comment(f"skip {', '.join(step.name for step in run.steps)} where {run.skipped.condition}"))
         inside = tuple(one for one in self.program if not isinstance(one, StepMarker))
         outer.append(IfAnyLane(self.needed.operands[self.needed.outputs[0]].tensor.name, inside))
         self.program, self.needed = outer, None

@@ -8,25 +8,25 @@ from fireiron.ir.mechanism import Mechanism, Order
 from fireiron.ir.text import Function
 
 COMMIT = Function(
-    "cp_async_commit",
+    "cp_async_commit_group",
     (),
     ('asm volatile("cp.async.commit_group;" ::: "memory");',),
-    "what this thread copied since its last commit becomes a group",
+    "commit the cp.async operations of this thread as a group",
 )
 
 WAIT = Function(
-    "cp_async_wait",
+    "cp_async_wait_group",
     (),
-    ('asm volatile("cp.async.wait_group %0;" :: "n"(groups) : "memory");',),
-    "all but the last so many groups of this thread's copies have arrived",
-    "int groups",
+    ('asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");',),
+    "wait until at most N cp.async groups of this thread are pending",
+    "int N",
 )
 
 ARRIVE = Function(
-    "cp_async_arrive",
-    ("unsigned barrier",),
-    ('asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(barrier) : "memory");',),
-    "one arrival, when all that this thread has copied is there; the barrier counts it among its arrivals (noinc)",
+    "cp_async_mbarrier_arrive",
+    ("unsigned mbarrier",),
+    ('asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(mbarrier) : "memory");',),
+    "arrive when all prior cp.async operations of this thread complete (noinc: an expected arrival)",
 )
 
 

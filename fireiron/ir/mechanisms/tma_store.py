@@ -8,18 +8,18 @@ from fireiron.ir.mechanism import Mechanism, Order
 from fireiron.ir.text import Function
 
 COMMIT = Function(
-    "tma_store_commit",
+    "tma_store_commit_group",
     (),
     ('asm volatile("cp.async.bulk.commit_group;" ::: "memory");',),
-    "the stores of this thread since its last commit become a group",
+    "commit the TMA stores of this thread as a bulk group",
 )
 
 WAIT = Function(
-    "tma_store_wait",
+    "tma_store_wait_group",
     (),
-    ('asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(groups) : "memory");',),
-    "all but the last so many groups of this thread's stores have read what they store",
-    "int groups",
+    ('asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(N) : "memory");',),
+    "wait until at most N bulk groups of this thread have not yet read shared memory",
+    "int N",
 )
 
 

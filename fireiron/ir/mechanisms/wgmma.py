@@ -18,22 +18,22 @@ FENCE = Function(
     "wgmma_fence",
     (),
     ('asm volatile("wgmma.fence.sync.aligned;" ::: "memory");',),
-    "what this thread did to its registers comes before the products that follow",
+    "order register accesses of this warpgroup before the wgmma that follow",
 )
 
 COMMIT = Function(
-    "wgmma_commit",
+    "wgmma_commit_group",
     (),
     ('asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");',),
-    "the products since the last commit become a group",
+    "commit the wgmma of this warpgroup as a group",
 )
 
 WAIT = Function(
-    "wgmma_wait",
+    "wgmma_wait_group",
     (),
-    ('asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(groups) : "memory");',),
-    "all but the last so many groups of products are done",
-    "int groups",
+    ('asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");',),
+    "wait until at most N wgmma groups are pending",
+    "int N",
 )
 
 
@@ -50,9 +50,15 @@ def hold(kind: DType, copied: bool = False) -> Function:
     loop, word = f"for (int word = 0; word < {last}; ++word)", f"{words}[word]"
     held = f'  asm volatile("" : "+{letter}"({word}) :: "memory");'
     body = (f"{loop} {{", f"  {word} = {computed.format(word)};", held, "}") if copied else (loop, held)
-    waited = "registers that products wrote are used behind the wait for them"
-    note = "registers are filled before products add to them" if copied else waited
-    return Function("hold_copied" if copied else "hold", (f"{kind.cuda} (&values)[count]",), ("#pragma unroll", *body), note, "int count")
+    waited = "compiler barrier: read accumulators only after wgmma.wait_group"
+    note = "compiler barrier: fill accumulators before wgmma adds to them" if copied else waited
+    return Function(
+        "pin_copied_registers" if copied else "pin_registers",
+        (f"{kind.cuda} (&values)[count]",),
+        ("#pragma unroll", *body),
+        note,
+        "int count",
+    )
 
 
 class WgmmaGroups(Mechanism):

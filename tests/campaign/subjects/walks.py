@@ -5,7 +5,7 @@ import itertools
 
 from walker import Crashed, Walk
 from walker import draw as walked
-from walker import found as extensions
+from walker import extensions_in as extensions
 
 from campaign import Outcome, Subject, agreed, found
 from campaign.impossible import possible
