@@ -9,7 +9,7 @@ import making
 import fireiron
 from fireiron import *
 from fireiron import executable
-from fireiron.ir.holding import Holding
+from fireiron.ir.register_ownership import Ownership
 from fireiron.ir.smem_layouts import swizzle_of
 from fireiron.lower.walk import grow_tree
 from fireiron.values.machine import FRAGMENTS
@@ -143,4 +143,4 @@ def own_context(instruction, spec):
 def holding_of(lane_map, view, level):
     """The ownership that a lane instruction requires for a view."""
     access = lane_map.access(view, index_in(level), True, None)
-    return Holding.of(making.execution(INSTRUCTIONS[0], Init.on(level, view), (access,), lane_maps=(lane_map,)), access, ())
+    return Ownership.of(making.execution(INSTRUCTIONS[0], Init.on(level, view), (access,), lane_maps=(lane_map,)), access, ())

@@ -142,7 +142,7 @@ def test_what_a_barrier_is_for():
     assert reasons(*both, buffers=several) == ["s complete; t free again"]
     assert reasons(writes(T), reads(T), writes(FAR)) == ["s complete and free again"]
     assert reasons(writes(T), writes(T, name="t"), reads(FAR), reads(FAR, name="t"), buffers=several) == ["s, t complete"]
-    assert reasons(making.sync_point(True, "k")) == ["asked for by sync"]
+    assert reasons(making.sync_point(True, "k")) == ["requested by sync"]
 
 
 def test_each_hazard_is_credited_to_the_first_barrier_behind_it():
@@ -457,7 +457,7 @@ def test_an_unknown_statement_is_refused():
             return (self.body,)
 
     for body in (Around((writes(T),)), loop(3, Around(()))):
-        with pytest.raises(VerificationError, match="synchronize has no rule for the statement Around"):
+        with pytest.raises(VerificationError, match="synchronize does not handle the statement Around"):
             placed(body)
     assert placed(
         making.comment("what stands here"), writes(T), making.let(Var("x", 0, 1), as_expr(1)), reads(FAR), making.comment("end")

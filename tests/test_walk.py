@@ -101,7 +101,7 @@ def test_a_kernel_that_deals_to_nobody_has_one_thread():
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["src_size_m", "c_registers", "make_float4", "INFINITY", "thread", "piece", "A"])
 def test_reserved_names_are_refused_for_sizes(name):
-    with pytest.raises(ArgumentError, match="a symbol called"):
+    with pytest.raises(ArgumentError, match="the symbol name"):
         walked(MatMul.tile(8, 8).to(Block).then(LEAF), MatMul(sym(name), 8, 8)(GL, GL, GL)(Kernel))
 
 
@@ -114,7 +114,7 @@ HALF, ROW, UNUSED, LOW = (Var(name, 0, 31) for name in ("half", "row", "unused",
 def named(*body, holder=()):
     """A kernel with four names: `row` is made of `half`, the others stand alone."""
     lets = (making.let(LOW, THREAD % 2), making.let(HALF, THREAD // 2), making.let(ROW, HALF * 2), making.let(UNUSED, THREAD % 4))
-    tile = attrs.evolve(local("r", (32, 1), RF), holder=holder)
+    tile = attrs.evolve(local("r", (32, 1), RF), register_origin=holder)
     return kernel_of(Move(32, 16)(GL, GL), (*lets, *body), tile)
 
 
