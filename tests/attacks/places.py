@@ -89,7 +89,9 @@ def draw(choose: random.Random, count: int = 25) -> Iterator[Input]:
             yield _display(choose)
             continue
         writer = choose.choice(list(WRITERS))
-        text, value = (repr(choice), choice) if choose.random() < 0.6 and (choice := choose.choice(NAMES)) is not None else choose.choice(VALUES)
+        text, value = (
+            (repr(choice), choice) if choose.random() < 0.6 and (choice := choose.choice(NAMES)) is not None else choose.choice(VALUES)
+        )
         yield Input(
             program(writer.replace("{}", text), ["from attacks.places import *"]),
             lambda value=value, writer=writer: _inside(lambda: WRITERS[writer](value)),
