@@ -38,6 +38,27 @@ class Names:
 
     def __init__(self, taken: set[str]) -> None:
         self.taken = taken
+        self.kept: set[str] = set()
+        """Names that stay taken outside the scope in which they were made, such as those of functions."""
+
+    def scope(self) -> Callable[[], None]:
+        """Begin a scope: what this returns ends it, after which the names made in it are free again."""
+        outside = set(self.taken)
+
+        def release() -> None:
+            self.taken = outside | self.kept
+
+        return release
+
+    def keep(self, wanted: str) -> str:
+        """A fresh name that is visible everywhere."""
+        name = self.fresh(wanted)
+        self.kept.add(name)
+        return name
+
+    def drop(self, name: str) -> None:
+        """The scope of a name ends: the name is free again."""
+        self.taken.discard(name)
 
     def fresh(self, wanted: str) -> str:
         """The wanted name, with a number if it is taken."""
@@ -302,9 +323,11 @@ class Addresses:
     def role(self) -> Callable[[], None]:
         """What is named from now on stands in a branch: what this returns forgets it again."""
         pointers, windows, swizzles = dict(self.pointers), dict(self.windows), dict(self.swizzles)
+        release = self.names.scope()
 
         def forget() -> None:
             self.pointers, self.windows, self.swizzles = pointers, windows, swizzles
+            release()
 
         return forget
 
@@ -433,6 +456,7 @@ class Addresses:
         turns = self.turns.pop()
         # A parity changes where the stage that is counted begins again, whether or not the text reads that.
         counting = {value for value in turns.named if turns.parities and isinstance(value, Mod) and turns.counts(value.left)}
+        names = {*turns.named.values(), *turns.of_warp.values(), *turns.rotated.values()}
         turns.named = {value: name for value, name in turns.named.items() if value in counting or self._is_read(name, turns)}
         self.used |= {var for value in (*turns.named, *turns.rotated) for var in value.variables()}
         counted = {value: name for value, name in turns.named.items() if isinstance(value, Mod) and turns.counts(value.left)}
@@ -453,7 +477,14 @@ class Addresses:
         top += [
             Noted(f"const {self._kind(stage)} {name} = {FIRST_LANE}{stage}, 0);", "warp-uniform") for stage, name in turns.of_warp.items()
         ]
+        for name in names.difference(counted.values()):
+            self._end(name)
         return Lines(tuple(turns.before), tuple(top), tuple(_counted_on(value, name, turns) for value, name in counted.items()))
+
+    def _end(self, name: Var) -> None:
+        """The scope of a name ends: another scope may have one like it, which it is not."""
+        self.names.drop(name.name)
+        self.used.discard(name)
 
     def _is_read(self, name: Var, turns: Turns) -> bool:
         """Whether the text reads a name: a stage may be the same whatever turn a loop begins with."""

@@ -57,7 +57,7 @@ class KernelPrinter:
     def function(self, function: Function) -> str:
         """The name of a helper function, which is printed in front of the kernel."""
         if function not in self.functions:
-            self.functions[function] = self.names.fresh(function.name)
+            self.functions[function] = self.names.keep(function.name)
         self.callers.setdefault(function, {}).update(dict.fromkeys(self.addresses.steps))
         return self.functions[function]
 
