@@ -19,11 +19,12 @@ from ringed import halves, product
 from fireiron import *
 from fireiron import ir
 from fireiron.cuda import carrier, emit, literal
-from fireiron.cuda.addresses import Names, _plain
+from fireiron.cuda.addresses import _plain
 from fireiron.cuda.expressions import document, expression, is_wide, summands
 from fireiron.cuda.frame import _of_warp, _taken
 from fireiron.cuda.lines import comment, lines_of
 from fireiron.cuda.makers import Makers
+from fireiron.cuda.names import Names
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.cuda.statements import _role_barrier
 from fireiron.cuda.types import zero

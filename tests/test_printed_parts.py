@@ -11,12 +11,13 @@ from test_chosen import N
 from fireiron import *
 from fireiron import ir
 from fireiron.cuda import emit
-from fireiron.cuda.addresses import Addresses, Names
+from fireiron.cuda.addresses import Addresses
 from fireiron.cuda.expressions import Binds, expression, is_wide, operand, scaled, summands
 from fireiron.cuda.frame import _of_warp, _taken, printed
 from fireiron.cuda.lines import WIDTH, comment, guarded, lines_of
 from fireiron.cuda.makers import Makers
 from fireiron.cuda.micro_kernel import _MicroKernel
+from fireiron.cuda.names import Names
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.cuda.versions import Branch
 from fireiron.executable.thread_move import MOVE

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
+from fireiron.cuda.constants import Constants
 from fireiron.cuda.expressions import Binds, expression, is_wide, operand, scaled, summands
 from fireiron.cuda.lines import guarded
+from fireiron.cuda.names import Names
 from fireiron.cuda.rotations import shown
 from fireiron.ir import Access, Acquire, Buffer, For, Kernel, Let, Rotations, execs, statements
 from fireiron.ir.text import Function, Item, Made, Noted, Path
@@ -31,48 +33,6 @@ SHARED_ADDRESS = Function(
 
 FIRST_LANE = "__shfl_sync(0xffffffff, "
 """Brings all lanes of a warp the first one's value. The compiler then keeps it, and what is computed of it, once for the warp."""
-
-
-class Names:
-    """Names of the text's own, none of which the kernel has."""
-
-    def __init__(self, taken: set[str]) -> None:
-        self.taken = taken
-        self.kept: set[str] = set()
-        """Names that stay taken outside the scope in which they were made, such as those of functions."""
-
-    def scope(self) -> Callable[[], None]:
-        """Begin a scope: what this returns ends it, after which the names made in it are free again."""
-        outside = set(self.taken)
-
-        def release() -> None:
-            self.taken = outside | self.kept
-
-        return release
-
-    def keep(self, wanted: str) -> str:
-        """A fresh name that is visible everywhere."""
-        name = self.fresh(wanted)
-        self.kept.add(name)
-        return name
-
-    def drop(self, name: str) -> None:
-        """The scope of a name ends: the name is free again."""
-        self.taken.discard(name)
-
-    def fresh(self, wanted: str) -> str:
-        """The wanted name, with a number if it is taken."""
-        name = self.free(wanted)
-        self.taken.add(name)
-        return name
-
-    def free(self, wanted: str) -> str:
-        """The wanted name, with a number if it is taken; it stays free."""
-        name, number = wanted, 1
-        while name in self.taken:
-            number += 1
-            name = f"{wanted}{number}"
-        return name
 
 
 @attrs.define
@@ -140,6 +100,7 @@ class Addresses:
 
     def __init__(self, kernel: Kernel, names: Names) -> None:
         self.kernel, self.names = kernel, names
+        self.constants = Constants(kernel, names)
         self.fixed = frozenset({kernel.block, kernel.thread, *kernel.symbols, *(one.var for one in kernel.body if isinstance(one, Let))})
         self.sizes = frozenset(kernel.symbols)
         self.declared: list[Item] = []
@@ -374,7 +335,17 @@ class Addresses:
         value = self._named(value, buffer)
         self.used |= value.variables()
         shifted = {turns.var for turns in self.turns} if buffer.parameter else ()
-        return summands(value, () if buffer.memory.private else _strides(buffer, size), shifted)
+        return summands(value, () if buffer.memory.private else self._strides(buffer, size), shifted)
+
+    def _strides(self, buffer: Buffer, size: int) -> tuple[int, ...]:
+        """The steps from one row, column, copy or stage of a buffer to the next, in units of which `size` are an element; largest first."""
+        weights = {constant(digit.weight) for digits in buffer.storage.dims for digit in digits}
+        stage = None
+        if buffer.tensor.copies > 1:
+            stage = self.constants.stride(buffer, size) if buffer.memory.in_shared else None
+            weights.add(constant(buffer.elements) if stage is None else None)
+        strides = [weight * size for weight in weights if weight is not None and weight > 1]
+        return tuple(sorted((*strides, *(() if stage is None else (stage,))), reverse=True))
 
     # ------------------------------------------------------------------------------------------ parts with names
 
@@ -466,7 +437,7 @@ class Addresses:
         begun = [Assignment(f"int {name}", expression(value)) for name, value in starts]
         (turns.before if turns.around is None else turns.around.before).extend(begun)
         top: list[Item] = [
-            Assignment(f"const {self._kind(value)} {name}", expression(value))
+            Assignment(f"const {self._kind(value)} {name}", expression(self._by_name(value)))
             for value, name in turns.named.items()
             if value not in counted
         ]
@@ -479,7 +450,15 @@ class Addresses:
         ]
         for name in names.difference(counted.values()):
             self._end(name)
-        return Lines(tuple(turns.before), tuple(top), tuple(_counted_on(value, name, turns) for value, name in counted.items()))
+        return Lines(
+            tuple(turns.before),
+            tuple(top),
+            tuple(_counted_on(value, name, expression(self.constants.divisor(value.right)), turns) for value, name in counted.items()),
+        )
+
+    def _by_name(self, value: Expr) -> Expr:
+        """A stage with the number of stages by its name."""
+        return Mod(value.left, self.constants.divisor(value.right)) if isinstance(value, Mod) else value
 
     def _end(self, name: Var) -> None:
         """The scope of a name ends: another scope may have one like it, which it is not."""
@@ -523,12 +502,12 @@ def goes_on(loop: For, number: Expr, around: For) -> bool:
     return around.step == 1 and loop.first == 0 and any(one is loop for one in around.body) and after - begun == loop.extent
 
 
-def _counted_on(value: Mod, name: Var, turns: Turns) -> Item:
+def _counted_on(value: Mod, name: Var, count: str, turns: Turns) -> Item:
     """A stage, and the parity of its round, on to the next turn."""
     lines = [f"{name} = 0;"]
     if value in turns.parities:
         lines.append(f"{turns.parities[value][0]} ^= 1;")
-    return guarded((f"++{name} == {value.right}",), lines)
+    return guarded((f"++{name} == {count}",), lines)
 
 
 def _product(term: tuple[tuple[Expr, ...], int]) -> Expr:
@@ -560,11 +539,3 @@ def _plain(base: Expr) -> bool:
 
 def _label(buffer: Buffer, write: bool) -> str:
     return f"{buffer.name.lower()}_{'target' if write else 'source'}"
-
-
-def _strides(buffer: Buffer, size: int) -> tuple[int, ...]:
-    """The steps from one row, column or copy of a buffer to the next, in units of which `size` are an element; the largest first."""
-    weights = {constant(digit.weight) for digits in buffer.storage.dims for digit in digits}
-    if buffer.tensor.copies > 1:
-        weights.add(constant(buffer.elements))
-    return tuple(sorted((weight * size for weight in weights if weight is not None and weight > 1), reverse=True))

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import attrs
 
-from fireiron.cuda.addresses import SHARED_ADDRESS, Addresses, Names
+from fireiron.cuda.addresses import SHARED_ADDRESS, Addresses
 from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.micro_kernel import micro_kernel
+from fireiron.cuda.names import Names
 from fireiron.cuda.quotients import Quotients
 from fireiron.cuda.types import (
     ACCUMULATED,
