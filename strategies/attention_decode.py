@@ -121,7 +121,7 @@ def kernels(rows, keys, d, heads, batch, size, lengths=False, dtype=float16, arc
 
     Args: `tunables`, items for the first kernel, which replace `values`; `strides` of Q, K, V and O.
     """
-    from fireiron.gpu.kernel import architecture_here  # loads what launches: only here
+    from fireiron.gpu.kernel import CompiledKernel, architecture_here  # loads what launches: only here
 
     target = as_architecture(architecture or architecture_here() or "sm_80")
     programmatic_launch, out = target.capability >= 90, {"O": strides.pop("O")} if "O" in strides else {}
@@ -130,7 +130,10 @@ def kernels(rows, keys, d, heads, batch, size, lengths=False, dtype=float16, arc
     whole = attention_combine.spec(rows, -(-keys // size), d, heads, batch, dtype=dtype, **out)
     combine = attention_combine.by_columns(programmatic_launch).with_(**attention_combine.values(whole))
     first = by_parts(made, programmatic_launch).with_(**{**values(parts), **dict(tunables)})
-    return first(parts).compile(target), combine(whole).compile(target)
+    both = CompiledKernel(first(parts).program(target)), CompiledKernel(combine(whole).program(target))
+    for kernel in both:  # the compiler works on both at the same time
+        kernel.begin()
+    return tuple(kernel.ready() for kernel in both)
 
 
 def decode(q, k, v, scale=None, length=None, size=None, out=None):

@@ -55,7 +55,7 @@ ABBREVIATIONS: Final = frozenset(
     """
     AND API ASCII BERT BLAS BSD CI CLI CPU CSS CSV DAG DOI DRAM FIFO FLOP FMA GB GPU GHz HTML HTTP HTTPS ID IDE ISA ISO JIT JSON KB LICENSE
     LLM LSTM MB MIT MLIR MLP NAN NVCC OK OOM OR OS PCI PDF PEP PNG POSIX RAM README SIMD SQL SVG TB TODO TOML TPE UI URL UTF XML YAML
-    """.split()
+    """.split()  # noqa: SIM905
 )
 """Abbreviations that every programmer knows, and names of other projects and files."""
 

@@ -225,7 +225,7 @@ def test_a_cluster_with_programmatic_launch(options):
     places = [body.index(one) for one in order]
     assert places[1:] == sorted(places[1:]) and places[0] < places[3] and body.count("cluster_sync();") == 2
     late = tuple(one for one in program.ir.body if one != making.grid_dep_control(ir.GridDepAction.WAIT))
-    with pytest.raises(VerificationError, match="is touched before the kernel waits"):
+    with pytest.raises(VerificationError, match="is accessed before griddepcontrol.wait"):
         ir.verify(attrs.evolve(program.ir, body=(*late, making.grid_dep_control(ir.GridDepAction.WAIT))), final=True)
 
 
@@ -424,7 +424,7 @@ def test_refusals():
     spec = halves(1024, 1024, 128)
     assert "at most 16 blocks" in refused(product(cluster=(8, 4)), spec)
     assert "must be a positive integer" in refused(product(cluster=(0, 1)), spec)
-    assert "sm_90a only" in refused(product(cluster=(2, 1)), spec, "sm_90")
+    assert "clusters need sm_90a" in refused(product(cluster=(2, 1)), spec, "sm_90")
     with pytest.raises(DecompositionError):
         product(cluster=("two", 1))
     with pytest.raises(
@@ -433,10 +433,10 @@ def test_refusals():
     ):
         chain = MatMul.tile(64, 64).to(Block).tile(32, 32).to(Warp).cluster(2, 1).done()
         _ = chain(spec).program(TARGET).ir
-    with pytest.raises(DecompositionError, match=r"cluster: swizzle says which block does what"):
+    with pytest.raises(DecompositionError, match=r"cluster: swizzle also determines the tile of a block"):
         chain = MatMul.tile(64, 64).to(Block).swizzle(lambda uid: uid ^ 1).cluster(2, 1).tile(8, 8).to(Thread).tile(1, 1).split(1).done()
         _ = chain(spec).program(TARGET).ir
-    with pytest.raises(DecompositionError, match=r"cluster: split_k\(.., Block\) says which block does what"):
+    with pytest.raises(DecompositionError, match=r"cluster: split_k\(.., Block\) also determines the tile of a block"):
         chain = MatMul.split_k(2, Block, 64).tile(64, 64).to(Block).cluster(2, 1).tile(8, 8).to(Thread).tile(1, 1).split(1).done()
         _ = chain(halves(1024, 1024, 128, c_dtype=float32)).program(TARGET).ir
     with pytest.raises(DecompositionError, match=r"pingpong\(2\) in clusters: .* is not proved"):
@@ -446,8 +446,8 @@ def test_refusals():
 def test_a_cluster_without_common_tiles_is_refused():
     by_threads = MatMul.tile(64, 64).to(Block).cluster(2, 1).split(8).load(A, SH).load(B, SH).tile(8, 8).to(Thread).tile(1, 1).split(1)
     text = refused(by_threads.done(), halves(1024, 1024, 128))
-    assert "no load is shared: none is done by TMA for a ring" in text and ".pipeline(4).warp_specialize()" in text
-    assert "differs from block to block, or has no equal parts" in refused(product(cluster=(3, 1), **SMALL), halves(192, 64, 64))
+    assert "that share no load: no load is a TMA load into a ring" in text and ".pipeline(4).warp_specialize()" in text
+    assert "differs between blocks, or cannot be divided into equal parts" in refused(product(cluster=(3, 1), **SMALL), halves(192, 64, 64))
 
 
 @pytest.mark.sampled(1)
@@ -544,9 +544,12 @@ def test_export_launches_whole_clusters(tmp_path):
 def test_the_verifier():
     kernel = kernel_of((512, 64, 192), cluster=(2, 1))
     for faulty, message in (
-        (attrs.evolve(kernel, cluster=None), "barrier of a cluster stands where|no cluster says which"),
-        (attrs.evolve(kernel, grid=kernel.grid + 1), "no whole clusters of 2"),
-        (with_changed(kernel, of_kind(ir.Acquire), 0, lambda one: (making.cluster_barrier(), one)), "barrier of a cluster stands where"),
+        (attrs.evolve(kernel, cluster=None), "not all threads of a cluster reach its barrier|no cluster says which"),
+        (attrs.evolve(kernel, grid=kernel.grid + 1), "are not a multiple of the cluster size 2"),
+        (
+            with_changed(kernel, of_kind(ir.Acquire), 0, lambda one: (making.cluster_barrier(), one)),
+            "not all threads of a cluster reach its barrier",
+        ),
         (changed_load(kernel, multicast=making.block_set(3, kernel.block)), "no cluster says which"),
     ):
         with pytest.raises(VerificationError, match=message):

@@ -324,15 +324,15 @@ REFUSALS = {
     ),
     "missing init": (
         lambda: made(loop="k", body={"mm": MM}, final={"s": "D[m,n] = acc[m,n]"}),
-        ["step mm: acc is read before anything wrote it", "got     'acc[m,n] += ", "do      init={...: 'acc[m,n] = 0'}", "at      "],
+        ["step mm: acc is read before it is written", "got     'acc[m,n] += ", "do      init={...: 'acc[m,n] = 0'}", "at      "],
     ),
     "read before it is written": (
         lambda: made(body={"s": "D[m,n] = acc[m,n]", "mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])"}),
-        ["step s: acc is read before anything wrote it", "do      a step before that writes it"],
+        ["step s: acc is read before it is written", "do      an earlier step that writes it"],
     ),
     "duplicate step": (
         lambda: made(loop="k", init={"mm": "acc[m,n] = 0"}, body={"mm": MM}, final={"s": "D[m,n] = acc[m,n]"}),
-        ["the step mm stands in two parts", "legal   different identifiers"],
+        ["the step mm is in two parts", "legal   different identifiers"],
     ),
     "loose dimension": (
         lambda: made(body={"mm": "D[m,n] = A[m,k] * B[k,n]"}),

@@ -373,7 +373,7 @@ def body_of(*body, buffers=(), **fields):
 class Moving(type(MOVE)):
     """A copy that changes nothing where its source is 1."""
 
-    def unless_one(self, spec):
+    def identity_operand(self, spec):
         return "src"
 
     def cuda(self, printer, statement):

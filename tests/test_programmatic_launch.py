@@ -166,16 +166,24 @@ def behind_the_first_access(kernel):
 
 
 FAULTS = {
-    "no wait": ("threads", lambda kernel: attrs.evolve(kernel, body=tuple(one for one in kernel.body if one != WAIT)), "1 links stand"),
-    "no launch": ("ring", lambda kernel: attrs.evolve(kernel, body=tuple(one for one in kernel.body if one != LAUNCH)), "1 links stand"),
-    "two waits": ("ring", lambda kernel: attrs.evolve(kernel, body=(WAIT, *kernel.body)), "3 links stand"),
-    "behind the loads": ("threads", behind_the_first_access, "is touched before the kernel waits"),
-    "behind the first copies": ("copies", behind_the_first_access, "[AB] is touched before the kernel waits"),
-    "behind the roles": ("ring", lambda kernel: moved(kernel, len(kernel.body)), "[ABC] is touched before the kernel waits"),
-    "the consumers alone": ("ring", lambda kernel: in_a_role(kernel, 0), "1 links stand there, 1 in loops or roles"),
-    "the producer alone": ("ring", lambda kernel: in_a_role(kernel, 1), "1 links stand there, 1 in loops or roles"),
+    "no wait": (
+        "threads",
+        lambda kernel: attrs.evolve(kernel, body=tuple(one for one in kernel.body if one != WAIT)),
+        "got 1 at the top level",
+    ),
+    "no launch": (
+        "ring",
+        lambda kernel: attrs.evolve(kernel, body=tuple(one for one in kernel.body if one != LAUNCH)),
+        "got 1 at the top level",
+    ),
+    "two waits": ("ring", lambda kernel: attrs.evolve(kernel, body=(WAIT, *kernel.body)), "got 3 at the top level"),
+    "behind the loads": ("threads", behind_the_first_access, "is accessed before griddepcontrol.wait"),
+    "behind the first copies": ("copies", behind_the_first_access, "[AB] is accessed before griddepcontrol.wait"),
+    "behind the roles": ("ring", lambda kernel: moved(kernel, len(kernel.body)), "[ABC] is accessed before griddepcontrol.wait"),
+    "the consumers alone": ("ring", lambda kernel: in_a_role(kernel, 0), "1 at the top level, 1 in loops or roles"),
+    "the producer alone": ("ring", lambda kernel: in_a_role(kernel, 1), "1 at the top level, 1 in loops or roles"),
     "each iteration": ("threads", in_a_loop, "1 in loops or roles"),
-    "not chained": ("ring", lambda kernel: making.evolved(kernel, chained=False), "a kernel that is not chained waits"),
+    "not chained": ("ring", lambda kernel: making.evolved(kernel, chained=False), "griddepcontrol in a kernel without programmatic launch"),
 }
 
 

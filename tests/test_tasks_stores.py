@@ -167,7 +167,7 @@ def test_what_has_no_text_is_not_stored():
     scope = {}
     exec("from fireiron.tasks import *\n@task('copy', Leaf, reads=['src'], writes=['dst'])\ndef typed(dst, src):\n    pass", scope)
     mapping = Mapping([TaskMapping("a", "typed", HOST, [GLOBAL, GLOBAL], entrypoint=True)])
-    with pytest.raises(StoreError, match="the text of typed is not to be found"):
+    with pytest.raises(StoreError, match="the source code of typed is not available"):
         dumps(tasks.strategy(Tasks(scope["typed"]), mapping))
     with pytest.raises(StoreError, match="cannot be stored before its tunables have values"):
         dumps(tasks.strategy(gemm.program, placed, U=U, swizzled=1))

@@ -124,7 +124,7 @@ def test_wide_and_texts_for_programs_are_not_folded(terminal):
 def test_errors_fit_and_go_to_the_error_stream(terminal):
     status, lines, err = terminal("show", "nothing_of_this_name")
     said = err.rpartition("\x1b[K\x1b")[0] or err
-    assert status == output.REFUSED and not lines and "no strategy is called" in said
+    assert status == output.REFUSED and not lines and "unknown strategy" in said
     assert max(len(re.sub(r"\r\x1b\[K", "", line)) for line in err.splitlines()) <= 2 * WIDEST
 
 

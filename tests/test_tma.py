@@ -21,7 +21,7 @@ from ringed import (
 
 from fireiron import *
 from fireiron import ARCHITECTURES, ir
-from fireiron.ir.smem_layouts import chunk_layout, chunks_of, swizzle_of
+from fireiron.ir.smem_layouts import chunk_layout, smem_layout_of, swizzle_of
 from fireiron.lower.walk import grow_tree
 from fireiron.values.expr import constant
 from fireiron.values.tensor import whole_view
@@ -82,7 +82,7 @@ LOADS = {
         load(dst={"swizzle": None}),
         (
             "dst storage", "swizzled chunks, which a reader settles or storage_layout asks for",
-            "rows that are no chunks of 128, 64, 32 or 16 bytes ((64,64):(64,1), no swizzle)",
+            "rows that are not chunks of 128, 64, 32 or 16 bytes ((64,64):(64,1), no swizzle)",
         ),
     ),
     "the other order": (load(src={"layout": ColMajor}), ("dst storage", "neighbours where src has them", "the other order")),
@@ -100,7 +100,7 @@ STORES = {
         store(src={"swizzle": None}),
         (
             "src storage", "chunks with neighbours where dst has them",
-            "rows that are no chunks of 128, 64, 32 or 16 bytes ((64,64):(64,1), no swizzle)",
+            "rows that are not chunks of 128, 64, 32 or 16 bytes ((64,64):(64,1), no swizzle)",
         ),
     ),
     "the other order": (
@@ -156,7 +156,7 @@ def test_a_store_of_half_a_piece_is_reported():
 def stored(kernel, name):
     """The chunk layout of a buffer."""
     buffer = kernel.buffer(name)
-    return chunks_of(buffer.storage, whole_view(buffer.tensor), buffer.dtype.bytes)
+    return smem_layout_of(buffer.storage, whole_view(buffer.tensor), buffer.dtype.bytes)
 
 
 @pytest.mark.parametrize("orders", ORDERS)

@@ -110,5 +110,5 @@ def test_a_statement_of_a_new_kind_fails_loudly():
         """A kind of statement that the check does not know."""
 
     whole = by_hand(on_registers(), Other(), buffers=(buffer("r", 4, memory=RF),))
-    with pytest.raises(VerificationError, match="the check of registers has no rule for the statement Other"):
+    with pytest.raises(VerificationError, match="the check of registers does not handle the statement Other"):
         check_uninitialized_registers(AccessTrace(whole))

@@ -203,7 +203,7 @@ def test_an_unknown_statement_is_refused():
     class Other(ir.Stmt):
         pass
 
-    with pytest.raises(VerificationError, match="wait has no rule for the statement Other"):
+    with pytest.raises(VerificationError, match="wait does not handle the statement Other"):
         wait(kernel(copies(T), making.commit(), Other(), reads(T)))
 
 

@@ -114,7 +114,7 @@ HALF, ROW, UNUSED, LOW = (Var(name, 0, 31) for name in ("half", "row", "unused",
 def named(*body, holder=()):
     """A kernel with four names: `row` is made of `half`, the others stand alone."""
     lets = (making.let(LOW, THREAD % 2), making.let(HALF, THREAD // 2), making.let(ROW, HALF * 2), making.let(UNUSED, THREAD % 4))
-    tile = attrs.evolve(local("r", (32, 1), RF), holder=holder)
+    tile = attrs.evolve(local("r", (32, 1), RF), register_origin=holder)
     return kernel_of(Move(32, 16)(GL, GL), (*lets, *body), tile)
 
 

@@ -76,7 +76,7 @@ def _chosen(loop: For, lets: Mapping[Var, Expr]) -> For | None:
 
 def _of_whole_clusters(taken: Expr, kernel: Kernel, lets: Mapping[Var, Expr]) -> bool:
     """Whether all blocks of a cluster, which wait for each other, take a turn or none does."""
-    return kernel.cluster is None or kernel.cluster.alike(taken, kernel.block, lets)
+    return kernel.cluster is None or kernel.cluster.is_uniform(taken, kernel.block, lets)
 
 
 def _reads(value: Expr, lets: Mapping[Var, Expr]) -> bool:

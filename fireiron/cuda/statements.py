@@ -320,7 +320,7 @@ class Statements:
         """That a factor is not 1, for each that a thread has in a statement that does nothing where all are; none where it may do more."""
         found: dict[str, Text] = {}
         for one, loops in execs((statement,)):
-            name = one.instruction.unless_one(one.spec)
+            name = one.instruction.identity_operand(one.spec)
             counts = [constant(loop.extent) for loop in loops]
             if not name or None in counts:
                 return []
@@ -386,7 +386,7 @@ class Statements:
         before, body = ((), self._unrolled(statement)) if unroll else self._running(statement)
         if statement.pinned_registers:
             one = self._one_of(lambda mechanism: mechanism.in_registers)
-            before = (*one.mechanism.held(self.printer, statement.pinned_registers, one), *before)
+            before = (*one.mechanism.pin(self.printer, statement.pinned_registers, one), *before)
         body = self._counting(statement, body)
         if statement.extent == Const(1) and statement.step == 1:
             return [*before, Braces("", (f"const int {statement.var} = 0;", *body))]

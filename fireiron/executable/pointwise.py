@@ -150,7 +150,7 @@ class SkipIfIdentity(ThreadPointwise):
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         found = super().mismatches(spec, architecture)
-        if spec.pointwise and not self.unless_one(spec):
+        if spec.pointwise and not self.identity_operand(spec):
             found = (*found, Mismatch("formula", "x[m,n] = x[m,n] * f[m], f in registers", str(spec.definition)))
         return found
 
@@ -160,7 +160,7 @@ class SkipIfIdentity(ThreadPointwise):
     def on_pairs(self, spec: Spec, architecture: Architecture) -> Executable | None:
         return None
 
-    def unless_one(self, spec: Spec) -> str:
+    def identity_operand(self, spec: Spec) -> str:
         """The name of the factor; empty where the spec is no such product."""
         only = spec.definition.only
         if only is None or only.joins or not isinstance(only.value, Operation) or only.value.name != "*":

@@ -27,7 +27,7 @@ from fireiron.ir import Exec, Mechanism, Stmt, edited
 from fireiron.ir.awaited import awaited
 from fireiron.ir.lanes import LaneMap, Part
 from fireiron.ir.mechanisms import wgmma
-from fireiron.ir.smem_layouts import PIECE, SPANS, Chunks, chunk_storage, chunks_of, widest_span
+from fireiron.ir.smem_layouts import PIECE, SPANS, SmemLayout, chunk_storage, smem_layout_of, widest_span
 from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Draft, Executable, Mismatch
 from fireiron.performing.by_lanes import (
@@ -160,10 +160,10 @@ class Wgmma(Executable):
             if len(view.tensor.shape) != 2:
                 return (Mismatch(f"{name} storage", "a buffer of two dimensions", shape),)
             best = self._wanted(spec, name)
-            if best is not None and isinstance(chunks_of(best, view, view.dtype.bytes), Chunks):
+            if best is not None and isinstance(smem_layout_of(best, view, view.dtype.bytes), SmemLayout):
                 return ()
             return (Mismatch(f"{name} size", "multiples of 16 bytes by 8 elements", shape),)
-        found = chunks_of(view.tensor.storage(), view, view.dtype.bytes)
+        found = smem_layout_of(view.tensor.storage(), view, view.dtype.bytes)
         if isinstance(found, str):
             return (Mismatch(f"{name} storage", f"chunks of {', '.join(map(str, SPANS))} bytes, swizzled", found),)
         if found.along == _along_k(spec, name):
@@ -191,13 +191,13 @@ class Wgmma(Executable):
         program = statements_by_lanes(self, spec, draft, maps, spread=self.in_shared, vectors=(pieces["A"], pieces["B"], 1))
         return edited(program, lambda statement: attrs.evolve(statement, mechanism=self.mechanism))
 
-    def _settled(self, spec: Spec, name: str, draft: Draft) -> Chunks:
+    def _settled(self, spec: Spec, name: str, draft: Draft) -> SmemLayout:
         """The chunks of a factor, which become its storage where it is still free."""
         view = spec.operands[name]
         wanted = self._wanted(spec, name) if view.tensor.free else None
         storage = view.tensor.storage() if wanted is None else draft.settle(view.tensor, wanted)
-        found = chunks_of(storage, view, view.dtype.bytes)
-        assert isinstance(found, Chunks), found
+        found = smem_layout_of(storage, view, view.dtype.bytes)
+        assert isinstance(found, SmemLayout), found
         return found
 
     def _wanted(self, spec: Spec, name: str) -> Storage | None:
@@ -290,15 +290,15 @@ def _columns(spec: Spec, swapped: bool) -> int:
     return constant(spec.C.shape[0 if swapped else 1]) or 0
 
 
-def _chunks(printer: Printer, statement: Exec, name: str) -> Chunks:
+def _chunks(printer: Printer, statement: Exec, name: str) -> SmemLayout:
     """How a factor lies in the buffer that it is in."""
     view: View = statement.spec.operands[name]
-    found = chunks_of(printer.kernel.buffer(view.tensor.name).storage, view, view.dtype.bytes)
-    assert isinstance(found, Chunks), found
+    found = smem_layout_of(printer.kernel.buffer(view.tensor.name).storage, view, view.dtype.bytes)
+    assert isinstance(found, SmemLayout), found
     return found
 
 
-def _descriptor(printer: Printer, statement: Exec, name: str, chunks: Chunks) -> Text:
+def _descriptor(printer: Printer, statement: Exec, name: str, chunks: SmemLayout) -> Text:
     """Where a factor is. In a group that is waited for in each turn of its loop, the time between its products counts: there what unrolled
     loops add is added to a descriptor, which is made once. It stays inside the 14 bits that address shared memory.
     """

@@ -88,7 +88,7 @@ TUNABLES: Final[Mapping[str, str]] = {
 
 _TUNABLES_OF: Final[Mapping[str, Mapping[str, str]]] = {
     "attention": {"parts": "score_parts"},
-    **dict.fromkeys(("layernorm", "rmsnorm", "softmax"), {"rows": "rows"}),
+    **{name: {"rows": "rows"} for name in ("layernorm", "rmsnorm", "softmax")},
 }
 
 STRATEGIES: Final[Mapping[str, str]] = {

@@ -298,7 +298,7 @@ class _Replay:
         if not behind:
             if self.kernel.effects[Unchecked].reasons:
                 return
-            what = mechanism.under_way
+            what = mechanism.in_flight
             raise SynchronizationError(
                 f"{touch.access.buffer} is touched while {what} it are under way, and no barrier stands between",
                 at=touch.access.origin,

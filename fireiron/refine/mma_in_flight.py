@@ -47,7 +47,7 @@ class MmaInFlight(Refinement):
     groups: Any = attrs.field(converter=_groups)
 
     def plan(self, plan: Any) -> Any:
-        return plan.asking(PendingMmas(chosen(self.groups, "mma_in_flight", 0, MOST)))
+        return plan.with_asks(PendingMmas(chosen(self.groups, "mma_in_flight", 0, MOST)))
 
     def __str__(self) -> str:
         return f"mma_in_flight({self.groups})"

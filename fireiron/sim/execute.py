@@ -397,7 +397,7 @@ def _registers(operand: Operand, env: Environment, group: ThreadGroup) -> tuple[
     """The element, by number, that each thread holds in each register, and whether it is one of the buffer's: `(registers, threads)`."""
     register = Var("#register", 0, max(operand.elements - 1, 0))
     values = {**env, register.name: np.arange(operand.elements)[:, None, None]}
-    coordinates = [np.asarray(compiled(coordinate)(values)) for coordinate in operand.buffer.held(register)]
+    coordinates = [np.asarray(compiled(coordinate)(values)) for coordinate in operand.buffer.register_coordinates(register)]
     valid: Array = np.True_
     for value, size in zip(coordinates, operand.sizes, strict=True):
         valid = valid & (value >= 0) & (value < size)

@@ -201,7 +201,7 @@ class _Steps:
 
     def _require_whole(self) -> None:
         """Refuse tiles of a dimension where a tensor is read along another than it has: a tile of one is not a tile of the other."""
-        for own, other, name in self.made.alike:
+        for own, other, name in self.made.equal_sizes:
             for dim in (own, other):
                 counted = self.spec.operands.get(f"{INDICES}{dim}")
                 if counted is None or _is_whole(counted):
@@ -313,7 +313,7 @@ class _Steps:
         name, types = step.formula.output, {tensor: view.dtype for tensor, view in self.views.items()}
         if not self.made.replaces(step, types):
             return False
-        dtype = self.made.kept_in(step, types, types[name])
+        dtype = self.made.storage_type(step, types, types[name])
         if self.needed is not None:
             raise DecompositionError(
                 f"skip_steps: step {step.name} makes {dtype} of {name}, which is {types[name]}", got=shown(step.formula), within=self.spec,

@@ -1,4 +1,4 @@
-"""Copies from global to shared memory that a thread waits for by groups (PTX ISA, "Data Movement: cp.async")."""
+"""Copies from global to shared memory that complete by groups (PTX ISA, "Data Movement: cp.async")."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ ARRIVE = Function(
 
 
 class CpAsyncGroups(Mechanism):
-    """A copy is there at a wait of the thread that issued it, for the group in which that thread committed it; or when a barrier in memory
-    has counted the thread's arrival by it.
+    """A copy is visible to its thread after a wait for the group in which it was committed, or when an mbarrier has counted the thread's
+    deferred arrival.
     """
 
     name: ClassVar[str] = "cp_async_group"
@@ -42,7 +42,7 @@ class CpAsyncGroups(Mechanism):
     what: ClassVar[str] = "copies"
     instruction: ClassVar[str] = "cp.async"
     done: ClassVar[str] = "arrived"
-    under_way: ClassVar[str] = "copies to"
+    in_flight: ClassVar[str] = "copies to"
     committing: ClassVar[Function] = COMMIT
     waiting: ClassVar[Function] = WAIT
     arriving: ClassVar[Function] = ARRIVE

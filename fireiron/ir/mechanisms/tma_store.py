@@ -1,4 +1,4 @@
-"""Stores by TMA that their issuer waits for by groups (PTX ISA, "Data Movement: cp.async.bulk.commit_group")."""
+"""TMA stores that complete by bulk groups (PTX ISA, "Data Movement: cp.async.bulk.commit_group")."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAIT = Function(
 
 
 class TmaStores(Mechanism):
-    """A store has read what it stores at a wait of its issuer for its group."""
+    """A store has read shared memory after a wait of its issuer for its group."""
 
     name: ClassVar[str] = "bulk_group"
     order: ClassVar[Order] = Order.GROUPS
@@ -37,7 +37,7 @@ class TmaStores(Mechanism):
     unit: ClassVar[str] = "the issuer"
     instruction: ClassVar[str] = "TMA"
     done: ClassVar[str] = "been stored"
-    under_way: ClassVar[str] = "stores of"
+    in_flight: ClassVar[str] = "stores of"
     committing: ClassVar[Function] = COMMIT
     waiting: ClassVar[Function] = WAIT
 
