@@ -274,7 +274,7 @@ def test_parity_variables_of_a_ring():
     assert str(addressing.parity(k, 3, 0)) == "k_phase" and str(addressing.parity(k, 3, 0)) == "k_phase"
     lines = addressing.leave()
     assert [str(line) for line in lines.before] == ["int k_stage = 0;", "int k_phase = 0;"] and lines.top == ()
-    assert texts(*lines.end) == ["if (++k_stage == 3) {", "  k_stage = 0;", "  k_phase ^= 1;", "}"]
+    assert texts(*lines.end) == ["if (++k_stage == num_stages) {", "  k_stage = 0;", "  k_phase ^= 1;", "}"]
 
 
 # ---------------------------------------------------------------------------------------------- makers
