@@ -415,10 +415,10 @@ def _by_tma(strategy: Strategy) -> bool:
 
 def _kept_or_chosen(arrays: _Arrays, options: Options) -> Choice:
     """What another process chose on this GPU, else what is chosen now, and kept."""
-    problems = _problems(arrays, options)
-    specs = tuple((tuple(problem.options), problem.spec, problem.packed) for problem in problems)
-    asked = specs, dict(arrays.aligned), arrays.place.require_record
-    return arrays.place.chosen("attention", asked, lambda: (_chosen(problems, arrays), 0))[0]
+    # All that the problems follow from: their specs are made only where no other process has chosen.
+    lie = tuple((letter, *places) for letter, places in arrays.views.items())
+    asked = tuple(options), attrs.astuple(arrays.sizes), arrays.dtype, lie, dict(arrays.aligned), arrays.place.require_record
+    return arrays.place.chosen("attention", asked, lambda: (_chosen(_problems(arrays, options), arrays), 0))[0]
 
 
 def _chosen(problems: Sequence[_Problem], arrays: _Arrays) -> Choice:

@@ -196,7 +196,7 @@ def test_a_new_file_passes_check_and_run(kind, tmp_path, capsys, monkeypatch):
     path = tmp_path / "mine.py"
     assert main(["new", str(path.with_suffix("")), "--kind", kind]) == 0
     output = capsys.readouterr().out
-    assert f"fireiron check {path}" in output and "what to try" in output
+    assert f"fireiron check {path}" in output and "have suggestions" in output
     written = sorted(one.name for one in tmp_path.iterdir())
     assert written == (["mine.cu", "mine.py"] if kind == "micro-kernel" else ["mine.py"])
     for file in tmp_path.iterdir():
@@ -215,7 +215,7 @@ def test_a_new_file_overwrites_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.cu").write_text("// mine\n")
     assert main(["new", "mine", "--kind", "micro-kernel"]) == 2
-    assert "mine.cu is there already" in capsys.readouterr().err
+    assert "mine.cu already exists" in capsys.readouterr().err
     assert [one.name for one in tmp_path.iterdir()] == ["mine.cu"] and Path("mine.cu").read_text() == "// mine\n"
     assert main(["new", "mine.py", "--kind", "micro-kernel", "--force"]) == 0
     assert "c_at(m, n)" in Path("mine.cu").read_text() and Path("mine.py").exists()
