@@ -307,9 +307,10 @@ WAITED = r"mbarrier_wait\((k_ring_\w+) \+ (\w+) \* 8, (.*)\);"
 def test_each_wait_names_the_parity_of_its_round(stages, blocks):
     """Turn n is round n / stages of its stage: full phases of that parity, empty ones of the one before; also from tile to tile."""
     body = body_of(product((64, 64, 64), (64, 64), stages, blocks=blocks)(halves(256, 64, 448)).program(TARGET).cuda)
-    waits, counted = re.findall(WAITED, body), counted_of(body, 12)
+    waits = re.findall(WAITED, body)
     assert [name for name, *_ in waits] == ["k_ring_full", "k_ring_empty"]
-    for (_, stage, parity), shift in zip(waits, (0, 1), strict=True):
+    for (_, stage, parity), role, shift in zip(waits, body.split("// producer"), (0, 1), strict=True):
+        counted = counted_of(role, 12)
         assert counted[stage] == [turn % stages for turn in range(12)]
         assert counted[parity] == [(turn // stages + shift) % 2 for turn in range(12)]
 

@@ -133,7 +133,7 @@ def _header(kernel: Kernel) -> Iterable[str]:
     if kernel.counter is not None:
         yield from comment(f"requires: {kernel.counter.name} is zero before the first launch, and no concurrent launch uses it")
     for name in kernel.effects[Chaining].ready:
-        yield from comment(f"requires: no kernel that may still run writes {name}, which is read before griddepcontrol.wait")
+        yield from comment(f"requires: no kernel that may still run writes {name}, which is read before griddepcontrol_wait")
     for reason in kernel.effects[Unchecked].reasons:
         yield from comment(f"UNCHECKED, races are possible: {reason}")
 
