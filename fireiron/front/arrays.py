@@ -26,7 +26,7 @@ TYPES: Final[Mapping[str, DType]] = {dtype.numpy: dtype for dtype in reversed(DT
 
 @attrs.frozen
 class Operand:
-    """The properties of an array that select a kernel: `steps` are strides in elements, `align` is in bytes, `device` is None for the host."""
+    """The properties of an array that select a kernel. `steps` counts elements, `align` bytes; `device` is None for the host."""
 
     shape: Shape
     steps: Shape
