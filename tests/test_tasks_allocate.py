@@ -130,7 +130,7 @@ def test_any_order_on_shared_bytes(name):
         ("{e3[:]}", "{e3[warpgroup]}", "As and Cs: shared byte"),  # a warpgroup that is not done yet has its A where C is stored
         ("copy(Ap[i, k], As), {p2[:]}", "copy(Ap[i, k], As), {}", "As and As: shared byte"),
         ("copy(Ap[i, k], As), {p2[:]}", "copy(Ap[i, k], As), {p2[0]}", "As and As: shared byte"),
-        ("3 turns before", "4 turns before", "As and As: shared byte"),
+        ("3 iterations before", "4 iterations before", "As and As: shared byte"),
         (r"(As = .*)at 0 x 3", r"\1at 0 x 2", "As and As: shared byte"),
     ],
 )
@@ -224,7 +224,7 @@ def test_who_waits_for_the_turn_before_waits_for_those_before_it():
     lines = """\
 task work(D: write)
 X = argument([6, 8], float32, GLOBAL)
-e1: (), e2: () = for k in [0, 6), {p1: () = {}, p2: () = {} 3 turns before} do
+e1: (), e2: () = for k in [0, 6), {p1: () = {}, p2: () = {} 3 iterations before} do
   e3: () = call(work, X), {p1, p2}
   yield e3, e3
 yield e1

@@ -207,8 +207,8 @@ def test_an_order_between_stages_that_have_no_byte_in_common_is_not_asked():
     program = gemm("wgmma")
     mapping, _, sizes = GEMM["wgmma"]
     events = events_of(tasks_gemm.program, mapping, tasks_gemm.spec(*sizes), until="allocate")
-    assert "{} 3 turns before" in text(events)
-    changed = parse(text(events).replace("{} 3 turns before", "{} 2 turns before"))
+    assert "{} 3 iterations before" in text(events)
+    changed = parse(text(events).replace("{} 3 iterations before", "{} 2 iterations before"))
     labels = {one.event: one.launch for one in leaves(events.body)}
     assert check_events(program, events=labelled(changed, labels)) == ()
 

@@ -413,7 +413,7 @@ def test_fields_of_a_mapping_travel_as_json():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"gemm_host": {"cluster": (3, 1)}}, "no whole clusters"),
+        ({"gemm_host": {"cluster": (3, 1)}}, "not a multiple of the cluster"),
         ({"gemm_host": {"cluster": (2, 1), "persistent": 3}}, "no multiple of 2"),
         ({"gemm_block": {"group_m": 4}}, "is about blocks"),
         ({"gemm_host": {"raster": 2, "group_m": 4}}, "raster=2"),

@@ -309,7 +309,7 @@ def too_few_operands(dst, src):
     call_external("matmul", dst, src)
 
 
-@wrong("Move writes src, and the variant may not", form=Leaf)
+@wrong("Move writes src, which the variant's privileges do not permit", form=Leaf)
 def the_other_way_round(dst, src):
     call_external("copy", src, dst)
 

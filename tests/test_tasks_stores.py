@@ -422,14 +422,14 @@ def test_a_text_without_a_meaning_is_not_executed(tmp_path, capsys, monkeypatch)
 
 REFUSED = {
     "a read that is not said": (
-        leaf("a", lambda y, x: call_external(axpy, y, x, meaning=add_twice), reads=["y"]), "axpy reads x, and the variant may not",
+        leaf("a", lambda y, x: call_external(axpy, y, x, meaning=add_twice), reads=["y"]), "axpy reads x, which the variant's privileges do not permit",
     ),
     "nothing written": (leaf("b", lambda y, x: call_external(axpy, y, x), writes=()), "writes nothing"),
     "one tensor twice": (leaf("c", lambda y, x: call_external(axpy, y, y)), "each tensor of the variant once"),
     "an option": (leaf("d", lambda y, x: call_external(axpy, y, x, value=1)), "no option value"),
     "dimensions": (leaf("e", lambda y, x: call_external(axpy, y, x, dims="mn,m")), "dims names each dimension"),
     "another size": (leaf("f", lambda y, x: call_external(axpy, y, x, dims="mn,nm")), "x has 2 elements along n, another operand 4"),
-    "a text for done": (leaf("g", lambda y, x: call_external(AXPY, x, y, accumulate=True, done="axpy.cu")), "done is a micro-kernel"),
+    "a text for done": (leaf("g", lambda y, x: call_external(AXPY, x, y, accumulate=True, done="axpy.cu")), "done must be a micro-kernel"),
     "a meaning that returns": (leaf("h", lambda y, x: call_external(axpy, y, x, dims="mn,mn", meaning=numpy.add)), "returns nothing"),
 }  # fmt: skip
 

@@ -43,7 +43,7 @@ from fireiron.specs.move import Move
 from fireiron.stepping.masks import may_fail
 from fireiron.stepping.steps import extent_of
 from fireiron.tasks.external import external, order_of, performer, require_privileges
-from fireiron.tasks.grid import Blocks, dealt_to_blocks
+from fireiron.tasks.grid import Blocks, distributed_over_blocks
 from fireiron.tasks.legal import distinct, require_few_registers, require_inside, require_promises
 from fireiron.tasks.made import MappingOf, Refused
 from fireiron.tasks.mapping import NONE, Mapping, Place, Stored, TaskMapping, plain_mapping, read_mapping
@@ -326,7 +326,7 @@ class Reader(Runner):
     def _on_blocks(self, loop: Loop) -> Iterator[Any]:
         """Launches of which each block has one, or takes several in turns."""
         assert self.draft is not None
-        found = dealt_to_blocks(loop.extents, self.here.one, self.draft)
+        found = distributed_over_blocks(loop.extents, self.here.one, self.draft)
         self._take_grid(found)
         with self._body() as body:
             yield from self._inside(loop, found.indices, Block)
@@ -363,7 +363,7 @@ class Reader(Runner):
         assert self.draft is not None
         draft = self.draft
         if level == Block:
-            self._take_grid(dealt_to_blocks(sizes, self.here.one, draft))
+            self._take_grid(distributed_over_blocks(sizes, self.here.one, draft))
             return sizes, TRUE
         unit, active = self._unit(sizes, level)
         indices: list[Expr] = []
