@@ -25,7 +25,7 @@ from fireiron.tasks.dependences import analyzed
 from fireiron.tasks.event_text import parse, text
 from fireiron.tasks.events import Copy, verify, walk
 from fireiron.tasks.execute import hazards, run_events
-from fireiron.tasks.packing import packed
+from fireiron.tasks.packing import pack
 from fireiron.tasks.passes import events_of
 from fireiron.tasks.reduce import reduced
 from fireiron.tasks.vectorize import vectorized
@@ -78,7 +78,7 @@ def test_as_few_as_possible_share_bytes(seed):
         sizes = [chosen.randint(1, 4) for _ in range(chosen.randint(2, 4))]
         free = [pair for pair in itertools.combinations(range(len(sizes)), 2) if chosen.random() < 0.6]
         most = chosen.randint(max(sizes), sum(sizes))
-        found, least = packed(sizes, free, most), overlapping(sizes, free, most)
+        found, least = pack(sizes, free, most), overlapping(sizes, free, most)
         assert (found.bytes > most) == (least is None)
         assert least is None or len(found.dropped) == least
         for i, j in itertools.combinations(range(len(sizes)), 2):
@@ -90,7 +90,7 @@ def test_many_tensors_have_places():
     """Where not all sets can be tried."""
     sizes = list(range(1, 15))
     free = [(i, j) for i, j in itertools.combinations(range(len(sizes)), 2) if j - i > 2]
-    found = packed(sizes, free, 45)
+    found = pack(sizes, free, 45)
     assert found.bytes <= 45
     for i, j in itertools.combinations(range(len(sizes)), 2):
         meet = found.offsets[i] < found.offsets[j] + sizes[j] and found.offsets[j] < found.offsets[i] + sizes[i]

@@ -108,7 +108,7 @@ def test_text_of_every_kind_of_statement():
         ("copy(Cp[k], Cp[-k + 3])", "copy(Cp[k], C)", r"(?s)a copy of 16 x M elements to 64 x M.*line 13"),
         ("  else\n    yield {}\n", "", r"(?s)a branch yields in both cases.*legal   else.*line 15"),
         ("yield e6, {}", "yield e6", r"(?s)a block yields 1 events.*legal   2.*line 17"),
-        ("pfor i, j in [0, 4) x [0, 2)", "pfor i in [0, 2)", r"(?s)its events begin with dimensions of these sizes.*line 5"),
+        ("pfor i, j in [0, 4) x [0, 2)", "pfor i in [0, 2)", r"(?s)its events start with dimensions of these sizes.*line 5"),
         ("REGISTER", "SHRED", r"(?s)SHRED: the machine has no such.*legal   NONE GLOBAL SHARED REGISTER.*line 6"),
         ("partition(C, EveryOther(parts=4))", "partition(C, Other(4))", r"(?s)a partition's argument.*legal .*EveryOther.*line 4"),
         ("  yield e2\n", "  e2\n", r"(?s)the line is not a statement.*legal   e: \(\) = copy.*line 8"),

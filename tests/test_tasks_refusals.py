@@ -121,7 +121,7 @@ def two_loops_at_once(dst, src):
         launch("copy", to[i, 0], of[j, 0])
 
 
-@wrong("an index of a loop that is over", "move", meant=False)
+@wrong("the index of a loop that has ended", "move", meant=False)
 def indices_of_an_ended_loop(dst, src):
     to, of = partition_by_blocks(dst, (4, 8)), partition_by_blocks(src, (4, 8))
     for i in list(prange(4)):
@@ -145,14 +145,14 @@ def index_of_a_list(dst, src):
         launch("copy", to[[1, 0][i], 0], of[i, 0])
 
 
-@wrong("is not among the pieces in every turn", "move", meant="no piece")
+@wrong("is out of range in some iteration", "move", meant="no piece")
 def piece_behind_the_last(dst, src):
     to, of = partition_by_blocks(dst, (4, 8)), partition_by_blocks(src, (4, 8))
     for i in srange(4):
         launch("copy", to[i, 0], of[i + 1, 0])
 
 
-@wrong("is not among the pieces in every turn", "move", meant="no piece")
+@wrong("is out of range in some iteration", "move", meant="no piece")
 def piece_before_the_first(dst, src):
     launch("copy", dst, partition_by_blocks(src, (4, 8))[-1, 0])
 
@@ -324,7 +324,7 @@ def unknown_elements(dst, src):
     make_tensor((4, 4), "floaty")
 
 
-@wrong("blocks of no elements", "move")
+@wrong("blocks without elements", "move")
 def empty_blocks(dst, src):
     partition_by_blocks(dst, (4, 0))
 
@@ -532,7 +532,7 @@ def by(rows):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (Rows(4, 2), "has the coordinates .*, and as a view|have common elements, and it says that it is disjoint"),
+        (Rows(4, 2), "has the coordinates .*, and as a view|overlap, although the partition is disjoint"),
         (Rows(4, 4, "shape"), "is to have 5 x 8 elements"),
         (Rows(4, 4, "view"), "and as a view"),
     ],
@@ -592,8 +592,8 @@ VALUES = {
     "a tensor without elements": (lambda: make_tensor((4, 0), "float32"), "make_tensor: no elements"),
     "a size for all dimensions": (lambda: partition_by_blocks(3, 4), "partition_by_blocks: a size for each dimension"),
     "sizes in a text": (lambda: partition_by_first(3, "4", 2), "partition_by_first: a size for each dimension"),
-    "too many stages": (lambda: Stored(stages=1000), "Stored: stages of a ring(.|\n)*legal +0 to "),
-    "stages below zero": (lambda: Stored(stages=-1), "Stored: stages of a ring"),
+    "too many stages": (lambda: Stored(stages=1000), "Stored: stages of a circular buffer(.|\n)*legal +0 to "),
+    "stages below zero": (lambda: Stored(stages=-1), "Stored: stages of a circular buffer"),
     "a swizzle of two": (lambda: Stored(swizzle=2), "Stored: swizzle is true or false(.|\n)*got +2"),
     "a memory too few": (lambda: Tasks(whole).check(Mapping([one(mems=[GLOBAL])])), "a memory for each tensor(.|\n)*legal +.*dst.*src"),
     "a tunable too many": (lambda: Tasks(whole).check(Mapping([one(tunables={"Z": 1})])), "no tunable Z(.|\n)*legal +none"),
@@ -601,11 +601,11 @@ VALUES = {
     "a launch outside": (lambda: launch("copy", 1, 2), "outside a task"),
     "values beside a mapping": (lambda: tasks.strategy(Tasks(blocks, whole), SOME, R=3), "values are a function's(.|\n)*got .*R"),
     "an entry point of one": (lambda: one(entrypoint=1), "a: entrypoint(.|\n)*got +1"),
-    "a layout in words": (lambda: one(layouts={"dst": "padded"}), "layouts are Stored"),
+    "a layout in words": (lambda: one(layouts={"dst": "padded"}), "layouts must be Stored"),
     "an instance that there is not": (lambda: SOME["nothing"], "no instance nothing(.|\n)*legal +grid keep"),
-    "JSON with one instance": (stored(lambda found: found.update(instances={})), "its instances are a list"),
-    "JSON with a memory for all": (stored(lambda found: found["instances"][0].update(mems="GLOBAL")), "mems: a list of names is needed"),
-    "JSON with calls of numbers": (stored(lambda found: found["instances"][0].update(calls=[1])), "calls: a list of names is needed"),
+    "JSON with one instance": (stored(lambda found: found.update(instances={})), "its instances must be a list"),
+    "JSON with a memory for all": (stored(lambda found: found["instances"][0].update(mems="GLOBAL")), "mems: not a list of names"),
+    "JSON with calls of numbers": (stored(lambda found: found["instances"][0].update(calls=[1])), "calls: not a list of names"),
     "JSON with a number for a variant": (stored(lambda found: found["instances"][0].update(variant=1)), "its variant is a text"),
     "JSON with another entry point": (stored(lambda found: found["instances"][0].update(entrypoint=1)), "entrypoint"),
     "JSON with a layout unknown": (
@@ -628,16 +628,16 @@ VALUES = {
     ),
     "calls in one text": (lambda: one(calls="abc"), "a list of values"),
     "one memory": (lambda: one(mems=GLOBAL), "a list of values"),
-    "a memory in words": (lambda: one(mems=["GLOBAL"]), "mems are places"),
-    "a processor in words": (lambda: one(proc="BLOCK"), "proc is no processor"),
+    "a memory in words": (lambda: one(mems=["GLOBAL"]), "mems must be places"),
+    "a processor in words": (lambda: one(proc="BLOCK"), "proc is not a processor"),
     "tunables without names": (lambda: one(tunables=[1, 2]), "values by name"),
     "a list for a tunable": (lambda: one(tunables={"U": [1]}), "the tunable U"),
     "a variant itself": (lambda: one(variant=whole), "variant"),
     "no instances": (lambda: Mapping(one()), "a list of values"),
     "instances in words": (lambda: Mapping(["a"]), "no instance"),
     "a target for a machine": (lambda: Mapping([one()], "sm_80"), "no machine"),
-    "a bound in words": (lambda: Mapping([one()], max_shared_bytes="48 KB"), "max_shared_bytes is a number of bytes"),
-    "a machine with a hole": (lambda: Machine("mine", (BLOCK, THREAD), ((BLOCK, (GLOBAL,)),)), "what each of its processors reaches"),
+    "a bound in words": (lambda: Mapping([one()], max_shared_bytes="48 KB"), "max_shared_bytes must be a number of bytes"),
+    "a machine with a hole": (lambda: Machine("mine", (BLOCK, THREAD), ((BLOCK, (GLOBAL,)),)), "reaches must list the places of each processor"),
     "no text": (lambda: Mapping.from_json(None), "no text"),
     "no JSON": (lambda: Mapping.from_json("{"), "no JSON"),
     "other JSON": (lambda: Mapping.from_json("[1]"), "an object is needed"),
@@ -757,7 +757,7 @@ def staged(mapping):
 def test_registers_exceeded():
     """256 x 256 sums of two warpgroups: the figure's tile, with float32."""
     bound = tasks.strategy(gemm.program, taller(gemm.hopper(256, 256, stages=2)))(gemm_of(256, 256, 64))
-    refused(lambda: bound.program("sm_90a").tree, "c_rf: float32 256 x 256 .* 262144 bytes, 256 registers of each of 256 threads",
+    refused(lambda: bound.program("sm_90a").tree, "c_rf: float32 256 x 256 .* takes 262144 bytes, 256 registers per thread of 256 threads",
             "tasks_gemm.py:")  # fmt: skip
 
 

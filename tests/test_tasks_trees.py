@@ -81,7 +81,7 @@ def test_places_and_names_of_a_tree():
 
 WRONG = {
     "tiles that do not divide": (lambda: ampere(96, 128, rows=5), "tiles of 19 x 64 do not divide the 96 x 128 of BLOCK"),
-    "no operand of the instruction": (lambda: hopper(96, 64), "48 x 64 elements are no operand of the instruction"),
+    "no operand of the instruction": (lambda: hopper(96, 64), "48 x 64 elements are not an operand of the instruction"),
     "an unknown instruction": (
         lambda: list(trees.Tree("gemm", (64, 64), [trees.parts(WARP, "mma")])), "partition_by_mma: an unknown instruction",
     ),

@@ -114,7 +114,7 @@ def _raster_indices(counts: tuple[Expr, ...], unit: Expr, instance: TaskMapping,
     """
     larger = [at for at, count in enumerate(counts) if constant(count) != 1]
     of_matrix = [at for at in larger if at >= len(counts) - 2]
-    raster = _digits if len(of_matrix) < 2 or not instance.group_m else functools.partial(_grouped_indices, one=instance, names=names)
+    raster = _digits if len(of_matrix) < 2 or not instance.group_m else functools.partial(_grouped_indices, instance=instance, names=names)
     indices = dict(zip(larger, raster(tuple(counts[at] for at in larger), unit), strict=True))
     return tuple(indices.get(at, ZERO) for at in range(len(counts)))
 
