@@ -263,7 +263,7 @@ def test_figure_12():
     found = allocated(product(512, 512, 512, 256, 256, 64), mapping(224 * KB))
     _, wanted = golden("figure_12")
     assert roles.report(found, mapping()) + "\n" == wanted
-    assert "crosses  e6 - -> e4, 3 turns before" in wanted
+    assert "crosses  e6 - -> e4, 3 iterations before" in wanted
     unasked = mapping().with_("gemm", warpspecialize=False)
     assert "dma" not in roles.report(found, unasked) and "crosses" not in roles.report(found, unasked)
 

@@ -118,7 +118,8 @@ def _fault(by: Partition, shape: tuple[int, ...]) -> str:
         kept = by.axes(len(shape))
         sizes, wanted = tuple(len(coordinates[dim]) for dim in kept), tuple(by.shape(shape))
         if sizes != wanted or any((axis < 0).any() for axis in coordinates):
-            return f"piece {place} must have {' x '.join(map(str, wanted))} elements, its coordinates are {[axis.tolist() for axis in coordinates]}"
+            found = [axis.tolist() for axis in coordinates]
+            return f"piece {place} must have {' x '.join(map(str, wanted))} elements, its coordinates are {found}"
         if not by.raises and number < FEW:
             view = by.view(whole, tuple(map(as_expr, place)), frozenset())
             seen = [
