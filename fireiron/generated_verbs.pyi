@@ -234,11 +234,18 @@ class SplitVerbs:
         """
     def unroll(self) -> Self:
         """Unroll the loop in the printed code. Legal on every split. rewrite: for k: S --> #pragma unroll for k: S"""
-    def warp_specialize(self, producer_threads: Integer = 32, copies: bool = False) -> Self:
+    def warp_specialize(
+        self,
+        producer_threads: Integer = 32,
+        copies: bool = False,
+        separate: Operand | str | tuple[Operand | str, ...] = (),
+    ) -> Self:
         """Issue the loads under a pipelined split by dedicated producer threads, a warp (32) or a warpgroup (128).
 
         A producer warpgroup gives registers to the consumers. Without `copies`, TMA must be able to do all of the loads, otherwise there is no
         producer. With it, the producer also executes the loads that TMA cannot. Legal with `pipeline`.
+
+        Args: separate: operands whose loads have a producer of their own, each, `warp_specialize(separate=B)`.
         rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
         """
 

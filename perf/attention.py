@@ -1,11 +1,12 @@
-"""Attention forward beside FlashAttention-2 and cuDNN (both by torch's scaled_dot_product_attention), in one run.
+"""Compare attention forward with FlashAttention-2 and cuDNN (both by torch's scaled_dot_product_attention), in one run.
 
     python perf/attention.py FOLDER [--sizes 512,1024,2048,4096,8192,16384] [--dims 64,128] [--rounds 7] [--tune 4096] [--tokens 16384]
         [--default]
 
-Halves, 16k tokens, 2048 elements in all heads of a token, arrays (b, h, m, d), causal and not. At the size `--tune` all of `CANDIDATES` are
-measured, and the best of each (d, causal) is what the other sizes get. Each kernel is verified against float64 on outputs that were NaN;
-then all are measured in bursts, with buffers rotated through L2. Writes `attention.json` (all times) and `attention.md` (the table).
+Float16, 16k tokens, 2048 elements in all heads of a token, arrays (b, h, m, d), causal and not. At the size `--tune` all of `CANDIDATES`
+are measured, and the best of each (d, causal) is used for the other sizes. Each kernel is first verified against float64, on outputs
+initialized to NaN; then all are measured in bursts, with buffers rotated through L2. Writes `attention.json` (all times) and `attention.md`
+(the table).
 """
 
 import argparse
@@ -26,10 +27,10 @@ WIDTH = 2048
 """Elements of all heads of a token."""
 
 FIRST = {"q_in_registers": False, "bm": 128, "bn": 64, "wm": 32, "stages": 2, "bd": 64, "heads_per_group": 0, "rescale_threshold": 0}
-"""The strategy's own values: queries in registers or not, the tunables, and the rescale_threshold of the maximum."""
+"""The strategy's values: queries in registers or not, the tunables, and the rescale threshold."""
 
 LIBRARY = ("library",)
-"""The strategy and the values that the library takes by itself."""
+"""The default strategy and values of the library."""
 
 CANDIDATES = {
     128: (
@@ -52,11 +53,11 @@ CANDIDATES = {
         {"heads_per_group": 4, "bn": 128},
     ),
 }
-"""What differs from these, by the size of a head."""
+"""Differences from these, by head dimension."""
 
 
 def candidates_of(d, causal):
-    """The values to measure; the order of blocks matters under a mask only."""
+    """The values to measure; the order of blocks matters with a mask only."""
     return [tuple({**FIRST, **one}.values()) for one in CANDIDATES[d] if causal or "heads_per_group" not in one]
 
 
@@ -68,13 +69,13 @@ def spec_of(length, d, causal, tokens, rescale_threshold=0):
     heads = WIDTH // d
     order = {"b": heads * length * d, "g": length * d, "d": 1}
     queries, keys = Strides(**order, r=length * d, m=d), Strides(**order, n=d)
-    made = attention.definition(causal=causal, rescale_threshold=rescale_threshold)
-    return attention.spec(length, length, d, heads=heads, batch=tokens // length, made=made, Q=queries, O=queries, K=keys, V=keys)
+    definition = attention.definition(causal=causal, rescale_threshold=rescale_threshold)
+    return attention.spec(length, length, d, heads=heads, batch=tokens // length, made=definition, Q=queries, O=queries, K=keys, V=keys)
 
 
 @functools.cache
 def kernel_of(length, d, causal, tokens, values):
-    """A compiled kernel of such values, or what the library takes; None where it is refused."""
+    """A compiled kernel with given values, or the library's default; None if refused."""
     if values == LIBRARY:
         spec = spec_of(length, d, causal, tokens)
         name, own = defaults(spec, "sm_90")[0]
@@ -107,9 +108,9 @@ def sets_of(length, d, tokens):
     import torch
 
     shape = (tokens // length, WIDTH // d, length, d)
-    one = 4 * 2 * math.prod(shape)
+    set_bytes = 4 * 2 * math.prod(shape)
     generator = torch.Generator(device="cuda").manual_seed(0)
-    count = max(2, -(-120_000_000 // one))
+    count = max(2, -(-120_000_000 // set_bytes))
     return [
         [*(torch.randn(shape, generator=generator, device="cuda", dtype=torch.float16) for _ in range(3)), torch.empty(shape, device="cuda", dtype=torch.float16)]
         for _ in range(count)
@@ -140,7 +141,9 @@ def by_kernel(kernel, arrays):
 
 
 def error_of(call, arrays, causal, most=1e-3):
-    """The Frobenius error of the first, the middle and the last head against float64, on an output that was NaN; `most` is allowed."""
+    """The Frobenius error of the first, the middle and the last head compared with float64, on an output initialized to NaN; `most` is
+    allowed.
+    """
     import torch
 
     q, k, v, o = arrays

@@ -424,7 +424,7 @@ def test_refusals():
     spec = halves(1024, 1024, 128)
     assert "at most 16 blocks" in refused(product(cluster=(8, 4)), spec)
     assert "must be a positive integer" in refused(product(cluster=(0, 1)), spec)
-    assert "sm_90a only" in refused(product(cluster=(2, 1)), spec, "sm_90")
+    assert "clusters need sm_90a" in refused(product(cluster=(2, 1)), spec, "sm_90")
     with pytest.raises(DecompositionError):
         product(cluster=("two", 1))
     with pytest.raises(
@@ -433,21 +433,21 @@ def test_refusals():
     ):
         chain = MatMul.tile(64, 64).to(Block).tile(32, 32).to(Warp).cluster(2, 1).done()
         _ = chain(spec).program(TARGET).ir
-    with pytest.raises(DecompositionError, match=r"cluster: swizzle says which block does what"):
+    with pytest.raises(DecompositionError, match=r"cluster: swizzle also determines the tile of a block"):
         chain = MatMul.tile(64, 64).to(Block).swizzle(lambda uid: uid ^ 1).cluster(2, 1).tile(8, 8).to(Thread).tile(1, 1).split(1).done()
         _ = chain(spec).program(TARGET).ir
-    with pytest.raises(DecompositionError, match=r"cluster: split_k\(.., Block\) says which block does what"):
+    with pytest.raises(DecompositionError, match=r"cluster: split_k\(.., Block\) also determines the tile of a block"):
         chain = MatMul.split_k(2, Block, 64).tile(64, 64).to(Block).cluster(2, 1).tile(8, 8).to(Thread).tile(1, 1).split(1).done()
         _ = chain(halves(1024, 1024, 128, c_dtype=float32)).program(TARGET).ir
-    with pytest.raises(DecompositionError, match=r"pingpong\(2\) in clusters: .* is not proved"):
+    with pytest.raises(DecompositionError, match=r"pingpong\(2\) in clusters: .* are not proved"):
         _ = product(cluster=(2, 1), **SMALL, blocks=4, turns=2)(spec).program(TARGET).ir
 
 
 def test_a_cluster_without_common_tiles_is_refused():
     by_threads = MatMul.tile(64, 64).to(Block).cluster(2, 1).split(8).load(A, SH).load(B, SH).tile(8, 8).to(Thread).tile(1, 1).split(1)
     text = refused(by_threads.done(), halves(1024, 1024, 128))
-    assert "no load is shared: none is done by TMA for a ring" in text and ".pipeline(4).warp_specialize()" in text
-    assert "differs from block to block, or has no equal parts" in refused(product(cluster=(3, 1), **SMALL), halves(192, 64, 64))
+    assert "that share no load: no load is a TMA load into a ring" in text and ".pipeline(4).warp_specialize()" in text
+    assert "differs between blocks, or cannot be divided into equal parts" in refused(product(cluster=(3, 1), **SMALL), halves(192, 64, 64))
 
 
 @pytest.mark.sampled(1)

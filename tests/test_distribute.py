@@ -122,7 +122,7 @@ def test_one_foreign_element_that_one_thread_reads_is_refused(thread):
     adds, stores = write(ADDED, accumulate=TRUE), read(ADDED)
     assert size(distribute(kernel(ADDED, adds, stores)), "r") == 2
     foreign = read(ADDED, THREAD * 2 + 2, 1, active=equal(THREAD, thread))
-    expected = f"reads element ({2 * thread + 2}, 0) in thread {thread}, the compute path keeps it in thread {thread + 1}"
+    expected = f"reads element ({2 * thread + 2}, 0) in thread {thread}, but the compute path owns it in thread {thread + 1}"
     assert expected in refusal(kernel(ADDED, adds, stores, foreign))
 
 

@@ -379,7 +379,7 @@ def test_a_kind_of_ones_own_is_compiled() -> None:
     np.testing.assert_array_equal(simulate(program.ir, {"x": array}).outputs["y"], 3 * array)
     assert "*y = 3 * *x;" in program.cuda and "Scale<3>(1,1)(GL,GL)(Thread)" in program.cuda
     assert not [one for one in check(program.ir) if one.severity == "error"]
-    with pytest.raises(DecompositionError, match="starts from MatMul, what it is for is a Scale"):
+    with pytest.raises(DecompositionError, match="starts from MatMul, but the spec is a Scale"):
         MatMul.tile(8, 8)(Scale(3, 8, 8)(GL, GL)(Kernel))
     plain = Scale.tile(8, 8).to(Block).tile(2, 1).to(Thread).tile(1, 1).done()(Scale(3, 20, 16)(GL, GL)(Kernel)).program("sm_80")
     np.testing.assert_array_equal(simulate(plain.ir, {"x": array}).outputs["y"], 3 * array)

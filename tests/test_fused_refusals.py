@@ -206,9 +206,9 @@ def test_operands_are_named():
 
 def test_chains_are_for_their_definition():
     strategy = dual.tile(m=64, n=64).to(Block).done()
-    text = refused(DecompositionError, lambda: strategy(gemm_bias_relu(**CUBE)), "starts from dual, what it is for is a gemm_bias_relu")
+    text = refused(DecompositionError, lambda: strategy(gemm_bias_relu(**CUBE)), "starts from dual, but the spec is a gemm_bias_relu")
     assert "Fused(" not in text  # by name: the formulas would hide what is wrong
     library = importlib.import_module("fireiron.strategies.attention")
     lazy = library.spec(64, 64, 64, made=library.definition(rescale_threshold=8))
-    text = refused(DecompositionError, lambda: library.strategy(lazy), "another definition of the name attention")
+    text = refused(DecompositionError, lambda: library.strategy(lazy), "another definition with the name attention")
     assert "got     'new      new[m] = max(mx[m], " in text and "legal   new      new[m] = where(" in text

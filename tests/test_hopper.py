@@ -25,7 +25,7 @@ def require_right(strategy, spec, sizes=None, seed=1):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_tiles(tile):
-    """Every tile that the library takes by itself, at a size that it does not divide."""
+    """Every default tile of the library, at a size that it does not divide."""
     bm, bn, bk = (dict(tile)[name] for name in ("bm", "bn", "bk"))
     require_right(hopper.strategy.with_(**dict(tile)), halves(bm + 8, bn + 24, 2 * bk + 8))
 
@@ -40,7 +40,7 @@ def test_small_tiles(tile, in_flight):
 @pytest.mark.parametrize("orders", ["NNN", "NTN", "NNT"])
 @pytest.mark.parametrize("tile", [*SKINNY_TILES, (("bm", 8), ("epi_m", 8)), (("bm", 64), ("epi_m", 64), ("bn", 8), ("epi_n", 8))], ids=str)
 def test_skinny_tiles(tile, orders):
-    """As many rows or columns as the tile has, and one less; a ring that goes round more than once."""
+    """As many rows or columns as the tile has, and one less; a ring that wraps around more than once."""
     tile = {**dict(tile), "bk": 64, "stages": 4}
     m, n = tile["bm"], tile.get("bn", 64)
     sizes = (m - 1, n + 8, 328) if m < 64 and orders == "NNN" else (m, n, 328)
@@ -50,7 +50,7 @@ def test_skinny_tiles(tile, orders):
 @pytest.mark.parametrize("orders", ["NNN", "NTN"])
 @pytest.mark.parametrize("parts", [2, 8])
 def test_skinny_split_over_k(parts, orders):
-    """Several blocks to a tile, each with a ring over its chunks of k; fewer chunks than blocks too."""
+    """Several blocks per tile, each with a ring over its chunks of k; also fewer chunks than blocks."""
     strategy = hopper_skinny.split_k.with_(num_splits=parts, stages=2, bk=64)
     require_right(strategy, halves(16, 72, 456, orders=orders, c_dtype=float32))
 
@@ -69,7 +69,7 @@ def test_types(kind, result):
 
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "x".join(map(str, sizes)))
 def test_any_size(sizes):
-    """Where TMA takes none or only some of the arrays, all threads copy, if nobody did before (see test_repack.py)."""
+    """If TMA supports none or only some of the arrays, all threads copy, unless the operands are copied first (see test_repack.py)."""
     strategy = hopper.strategy.with_(**SMALL)
     require_right(Strategy(strategy.steps[2:], start=strategy.start), halves(*sizes))
 
@@ -79,7 +79,7 @@ ORDERS_OF_BLOCKS = {"rasterize(group_n=2)": {"group_m": 2, "raster": 1}, "hilber
 
 @pytest.mark.parametrize("order", ORDERS_OF_BLOCKS)
 def test_orders_of_blocks(order):
-    """With a block for each tile, and with blocks that stay, whose producer finds the tile by itself."""
+    """With one block per tile, and with persistent blocks, whose producer computes the tile itself."""
     strategy = hopper.strategy.with_(**SMALL, **ORDERS_OF_BLOCKS[order])
     program = require_right(strategy.with_(num_blocks=65536), halves(200, 136, 72))
     assert f".{order}" in program.cuda and program.cuda.count("= hilbert(") == (order == "hilbert()")
@@ -87,7 +87,7 @@ def test_orders_of_blocks(order):
     assert program.cuda.count("= hilbert(tile, ") == 2 * (order == "hilbert()")
 
 
-def test_bands_and_the_curve_are_two_orders():
+def test_raster_groups_and_the_curve_are_two_orders():
     with pytest.raises(DecompositionError, match="Hilbert's curve has no groups"):
         _ = hopper.strategy.with_(**SMALL, group_m=8, raster=2)(halves(64, 64, 64)).program().ir
 
@@ -129,7 +129,7 @@ def test_rows_that_begin_inside_lines():
 
 
 def test_few_rows_or_columns_have_a_strategy_of_their_own():
-    """One tile holds all of them, so that the large matrix is read once."""
+    """One tile contains all of them, so that the large matrix is read once."""
     for M in (1, 4, 16, 17, 64):
         few = 16 if M <= 16 else 32 if M <= 32 else 64
         assert chosen(halves(M, 8192, 8192)) == ("hopper_skinny", hopper_skinny.defaults(M, 8192, 8192)[0])
@@ -147,7 +147,7 @@ def test_values_that_a_strategy_states_are_its_own(name):
 
 
 def test_where_another_strategy_is_the_default():
-    """Older targets, other types, and rows of which TMA takes none where a copy would not pay."""
+    """Older targets, other types, and rows that TMA does not support and that are not worth a copy."""
     assert chosen(halves(4096, 4096, 4096), "sm_90")[0] == "hmma_ampere"
     assert chosen(halves(16, 4097, 4096))[0] == "split_k" and chosen(halves(4096, 4097, 4096))[0] == "hopper"
     assert chosen(halves(64, 4097, 4096))[0] == "split_k" and chosen(halves(100, 97, 97))[0] == "split_k"

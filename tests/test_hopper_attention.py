@@ -471,7 +471,7 @@ def test_optional_steps_may_be_kept(skips):
 
 
 def test_loads_that_share_stages_are_read_in_one_iteration():
-    with pytest.raises(DecompositionError, match="loads that share the slots of k_sh are read in different turns"):
+    with pytest.raises(DecompositionError, match="loads that share the stages of k_sh are read in different iterations"):
         _ = chain(attention.definition(), shares=True, delayed=True)(attention.spec(64, 96, 64)).program(TARGET).ir
 
 

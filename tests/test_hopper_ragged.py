@@ -129,7 +129,7 @@ def test_clusters_along_columns():
 
 def test_clusters_along_rows_are_refused():
     """Data determine the groups of each block: one would wait for loads that another does not share. Refused by the pass, and without it."""
-    with pytest.raises(FireironError, match="data say for each which turns it takes"):
+    with pytest.raises(FireironError, match="depends on data of each block"):
         clustered(2, 1).ir  # noqa: B018
     kernel = clustered(1, 2).lowered
     rank = next(one.var for one in statements(kernel.body) if isinstance(one, ir.Let) and one.var.name == "rank_n")

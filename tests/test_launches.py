@@ -97,16 +97,16 @@ def _part(total, size, number):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda spec, given: Launches((), spec), r"made\(\): makes MatMul\(16,24,32\)\(GL,GL,GL\)\(Sequence\).* of Sequence"),
+        (lambda spec, given: Launches((), spec), r"made\(\): divides Sequence into MatMul\(16,24,32\)\(GL,GL,GL\)\(Sequence\)"),
         (lambda spec, given: Launches((), spec.at_level(Block)), "of Sequence"),
         (lambda spec, given: Launches((Asked("first", spec),), spec.at_level(Kernel)), "of Sequence"),
         (
             lambda spec, given: Launches((Asked("first", copied(spec.A, temporary("t", (16, 32))), steps=COPY.steps),), _with(spec, "t", (16, 32), float16)),
-            "the launches first and matmul see the array t otherwise",
+            "the launches first and matmul access the array t with different",
         ),
         (
             lambda spec, given: Launches((Asked("first", copied(spec.A, temporary("t", (16, 32))), steps=COPY.steps),), _with(spec, "t", (16, 32), float32, ColMajor)),
-            "the launches first and matmul see the array t otherwise",
+            "the launches first and matmul access the array t with different",
         ),
         (
             lambda spec, given: Launches((Asked("first", copied(temporary("u", (16, 32)), temporary("t", (16, 32))), steps=COPY.steps),), _with(spec, "t", (16, 32), float32)),

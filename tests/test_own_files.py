@@ -99,23 +99,23 @@ def test_types_and_orders_default_to_those_of_the_file(folder):
 @pytest.mark.parametrize(
     ("argument", "sizes", "options", "message", "do"),
     [
-        ("value", {"M": 64}, {}, ": M cannot be chosen", "a function spec(M, N, K"),
+        ("value", {"M": 64}, {}, ": M cannot be chosen", "def spec(M, N, K"),
         ("value", {}, {"dtype": "float32"}, "dtype cannot be chosen", "**options"),
-        ("value:kernel", {"M": 64}, {}, "is bound to MatMul(48,32,20)", "not at all"),
-        ("value:compiled", {}, {"dtype": "float32"}, "is bound to MatMul(48,32,20)", "not at all"),
-        ("value:number", {}, {}, "number is no strategy but int", "value.py:NAME"),
-        ("value:kernl", {}, {}, "kernl is not there", "did you mean kernel?"),
+        ("value:kernel", {"M": 64}, {}, "is bound to MatMul(48,32,20)", "unbound"),
+        ("value:compiled", {}, {"dtype": "float32"}, "is bound to MatMul(48,32,20)", "unbound"),
+        ("value:number", {}, {}, "number is not a strategy but int", "value.py:NAME"),
+        ("value:kernl", {}, {}, "kernl does not exist", "did you mean kernel?"),
         ("function", {"M": 8}, {}, "its problem has no size M", "-s rows=64"),
-        ("function", {}, {"A": None}, "its problem takes no A", "**options"),
-        ("other", {"M": 64}, {}, "its file says one spec", "path.py:spec"),
-        ("clash", {}, {}, "spec and problem are different specs", "say one"),
-        ("clashing", {}, {}, "spec and problem are different functions", "say one"),
-        ("unplaced", {}, {}, "problem is no spec, but SpecShape", "(GL, GL, GL)(Kernel)"),
-        ("wrong", {}, {}, "spec is no spec, but int", "a function that makes a spec"),
-        ("problems", {}, {}, "strategy is not there", "problems.py:problem for the library's strategy"),
+        ("function", {}, {"A": None}, "its problem does not accept A", "**options"),
+        ("other", {"M": 64}, {}, "its file specifies one spec", "path.py:spec"),
+        ("clash", {}, {}, "spec and problem are different specs", "define one"),
+        ("clashing", {}, {}, "spec and problem are different functions", "define one"),
+        ("unplaced", {}, {}, "problem is not a spec, but SpecShape", "(GL, GL, GL)(Kernel)"),
+        ("wrong", {}, {}, "spec is not a spec, but int", "a function from sizes to a spec"),
+        ("problems", {}, {}, "strategy does not exist", "problems.py:problem for the library's strategy"),
         ("problems:scaled", {}, {}, "no strategy starts from scaled", "scaled.tile"),
-        ("definition", {"M": 8, "m": 9}, {}, "the size m is named twice", "[8, 9]"),
-        ("definitions", {}, {}, "strategy is not there", "rows others"),
+        ("definition", {"M": 8, "m": 9}, {}, "the size m is given twice", "[8, 9]"),
+        ("definitions", {}, {}, "strategy does not exist", "rows others"),
         ("definitions:problem", {}, {}, "several strategies start from problem", "rows others"),
     ],
 )  # fmt: skip
@@ -196,7 +196,7 @@ def test_a_new_file_passes_check_and_run(kind, tmp_path, capsys, monkeypatch):
     path = tmp_path / "mine.py"
     assert main(["new", str(path.with_suffix("")), "--kind", kind]) == 0
     output = capsys.readouterr().out
-    assert f"fireiron check {path}" in output and "what to try" in output
+    assert f"fireiron check {path}" in output and "have suggestions" in output
     written = sorted(one.name for one in tmp_path.iterdir())
     assert written == (["mine.cu", "mine.py"] if kind == "micro-kernel" else ["mine.py"])
     for file in tmp_path.iterdir():
@@ -215,7 +215,7 @@ def test_a_new_file_overwrites_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.cu").write_text("// mine\n")
     assert main(["new", "mine", "--kind", "micro-kernel"]) == 2
-    assert "mine.cu is there already" in capsys.readouterr().err
+    assert "mine.cu already exists" in capsys.readouterr().err
     assert [one.name for one in tmp_path.iterdir()] == ["mine.cu"] and Path("mine.cu").read_text() == "// mine\n"
     assert main(["new", "mine.py", "--kind", "micro-kernel", "--force"]) == 0
     assert "c_at(m, n)" in Path("mine.cu").read_text() and Path("mine.py").exists()

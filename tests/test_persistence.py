@@ -195,10 +195,10 @@ def test_whole_tiles_of_a_size_at_run_time_are_inside():
 
 def test_refusals():
     swizzled = MatMul.tile(16, 16).to(Block).swizzle(lambda uid: uid ^ 1).persistent(2).tile(2, 2).to(Thread).tile(1, 1).split(1).done()
-    with pytest.raises(DecompositionError, match=r"persistent\(2\): swizzle says which block does what"):
+    with pytest.raises(DecompositionError, match=r"persistent\(2\): swizzle also determines the tile of a block"):
         _ = swizzled(singles(64, 16, 8)).program("sm_80").ir
     parts = MatMul.split_k(2, Block, 4).tile(16, 16).to(Block).persistent(2).tile(2, 2).to(Thread).tile(1, 1).split(1).done()
-    with pytest.raises(DecompositionError, match=r"persistent\(2\): split_k\(.., Block\) says which block does what"):
+    with pytest.raises(DecompositionError, match=r"persistent\(2\): split_k\(.., Block\) also determines the tile of a block"):
         _ = parts(singles(64, 16, 8)).program("sm_80").ir
     with pytest.raises(
         DecompositionError,

@@ -376,12 +376,12 @@ def test_notation():
 REFUSED = {
     "an output": ("C", small, halves(64, 64, 128), r"C is no input.*legal   A B"),
     "no operand": ("W", small, halves(64, 64, 128), "W is no input"),
-    "all of them": (("A", "B"), small, halves(64, 64, 128), "the producer loads all of it"),
-    "all of them, copied": (("A", "B"), fed(TMA, COPIES), halves(128, 64, 128), "the producer loads all of it"),
+    "all of them": (("A", "B"), small, halves(64, 64, 128), "the producer loads only these inputs"),
+    "all of them, copied": (("A", "B"), fed(TMA, COPIES), halves(128, 64, 128), "the producer loads only these inputs"),
     "several tiles, copied": ("B", fed(TMA, COPIES, (64, 64, 64), blocks=2), halves(256, 64, 128), "a block has several tiles"),
     "several tiles": ("B", product((64, 64, 64), (64, 64), 2, blocks=2), halves(256, 64, 128), "a block has several tiles"),
     "no producer": ("B", MatMul.tile(16, 16).to(Block).split(8).load(A, SH).load(B, SH).tile(2, 2).to(Thread).tile(1, 1).split(1).done(),
-                    halves(64, 64, 64), r"all threads load by themselves.*pipeline\(stages\)\.warp_specialize\(\)"),
+                    halves(64, 64, 64), r"the kernel has no producer.*pipeline\(stages\)\.warp_specialize\(\)"),
 }  # fmt: skip
 
 

@@ -969,7 +969,7 @@ def test_records_merge(fireiron, tmp_path):
 def test_records_check(fireiron, tmp_path):
     path = written(tmp_path / "a.jsonl", made(), made(us=3.0, date="2026-11-22"))
     status, out, _ = fireiron("records", "check", path)
-    assert status == 0 and "2 records, 1 of them measured again; 0 found wrong" in out
+    assert status == 0 and "2 records, 1 of them duplicates; 0 errors" in out
     path.write_text(path.read_text() + '{"format": 9}\n' + made(strategy_hash="0" * 16).line() + "\n")
     status, out, _ = fireiron("records", "check", path)
     assert status == 1 and f"{path}:3: another version" in out and "older version" in out and "2 found wrong" in out

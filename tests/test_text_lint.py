@@ -1,4 +1,4 @@
-"""Printed texts keep the rules of `text_lint`: those of the library, and of what is kept, and each rule finds its faults in real texts."""
+"""Printed texts obey the rules of `text_lint`: those of the library and the corpus; each rule detects its faults in real texts."""
 
 import functools
 import json
@@ -22,31 +22,31 @@ SEED = 20_261_128
 SAMPLE, ON_HOPPER = 24, 40
 
 
-def said(text):
-    """What the rules say of a text."""
+def violations(text):
+    """The violations in a text."""
     return [str(one) for one in findings(text)]
 
 
-# ---------------------------------------------------------------------------------------------- texts that keep them
+# ---------------------------------------------------------------------------------------------- texts that obey the rules
 
 
 @pytest.mark.parametrize("form", FORMS.strip().splitlines())
 def test_library(form):
-    assert said("\n".join(line.text for line in printed(kernel(form)))) == []
+    assert violations("\n".join(line.text for line in printed(kernel(form)))) == []
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_chained(name):
-    assert said(program_of(name).cuda) == []
+    assert violations(program_of(name).cuda) == []
 
 
 @pytest.mark.parametrize("name", READY)
-def test_chained_with_inputs_that_are_ready(name):
-    assert said(ready_program(name).cuda) == []
+def test_chained_with_exempt_inputs(name):
+    assert violations(ready_program(name).cuda) == []
 
 
 def chosen():
-    """Some of the strategies that are kept, those of Hopper above all."""
+    """Some of the stored strategies, mainly for Hopper."""
     names = corpus.accepted()
     random.Random(SEED).shuffle(names)
     on_hopper = [name for name in names if corpus.by_name()[name].target.startswith("sm_90")]
@@ -56,7 +56,7 @@ def chosen():
 def test_corpus():
     for name in chosen():
         kept = corpus.by_name()[name]
-        assert said(loads(json.dumps(kept.strategy)).program(kept.target).cuda) == [], name
+        assert violations(loads(json.dumps(kept.strategy)).program(kept.target).cuda) == [], name
 
 
 # ---------------------------------------------------------------------------------------------- faults
@@ -64,7 +64,7 @@ def test_corpus():
 
 @functools.cache
 def text_of(name):
-    """Texts in which faults are planted."""
+    """Texts into which faults are injected."""
     if name == "cluster":
         return product((128, 64, 64), (64, 64), 2, blocks=4, producer=128, cluster=(2, 1))(halves(256, 256, 256)).program(TARGET).cuda
     if name == "ring":
@@ -77,7 +77,7 @@ def text_of(name):
 
 
 FAULTS = {
-    # a text, what is changed, by what, how often, and the rule with what it says
+    # a text, the pattern, its replacement, the count, and the rule with its message
     "a fence without volatile": (
         "ring",
         r"asm volatile\(\"wgmma\.fence",
@@ -144,7 +144,7 @@ FAULTS = {
     ),
     "registers twice": ("ring", r"(setmaxnreg_inc_\d+\(\);)", r"\1 \1", "setmaxnreg place", "2 times"),
     "registers not at all": ("ring", r"    setmaxnreg_dec_\d+\(\);\n", "", "setmaxnreg place", "0 times"),
-    "registers of half a warpgroup": ("ring", r"warp_index < 8", "warp_index < 6", "setmaxnreg place", "no whole warpgroups"),
+    "registers of half a warpgroup": ("ring", r"warp_index < 8", "warp_index < 6", "setmaxnreg place", "not a multiple of a warpgroup"),
     "registers behind a loop": (
         "cluster",
         r"(    setmaxnreg_inc_224\(\);\n)(.*?)(  \}\n  // producer|  \}\n  else)",
@@ -311,4 +311,4 @@ def test_each_rule_has_faults():
 @pytest.mark.parametrize("name", FAULTS)
 def test_planted(name):
     *_, rule, what = FAULTS[name]
-    assert any(one.startswith(f"{rule}: ") and re.search(what, one) for one in said(planted(name))), said(planted(name))
+    assert any(one.startswith(f"{rule}: ") and re.search(what, one) for one in violations(planted(name))), violations(planted(name))

@@ -298,9 +298,9 @@ def test_two_leaves_that_want_different_storages():
     with pytest.raises(DecompositionError) as caught:
         draft.settle(tensor, narrow)
     text = str(caught.value)
-    wanted = f"as {wide.layout}, {wide.swizzle} and as {narrow.layout}, {narrow.swizzle}"
-    assert text.startswith(f"a_sh: two leaves want it stored differently, {wanted}")
-    assert "load the operand twice, or say the storage: .storage_layout(...).swizzle_storage(...)" in text
+    wanted = f"{wide.layout}, {wide.swizzle} and {narrow.layout}, {narrow.swizzle}"
+    assert text.startswith(f"a_sh: two leaves need different storage, {wanted}")
+    assert "load the operand twice, or specify the storage: .storage_layout(...).swizzle_storage(...)" in text
     assert draft.expansion((), ()).settled == (("a_sh", wide),)
 
 

@@ -11,7 +11,9 @@ from fireiron.ir.rewrite import by_identity
 
 @by_identity
 def awaited(kernel: Kernel) -> frozenset[int]:
-    """The MMAs, by identity, whose accumulators other statements of the same iteration of the innermost loop that is not unrolled access."""
+    """The MMAs, by identity, whose accumulators other statements of the same iteration of the innermost loop that is not unrolled
+    access.
+    """
     innermost: dict[int, For] = {}
     for statement, loops in execs(kernel.body):
         running = [loop for loop in loops if not loop.unroll]

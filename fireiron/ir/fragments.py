@@ -121,7 +121,9 @@ def fragment_type(kernel: Kernel, buffer: Buffer) -> str:
 
 
 def _loaded_order(kernel: Kernel, buffer: Buffer) -> str:
-    """The order of the matrices that a fragment is loaded from, as MMAs see it. It is part of the fragment's type, so all must be the same."""
+    """The order of the matrices that a fragment is loaded from, as MMAs see it. It is part of the fragment's type, so all must be the
+    same.
+    """
     orders = {
         matrix_order(kernel, buffer, statement.spec.src)
         for statement, _ in execs(kernel.body)

@@ -28,7 +28,7 @@ class PersistentBlocks(Taking):
     dynamic: bool = False
 
     @property
-    def said(self) -> Mapping[str, str]:
+    def stated(self) -> Mapping[str, str]:
         dynamic = {"dynamic": f"persistent({self.blocks}, dynamic=True)"} if self.dynamic else {}
         return {"persistent": f"persistent({self.blocks})", **dynamic, **self.of_groups}
 

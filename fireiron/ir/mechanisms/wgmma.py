@@ -62,7 +62,9 @@ def hold(kind: DType, copied: bool = False) -> Function:
 
 
 class WgmmaGroups(Mechanism):
-    """An MMA completes at a wait of its warpgroup for its group. Until then its operands are read, and its registers must not be accessed."""
+    """An MMA completes at a wait of its warpgroup for its group. Until then its operands are read, and its registers must not be
+    accessed.
+    """
 
     name: ClassVar[str] = "wgmma_group"
     order: ClassVar[Order] = Order.GROUPS

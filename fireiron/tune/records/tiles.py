@@ -77,14 +77,14 @@ class Problem:
         align, layouts = plain.get("align", {}), plain["layouts"]
         a = row_begins(_apart(plain, "A", "K", "M"), bytes["A"], align.get("A", 16))
         b = row_begins(_apart(plain, "B", "N", "K"), bytes["B"], align.get("B", 16))
-        beside = (_lies_along(layouts["A"], "col", "m"), _lies_along(layouts["B"], "row", "n"))
-        work = Work(sizes["M"], sizes["N"], sizes["K"], bytes["A"], bytes["C"], sizes.get("B", 1), (a, b), beside)
+        along_c = (_lies_along(layouts["A"], "col", "m"), _lies_along(layouts["B"], "row", "n"))
+        work = Work(sizes["M"], sizes["N"], sizes["K"], bytes["A"], bytes["C"], sizes.get("B", 1), (a, b), along_c)
         return Problem(work, tuple(plain["dtypes"].values()), tuple(map(_order, layouts.values())))
 
     def apart(self, other: Problem) -> float:
         """How far two problems are apart: factors of two in their sizes, and what is different besides."""
         one, two = self.work, other.work
-        size = abs(math.log2(one.rows / two.rows)) + abs(math.log2(one.columns / two.columns)) + abs(math.log2(one.stack / two.stack))
+        size = abs(math.log2(one.rows / two.rows)) + abs(math.log2(one.columns / two.columns)) + abs(math.log2(one.batch / two.batch))
         size += REDUCED * abs(math.log2(one.depth / two.depth))
         bits = OTHER_BITS * abs(math.log2(one.bytes / two.bytes))
         (a, b), (other_a, other_b) = one.begins, two.begins
@@ -100,7 +100,7 @@ class Problem:
     @functools.cached_property
     def _read(self) -> Work:
         """The work without what is written, and how elements lie."""
-        return attrs.evolve(self.work, result_bytes=0, beside=(False, False))
+        return attrs.evolve(self.work, result_bytes=0, along_c=(False, False))
 
 
 def _apart(plain: Mapping[str, Any], name: str, along: str, across: str) -> tuple[int, ...]:
