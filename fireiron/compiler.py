@@ -299,8 +299,8 @@ class Program(Displayed):
     def ir(self) -> Kernel:
         """The final kernel IR, without errors of the independent checks (see `fireiron.check.PROMISES`).
 
-        Raises: a `SynchronizationError` for a race, a `ResourceError` if it exceeds the target's resources, a `DecompositionError` for other
-        errors: accesses out of bounds, misaligned accesses, reads of uninitialized memory.
+        Raises: a `SynchronizationError` for a race, a `ResourceError` if it exceeds the target's resources, a `DecompositionError` for
+        other errors: accesses out of bounds, misaligned accesses, reads of uninitialized memory.
         """
         from fireiron.check import safety
 

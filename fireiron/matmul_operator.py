@@ -1,8 +1,8 @@
 """`fireiron.matmul` in PyTorch: operators for calls that `torch.compile` or `torch.export` trace, and gradients.
 
-An eager differentiated call is a `torch.autograd.Function` that launches directly, because dispatching a Python operator takes longer on the
-host than a small matmul on the GPU. The gradients are two further matmuls of transposed views, dA = dC B^T and dB = A^T dC. A gradient is
-copied only if it is neither row-major nor column-major, such as that of a sum. The gradient of a broadcast operand is the sum over the
+An eager differentiated call is a `torch.autograd.Function` that launches directly, because dispatching a Python operator takes longer on
+the host than a small matmul on the GPU. The gradients are two further matmuls of transposed views, dA = dC B^T and dB = A^T dC. A gradient
+is copied only if it is neither row-major nor column-major, such as that of a sum. The gradient of a broadcast operand is the sum over the
 batch; for one matrix B it is one matmul over all rows. Calls with an epilogue have no gradient.
 """
 
