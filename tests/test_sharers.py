@@ -39,7 +39,7 @@ def test_an_unknown_sharer_is_refused(given):
 
 
 def test_a_sharer_is_no_other_one_of_its_name():
-    with pytest.raises(ArgumentError, match="sharer block: the name of another"):
+    with pytest.raises(ArgumentError, match="sharer block: the name is taken"):
         Memory("NEAR", 1, Sharer("block", 5), "near memory")
     for given in (("", 3), (None, 3), ("pair", "3"), ("pair", True)):
         with pytest.raises(ArgumentError):
