@@ -86,7 +86,7 @@ REFUSED = (
     ("TaskMapping('i', 'v', 3, [GLOBAL])", "proc is no processor"), ("TaskMapping('i', 'v', BLOCK, [3])", "mems are places"), ("TaskMapping('i', 'v', BLOCK, [GLOBAL], pipeline=-1)", "pipeline is a depth"),
     ("TaskMapping('i', 'v', BLOCK, [GLOBAL], group_m=-1)", "group_m is about blocks"), ("TaskMapping('i', 'v', HOST, [GLOBAL], cluster=3)", "a list of values"), ("TaskMapping('i', 'v', HOST, [GLOBAL], cluster='ab')", "a list of values"),
     ("TaskMapping('i', 'v', HOST, [GLOBAL], group_m=-1)", "are numbers"), ("Mapping.from_json('{}')", "the field 'machine' is missing"), ("Mapping.from_json('[')", "no JSON"), ("cdiv(3, 0)", "divides by a positive number"),
-    ("cdiv('x', 2)", "no integer expression"), ("tunable(3.5)", "an unknown kind"), ("Stored(pad=-1)", "an order and a pad"), ("partition(3, 4)", "a tensor of a task and a Partition"),
+    ("cdiv('x', 2)", "not an integer expression"), ("tunable(3.5)", "an unknown kind"), ("Stored(pad=-1)", "an order and a pad"), ("partition(3, 4)", "a tensor of a task and a Partition"),
 )  # fmt: skip
 """A program, and the message of its refusal."""
 
