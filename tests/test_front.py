@@ -84,7 +84,7 @@ def test_arrays_that_lie_oddly_are_copied(doubled):
 def test_empty_arrays(doubled):
     x = np.ones((0, 4), "float16")
     assert doubled(x).shape == (0, 4) and doubled(x).dtype == np.float16 and doubled(x, out=x) is x
-    with pytest.raises(ArgumentError, match="doubled: an array has no element, so no kernel is chosen"):
+    with pytest.raises(ArgumentError, match="doubled: an array has no elements, so no kernel is chosen"):
         doubled.choice(x)
 
 

@@ -216,7 +216,7 @@ ones = np.ones((4, 4), "float32")
         ((np.ones((2, 4, 4), "float32"), np.ones((3, 4, 4), "float32")), "a is a stack of 2 matrices, b of 3"),
         ((np.ones((2, 4, 5), "float32"), ones), "a has 5 columns, b 4 rows"),
         ((np.ones((2, 4, 4), "float32"), ones, ones), r"out has the shape \(4, 4\), the result \(2, 4, 4\)"),
-        (([[1.0]], ones), "the array is no array on a GPU"),
+        (([[1.0]], ones), "the array is neither an array on a GPU"),
         ((ones, None), "no array"),
         ((np.float32(3), ones), "a has 0 dimensions"),
         ((np.ones((4, 4), [("x", "f4"), ("y", "i1")])["x"], ones), "strides"),

@@ -276,9 +276,11 @@ def _matrix_headers(chain: Toolchain) -> Path | None:
 def _wheel_major(wheel: str) -> int | None:
     """The CUDA major version of an installed wheel; None if it is not installed."""
     try:
-        return int(importlib.metadata.version(wheel).partition(".")[0])
-    except (importlib.metadata.PackageNotFoundError, ValueError):
+        text = importlib.metadata.distribution(wheel).read_text("METADATA") or ""
+    except importlib.metadata.PackageNotFoundError:
         return None
+    version = re.search(r"^Version: *(\d+)", text, re.MULTILINE)  # `importlib.metadata.version` loads parsers of mails for this line
+    return int(version[1]) if version else None
 
 
 def _header_folders(chain: Toolchain) -> Iterator[Path]:
@@ -594,8 +596,8 @@ def _shown(found: Iterable[_Diagnostic], source: str) -> str:
     return "\n".join(rows)
 
 
-def _excerpt(source: str, line: int, around: int = 1) -> list[str]:
+def _excerpt(source: str, line: int) -> list[str]:
     """The numbered line, marked, with its neighbours."""
     lines = source.split("\n")
-    numbers = range(max(1, line - around), min(len(lines), line + around) + 1)
+    numbers = range(max(1, line - 1), min(len(lines), line + 1) + 1)
     return [f"    {'>' if number == line else ' '}{number:5} | {lines[number - 1]}".rstrip() for number in numbers]

@@ -364,7 +364,8 @@ def _width(statement: Exec, position: int) -> int:
 def _box_steps(access: Access, sides: tuple[int, ...]) -> Array:
     """The offsets from the box of an access's base to all boxes that contain its elements, each once."""
     if access.points:
-        return np.unique(access.table() // np.array(sides), axis=0).T
+        boxes, _ = np.unique(access.table() // np.array(sides), axis=0, return_index=True)  # without an index it loads numpy.ma
+        return boxes.T
     axes = ({offset // side for offset in offsets} for offsets, side in zip(access.offsets(), sides, strict=True))
     return np.array(list(itertools.product(*axes))).T
 
