@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from fireiron.errors import FireironError
-from fireiron.gpu import cache
+from fireiron.gpu import cache, programs
 from fireiron.gpu.launch import newest_loadable
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ class EarlyCompilation:
 def prove(program: Program) -> None:
     """Make the final IR of a program, which all checks passed, and begin to compile its text meanwhile.
 
+    The programs of its preceding launches are made and compiled at the same time.
+
     Raises: what `Program.ir` raises.
     """
     if program.early is None:
@@ -63,6 +65,8 @@ def prove(program: Program) -> None:
         with contextlib.suppress(FireironError):  # checks report why, else the printer again
             text = program.text if program.is_made else program.unproved_text
             program.begin_early(EarlyCompilation(text, program.architecture.name, newest_loadable()))
+        for launch in program.preceding:
+            prove(programs.recalled(launch.program))
     _ = program.ir
 
 
