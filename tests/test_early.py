@@ -68,6 +68,20 @@ def test_machine_code_of_a_refused_program_is_not_used(monkeypatch):
             use()
 
 
+def test_an_error_of_a_check_comes_before_one_of_the_printer(monkeypatch):
+    from fireiron.check.finding import Finding
+
+    def emit(*kernels):
+        raise AttributeError("of a refused kernel")
+
+    monkeypatch.setattr("fireiron.cuda.emit", emit)
+    with pytest.raises(AttributeError, match="of a refused kernel"):
+        CompiledKernel(program()).begin()
+    checks_that(monkeypatch, lambda kernel: (Finding("race", "error", None, "a race"),))
+    with pytest.raises(SynchronizationError, match="a race"):
+        CompiledKernel(program()).begin()
+
+
 def test_a_refusal_of_the_compiler_is_reported_after_the_checks(monkeypatch):
     def compile_cached(text, arch, *, newest):
         raise LaunchError("refused")

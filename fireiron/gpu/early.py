@@ -6,7 +6,6 @@ result). If a check reports an error, the program has no `ir`, and nothing loads
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -62,9 +61,14 @@ def prove(program: Program) -> None:
     """
     if program.early is None:
         _ = program.is_made or program.lowered
-        with contextlib.suppress(FireironError):  # checks report why, else the printer again
+        begun = False
+        try:
             text = program.text if program.is_made else program.unproved_text
             program.begin_early(EarlyCompilation(text, program.architecture.name, newest_loadable()))
+            begun = True
+        finally:
+            if not begun:  # if a check refuses what the printer cannot print, the caller needs the error of the check
+                _ = program.ir
         for launch in program.preceding:
             prove(programs.recalled(launch.program))
     _ = program.ir
