@@ -439,7 +439,7 @@ def test_refusals():
     with pytest.raises(DecompositionError, match=r"cluster: split_k\(.., Block\) also determines the tile of a block"):
         chain = MatMul.split_k(2, Block, 64).tile(64, 64).to(Block).cluster(2, 1).tile(8, 8).to(Thread).tile(1, 1).split(1).done()
         _ = chain(halves(1024, 1024, 128, c_dtype=float32)).program(TARGET).ir
-    with pytest.raises(DecompositionError, match=r"pingpong\(2\) in clusters: .* is not proved"):
+    with pytest.raises(DecompositionError, match=r"pingpong\(2\) in clusters: .* are not proved"):
         _ = product(cluster=(2, 1), **SMALL, blocks=4, turns=2)(spec).program(TARGET).ir
 
 
@@ -544,13 +544,13 @@ def test_export_launches_whole_clusters(tmp_path):
 def test_the_verifier():
     kernel = kernel_of((512, 64, 192), cluster=(2, 1))
     for faulty, message in (
-        (attrs.evolve(kernel, cluster=None), "not all threads of a cluster reach its barrier|no cluster says which"),
+        (attrs.evolve(kernel, cluster=None), "not all threads of a cluster reach its barrier|no cluster specifies which"),
         (attrs.evolve(kernel, grid=kernel.grid + 1), "are not a multiple of the cluster size 2"),
         (
             with_changed(kernel, of_kind(ir.Acquire), 0, lambda one: (making.cluster_barrier(), one)),
             "not all threads of a cluster reach its barrier",
         ),
-        (changed_load(kernel, multicast=making.block_set(3, kernel.block)), "no cluster says which"),
+        (changed_load(kernel, multicast=making.block_set(3, kernel.block)), "no cluster specifies which"),
     ):
         with pytest.raises(VerificationError, match=message):
             ir.verify(faulty)

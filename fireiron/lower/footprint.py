@@ -129,7 +129,7 @@ def _named(body: tuple[Stmt, ...]) -> tuple[tuple[Var, Expr, frozenset[str]], ..
 
 
 def require_few(points: int, loops: Sequence[For]) -> None:
-    """Refuse to enumerate more than `MOST_POINTS` elements; a block that accesses so many in one statement would be a slow kernel anyway."""
+    """Refuse to enumerate more than `MOST_POINTS` elements. Such a kernel would be slow anyway."""
     if points > MOST_POINTS:
         inside = f" (loops: {', '.join(f'{loop.var} of {loop.extent}' for loop in loops)})" if loops else ""
         raise ResourceError(
