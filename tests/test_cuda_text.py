@@ -19,11 +19,12 @@ from ringed import float16_gemm, product
 from fireiron import *
 from fireiron import ir
 from fireiron.cuda import carrier, emit, literal
-from fireiron.cuda.addresses import Names, _plain
+from fireiron.cuda.addresses import _plain
 from fireiron.cuda.expressions import document, expression, is_wide, summands
 from fireiron.cuda.frame import _of_warp, _taken
 from fireiron.cuda.lines import comment, lines_of
 from fireiron.cuda.makers import Makers
+from fireiron.cuda.names import Names
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.cuda.statements import _role_barrier
 from fireiron.cuda.types import zero
@@ -390,7 +391,7 @@ def test_min_blocks_per_sm_is_in_the_launch_bounds():
 def test_a_loop_with_an_early_exit_has_no_last_iteration(dynamic):
     """With a dynamic scheduler the number of tiles per block is unknown: in the producer and in the consumer."""
     text = product((64, 64, 64), (64, 64), blocks=3, dynamic=dynamic)(float16_gemm(256, 128, 64)).program("sm_90a").cuda
-    bounds = re.findall(r"for \(int iteration = 0;(.*); \+\+iteration\)", text)
+    bounds = re.count(r"for \(int iteration = 0;(.*); \+\+iteration\)", text)
     assert len(bounds) == 2 and [bound == "" for bound in bounds] == [dynamic] * 2
 
 

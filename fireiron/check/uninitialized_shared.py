@@ -255,7 +255,7 @@ class _Path:
 
     def _write(self, work: _Work, access: Access, loops: Mapping[str, int]) -> None:
         marks = self.marks[access.buffer]
-        if self._all_whole(work, access, loops):
+        if self._all_whole(access, loops):
             return
         touch = self._touch(work, access, loops, (work.statement.performed,))
         if touch is None:
@@ -265,7 +265,7 @@ class _Path:
 
     def _read(self, work: _Work, access: Access, loops: Mapping[str, int], conditions: tuple[Expr, ...]) -> None:
         statement, marks = work.statement, self.marks[access.buffer]
-        if (id(statement), access.buffer) in self.findings or self._all_whole(work, access, loops):
+        if (id(statement), access.buffer) in self.findings or self._all_whole(access, loops):
             return
         touch = self._touch(work, access, loops, conditions)
         if touch is None:
@@ -279,7 +279,7 @@ class _Path:
             finding = Finding("shared", "error", access.buffer, text, access.origin or statement.origin)
             self.findings[id(statement), access.buffer] = finding
 
-    def _all_whole(self, work: _Work, access: Access, loops: Mapping[str, int]) -> bool:
+    def _all_whole(self, access: Access, loops: Mapping[str, int]) -> bool:
         """Whether all copies that an access may touch are whole, as far as the loops around it decide which these are."""
         marks = self.marks[access.buffer]
         if marks.all_whole or not marks.whole.any() or not self.access_trace.roots(access.copy) <= frozenset(loops):

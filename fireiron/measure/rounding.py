@@ -112,14 +112,12 @@ class Bounded:
     error: Any
 
 
-def error_bounds(
-    spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int], adder: DType | None = None, chunk: int = 32
-) -> dict[str, Any]:
+def error_bounds(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int], adder: DType | None = None) -> dict[str, Any]:
     """For each output, how far each element of a right kernel may be off what the definition is in float64, from these inputs.
 
     Args: as for `expected`.
     """
-    return {name: one.error for name, one in expected(spec, arrays, sizes, adder, chunk).items()}
+    return {name: one.error for name, one in expected(spec, arrays, sizes, adder).items()}
 
 
 def expected(

@@ -159,7 +159,7 @@ class RaceDetector:
         keys, low, high = self._touched(shadow, operand, place, group, span)
         waiting = shadow.under_way(keys)
         if len(waiting):
-            self._under_way(site, operand, shadow, int(keys[waiting[0]]), env, group)
+            self._under_way(site, operand, shadow, int(keys[waiting[0]]), env)
         if operand.write:
             read = shadow.being_read(keys)
             if len(read):
@@ -198,7 +198,7 @@ class RaceDetector:
         if span is None and place.touched is not None:
             return place.touched  # type: ignore[no-any-return]
         low, high, unit = span or (*self._actors(operand, group), None)
-        keys, valid, ids = self._keys(operand, place, group, (low, high))
+        keys, valid, ids = self._keys(operand, place, (low, high))
         if unit is not None:
             valid = valid & (ids[0] % self.plan.pitch == low[unit])
         touched = shadow.gathered(keys[valid], *(one[valid] for one in ids))
@@ -211,7 +211,7 @@ class RaceDetector:
         first = group.threads // operand.spread * operand.spread
         return first, np.minimum(first + operand.spread - 1, self.plan.kernel.threads - 1)
 
-    def _keys(self, operand: Operand, place: Any, group: ThreadGroup, span: tuple[Array, Array]) -> tuple[Array, Array, list[Array]]:
+    def _keys(self, operand: Operand, place: Any, span: tuple[Array, Array]) -> tuple[Array, Array, list[Array]]:
         """Shadow keys, which of them take part, and thread numbers (least, greatest), all in one shape."""
         memory, rows = place.memory, place.rows
         shared = operand.buffer.memory.of_block
@@ -262,7 +262,7 @@ class RaceDetector:
         kind = "register" if operand.buffer.memory.private else "address"
         return f"[{element}] ({kind} {pick(address, index)})"
 
-    def _under_way(self, site: PlannedStatement, operand: Operand, shadow: Shadow, key: int, env: Environment, group: ThreadGroup) -> None:
+    def _under_way(self, site: PlannedStatement, operand: Operand, shadow: Shadow, key: int, env: Environment) -> None:
         assert shadow.flight is not None
         old_site, old_operand, old_env = self.history.log[int(shadow.flight[key])]
         lines = [old_operand.origin or old_site.statement.origin, operand.origin or site.statement.origin]
@@ -329,7 +329,7 @@ class RaceDetector:
         env: Environment,
         group: ThreadGroup,
     ) -> None:
-        keys, valid, (threads, _) = self._keys(operand, place, group, (group.threads, group.threads))
+        keys, valid, (threads, _) = self._keys(operand, place, (group.threads, group.threads))
         found = np.argwhere((keys == key) & valid & (threads == me))
         if not len(found):
             found = np.argwhere((keys == key) & valid)
