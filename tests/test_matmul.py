@@ -213,7 +213,7 @@ ones = np.ones((4, 4), "float32")
         ((ones, np.ones((4, 4), "bool")), "b: no kernels"),
         ((ones, ones, np.ones((4, 5), "float32")), "out has the shape"),
         ((np.ones((2, 3, 4, 4), "float32"), np.ones((2, 1, 4, 4), "float32"), ones), r"the result \(2, 3, 4, 4\)"),
-        ((np.ones((2, 4, 4), "float32"), np.ones((3, 4, 4), "float32")), "a is a stack of 2 matrices, b of 3"),
+        ((np.ones((2, 4, 4), "float32"), np.ones((3, 4, 4), "float32")), "a is a batch of 2 matrices, b of 3"),
         ((np.ones((2, 4, 5), "float32"), ones), "a has 5 columns, b 4 rows"),
         ((np.ones((2, 4, 4), "float32"), ones, ones), r"out has the shape \(4, 4\), the result \(2, 4, 4\)"),
         (([[1.0]], ones), "the array is neither an array on a GPU"),
