@@ -235,7 +235,7 @@ REFUSED = {
     ),
     "in flight without a ring": (
         finished(CHAIN.pipeline(2).mma_in_flight(1), WIDE, WIDE),
-        r"in_flight\(1\): no ring, whose turns could be",
+        r"mma_in_flight\(1\): the split has no producer",
     ),
 }
 
@@ -395,7 +395,7 @@ def test_the_producer_is_not_among_those_who_share_work():
 
 def test_a_barrier_of_the_block_inside_a_role_is_refused():
     kernel = product()(HALVES).program(TARGET).ir
-    with pytest.raises(VerificationError, match="a barrier of the block in role consumers, which the others never reach"):
+    with pytest.raises(VerificationError, match="a block barrier in role consumers, which other roles never reach"):
         ir.verify(with_changed(kernel, lambda one: isinstance(one, ir.Barrier), 0, lambda one: (attrs.evolve(one, scope=ir.BLOCK_SCOPE),)))
 
 
@@ -403,7 +403,7 @@ def test_roles_are_all_threads():
     kernel = product()(HALVES).program(TARGET).ir
     consumers, producer = roles_of(kernel)
     for roles, text in (
-        ((consumers,), "the roles are 256 threads, the block has 288"),
+        ((consumers,), "the roles have 256 threads, the block 288"),
         ((consumers, attrs.evolve(producer, first=300)), "role producer begins at thread 300, the one before ends at 256"),
     ):
         with pytest.raises(VerificationError, match=text):
