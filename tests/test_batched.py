@@ -107,7 +107,7 @@ def test_maps_and_coordinates():
     form = MapForm.of(maps["A"], "A", program.ir.buffer("A"), {})
     assert (form.extents, form.strides) == ((128, 256, 5), (256, 65536))
     assert "cp.async.bulk.tensor.3d.shared::cluster" in program.cuda and "tensor.2d" not in program.cuda
-    assert re.search(r"tma_load_3d\(a_sh_address2[^;]*, &A_map, k \* 64, block_m \* 128, block_b, k_ring_full", program.cuda)
+    assert re.search(r"tma_load_3d\(a_sh_address[^;]*, &A_map, k \* 64, block_m \* 128, block_b, k_ring_full", program.cuda)
     one_matrix = hopper_batched.strategy(hopper_batched.spec(256, 512, 128, batch=5, signature="bmk,kn->bmn")).program().cuda
     assert "tensor.3d.shared::cluster" in one_matrix and "tensor.2d.shared::cluster" in one_matrix
 
