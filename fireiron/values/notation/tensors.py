@@ -57,8 +57,8 @@ def _memory(name: str, symbols: Symbols) -> Memory:
 def _ordered(tensor: Tensor, layout: Layout | None, order: MatrixLayout | Layout | None) -> Tensor:
     """The tensor with the named storage order that has these strides, if there is one; without strides it is RowMajor."""
     orders = [RowMajor if len(tensor.shape) > 1 else ColMajor] if layout is None else list(_orders(layout))
-    for candidate in orders if order is None else [order]:
-        found = attrs.evolve(tensor, layout=candidate)
+    for one in orders if order is None else [order]:
+        found = attrs.evolve(tensor, layout=one)
         if layout is None or found.storage().layout == layout:
             return found
     if order is not None:
@@ -77,7 +77,7 @@ def _orders(layout: Layout) -> Iterator[MatrixLayout]:
 
 
 def _options(text: str, symbols: Symbols) -> tuple[dict[str, Any], MatrixLayout | Layout | None]:
-    """The contents of braces after a tensor: the fields of `Tensor` without a notation in Graphene, and an ambiguous order."""
+    """The braces after a tensor: the fields of `Tensor` without a notation in Graphene, and the order if strides are ambiguous."""
     found: dict[str, Any] = {}
     order: MatrixLayout | Layout | None = None
     for item in pieces(text, ",") if text.strip() else ():
