@@ -8,7 +8,7 @@ import re
 
 import attrs
 import pytest
-from ringed import TARGET, by_threads, by_warps, halves, product
+from ringed import TARGET, by_threads, by_warps, float16_gemm, product
 
 from fireiron import *
 from fireiron import ir, strategies
@@ -30,7 +30,7 @@ def library_kernel(name, target):
 
 
 def account_of(strategy, spec=None):
-    return synchronization(strategy(halves(512, 64, 192) if spec is None else spec).program(TARGET).ir)
+    return synchronization(strategy(float16_gemm(512, 64, 192) if spec is None else spec).program(TARGET).ir)
 
 
 # ---------------------------------------------------------------------------------------------- a ring, exactly
@@ -49,16 +49,16 @@ which are seen then (each thread)
     fence registers       write -> write  c_rf: Init -> WGMMA_F16_F32
                           wgmma takes registers as they were at this fence: without it what threads did to them may come later \
 (each warpgroup)
-    commit products       WGMMA_F16_F32 of c_rf form a group; wgmma completes by groups (each warpgroup)
-    wait products 1       read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
-                          a_sh, b_sh of the previous iteration have been read; wgmma is asynchronous until its group is waited for: \
-the last one may be pending (each warpgroup)
+    commit MMAs           WGMMA_F16_F32 of c_rf become a group; wgmma is waited for by groups (each warpgroup)
+    wait MMAs 1           read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
+                          a_sh, b_sh of the previous iteration have been read; wgmma goes on by itself until its group is waited for: \
+the last one may be left (each warpgroup)
     release empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
                           one of 4 arrivals at the mbarrier of stage (iteration * 3 + k + 1) % 2; a turn whose products are done by now \
 (one lane per warp)
   in loop iteration
-    wait products 0       read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
-                          a_sh, b_sh of the last iteration have been read; wgmma is asynchronous until its group is waited for: none is left \
+    wait MMAs 0           read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
+                          a_sh, b_sh of the last iteration have been read; wgmma goes on by itself until its group is waited for: none is left \
 (each warpgroup)
     release empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
                           one of 4 arrivals at the mbarrier of stage iteration * 3 % 2 (one lane per warp)
@@ -96,13 +96,13 @@ def test_a_ring_is_told_in_full():
 LOOP = [
     ("acquire full k_sh_ring", "over when TMA has copied its 32768 bytes"),
     ("fence registers", "wgmma takes registers as they were at this fence"),
-    ("commit products", "WGMMA_F16_F32 of s form a group"),
-    ("acquire full v_sh_ring", "over when TMA has copied its 32768 bytes"),
+    ("commit MMAs", "WGMMA_F16_F32 of s form a group"),
+    ("acquire full v_sh_ring", "over when TMA has brought its 32768 bytes"),
     ("fence registers", "wgmma takes registers as they were at this fence"),
-    ("commit products", "WGMMA_F16_F32_HELD of acc form a group"),
-    ("wait products 1", "s is complete; wgmma is asynchronous until its group is waited for: the last one may be pending, products of acc"),
+    ("commit MMAs", "WGMMA_F16_F32_HELD of acc form a group"),
+    ("wait MMAs 1", "s is complete; wgmma goes on by itself until its group is waited for: the last one may be left, products of acc"),
     ("release empty k_sh_ring", "stage (n + 1) % 2; the preceding wait (s is complete) leaves no pending group that reads it"),
-    ("wait products 0", "p has been read; wgmma is asynchronous until its group is waited for: none is left"),
+    ("wait MMAs 0", "p has been read; wgmma goes on by itself until its group is waited for: none is left"),
     ("release empty v_sh_ring", "stage n % 2; the preceding wait (p has been read) leaves no pending group that reads it"),
 ]
 """What the consumers of delayed attention do to each other and to engines in an iteration, and why each stands where it stands."""
@@ -123,7 +123,7 @@ def test_each_statement_is_told_of_what_it_waits_for():
     module = importlib.import_module("fireiron.strategies.gemm_row_sum")
     account = synchronization(module.hopper(module.spec(*module.SIZES)).program(TARGET).ir)
     orders = {point.kind: {one.before for one in point.orders} for point in account.points if point.loops == ("iteration", "k")}
-    assert orders["wait products 0"] == {"WGMMA_F16_F32"} and orders["barrier warp"] == {"LDMATRIX_WARPGROUP"}
+    assert orders["wait MMAs 0"] == {"WGMMA_F16_F32"} and orders["barrier warp"] == {"LDMATRIX_WARPGROUP"}
 
 
 def test_statements_are_told_with_their_lines():
@@ -142,13 +142,13 @@ def test_statements_are_told_with_their_lines():
     ],
 )
 def test_why_so_many_groups_are_in_flight(strategy, depth, why):
-    (ring,) = account_of(strategy, halves(128, 64, 320)).rings
+    (ring,) = account_of(strategy, float16_gemm(128, 64, 320)).rings
     assert (ring.in_flight, ring.why) == (depth, why)
 
 
 def test_clusters():
     """Barriers of the cluster, loads for several blocks, and arrivals in them."""
-    account = account_of(product((64, 64, 64), cluster=(2, 1)), halves(256, 128, 192))
+    account = account_of(product((64, 64, 64), cluster=(2, 1)), float16_gemm(256, 128, 192))
     assert [(one.role, one.kind) for one in account.points[:2]] == [("", "barrier cluster")] * 2
     assert "mbarriers of all blocks of the cluster are initialized" in account.points[0].why and "no block exits" in account.points[1].why
     assert account.rings[0].shared == (("b_sh", 2, "0 + {0, 1}"),) and account.rings[0].arrivals == 8
@@ -156,7 +156,7 @@ def test_clusters():
     assert releases and all("in each of the blocks 0 + {0, 1}, which multicast to this one" in one.why for one in releases)
     said = text(account)
     assert "shared     b_sh: each of 2 blocks loads a part, multicast to blocks 0 + {0, 1}" in said
-    both = account_of(product((64, 64, 64), cluster=(2, 2)), halves(256, 128, 192))
+    both = account_of(product((64, 64, 64), cluster=(2, 2)), float16_gemm(256, 128, 192))
     assert [one[:2] for one in both.rings[0].shared] == [("a_sh", 2), ("b_sh", 2)]
     assert account_of(product((64, 64, 64))).rings[0].shared == ()
     assert json.loads(json.dumps(account.as_dict()))["rings"][0]["shared"] == [["b_sh", 2, "0 + {0, 1}"]]
@@ -175,7 +175,7 @@ def test_groups_that_take_turns():
 
 def test_a_ring_that_warps_empty():
     """Ordinary reads of a stage: a barrier of each warp in front of its arrival, and no fence of registers."""
-    account = account_of(by_warps(), halves(128, 64, 320))
+    account = account_of(by_warps(), float16_gemm(128, 64, 320))
     kinds = [point.kind for point in account.points if point.role == "consumers" and point.loops]
     assert kinds == ["acquire full k_ring", "barrier warp", "release empty k_ring"]
     (barrier,) = [point for point in account.points if point.kind == "barrier warp"]
@@ -187,7 +187,7 @@ def test_a_ring_that_warps_empty():
 
 
 def test_the_passes_leave_what_is_needed_and_equality_does_not_see_it():
-    kernel = product((64, 64, 64), blocks=2)(halves(512, 64, 192)).program(TARGET).ir
+    kernel = product((64, 64, 64), blocks=2)(float16_gemm(512, 64, 192)).program(TARGET).ir
     (fence,) = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Fence) and one.kind is ir.FenceKind.ASYNC_PROXY]
     assert fence.orders and fence == attrs.evolve(fence, orders=()) and "orders" not in repr(fence)
 
