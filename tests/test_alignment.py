@@ -226,7 +226,7 @@ def test_a_buffer_that_begins_at_a_multiple_of_8_bytes():
     kernel = copied((THREAD, 4))
     loose = attrs.evolve(kernel.buffers[0], tensor=attrs.evolve(kernel.buffers[0].tensor, align=8))
     kernel = attrs.evolve(kernel, buffers=(loose, *kernel.buffers[1:]))
-    assert messages(kernel) == ["src: 16 bytes are taken at once, and it begins at a multiple of 8 bytes only"]
+    assert messages(kernel) == ["src: 16a vector has  bytes, but the buffer starts at a multiple of 8 bytes only"]
     assert "4 elements at once" in trapped(kernel)
 
 
@@ -410,7 +410,7 @@ def test_allocate_that_forgets_who_lives(monkeypatch):
     strategy = (
         MatMul.tile(32, 32).to(Block).split(8).load(A, SH).load(B, SH).reuse_buffer().tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     )
-    with pytest.raises((DecompositionError, SynchronizationError), match="shares bytes with a_sh while both are in use"):
+    with pytest.raises((DecompositionError, SynchronizationError), match="overlaps a_sh while both are live"):
         for finding in check_alignment(AccessTrace(strategy(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program().lowered)):
             raise DecompositionError(finding.message)
 

@@ -130,12 +130,12 @@ def test_where_a_shared_buffer_begins(offset):
     """At multiples of 16 bytes, or of what it asks for; its vectors as the number of its first byte allows."""
     one = buffer("s", 256, offset=offset)
     found = said(writes(T), buffers=(one,))
-    assert [each.message for each in found] == ([f"s begins at byte {offset}, no multiple of 16"] if offset % 16 else [])
+    assert [each.message for each in found] == ([f"s starts at byte {offset}, which is not a multiple of 16"] if offset % 16 else [])
     asked = attrs.evolve(one, tensor=attrs.evolve(one.tensor, align=32))
     found = said(writes(T), buffers=(asked,))
-    assert [each.message for each in found] == ([f"s begins at byte {offset}, no multiple of 32"] if offset % 32 else [])
+    assert [each.message for each in found] == ([f"s starts at byte {offset}, which is not a multiple of 32"] if offset % 32 else [])
     wide = [each.message for each in said(vector(T * 4, 4), buffers=(one,)) if "at once" in each.message]
-    assert wide == (["s: 16 bytes are taken at once, and it begins at a multiple of 8 bytes only"] if offset % 16 else [])
+    assert wide == (["s: 16a vector has  bytes, but the buffer starts at a multiple of 8 bytes only"] if offset % 16 else [])
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_buffers_in_use_one_after_the_other_may_if_that_is_asked_for():
     early, late = (writes(T), reads(T)), (writes(T, name="t", active=less(T, 4)),)
     assert said(*early, *late, buffers=two(1024, reuse=True)) == [] == said(*late, *early, buffers=two(1024, reuse=True))
     (one,) = said(*early, *late, buffers=two(1024))
-    assert one.message == "t shares bytes with s, and nothing asks for that"
+    assert one.message == "t overlaps s, which no refinement requests"
     assert len(said(loop(2, *early, *late), buffers=two(1024, reuse=True))) == 1, "a loop has all of its buffers in use"
     assert len(said(*early, *late, reads(T), buffers=two(1024, reuse=True))) == 1
     assert said(writes(T), buffers=two(1024)) == [], "what nobody touches has no place"
@@ -217,7 +217,7 @@ def ring(offset, stages=2, name="ring"):
 def test_barriers_of_rings(offset, texts):
     """Multiples of 8 bytes inside the block, in no byte of a buffer in use."""
     found = said(writes(T), buffers=(buffer("s", 256, offset=1024),), shared=4096, rings=(ring(offset),))
-    begin = [f"the barriers of ring lie in bytes {offset} ... {offset + 31} of shared memory"] * len(texts)
+    begin = [f"the mbarriers of ring occupy bytes {offset} ... {offset + 31} of shared memory"] * len(texts)
     assert [one.message.partition(",")[0].partition(";")[0] for one in found] == begin
     assert all(text in one.message for text, one in zip(texts, found, strict=False)), found
 
@@ -227,7 +227,7 @@ def test_barriers_of_two_rings():
     options = {"buffers": (buffer("s", 256, offset=1024),), "shared": 4096}
     assert said(writes(T), rings=apart, **options) == []
     (one,) = said(writes(T), rings=(ring(2048), ring(2072, name="other")), **options)
-    assert "the barriers of other lie in bytes 2072 ... 2103" in one.message and "as the barriers of ring does" in one.message
+    assert "the mbarriers of other lie in bytes 2072 ... 2103" in one.message and "as the mbarriers of ring does" in one.message
 
 
 # ---------------------------------------------------------------------------------------------- inside as a whole
@@ -392,44 +392,44 @@ def of_matrix(
     ("row", "column", "options", "text"),
     [
         (BLOCK * 16, 0, {}, ""),
-        (BLOCK * 8, 0, {}, "is not proved to begin at a multiple of 32 bytes"),
-        (8, 0, {}, "is not proved to begin at a multiple of 32 bytes"),
+        (BLOCK * 8, 0, {}, "is not proved to start at a multiple of 32 bytes"),
+        (8, 0, {}, "is not proved to start at a multiple of 32 bytes"),
         (16, 3, {}, ""),
         (BLOCK * 16 + Var("thread", 0, 31), 0, {}, ""),
         (BLOCK * 8, 0, {"dtype": float32}, ""),
-        (BLOCK * 4, 0, {"dtype": float32}, "is not proved to begin at a multiple of 32 bytes"),
+        (BLOCK * 4, 0, {"dtype": float32}, "is not proved to start at a multiple of 32 bytes"),
         (BLOCK * 16, 0, {"dtype": int8}, ""),
-        (BLOCK * 8, 0, {"dtype": int8}, "is not proved to begin at a multiple of 16 bytes"),
+        (BLOCK * 8, 0, {"dtype": int8}, "is not proved to start at a multiple of 16 bytes"),
         (0, BLOCK * 16, {"layout": RowMajor}, ""),
-        (0, BLOCK * 8, {"layout": RowMajor}, "is not proved to begin at a multiple of 32 bytes"),
+        (0, BLOCK * 8, {"layout": RowMajor}, "is not proved to start at a multiple of 32 bytes"),
         (0, BLOCK, {"shape": (16, 64)}, ""),
-        (0, BLOCK, {"shape": (8, 64)}, "is not proved to begin at a multiple of 32 bytes"),
+        (0, BLOCK, {"shape": (8, 64)}, "is not proved to start at a multiple of 32 bytes"),
         (0, BLOCK * 2, {"shape": (8, 64)}, ""),
-        (0, BLOCK * 4, {"shape": (4, 64)}, "rows or columns of a matrix lie 4 elements apart, not proved a multiple of 16 bytes"),
-        (0, BLOCK * 16, {"shape": (12, 64)}, "rows or columns of a matrix lie 12 elements apart, not proved a multiple of 16 bytes"),
+        (0, BLOCK * 4, {"shape": (4, 64)}, "the stride of rows or columns of a matrix, 4 elements, is not proved to be a multiple of 16 bytes"),
+        (0, BLOCK * 16, {"shape": (12, 64)}, "the stride of rows or columns of a matrix, 12 elements, is not proved to be a multiple of 16 bytes"),
         (0, 0, {"shape": (24, 64)}, ""),
         (0, 0, {"shape": (N8, 64)}, ""),
-        (0, 0, {"shape": (N, 64)}, "rows or columns of a matrix lie N elements apart, not proved a multiple of 16 bytes"),
+        (0, 0, {"shape": (N, 64)}, "the stride of rows or columns of a matrix, N elements, is not proved to be a multiple of 16 bytes"),
         (0, BLOCK * 2, {"shape": (N8, 64)}, ""),
-        (0, BLOCK, {"shape": (N8, 64)}, "is not proved to begin at a multiple of 32 bytes"),
+        (0, BLOCK, {"shape": (N8, 64)}, "is not proved to start at a multiple of 32 bytes"),
         (0, 0, {"align": 32}, ""),
-        (0, 0, {"align": 16}, "a matrix begins at a multiple of 32 bytes, and it begins at one of 16 only"),
+        (0, 0, {"align": 16}, "a matrix must start at a multiple of 32 bytes, but the buffer starts at a multiple of 16 only"),
         (0, 0, {"align": 16, "dtype": int8}, ""),
-        (0, 0, {"align": 8, "dtype": int8}, "a matrix begins at a multiple of 16 bytes, and it begins at one of 8 only"),
+        (0, 0, {"align": 8, "dtype": int8}, "a matrix must start at a multiple of 16 bytes, but the buffer starts at a multiple of 8 only"),
         (
             0,
             0,
             {"swizzle": Swizzle(2, 3, 3)},
-            "a fragment is taken from rows or columns that lie a fixed step apart, and its storage is another",
+            "a fragment needs rows or columns with a fixed stride, which its storage does not have",
         ),
-        (0, 0, {"bound": 60}, "a fragment is taken as a whole, and a part of its matrix may lie outside"),
+        (0, 0, {"bound": 60}, "a fragment is accessed as a whole, but a part of its matrix may be out of bounds"),
         (0, 0, {"memory": SH, "offset": 256, "align": 32}, ""),
         (0, 0, {"memory": SH, "offset": 256, "align": 32, "copies": 2, "copy": BLOCK % 2, "shape": (16, 1)}, ""),
         (
             0,
             0,
             {"memory": SH, "offset": 256, "align": 32, "copies": 2, "copy": BLOCK % 2, "shape": (8, 1)},
-            "is not proved to begin at a multiple of 32 bytes",
+            "is not proved to start at a multiple of 32 bytes",
         ),
         (0, 0, {"memory": SH, "offset": 256, "align": 32, "copies": 4, "copy": BLOCK % 2 * 2, "shape": (8, 1)}, ""),
     ],

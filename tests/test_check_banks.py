@@ -102,9 +102,9 @@ def test_columns_of_rows_of_32_words():
         "wavefronts": 32, "ideal": 1, "degree": 32, "average": 32.0, "vector_bytes": 4, "requests": 1,
     }  # fmt: skip
     assert "text" not in one.details
-    assert "32-way bank conflict, 32 wavefronts where 1 would do; pad(1) or swizzle_storage(Swizzle(" in one.message
+    assert "32-way bank conflict, 32 wavefronts instead of 1; pad(1) or swizzle_storage(Swizzle(" in one.message
     (free,) = of(at(T, 0), threads=32, buffers=(rows(pad=1),))
-    assert free.severity == "note" and "no bank conflict, 1 wavefront for 4 bytes a lane" in free.message
+    assert free.severity == "note" and "no bank conflict, 1 wavefront for 4 bytes per lane" in free.message
     swizzled = attrs.evolve(rows().tensor, swizzle=Swizzle(*one.details["swizzle"]))
     storage = swizzled.storage()
     (free,) = of(at(T, 0), threads=32, buffers=(attrs.evolve(rows(), tensor=swizzled, storage=storage),))
@@ -176,7 +176,7 @@ def coalesced(*body, **options):
 def test_neighbouring_lanes_at_neighbouring_elements():
     (one,) = coalesced(at(0, T), buffers=(rows(memory=GL),))
     assert (one.severity, one.details["sectors"], one.details["ideal"], one.details["ratio"]) == ("note", 4, 4, 1.0)
-    assert one.message.endswith("4 sectors of 32 bytes a warp request, 4 needed, 4 bytes a lane")
+    assert one.message.endswith("4 32-byte sectors per warp request, 4 needed, 4 bytes a lane")
 
 
 def test_lanes_in_columns_of_rows():
@@ -341,10 +341,10 @@ def test_the_least_pad_that_frees_all(accesses, options, pad):
         if least < now:
             assert worst.details["best_share"] == round(least / now, 3)
             assert worst.message.endswith(
-                f"no pad up to 32 and no XOR swizzle frees all accesses; pad({before + more}) takes {least / now:.0%} of the wavefronts"
+                f"no pad up to 32 and no XOR swizzle removes all conflicts; pad({before + more}) takes {least / now:.0%} of the wavefronts"
             )
         else:
-            assert worst.message.endswith("no pad up to 32 and no XOR swizzle is better: deal the elements to lanes in another order")
+            assert worst.message.endswith("no pad up to 32 and no XOR swizzle is better: assign the elements to lanes in another order")
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_the_first_swizzle_that_frees_all(shape, width, swizzle):
     """As few bits as are enough, found in the buffer: the highest bit is that of the last row."""
     (one,) = of(at(T % shape[0], 0, width), threads=32, buffers=(rows(shape=shape),))
     assert one.details["swizzle"] == swizzle
-    assert f" or swizzle_storage(Swizzle({', '.join(map(str, swizzle))})) on s makes all its accesses free of conflicts" in one.message
+    assert f" or swizzle_storage(Swizzle({', '.join(map(str, swizzle))})) on s removes all bank conflicts of its accesses" in one.message
 
 
 def test_what_has_a_place_already_is_not_moved_again():
@@ -448,7 +448,7 @@ def test_twice_the_sectors_are_no_trouble(step, severity):
 def test_the_other_order_of_dealing_is_proposed_where_it_halves_the_sectors(row, column, threads, layout, proposed):
     (one,) = coalesced(at(row, column), threads=threads, buffers=(rows(memory=GL, layout=layout, shape=(64, 64)),))
     assert one.severity == "warning" and one.details.get("layout") == proposed
-    end = f"; .layout({proposed}) on the tile dealt to threads makes neighbouring lanes touch neighbouring elements"
+    end = f"; .layout({proposed}) on the tile of the threads makes adjacent lanes access adjacent elements"
     assert one.message.endswith(end if proposed else " 4 bytes a lane")
 
 

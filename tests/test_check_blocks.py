@@ -337,7 +337,7 @@ def test_drawn_tiles_are_judged_as_by_all_pairs_of_blocks(seed):
         assert element in meeting and blocks[0] != blocks[1] and set(blocks) <= set(meeting[element]), (one, meeting.get(element))
         assert (
             one.message
-            == f"s[{element[0]}, {element[1]}]: blocks {blocks[0]} and {blocks[1]} both touch it, and blocks do not wait for each other"
+            == f"s[{element[0]}, {element[1]}]: blocks {blocks[0]} and {blocks[1]} both access it, and blocks are not ordered"
         )
 
 
@@ -434,7 +434,7 @@ def test_a_finding_says_who_and_where():
     first, last = writes(LANE), attrs.evolve(writes(LANE), origin="mine.py:9")
     last = attrs.evolve(last, accesses=(attrs.evolve(last.accesses[0], origin="mine.py:9"),))
     (one,) = said(first, last, reads(LANE))
-    assert one.message == "s[0]: blocks 0 and 1 both touch it, and blocks do not wait for each other" and one.at == "mine.py:9"
+    assert one.message == "s[0]: blocks 0 and 1 both access it, and blocks are not ordered" and one.at == "mine.py:9"
     assert one.details["lines"] == ["mine.py:9"] * 2 and one.details["buffers"] == ["s", "s"] and one.details["sizes"] == {}
     assert one.details["blocks"] == (0, 1) and one.details["element"] == [0] and len(one.details["statements"]) == 2
     (one,) = said(writes(LANE + 5))
@@ -493,7 +493,7 @@ def test_grids_that_are_enumerated(monkeypatch):
     assert said(writes(scattered)) == []
     monkeypatch.setattr(subject, "MANY", GRID * THREADS - 1)
     (one,) = said(writes(scattered))
-    assert "12 blocks touch interleaved elements, too many to enumerate" in one.message
+    assert "12 blocks access interleaved elements, too many to enumerate" in one.message
     place = LANE + BLOCK * 5 % GRID * 31
     monkeypatch.setattr(subject, "MANY", GRID)
     (one,) = said(writes(place))

@@ -142,7 +142,7 @@ def test_sizes_that_are_known_at_run_time(chunk):
 
 def test_a_counterexample_names_thread_block_iteration_and_coordinate():
     (one,) = said(loop(5, writes(T + i * 32 + BLOCK * 160)), grid=4, buffers=(buffer("s", 639, memory=GL),))
-    assert one.message == "s: thread 31, block 3, i=4 writes coordinate 639 of dimension 0, which has 639"
+    assert one.message == "s: thread 31, block 3, i=4 writes coordinate 639 of dimension 0, whose extent is 639"
     assert dict(one.details) == {"thread": 31, "block": 3, "loops": {"i": 4}, "dimension": 0, "coordinate": 639, "extent": 639, "sizes": {}}
     assert (one.kind, one.severity, one.buffer, one.at) == ("bounds", "error", "s", "hand.py:1")
     assert one.access == "s written by step Move(1,1)(RF,SH)(Thread)"
@@ -150,12 +150,12 @@ def test_a_counterexample_names_thread_block_iteration_and_coordinate():
 
 def test_a_coordinate_below_zero():
     (one,) = said(reads(T - 1), buffers=(buffer("s", 64, memory=GL),))
-    assert one.message == "s: thread 0 reads coordinate -1 of dimension 0, which has 64"
+    assert one.message == "s: thread 0 reads coordinate -1 of dimension 0, whose extent is 64"
 
 
 def test_a_counterexample_at_a_size():
     (one,) = said(reads(T), buffers=(of_length("s", N),), symbols=(N,))
-    assert one.message == "s: thread 1 reads coordinate 1 of dimension 0, which has 1 at N=1" and one.details["sizes"] == {"N": 1}
+    assert one.message == "s: thread 1 reads coordinate 1 of dimension 0, whose extent is 1 at N=1" and one.details["sizes"] == {"N": 1}
     (one,) = said(reads(T), buffers=(of_length("s", N8),), symbols=(N8,))
     assert one.message.endswith("thread 8 reads coordinate 8 of dimension 0, which has 8 at N8=8")
 
@@ -170,9 +170,9 @@ def test_sizes_that_are_tried(size):
 
 def test_an_address_in_shared_memory():
     (one,) = said(reads(T + 1), buffers=(buffer("s", 32),))
-    assert one.message == "s: thread 31 reads coordinate 32 of dimension 0, which has 32"
+    assert one.message == "s: thread 31 reads coordinate 32 of dimension 0, whose extent is 32"
     (one,) = said(loop(8, reads(T, copy=i)), buffers=(buffer("s", 32),))
-    assert one.message == "s: thread 0, i=1 touches address 32, it has 32 elements"
+    assert one.message == "s: thread 0, i=1 accesses address 32, but it has 32 elements"
     assert dict(one.details) == {"thread": 0, "loops": {"i": 1}, "address": 32, "elements": 32}
 
 
@@ -660,14 +660,14 @@ def test_elements_before_the_first_one():
     assert len(said(pointed(WIDE * 964 + T * T, -1, 0, 1), **options)) == 1
     assert len(said(pointed(WIDE * 964 + T * T + 2, -1, 0, 1), **options)) == 1
     (one,) = said(pointed(T, 0, -1), buffers=(buffer("s", 64, memory=GL),))
-    assert one.message == "s: thread 0 reads coordinate -1 of dimension 0, which has 64"
+    assert one.message == "s: thread 0 reads coordinate -1 of dimension 0, whose extent is 64"
     assert said(pointed(T + 1, 0, -1), buffers=(buffer("s", 64, memory=GL),)) == []
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 37, 127, 129, 500])
 def test_each_of_the_sizes_that_are_tried_is_told(size):
     (one,) = said(reads(N - 1 + equal(N, as_expr(size)), active=less(T, 1)), symbols=(N,), buffers=(of_length("s", N),))
-    assert one.message == f"s: thread 0 reads coordinate {size} of dimension 0, which has {size} at N={size}"
+    assert one.message == f"s: thread 0 reads coordinate {size} of dimension 0, whose extent is {size} at N={size}"
 
 
 @pytest.mark.parametrize("size", [8, 16, 24, 296, 128, 136, 504])
@@ -682,7 +682,7 @@ def test_sizes_that_are_tried_lie_in_their_range():
         (one,) = said(reads(few - 1 + equal(few, as_expr(size)), active=less(T, 1)), symbols=(few,), buffers=(of_length("s", few),))
         assert one.details["sizes"] == {"few": size}
     (one,) = said(reads(few - 1 + equal(few, as_expr(130)), active=less(T, 1)), symbols=(few,), buffers=(of_length("s", few),))
-    assert one.message.endswith("could not be proved to lie in 0 .. few - 1, and is not tested") and one.details["dimension"] == 0
+    assert one.message.endswith("is not proved to be in 0 .. few - 1, and is not tested") and one.details["dimension"] == 0
     both = said(reads(N - 1 + equal(N + M, as_expr(629)), active=less(T, 1)), symbols=(N, M), buffers=(of_length("s", N),))
     assert both[0].details["sizes"] == {"N": 129, "M": 500}
 
@@ -709,7 +709,7 @@ def test_what_is_looked_at_in_part_is_not_proved(monkeypatch):
 def test_a_loop_whose_length_another_one_says():
     inner = loop(i + 1, reads(J + i + 32), var=J)
     (one,) = said(loop(4, inner), buffers=(buffer("s", 35, memory=GL),))
-    assert one.message == "s: thread 0, i=3 reads coordinate 35 of dimension 0, which has 35"
+    assert one.message == "s: thread 0, i=3 reads coordinate 35 of dimension 0, whose extent is 35"
 
 
 # ---------------------------------------------------------------------------------------------- what is not there
@@ -764,18 +764,18 @@ def test_a_copy_that_a_size_chooses():
     assert in_shared(T32, 32, copies=3, copy=i % 4, active=less(i % 4, 3)) == []
     assert len(in_shared(T32 - 1, 32, copies=4, copy=i % 4)) == 1
     (one,) = in_shared(T32, 32, copies=3, copy=i % 4)
-    assert one.message == "s: the address could not be proved to lie below 96" and one.details["elements"] == "96"
+    assert one.message == "s: the address is not proved to be below 96" and one.details["elements"] == "96"
 
 
 def test_an_address_in_registers_below_zero():
     (one,) = said(loop(4, reads(i - 1)), buffers=(buffer("s", 4, memory=RF),))
-    assert one.message == "s: thread 0, i=0 touches address -1, it has 4 elements"
+    assert one.message == "s: thread 0, i=0 accesses address -1, but it has 4 elements"
     assert len(in_shared(M % 4 - 1, 4, memory=RF)) == 1
 
 
 def test_the_first_address_outside_is_told_and_conditions_hold():
     (one,) = said(loop(4, reads(i + T // 31, active=less(2, i + T % 2))), buffers=(buffer("s", 3, memory=RF),))
-    assert one.message == "s: thread 0, i=3 touches address 3, it has 3 elements"
+    assert one.message == "s: thread 0, i=3 accesses address 3, but it has 3 elements"
     assert said(loop(4, reads(i, active=less(i, 3))), buffers=(buffer("s", 3, memory=RF),)) == []
     (one,) = said(loop(4, reads(i, active=less(i, 3), width=2)), buffers=(buffer("s", 3, memory=RF),))
     assert dict(one.details) == {"thread": 0, "loops": {"i": 2}, "address": 3, "elements": 3}
@@ -799,7 +799,7 @@ def test_a_swizzled_place_that_a_size_chooses(extent, alarms):
 def test_a_swizzle_may_lead_out_between_the_first_and_the_last_element():
     """Of four elements the first one lies at 25 and the last one at 29, those between at 31 and 30."""
     (one,) = said(reads(27, width=4), buffers=(swizzled(32, 30, SWAPPED),))
-    assert one.message == "s: thread 0 touches address 31, it has 30 elements"
+    assert one.message == "s: thread 0 accesses address 31, but it has 30 elements"
     assert [SWAPPED(place) for place in range(27, 31)] == [25, 31, 30, 29]
     assert said(reads(27, width=4), buffers=(swizzled(32, 32, SWAPPED),)) == []
 

@@ -97,7 +97,7 @@ def test_spaces_that_one_step_touches_need_no_order():
 
 def test_stores_that_read_when_the_memory_is_gone():
     store = attrs.evolve(reads(T, instruction=Engine(), mechanism=BULK), origin="mine.py:2")
-    text = f"s: engine {store.spec} reads it beyond the end of the kernel: nobody waits for its group"
+    text = f"s: engine {store.spec} may read it after the block exits: no thread waits for its group"
     (one,) = check_races(AccessTrace(kernel(store, making.commit(BULK))))
     assert (one.message, one.at, one.buffer, one.kind, one.severity) == (text, "mine.py:2", "s", "race", "error")
     assert (
@@ -134,7 +134,7 @@ def test_kernels_with_many_faults_are_left_early(monkeypatch):
     everything = found(faulty())
     seen = []
     order = subject.HappensBefore
-    monkeypatch.setattr(subject, "Order", lambda *given: seen.append(1) or order(*given))
+    monkeypatch.setattr(subject, "HappensBefore", lambda *given: seen.append(1) or order(*given))
     assert found(faulty()) == everything
     whole = len(seen)
     seen.clear()

@@ -28,7 +28,7 @@ def said(*body, **options):
 
 def nothing_put(first, others=0, name="s"):
     more = f" and {others} others" if others else ""
-    return [f"reads {name}[{first}]{more}, shared memory that nothing was put into before"]
+    return [f"reads {name}[{first}]{more} before any write to this shared memory"]
 
 
 READ = reads(T)

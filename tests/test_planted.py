@@ -185,7 +185,7 @@ def test_elements_beyond_a_buffer_are_not_its_own():
 def test_a_ring_is_filled_by_its_producer():
     assert said(check_uninitialized_shared, RINGED) == []
     (found,) = said(check_uninitialized_shared, with_changed(RINGED, is_load, 0, lambda one: ()))
-    assert "a_sh[0]" in found and "shared memory that nothing was put into before" in found
+    assert "a_sh[0]" in found and "shared memory that before any write" in found
 
 
 @pytest.mark.parametrize("number", range(2))
@@ -194,7 +194,7 @@ def test_a_copy_left_out_is_found(number):
     assert said(check_uninitialized_shared, lowered) == []
     copies = [one for one, _ in ir.execs(lowered.body) if lowered.buffer(one.accesses[-1].buffer).memory.of_block]
     faulty = with_changed(lowered, lambda one: one is copies[number], 0, lambda one: ())
-    assert any("nothing was put into before" in one for one in said(check_uninitialized_shared, faulty))
+    assert any("before any write" in one for one in said(check_uninitialized_shared, faulty))
 
 
 def test_the_schedule_of_a_caller_reaches_the_warps():

@@ -246,7 +246,7 @@ def test_local_bytes_hold_all_local_coordinates():
 
 def test_two_of_one_statement():
     (one,) = found(at(T // 2), buffers=(shaped("s", 64),))
-    assert one.message.endswith("thread 1 writes it in the same statement, and no barrier stands between")
+    assert one.message.endswith("thread 1 writes it in the same statement, and no barrier orders them")
     assert one.details["threads"] == [0, 1] and one.details["address"] == 0 and one.details["lines"] == ["hand.py:1"] * 2
 
 
@@ -685,7 +685,7 @@ TWO_DIGITS = Layout(((4, 4), 8), ((1, 32), 4))
 def test_where_no_digit_has_begun(layout, swizzle, base, starts):
     """Nor a bit that a swizzle reads: elements from there on lie as from the first one on."""
     access = making.access("s", tuple(map(as_expr, base)), ((Mode(1, 1),),) * len(base), (None,) * len(base), True, dealt=((),) * len(base))
-    assert subject._starts_a_period(Storage(layout, 512, swizzle), access) == starts
+    assert subject._starts_period(Storage(layout, 512, swizzle), access) == starts
 
 
 def test_an_access_may_have_a_place_of_its_own():
@@ -714,7 +714,7 @@ def test_copies_of_one_thread_to_one_place_are_of_two_turns(place, turns, addres
     assert one.details["loops"] == [{"i": turns[0]}, {"i": turns[1]}] and one.details["threads"] == [0, 0]
     assert one.details["address"] == address and one.details["element"] == [address]
     assert f"thread 0 writes it in i={turns[0]} (" in one.message and f"thread 0 writes it in i={turns[1]} (" in one.message
-    assert "in the same statement" not in one.message and one.message.endswith("while the asynchronous copy is under way")
+    assert "in the same statement" not in one.message and one.message.endswith("while the asynchronous copy is in flight")
 
 
 def test_elements_whose_places_no_step_says_lie_behind_the_beginning_of_their_buffer():

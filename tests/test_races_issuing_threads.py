@@ -102,7 +102,7 @@ def test_an_arrival_of_a_producer_under_a_condition(name):
         for condition in conditions(whole, spot):
             faulty = spot.with_one(attrs.evolve(spot.one, active=condition))
             (message,) = errors(faulty)
-            assert message.startswith(f"{spot.one.ring}: the arrival at turn {spot.one.number} to be full is made only where {condition}")
+            assert message.startswith(f"{spot.one.ring}: the arrival for fill {spot.one.number} is made only where {condition} to be full")
 
 
 @pytest.mark.parametrize("name", ["product", "attention, A in registers", "ping-pong", "tiles from a counter"])
@@ -180,11 +180,11 @@ def test_what_is_outside_of_roles_is_of_all_threads():
 
 def test_work_of_several_threads_in_a_role_of_one():
     (found,) = wrong_thread_counts(AccessTrace(by_hand(WORK, EMPTIED, role="elected")))
-    assert found.message == f"step {WORK.spec} is work of several threads, and one elected thread performs role second"
+    assert found.message == f"step {WORK.spec} needs several threads, but one elected thread executes role second"
     assert (found.at, found.buffer) == ("mine.py:4", "r")
     assert errors(by_hand(WORK, making.barrier(ir.WARP_SCOPE), role="all")) == []
     assert errors(by_hand(making.barrier(ir.WARP_SCOPE), role="elected")) == [
-        "a barrier of 32 threads is in role second, which one elected thread performs"
+        "a barrier of 32 threads is in role second, which one elected thread executes"
     ]
 
 
@@ -193,7 +193,7 @@ def test_an_arrival_has_no_condition():
     (message,) = errors(by_hand(under, role="elected"))
     assert (
         message
-        == "ring: the arrival at turn 0 to be full is made only where block < 1 holds, and consumers wait for each turn; it has to hold always"
+        == "ring: the arrival for fill 0 is executed only if block < 1, but consumers wait for each fill; it must be unconditional to be full"
     )
     assert len(errors(by_hand(under, role="all"))) == 2, "and by how many threads"
     assert errors(by_hand(ARRIVAL, load(), role="elected")) == []
@@ -217,7 +217,7 @@ def test_what_a_producer_does_with_another_turn_than_it_has_waited_for(stages, t
             name = "turn" if kind == "load" else "number"
             faulty = with_changed(faulty, chosen, 0, lambda one, name=name: (attrs.evolve(one, **{name: getattr(one, name) + turns}),))
     found = [one for one in safety(faulty) if one.severity == "error"]
-    assert any("by an agent that has waited for turn" in one.message or "does not hold it" in one.message for one in found), found
+    assert any("by an agent that has waited for fill" in one.message or "does not hold it" in one.message for one in found), found
     if which != "arrival" and stages == 1:
-        (first,) = [one for one in found if "is loaded by an agent that has waited for turn 0" in one.message][:1]
-        assert first.buffer in ("a_sh", "b_sh") and first.at and f"turn {turns} is loaded" in first.message
+        (first,) = [one for one in found if "is loaded by an agent that has waited for fill 0" in one.message][:1]
+        assert first.buffer in ("a_sh", "b_sh") and first.at and f"fill {turns} is loaded" in first.message

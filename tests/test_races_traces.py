@@ -36,7 +36,7 @@ def traced(program, **lengths):
     places = Footprints(access_trace, local_coordinates(access_trace))
     loops = Loops(access_trace, places, access_trace.uses)
     tracer = Tracer(access_trace, places, loops)
-    return tracer.traces({{"N": N, "M": M, "PIECE": SEQUENCE_PART}[name]: length for name, length in lengths.items()}), tracer
+    return tracer.traces({{"N": N, "M": M, "SEQUENCE_PART": SEQUENCE_PART}[name]: length for name, length in lengths.items()}), tracer
 
 
 def traces(program, **lengths):
@@ -212,12 +212,12 @@ def test_roles_have_programs_of_their_own():
 def test_turns_of_a_ring():
     consumer, *_, producer = traces(ringed([loop(2, *consume(J), var=J)], [loop(2, *produce(J), var=J)]))
     assert shown(consumer) == [
-        "ring: the wait for turn 0 to be full", "read s j=0", "Barrier", "ring: the arrival at turn 0 to be empty",
-        "ring: the wait for turn 1 to be full", "read s j=1", "Barrier", "ring: the arrival at turn 1 to be empty",
+        "ring: the wait for fill 0 to be full", "read s j=0", "Barrier", "ring: the arrival for fill 0 to be empty",
+        "ring: the wait for fill 1 to be full", "read s j=1", "Barrier", "ring: the arrival for fill 1 to be empty",
     ]  # fmt: skip
     assert shown(producer) == [
-        "ring: the wait for turn 0 to be empty", "ring: the arrival at turn 0 to be full", "write s j=0",
-        "ring: the wait for turn 1 to be empty", "ring: the arrival at turn 1 to be full", "write s j=1",
+        "ring: the wait for fill 0 to be empty", "ring: the arrival for fill 0 to be full", "write s j=0",
+        "ring: the wait for fill 1 to be empty", "ring: the arrival for fill 1 to be full", "write s j=1",
     ]  # fmt: skip
     assert [one.arrivals for one in consumer if isinstance(one, StageEvent)] == [None, (1, 1, 1, 1)] * 2
     assert [one.arrivals for one in producer if isinstance(one, StageEvent)] == [None, (1,) * 5] * 2
@@ -238,8 +238,8 @@ def test_stages_of_a_turn():
         assert one.barrier == ("ring", Side.FULL, number % 3) and other.barrier == ("ring", Side.EMPTY, number % 3)
         assert one.phase == number // 3 + 1 and other.phase == number // 3
         assert one.way == ("ring", Side.FULL, True) and other.way == ("ring", Side.EMPTY, False)
-    assert str(StageEvent(three, Side.FULL, 4)) == "ring: the wait for turn 4 to be full"
-    assert str(StageEvent(three, Side.EMPTY, 4, (1,))) == "ring: the arrival at turn 4 to be empty"
+    assert str(StageEvent(three, Side.FULL, 4)) == "ring: the wait for fill 4 to be full"
+    assert str(StageEvent(three, Side.EMPTY, 4, (1,))) == "ring: the arrival for fill 4 to be empty"
 
 
 def arrivals(active, *, around=None, symbols=(), **lengths):
@@ -291,7 +291,7 @@ def test_numbers_of_turns():
     assert [one.number for one in found[0]] == [0, 1, 2, 8, 1, 9] and not tracer.loops.undecided
     found, tracer = traced(ringed([reads(T), full(M + 1)], [], symbols=(N, M)))
     assert [one.number for one in found[0] if isinstance(one, StageEvent)] == [0]
-    assert tracer.loops.undecided == {"s": "the number M + 1 depends on M, which is known at run time only"}
+    assert tracer.loops.undecided == {"s": "the fill index M + 1 depends on M, which is known only at run time"}
     found, _ = traced(ringed([loop(3, full(J * 2 + 1), var=J)], []))
     assert [one.number for one in found[0]] == [1, 3, 5] and found[0][0] is found[1][0]
     same, _ = traced(ringed([loop(3, full(7), var=J)], []))
@@ -328,8 +328,8 @@ def test_a_turn_more_until_no_tile_is_left():
     body = (full(TURN, name), making.next_tile(TILE, as_expr(3), name, TURN), making.leave(TILE, as_expr(3)), reads(T), WARP_BARRIER)
     rings = (ring(), making.ring(name, 2, (), bytes=0, consumers=4, tiles=True))
     waits = lambda count: shown(traces(ringed([making.loop(TURN, as_expr(count), body)], [], rings=rings))[0])
-    assert waits(1) == [f"{name}: the wait for turn 0 to be full", "read s turn=0", "Barrier", f"{name}: the wait for turn 1 to be full"]
-    assert waits(2)[-2:] == ["Barrier", f"{name}: the wait for turn 2 to be full"]
+    assert waits(1) == [f"{name}: the wait for fill 0 to be full", "read s turn=0", "Barrier", f"{name}: the wait for fill 1 to be full"]
+    assert waits(2)[-2:] == ["Barrier", f"{name}: the wait for fill 2 to be full"]
     assert shown(trace(loop(2, reads(T), BLOCK_BARRIER))) == ["read s i=0", "Barrier", "read s i=1", "Barrier"], "no other loop does"
 
 
@@ -341,7 +341,7 @@ def test_tiles_of_different_lengths():
     for piece in (0, 1, 2):
         found, tracer = traced(program, SEQUENCE_PART=piece)
         (one, *_) = tracer.loops.varying_tiles.values()
-        turns = sum(one.at(piece, turn) % 2 + 1 for turn in range(one.turns(piece)))
+        turns = sum(one.tile_at(piece, turn) % 2 + 1 for turn in range(one.iterations(piece)))
         assert [each.number for each in found[0]] == list(range(turns))
 
 
@@ -410,7 +410,7 @@ def test_what_is_under_way():
         (making.wait(0), []),
     ):
         flight.follow(event)
-        assert list(flight.touches) == expected, event
+        assert list(flight.accesses) == expected, event
 
 
 # ---------------------------------------------------------------------------------------------- accesses, in parts
@@ -491,13 +491,13 @@ def test_tiles_of_different_lengths_without_rings():
     for piece in range(one.pieces):
         found, _ = traced(program, SEQUENCE_PART=piece)
         expected = []
-        for turn in range(one.turns(piece)):
-            long = one.at(piece, turn)
-            here = {"turn": turn, TILE_LENGTH.name: long, BLOCK_TILES.name: one.turns(piece)}
+        for turn in range(one.iterations(piece)):
+            long = one.tile_at(piece, turn)
+            here = {"turn": turn, TILE_LENGTH.name: long, BLOCK_TILES.name: one.iterations(piece)}
             expected += [{**here, "j": number} for number in range(long)]
         touches = [event for event in found[0] if isinstance(event, AccessEvent)]
         said = [dict(each.fixed) for each in touches]
-        assert said == expected and len(found[0]) == 2 * len(expected) + one.turns(piece)
+        assert said == expected and len(found[0]) == 2 * len(expected) + one.iterations(piece)
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])

@@ -214,7 +214,7 @@ FULL, EMPTY = ({"side": side} for side in (ir.Side.FULL, ir.Side.EMPTY))
 SAID = {
     "parity": (
         lambda kernel: with_changed(kernel, of_kind(ir.Acquire, **FULL), 0, later(2)),
-        r"k_ring: the wait for turn 2 to be full passes by parity alone: 0 phases are over, not 2",
+        r"k_ring: the wait for fill 2 to be full passes by parity alone: 0 phases are complete, not 2",
     ),
     "released, not held": (
         lambda kernel: with_changed(kernel, of_kind(ir.Release, **EMPTY), 0, later(1)),
@@ -247,7 +247,7 @@ SAID = {
     ),
     "half a phase": (
         lambda kernel: with_rings(kernel, lambda ring: attrs.evolve(ring, consumers=ring.consumers - 1)),
-        r"k_ring: the empty barrier of stage 0 is left in the middle of a phase: \d of 7 arrivals and 0 bytes missing",
+        r"k_ring: the empty mbarrier of stage 0 ends with an incomplete phase: \d of 7 arrivals and 0 bytes missing",
     ),
     "nobody releases": (
         lambda kernel: with_changed(kernel, of_kind(ir.Release, **EMPTY), 0, dropped),
@@ -274,7 +274,7 @@ SAID = {
     ),
     "a turn that nobody wants": (
         lambda kernel: with_changed(kernel, lambda one: isinstance(one, ir.For) and is_turn(one), 0, shorter),
-        r"k_ring: turn 4 is filled, and nobody waits for it",
+        r"k_ring: no agent waits for fill 4",
     ),
     "a store at the end": (
         lambda kernel: with_changed(kernel, of_kind(ir.Wait, mechanism=TMA_STORES), 0, weaker),
@@ -297,13 +297,13 @@ def test_the_simulator_says_what_is_wrong(name, order):
 
 
 CHECKED = {
-    "parity": r"k_ring: the wait for turn 2 to be full passes by parity alone: 0 phases are over, not 1",
-    "released, not held": r"k_ring: the arrival at turn 1 to be empty is at stage 1, and it is the agent's turn 0",
-    "bytes that never come": r"k_ring: agent \d waits for ever for turn 0 to be full",
-    "half a phase": r"k_ring: the empty barrier of stage \d is left in the middle of a phase|a_sh.*\bno barrier orders them",
-    "nobody releases": r"k_ring: agent 8 waits for ever for turn 2 to be empty",
-    "a turn that nobody wants": r"k_ring: turn 4 is filled, and nobody waits for it",
-    "a store at the end": r"store_c_sh: TMA_STORE .* reads it beyond the end of the kernel: nobody waits for its group",
+    "parity": r"k_ring: the wait for fill 2 to be full passes by parity alone: 0 phases are complete, not 1",
+    "released, not held": r"k_ring: the arrival for fill 1 to be empty uses stage 1, but the agent is at fill 0",
+    "bytes that never come": r"k_ring: agent \d waits forever for fill 0 to be full",
+    "half a phase": r"k_ring: the empty mbarrier of stage \d ends with an incomplete phase|a_sh.*\bno barrier orders them",
+    "nobody releases": r"k_ring: agent 8 waits forever for fill 2 to be empty",
+    "a turn that nobody wants": r"k_ring: no agent waits for fill 4",
+    "a store at the end": r"store_c_sh: TMA_STORE .* may read it after the block exits: no thread waits for its group",
 }
 
 

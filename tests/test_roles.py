@@ -259,7 +259,7 @@ def test_faults_are_found_by_both(name, fault):
 
 
 SAID = {
-    "arrival not deferred": ("while the asynchronous copy is under way", "b_sh: stage 0 is read while a copy to it is under way"),
+    "arrival not deferred": ("while the asynchronous copy is in flight", "b_sh: stage 0 is read while a copy to it is under way"),
     "a count of one less": ("under way", "left in the middle of a phase"),
     "no fence": ("no fence of it stands between", "b_sh: stage 0 is read through the asynchronous proxy"),
 }

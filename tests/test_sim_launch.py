@@ -403,7 +403,7 @@ def test_barriers_that_lie_in_a_buffer_are_refused_before_anything_runs():
     kernel = fetched(2, 1)
     given = np.arange(64, dtype=np.float32)
     np.testing.assert_array_equal(simulate(kernel, {"src": given}).outputs["dst"], given)
-    with pytest.raises(SimulationError, match="the barriers of tiles are bytes"):
+    with pytest.raises(SimulationError, match="the mbarriers of tiles are bytes"):
         simulate(attrs.evolve(kernel, shared_bytes=47), {"src": given})
 
 

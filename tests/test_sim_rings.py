@@ -121,7 +121,7 @@ def test_the_wait_is_for_the_next_turn():
 
 def test_a_wait_a_round_further_on_passes_by_parity():
     """Two rounds further on the parity is the same: of the right phase nobody knows."""
-    fails(streamed(consumer=at_turn(0, 4)), r"the wait for turn 4 to be full passes by parity alone: 1 phases are over, not 3")
+    fails(streamed(consumer=at_turn(0, 4)), r"the wait for fill 4 to be full passes by parity alone: 1 phases are complete, not 3")
 
 
 # ---------------------------------------------------------------------------------------------- faults of the producer
@@ -185,7 +185,7 @@ def test_a_turn_that_nobody_waits_for():
     consumers, producer = roles.roles
     (loop,) = consumers.body
     shorter = attrs.evolve(consumers, body=(attrs.evolve(loop, extent=as_expr(TURNS - 1)),))
-    fails(attrs.evolve(kernel, body=(making.roles((shorter, producer)),)), f"ring: turn {TURNS - 1} is filled, and nobody waits for it")
+    fails(attrs.evolve(kernel, body=(making.roles((shorter, producer)),)), f"ring: no agent waits for fill {TURNS - 1}")
 
 
 def test_a_turn_that_is_held_at_the_end():
@@ -252,17 +252,17 @@ def test_barriers_lie_in_bytes_of_their_own(offset):
 
 @pytest.mark.parametrize("offset", [4, 1, 1024 - 28])
 def test_barriers_begin_at_multiples_of_8(offset):
-    fails(placed(offset), f"the barriers of ring begin at byte {offset} of shared memory\n +legal +a multiple of 8")
+    fails(placed(offset), f"the mbarriers of ring begin at byte {offset} of shared memory\n +legal +a multiple of 8")
 
 
 @pytest.mark.parametrize("offset, first", [(1024 - 24, 1024), (1024, 1024), (2048, 2048), (3072 - 8, 3064)])
 def test_barriers_in_the_bytes_of_a_buffer(offset, first):
-    fails(placed(offset, shared_bytes=4096), f"the barriers of ring and tile lie in the same bytes of shared memory, from byte {first} on")
+    fails(placed(offset, shared_bytes=4096), f"the mbarriers of ring and tile lie in the same bytes of shared memory, from byte {first} on")
 
 
 @pytest.mark.parametrize("offset, size", [(3072, 3072 + 24), (-8, 4096)])
 def test_barriers_end_in_the_shared_memory_of_the_block(offset, size):
-    message = rf"the barriers of ring are bytes {offset} ... {offset + 31} of shared memory\n +legal +0 ... {size - 1}"
+    message = rf"the mbarriers of ring are bytes {offset} ... {offset + 31} of shared memory\n +legal +0 ... {size - 1}"
     fails(placed(offset, shared_bytes=size), message)
 
 
@@ -273,7 +273,7 @@ def test_barriers_of_two_rings(offset, right_there):
     if right_there:
         right(both)
     else:
-        fails(both, f"the barriers of ring and the barriers of order lie in the same bytes of shared memory, from byte {offset} on")
+        fails(both, f"the mbarriers of ring and the mbarriers of order lie in the same bytes of shared memory, from byte {offset} on")
 
 
 def test_a_buffer_that_nobody_touches_may_lie_there():
@@ -293,7 +293,7 @@ def test_barriers_moved_in_kernels(form, seed):
         others = {one.offset for one in kernel.buffers if one.memory.of_block} | {one.offset for one in kernel.rings if one is not ring}
         for offset in {*others, ring.offset + 4} - {ring.offset}:
             rings = (*kernel.rings[:number], attrs.evolve(ring, offset=offset), *kernel.rings[number + 1 :])
-            with pytest.raises(SimulationError, match="the barriers of .* (begin at byte|in the same bytes|are bytes)"):
+            with pytest.raises(SimulationError, match="the mbarriers of .* (begin at byte|in the same bytes|are bytes)"):
                 simulate(
                     attrs.evolve(kernel, rings=rings),
                     drawn.arrays,
@@ -405,7 +405,7 @@ def test_a_wait_passes_by_parity(side, turn, over):
     elif abs(over - wanted) % 2:
         assert not rings.passes(acquire(side, turn), {}, group, WHERE) and not group.held and not rings.awaited
     else:
-        message = f"ring: the wait for turn {turn} to be {side.value} passes by parity alone: {over} phases are over, not {wanted}"
+        message = f"ring: the wait for fill {turn} to be {side.value} passes by parity alone: {over} phases are complete, not {wanted}"
         with pytest.raises(SimulationError, match=message):
             rings.passes(acquire(side, turn), {}, group, WHERE)
 
@@ -669,19 +669,19 @@ def test_what_is_left_at_the_end():
     rings.require_settled()
     rings.phases["ring", EMPTY, 1].arrive()
     with pytest.raises(
-        SimulationError, match="ring: the empty barrier of stage 1 is left in the middle of a phase: 1 of 2 arrivals and 0 bytes missing"
+        SimulationError, match="ring: the empty mbarrier of stage 1 ends with an incomplete phase: 1 of 2 arrivals and 0 bytes missing"
     ):
         rings.require_settled()
     rings.phases["ring", EMPTY, 1].arrive()
     rings.require_settled()
     rings.phases["ring", FULL, 0].bytes = -16
     with pytest.raises(
-        SimulationError, match="the full barrier of stage 0 is left in the middle of a phase: 1 of 1 arrivals and -16 bytes missing"
+        SimulationError, match="the full mbarrier of stage 0 ends with an incomplete phase: 1 of 1 arrivals and -16 bytes missing"
     ):
         rings.require_settled()
     rings.phases["ring", FULL, 0].bytes = 0
     rings.depart(Load("ring", 4, 64, lambda: None))
-    with pytest.raises(SimulationError, match="ring: turn 4 is filled, and nobody waits for it"):
+    with pytest.raises(SimulationError, match="ring: no agent waits for fill 4"):
         rings.require_settled()
     rings.awaited.add(("ring", 4))
     rings.require_settled()

@@ -156,7 +156,7 @@ def faulty(program, wanted):
         ("wgmma", "moved up", "e4 (0.1 in A) waits for e6 (0.1.0.0.0 call) by p2[:, :, :, :]"),
         ("wgmma", "Wait product", "it is still under way"),
         ("wgmma", "Fence dst_sh", "no fence of the asynchronous proxy stands between"),
-        ("wgmma", "without 5.1.5 Release", "waits for ever"),
+        ("wgmma", "without 5.1.5 Release", "waits forever"),
         ("wgmma", "Commit bulk", "still under way at the end of the kernel"),
         ("FFMA", "a_sh/dealt/body", "no statement of the kernel carries it out"),
         ("FFMA", "For k and For copy_m", "it comes before"),

@@ -320,9 +320,9 @@ def _compared_blocks(
 
 def _turns(program: Program, symbols: Mapping[str, int], block: int) -> list[Mapping[str, int]]:
     """The turns in which a block takes its tiles, as values of the loop's variable; one without a variable where it has one tile."""
-    from fireiron.check.persistence import dealt, persistence
+    from fireiron.check.persistence import persistence, static_schedule
 
-    found = persistence(dealt(program.lowered))
+    found = persistence(static_schedule(program.lowered))
     if not found:
         return [{}]
     loop = found[0].loop

@@ -130,7 +130,7 @@ class Marker(Tracer):
 
     def _trace(self, body: Sequence[Stmt], lengths: Any, rank: int) -> Trace:
         self.visits, self.performed = {}, {}
-        walk = TraceState((), {**self.sizes, "block": rank, **self.blocks.places(rank)}, lengths, [], rank)
+        walk = TraceState((), {**self.sizes, "block": rank, **self.blocks.coordinates(rank)}, lengths, [], rank)
         self._list(body, walk)
         return tuple(walk.events)
 
@@ -183,7 +183,7 @@ class Marker(Tracer):
         """The turn of a ring that a load is of, in all blocks that it comes to."""
         peers = () if statement.multicast is None else (statement.multicast,)
         ranks = self.blocks.ranks(peers, walk.rank) or (walk.rank,)
-        return self._same(statement.ring, Side.FULL, self._number(statement.turn, walk), None, ranks)
+        return self._interned(statement.ring, Side.FULL, self._number(statement.turn, walk), None, ranks)
 
     def _bytes(self, statement: Exec) -> int:
         """The bytes of a load."""
