@@ -8,7 +8,7 @@ from fireiron import draw
 from fireiron.draw.colours import EMPTY, OKABE_ITO, SCALE, tint
 from fireiron.draw.picture import Page
 from fireiron.draw.shapes import PALE, Rect
-from fireiron.inspect.heart import heart
+from fireiron.inspect.main_loop import main_loop
 from fireiron.inspect.show import executed, main_child, short
 from fireiron.language import library
 from fireiron.strategies import hopper
@@ -71,7 +71,7 @@ def steps_of(program):
 def readme():
     """`(file, text)` of the picture of README.md: the steps of its first kernel, and the loop over k in the colours of its steps."""
     program, page = first_kernel(), Page()
-    steps, lines = steps_of(program), heart(program.cuda, most=60)
+    steps, lines = steps_of(program), main_loop(program.cuda, most=60)
     colours = [tint(colour, 0.6) for colour in (*OKABE_ITO, *SCALE)][: len(steps)]
     page.text(LEFT, 26, "A strategy, and its specs", 12, bold=True)
     page.text(RIGHT, 26, "The loop over k that it becomes; the barriers are inferred", 12, bold=True)

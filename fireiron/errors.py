@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from fireiron.places import is_own
+from fireiron.package_paths import is_own
 
 
 def call_site() -> str | None:

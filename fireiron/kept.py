@@ -28,7 +28,7 @@ import attrs
 
 from fireiron import files
 from fireiron._version import VERSION
-from fireiron.places import PACKAGE, library_folder
+from fireiron.package_paths import PACKAGE, library_folder
 
 FORMAT: Final = 1
 """Version of entries and keys; entries of other versions are ignored."""

@@ -241,8 +241,8 @@ class _MatMul(Call):
         from fireiron.matmul_kernels import measurable
         from fireiron.matmul_tuned import measured
 
-        key, stacked, arrays = measurable(request(a, b, out, c_dtype=c_dtype, ab_dtype=ab_dtype, arch=arch, require_record=False))
-        kernel = measured(key, stacked, arrays, candidates, report or (lambda line: None))
+        key, views, arrays = measurable(request(a, b, out, c_dtype=c_dtype, ab_dtype=ab_dtype, arch=arch, require_record=False))
+        kernel = measured(key, views, arrays, candidates, report or (lambda line: None))
         with self.lock:
             before = self.kernels.entries.pop(key, None)
             self.answers.forget(lambda answer: before is not None and not isinstance(answer, Empty) and answer.kernel is before.kernel)
@@ -285,9 +285,9 @@ class _MatMul(Call):
 
     def kernel_of(self, key: CacheKey) -> ProductKernel:
         """The kernel of a problem: the one that it has already, else one that is chosen now."""
-        from fireiron.matmul_choice import kept_or_made
+        from fireiron.matmul_choice import cached_or_chosen
 
-        return self.kernels.recall(key, lambda: kept_or_made(key))
+        return self.kernels.recall(key, lambda: cached_or_chosen(key))
 
 
 matmul: Final = _MatMul()

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from fireiron.batched_matmul import MATRICES, BatchViews, batch_views
 from fireiron.batches import cut, viewed
 from fireiron.front.arrays import each, joined
 from fireiron.front.call import returned
@@ -16,7 +17,6 @@ from fireiron.gpu.kernel import CompiledKernel, compiled_together
 from fireiron.language.library import LIBRARY
 from fireiron.matmul_problem import CacheKey, Problem, spec_of
 from fireiron.specs.epilogue import RESULT
-from fireiron.stacks import MATRICES, Stacked, seen
 from fireiron.tune.records import Choice, in_parts, preference
 from fireiron.tune.records.choosing import Question
 from fireiron.tune.records.default import default_choice
@@ -55,7 +55,7 @@ class BoundKernel:
 
     Attributes:
         product: the kernel.
-        stacked: how it sees stacks of matrices.
+        views: the views of batched arrays.
         order: the places of the further inputs, in the order in which the kernel takes them.
         outputs: the outputs of an epilogue by name.
         turned: those that are transposed arrays.
@@ -64,7 +64,7 @@ class BoundKernel:
     """
 
     product: ProductKernel
-    stacked: Stacked
+    views: BatchViews
     order: tuple[int, ...] = ()
     outputs: tuple[str, ...] = ()
     turned: frozenset[str] = frozenset()
@@ -74,7 +74,7 @@ class BoundKernel:
     @is_whole.default
     def _is_whole(self) -> bool:
         in_order = self.order == tuple(range(2, 2 + len(self.order)))
-        return in_order and self.stacked is MATRICES and self.product.behind is None
+        return in_order and self.views is MATRICES and self.product.behind is None
 
     @property
     def kernel(self) -> CompiledKernel:
@@ -107,26 +107,26 @@ class BoundKernel:
 
     def _run(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
         """The outputs as the kernel makes them."""
-        product, ways = self.product, self.stacked
-        a, b = ways.a.of(inputs[0]), ways.b.of(inputs[1])
+        product, views = self.product, self.views
+        a, b = views.a.of(inputs[0]), views.b.of(inputs[1])
         if product.behind is not None:
             return product.behind(product.kernel(*product.cut(a, b), stream=stream), out=out, stream=stream)
-        further = [ways.c.of(inputs[place]) if place in self.folded else inputs[place] for place in self.order]
+        further = [views.c.of(inputs[place]) if place in self.folded else inputs[place] for place in self.order]
         first = (b.T, a.T) if product.transposed else (a, b)
         return product.kernel(*first, *further, out=out, stream=stream)
 
     def _inside(self, name: str, array: Any) -> Any:
         """An output as the kernel fills it."""
-        array = self.stacked.c.of(array) if name in self.folded else array
+        array = self.views.c.of(array) if name in self.folded else array
         return array.T if name in self.turned else array
 
     def _outside(self, name: str, array: Any) -> Any:
         """An output as the caller sees it."""
         array = array.T if name in self.turned else array
-        return self.stacked.given_back(array) if name in self.folded else array
+        return self.views.reshape_result(array) if name in self.folded else array
 
 
-def kept_or_made(key: CacheKey) -> ProductKernel:
+def cached_or_chosen(key: CacheKey) -> ProductKernel:
     """The kernel of a problem on a GPU as another process chose it, else one that is chosen now, and kept."""
 
     def choose() -> tuple[Choice, int]:
@@ -134,10 +134,10 @@ def kept_or_made(key: CacheKey) -> ProductKernel:
         return choice, key.problems.index(problem)
 
     choice, number = key.place.chosen("matmul", key.told, choose)
-    return with_adding(choice, key.problems[number], key.place.device)
+    return with_reduction(choice, key.problems[number], key.place.device)
 
 
-def with_adding(choice: Choice, problem: Problem, device: int | None) -> ProductKernel:
+def with_reduction(choice: Choice, problem: Problem, device: int | None) -> ProductKernel:
     """The kernel of a choice, and the one that adds up where the choice is for parts of K."""
     kernel, spec = CompiledKernel(choice.program), choice.program.spec
     if "b" not in spec.dims or "b" in problem.spec.dims:
@@ -214,8 +214,8 @@ def in_parts_of_k(key: CacheKey, whole: float | None, problem: Problem) -> list[
     """
     place = key.place
     question = Question(problem.spec, place.architecture, place.gpu)
-    views = place.device is None or len(key.problems) > 1  # the parts of a factor are views of it
-    numbers = [] if place.require_record or problem.transposed or not views else in_parts.numbers_for(problem.spec, question)
+    sliceable = place.device is None or len(key.problems) > 1  # the parts of an operand are views of it
+    numbers = [] if place.require_record or problem.transposed or not sliceable else in_parts.numbers_for(problem.spec, question)
     if not numbers:
         return []
     records = place.records.records
@@ -252,8 +252,8 @@ def _stack_of(problem: Problem, parts: int) -> Problem:
     operands = problem.operands
     places = cut(operands["A"].places, operands["B"].places, parts)
     given = {"a": operands["A"].at(places[0]), "b": operands["B"].at(places[1])}
-    spec = spec_of(given, (float32, problem.spec.operands["A"].dtype), RowMajor, seen(*places, None, folds=False))
+    spec = spec_of(given, (float32, problem.spec.operands["A"].dtype), RowMajor, batch_views(*places, None, flatten=False))
     return Problem(spec, False, dict(zip("AB", given.values(), strict=True)))
 
 
-__all__ = ["BoundKernel", "ProductKernel", "chosen", "decided", "kept_or_made"]
+__all__ = ["BoundKernel", "ProductKernel", "chosen", "decided", "cached_or_chosen"]

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import attrs
 
+from fireiron.batched_matmul import BatchViews, MatrixView
 from fireiron.compiler import Program
 from fireiron.errors import ArgumentError, closest
 from fireiron.front.arrays import TYPES, Given, Operand, each, operands_of
@@ -23,7 +24,6 @@ from fireiron.spec import Spec
 from fireiron.specs.epilogue import RESULT, folds_rows, outputs_of, signature_of, transposed, with_epilogue, without_stacks
 from fireiron.specs.epilogue import epilogue as epilogue_of
 from fireiron.specs.fused import INDICES, FusedDefinition
-from fireiron.stacks import Stacked, Way
 from fireiron.tune.records import Choice
 from fireiron.values.expr import constant
 from fireiron.values.machine import DTYPES, Architecture, DType, as_dtype
@@ -39,7 +39,7 @@ def outputs_named(request: Request) -> dict[str, Any]:
     text, out = request.options.epilogue, request.out
     if text is None:
         return {RESULT: out}
-    names = outputs_of(text, is_stacked(request))
+    names = outputs_of(text, is_batched_request(request))
     if out is None:
         return dict.fromkeys(names)
     if isinstance(out, Mapping) and set(out) != set(names):
@@ -55,12 +55,12 @@ def finished(request: Request, outs: Mapping[str, Any]) -> BoundKernel:
     options, text = request.options, request.options.epilogue
     given = dict(zip(options.names, request.inputs[2:], strict=True))
     further = operands_of({name: array for name, array in given.items() if getattr(array, "shape", ())})
-    folds = is_stacked(request) and (request.out is None or len(outs) < 2) and folds_rows(text)
-    key, stacked = key_and_views(request._replace(out=outs.get(RESULT)), folds)
-    as_matrix = is_stacked(request) and not stacked.signature
+    flatten = is_batched_request(request) and (request.out is None or len(outs) < 2) and folds_rows(text)
+    key, views = key_and_views(request._replace(out=outs.get(RESULT)), flatten)
+    as_matrix = is_batched_request(request) and not views.signature
     folded = frozenset(name for name in (*further, *outs) if as_matrix and _is_stack(text, name))
     further |= operands_of({name: array for name, array in outs.items() if name != RESULT})
-    further = {name: _seen_as(one, stacked) if name in folded else one for name, one in further.items()}
+    further = {name: _viewed_as(one, views) if name in folded else one for name, one in further.items()}
     own = without_stacks(text) if as_matrix else text
     specs = {problem: _spec_of(problem, own, dict(options.types), given, further) for problem in key.problems}
     choice, problem = _kept_or_chosen(_Question(key, specs, further, text))
@@ -68,10 +68,10 @@ def finished(request: Request, outs: Mapping[str, Any]) -> BoundKernel:
     order = tuple(places[name] for name in specs[problem].inputs if name not in ("A", "B"))
     turned = _turned(problem, _definition(problem, own))
     kernel = ProductKernel(CompiledKernel(choice.program), choice, problem)
-    return BoundKernel(kernel, stacked, order, tuple(outs), turned, frozenset(places.get(name, name) for name in folded))
+    return BoundKernel(kernel, views, order, tuple(outs), turned, frozenset(places.get(name, name) for name in folded))
 
 
-def is_stacked(request: Request) -> bool:
+def is_batched_request(request: Request) -> bool:
     """Whether a factor is a stack of matrices."""
     return max(len(getattr(array, "shape", ())) for array in request.inputs[:2]) == 3
 
@@ -81,9 +81,9 @@ def _is_stack(text: str, name: str) -> bool:
     return "b" in epilogue_of(text, signature="bmk,bkn->bmn").made.uses.get(name, ())
 
 
-def _seen_as(operand: Operand, stacked: Stacked) -> Operand:
+def _viewed_as(operand: Operand, views: BatchViews) -> Operand:
     """A further operand as the kernel sees it: where a stack is seen as one matrix, so are the arrays for each of its matrices."""
-    if stacked.c is Way.FIRST:
+    if views.c is MatrixView.FIRST:
         return operand.at((operand.shape[1:], operand.steps[1:]))
     return operand.at(((operand.shape[0] * operand.shape[1], *operand.shape[2:]), operand.steps[1:]))
 
@@ -221,4 +221,4 @@ def _program(strategy: Strategy, spec: Spec, architecture: Architecture) -> Prog
     return strategy.on_product(spec).program(architecture)
 
 
-__all__ = ["finished", "is_stacked", "outputs_named"]
+__all__ = ["finished", "is_batched_request", "outputs_named"]

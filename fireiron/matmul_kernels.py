@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from fireiron.batched_matmul import BatchViews
 from fireiron.batches import Batches, batches, new_like, result_shape, viewed
 from fireiron.copies import LIBRARIES, library, refuse_stream, zeroed
 from fireiron.errors import ArgumentError
@@ -30,7 +31,6 @@ from fireiron.matmul_problem import (
 )
 from fireiron.specs.epilogue import RESULT
 from fireiron.specs.epilogue import epilogue as epilogue_of
-from fireiron.stacks import Stacked
 from fireiron.values.machine import DType, as_dtype, float32
 
 if TYPE_CHECKING:
@@ -117,9 +117,9 @@ def _bound(request: Request, outs: Mapping[str, Any], kernel_of: KernelOf) -> Bo
     """The kernel that the arrays serve."""
     if request.options.epilogue is not None:
         return finished(request, outs)
-    key, stacked = key_and_views(request)
+    key, views = key_and_views(request)
     kernel = kernel_of(key)
-    return BoundKernel(kernel, stacked, turned=frozenset(outs if kernel.transposed else ()))
+    return BoundKernel(kernel, views, turned=frozenset(outs if kernel.transposed else ()))
 
 
 def _as_new(request: Request, outs: Mapping[str, Any]) -> Request:
@@ -134,7 +134,7 @@ def _as_new(request: Request, outs: Mapping[str, Any]) -> Request:
 # ---------------------------------------------------------------------------------------------- arrays of many dimensions
 
 
-def measurable(request: Request) -> tuple[CacheKey, Stacked, tuple[Any, Any, Any]]:
+def measurable(request: Request) -> tuple[CacheKey, BatchViews, tuple[Any, Any, Any]]:
     """What `matmul.tuned` measures: what decides on a kernel, how it sees the arrays, and the arrays of the first product."""
     if are_many(*request.inputs) and not is_empty(request.inputs):
         request = next(_products(request, *_in_stacks(request)))

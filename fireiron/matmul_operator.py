@@ -133,9 +133,9 @@ def _shape_on(
         got = (tuple(a.shape), tuple(b.shape))
         raise ArgumentError("matmul: with an epilogue a and b are matrices or stacks of them", got=got, legal="2 or 3 dimensions")
     product = _shape(a, b, *kinds)
-    stacked = len(product.shape) == 3
-    made = epilogue_of(epilogue, signature="bmk,bkn->bmn" if stacked else "").made
-    sizes = dict(zip("bmn" if stacked else "mn", product.shape, strict=True))
+    batched = len(product.shape) == 3
+    made = epilogue_of(epilogue, signature="bmk,bkn->bmn" if batched else "").made
+    sizes = dict(zip("bmn" if batched else "mn", product.shape, strict=True))
     said = dict(zip(types[::2], types[1::2], strict=True))
     return [_output(product, name, made.uses[name], sizes, said) for name in made.outputs]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from fireiron.batched_matmul import MATRICES, BatchViews, batch_views
 from fireiron.batches import result_shape
 from fireiron.copies import LIBRARIES, is_matrix_readable, library
 from fireiron.errors import ArgumentError
@@ -15,7 +16,6 @@ from fireiron.front.call import Request
 from fireiron.front.place import Place, fits
 from fireiron.spec import Spec, default_result
 from fireiron.specs.matmul import MatMul
-from fireiron.stacks import MATRICES, Stacked, seen
 from fireiron.values.expr import constant
 from fireiron.values.machine import DTYPES, GL, WARPGROUP_ARCHITECTURE, DType, Kernel, as_dtype, float32, float64, uint8
 from fireiron.values.strides import StorageOrder, Strides
@@ -76,17 +76,17 @@ class CacheKey:
         return tuple((problem.spec, problem.transposed) for problem in self.problems), self.aligned, self.place.require_record
 
 
-def key_and_views(request: Request, folds: bool = True) -> tuple[CacheKey, Stacked]:
+def key_and_views(request: Request, flatten: bool = True) -> tuple[CacheKey, BatchViews]:
     """What decides on the kernel of a request, and how the kernel sees the arrays."""
     (a, b, *_), out, options, arch, require_record, _ = request
     given = operands_of({"a": a, "b": b, "out": out})
     check(given)
-    stacked = seen(given["a"].places, given["b"].places, given["out"].places if out is not None else None, folds)
-    ways = (stacked.a, stacked.b, stacked.c)
-    given = {name: operand.at(way.stepped(*operand.places)) for (name, operand), way in zip(given.items(), ways, strict=False)}
+    views = batch_views(given["a"].places, given["b"].places, given["out"].places if out is not None else None, flatten)
+    by_operand = zip(given.items(), (views.a, views.b, views.c), strict=False)
+    given = {name: operand.at(view.shape_and_strides(*operand.places)) for (name, operand), view in by_operand}
     arrays = [array for array in (a, b, out) if array is not None]
-    problems = _problems(given, options.dtypes, have_views(arrays), stacked)
-    return CacheKey(tuple(problems), tuple(problems[0].aligned.values()), Place.of(given["a"].device, arch, require_record)), stacked
+    problems = _problems(given, options.dtypes, have_views(arrays), views)
+    return CacheKey(tuple(problems), tuple(problems[0].aligned.values()), Place.of(given["a"].device, arch, require_record)), views
 
 
 def have_views(arrays: Iterable[Any]) -> bool:
@@ -97,30 +97,30 @@ def have_views(arrays: Iterable[Any]) -> bool:
     return set(map(library, arrays)) in ({"torch"}, {"cupy"})
 
 
-def _problems(given: Given, dtypes: Dtypes, views: bool, stacked: Stacked) -> list[Problem]:
+def _problems(given: Given, dtypes: Dtypes, has_views: bool, views: BatchViews) -> list[Problem]:
     """The product, and the transposed one C.T = B.T A.T, which reads and writes the same memory; the likelier first.
 
     What computes float32 without tensor cores stores column-major, so a row-major result is better computed transposed. Not so a stack.
     """
-    plain = Problem(spec_of(given, dtypes, RowMajor, stacked), False, dict(zip("ABC", given.values(), strict=False)))
-    if not views or stacked.signature:
+    plain = Problem(spec_of(given, dtypes, RowMajor, views), False, dict(zip("ABC", given.values(), strict=False)))
+    if not has_views or views.signature:
         return [plain]
     swapped = {name: given[other].transposed for name, other in (("a", "b"), ("b", "a"), ("out", "out")) if other in given}
-    turned = Problem(spec_of(swapped, dtypes, ColMajor, stacked), True, dict(zip("ABC", swapped.values(), strict=False)))
+    turned = Problem(spec_of(swapped, dtypes, ColMajor, views), True, dict(zip("ABC", swapped.values(), strict=False)))
     on_plain_units = plain.spec.operands["A"].dtype in (float32, float64)
     by_rows = plain.result_order == RowMajor.order
     return [turned, plain] if on_plain_units and by_rows else [plain, turned]
 
 
-def spec_of(given: Given, dtypes: Dtypes, result_order: MatrixLayout, stacked: Stacked = MATRICES) -> Spec:
+def spec_of(given: Given, dtypes: Dtypes, result_order: MatrixLayout, views: BatchViews = MATRICES) -> Spec:
     """The spec of a product of arrays as they lie."""
     a, b, out = given["a"], given["b"], given.get("out")
     kind = multiplied(a, dtypes)
-    dims = stacked.dims
+    dims = views.dims
     sizes = {dim: size for one, names in zip((a, b), dims, strict=False) for dim, size in zip(names, one.shape, strict=True)}
     layouts = {name: storage(one, name, names) for (name, one), names in zip(given.items(), dims, strict=False)}
     orders: dict[str, Any] = {"A": layouts["a"], "B": layouts["b"], "C": layouts.get("out", result_order)}
-    options = {"dtype": kind, "c_dtype": result(kind, out, dtypes), "signature": stacked.signature, **orders}
+    options = {"dtype": kind, "c_dtype": result(kind, out, dtypes), "signature": views.signature, **orders}
     spec: Spec = MatMul(*(sizes[dim] for dim in (*dims[2], "k")), **options)(GL, GL, GL)(Kernel)
     return loosened(spec, dict(zip("ABC", given.values(), strict=False)))
 
@@ -128,9 +128,9 @@ def spec_of(given: Given, dtypes: Dtypes, result_order: MatrixLayout, stacked: S
 def loosened(spec: Spec, operands: Given) -> Spec:
     """A spec that assumes of operands no more alignment than the arrays have."""
     loose = {name: one.align for name, one in operands.items() if name in spec.operands and one.align < ALIGNMENT}
-    views = {name: spec.operands[name] for name in loose}
+    operand_views = {name: spec.operands[name] for name in loose}
     return spec.with_operands(
-        **{name: attrs.evolve(view, tensor=attrs.evolve(view.tensor, align=loose[name])) for name, view in views.items()}
+        **{name: attrs.evolve(view, tensor=attrs.evolve(view.tensor, align=loose[name])) for name, view in operand_views.items()}
     )
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from fireiron.batched_matmul import BatchViews
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.library import default_strategy
-from fireiron.matmul_choice import ProductKernel, choice_in_parts, decided, in_parts_of_k, with_adding
+from fireiron.matmul_choice import ProductKernel, choice_in_parts, decided, in_parts_of_k, with_reduction
 from fireiron.matmul_problem import CacheKey
 from fireiron.measure.timing import measure
-from fireiron.stacks import Stacked
 from fireiron.tune.records import kept
 from fireiron.tune.records.choosing import Choice, Question
 from fireiron.tune.records.tiles import candidates as by_tiles
@@ -32,15 +32,15 @@ MOST_TRIED: Final = 16
 """Tiles that are lowered before the search for legal ones gives up."""
 
 
-def measured(key: CacheKey, stacked: Stacked, arrays: tuple[Any, Any, Any], count: int, report: Callable[[str], None]) -> ProductKernel:
+def measured(key: CacheKey, views: BatchViews, arrays: tuple[Any, Any, Any], count: int, report: Callable[[str], None]) -> ProductKernel:
     """The fastest of the candidates for a problem, kept on disk for later processes; see `matmul.tuned`."""
     if key.place.device is None:
         raise ArgumentError("matmul.tuned measures on a GPU", got="NumPy arrays", hint="pass CuPy arrays, or PyTorch's on a GPU")
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise ArgumentError("matmul.tuned: candidates is a number of tiles", got=count, legal="0, 1, 2, ...")
-    made = [with_adding(choice, key.problems[number], key.place.device) for choice, number in _contenders(key, count)]
+    made = [with_reduction(choice, key.problems[number], key.place.device) for choice, number in _contenders(key, count)]
     names = [f"{number}: {one.choice.why}" for number, one in enumerate(made)]
-    launches = {name: [_prepared(one, stacked, arrays)] for name, one in zip(names, made, strict=True)}
+    launches = {name: [_prepared(one, views, arrays)] for name, one in zip(names, made, strict=True)}
     times = measure(launches, rounds=ROUNDS, pause=PAUSE, l2="hot")
     for name in names:
         report(f"{times[name].us:.2f} us  {name}")
@@ -97,10 +97,10 @@ def _parts(key: CacheKey) -> Iterator[tuple[Choice, int]]:
             yield choice, 0
 
 
-def _prepared(made: ProductKernel, stacked: Stacked, arrays: tuple[Any, Any, Any]) -> Callable[[], Any]:
+def _prepared(made: ProductKernel, views: BatchViews, arrays: tuple[Any, Any, Any]) -> Callable[[], Any]:
     """A launch of a candidate on the arrays, of which nothing is left to do but to launch."""
     a, b, out = arrays
-    a, b, c = stacked.a.of(a), stacked.b.of(b), None if out is None else stacked.c.of(out)
+    a, b, c = views.a.of(a), views.b.of(b), None if out is None else views.c.of(out)
     if made.behind is not None:
         left, right = made.cut(a, b)
         first = made.kernel.prepare(left, right)

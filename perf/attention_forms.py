@@ -1,12 +1,12 @@
-"""Forms of attention by `fireiron.attention`, each verified in float64 on outputs that were NaN, and timed beside PyTorch's in one run.
+"""Measure forms of `fireiron.attention`: each is verified in float64 on outputs initialized to NaN, and timed with PyTorch's in one run.
 
     python perf/attention_forms.py FOLDER [--rounds 3] [--length 4096] [--seconds 140] [--only soft-capping,window]
 
-Heads of 64 to 256 elements, halves and bfloat16, causal or not; sliding windows, ALiBi, soft-capping; heads that share keys; views of
-projections; the log-sum-exp; packed sequences; one query; heads of 72 elements, padded. 16384 tokens. Beside cuDNN and FlashAttention-2
-(torch's scaled_dot_product_attention), flex_attention, compiled, where a score is changed or a window slides, and varlen_attn where
-sequences are packed. The row of a changed score says what part of the plain kernel's speed it keeps. About 140 seconds; what is left when
-the seconds are over is left out, and said. Writes `attention_forms.md` and `attention_forms.json`.
+Heads of 64 to 256 elements, float16 and bfloat16, causal or not; sliding windows, ALiBi, soft-capping; heads that share keys; views of
+projections; the log-sum-exp; packed sequences; one query; heads of 72 elements, padded. 16384 tokens. Compared with cuDNN and
+FlashAttention-2 (torch's scaled_dot_product_attention), with compiled flex_attention for changed scores and sliding windows, and with
+varlen_attn for packed sequences. The row of a changed score gives the fraction of the plain kernel's speed. Takes about 140 seconds; forms
+that remain when the time is over are reported. Writes `attention_forms.md` and `attention_forms.json`.
 """
 
 import argparse
@@ -22,15 +22,15 @@ from tabulate import tabulate
 TOKENS = 16384
 CAP = 30.0
 SLOPE = 0.5
-"""Soft-capping at this score; ALiBi of head h has the slope 2**(-SLOPE * (h + 1))."""
+"""The soft cap of scores; ALiBi of head h has the slope 2**(-SLOPE * (h + 1))."""
 
 FLEX_SECONDS = 12
-"""What compiling a peer may take: without so much time left it is not begun."""
+"""The compile time of a peer: with less time left it is not started."""
 
 
 @attrs.frozen
 class Form:
-    """What is asked for: heads of queries and of keys, elements of a head, and options of `fireiron.attention`."""
+    """A problem: heads of queries and of keys, head dimension, and options of `fireiron.attention`."""
 
     name: str
     d: int = 128
@@ -90,14 +90,14 @@ def sets_of(torch, form, length):
 
     def drawn(shape):
         b, h, m, d = shape
-        made = torch.randn((b, m, h, d) if form.layout == "bmhd" else shape, device="cuda", dtype=getattr(torch, form.dtype))
-        return made.transpose(1, 2) if form.layout == "bmhd" else made
+        tensor = torch.randn((b, m, h, d) if form.layout == "bmhd" else shape, device="cuda", dtype=getattr(torch, form.dtype))
+        return tensor.transpose(1, 2) if form.layout == "bmhd" else tensor
 
     return [[drawn(shape) for shape in shapes] for _ in range(2)]
 
 
 def offsets_of(torch, length):
-    """Sequences of very different lengths that fill all tokens."""
+    """Sequences of very different lengths that sum to all tokens."""
     lengths, left = [], TOKENS
     while left:
         lengths.append(min(left, (length, length // 3 + 1, 2 * length - 5, 77, length // 2)[len(lengths) % 5]))
@@ -126,12 +126,12 @@ def reference(torch, form, q, k, v, batch, head):
     return torch.cat(results), torch.cat(sums)
 
 
-def verified(torch, form, call, one, outs):
-    """The greatest error of the first, a middle and the last head; a `SystemExit` where it is wrong."""
+def verified(torch, form, call, arrays, outs):
+    """The largest error of the first, a middle and the last head; a `SystemExit` if it is too large."""
     for out in outs:
         out.fill_(math.nan)
     call()
-    worst, (q, k, v) = 0.0, one
+    worst, (q, k, v) = 0.0, arrays
     for batch, head in {(0, 0), (q.shape[0] // 2, form.heads // 2), (q.shape[0] - 1, form.heads - 1)}:
         right, sums = reference(torch, form, q, k, v, batch, head)
         worst = max(worst, float((outs[0][batch, head].double() - right).norm() / right.norm()))
@@ -146,24 +146,24 @@ def verified(torch, form, call, one, outs):
 
 
 def ours(torch, form, sets):
-    """Launches, an error, and what was chosen."""
+    """Launches, an error, and the choice."""
     import fireiron
 
     calls, outs = [], []
-    for one in sets:
-        given = [torch.nn.functional.pad(part, (0, -form.d % 16)) for part in one] if form.d % 16 else one
+    for arrays in sets:
+        given = [torch.nn.functional.pad(part, (0, -form.d % 16)) for part in arrays] if form.d % 16 else arrays
         out = [torch.empty_like(given[0])]
-        out += [torch.empty(one[0].shape[:-1], device="cuda")] if form.lse else []
+        out += [torch.empty(arrays[0].shape[:-1], device="cuda")] if form.lse else []
         named = {"out": tuple(out) if form.lse else out[0], "scale": form.d**-0.5, **form.options}
         calls.append(functools.partial(fireiron.attention, *given, **named))
         outs.append([out[0][..., : form.d], *out[1:]])
     chosen = fireiron.attention.choice(*given, out=named["out"], **form.options)
-    said = chosen.why.partition("; the default for ")[2].partition(": ")[2].partition(";")[0] or chosen.why
-    return calls, verified(torch, form, calls[0], sets[0], outs[0]), said
+    choice = chosen.why.partition("; the default for ")[2].partition(": ")[2].partition(";")[0] or chosen.why
+    return calls, verified(torch, form, calls[0], sets[0], outs[0]), choice
 
 
 def packed(torch, form, sets, length):
-    """The same of packed sequences: kernels that the offsets are known to before the clock starts, as models have it for all layers."""
+    """The same for packed sequences: the kernels know the offsets before the clock starts, as models compute them once for all layers."""
     from fireiron import float16
     from fireiron.strategies import attention_packed
 
@@ -172,8 +172,8 @@ def packed(torch, form, sets, length):
     places = (*attention_packed.of_tiles(low, high), low, high)
     kernel = attention_packed.kernel(attention_packed.TILE, form.d, form.heads, form.groups, float16, "sm_90a")
     calls, tokens = [], []
-    for one in sets:
-        q, k, v = (part.transpose(1, 2).reshape(TOKENS, -1, form.d).contiguous() for part in one)
+    for arrays in sets:
+        q, k, v = (part.transpose(1, 2).reshape(TOKENS, -1, form.d).contiguous() for part in arrays)
         out = torch.empty_like(q)
         tiles = lambda part: part.view(-1, attention_packed.TILE, form.groups, form.heads // form.groups, form.d)
         calls.append(functools.partial(kernel, tiles(q), k, v, form.d**-0.5, *places, out=tiles(out)))
@@ -193,19 +193,19 @@ def packed(torch, form, sets, length):
     return calls, worst, "attention_packed:hopper", peers, 4 * pairs / 2 * form.heads * form.d
 
 
-def varlen(torch, one, offsets, form):
-    """Torch's attention of packed sequences: FlashAttention-2."""
-    q, k, v, _ = one
+def varlen(torch, arrays, offsets, form):
+    """Torch's attention for packed sequences: FlashAttention-2."""
+    q, k, v, _ = arrays
     longest = int((offsets[1:] - offsets[:-1]).max())
     flash = torch.ops.aten._flash_attention_forward
     return lambda: flash(q, k, v, offsets, offsets, longest, longest, 0.0, form.causal, False)
 
 
-def by_torch(torch, backend, form, one):
+def by_torch(torch, backend, form, arrays):
     """A launch of torch's attention by a backend."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    q, k, v = one
+    q, k, v = arrays
 
     def call():
         with sdpa_kernel(getattr(SDPBackend, backend)), torch.no_grad():
@@ -236,31 +236,31 @@ def by_flex(torch, form, sets, length):
 
 
 def peers_of(torch, form, sets, length, left):
-    """Launches by the name of a peer; those that refuse are left out."""
+    """Launches by the name of a peer; those that raise are left out."""
     if form.score or form.window:
         return working(torch, form, {"flex": lambda: by_flex(torch, form, sets, length)} if left > FLEX_SECONDS else {})
     names = {"cuDNN": "CUDNN_ATTENTION", "FA2": "FLASH_ATTENTION"}
-    every = lambda backend: [by_torch(torch, backend, form, one) for one in sets]
-    return working(torch, form, {name: functools.partial(every, one) for name, one in names.items()})
+    on_all_sets = lambda backend: [by_torch(torch, backend, form, one) for one in sets]
+    return working(torch, form, {name: functools.partial(on_all_sets, one) for name, one in names.items()})
 
 
-def working(torch, form, made):
-    """Launches of those that run here."""
-    found = {}
-    for name, make in made.items():
+def working(torch, form, makers):
+    """The launches that run here."""
+    launches = {}
+    for name, make in makers.items():
         try:
             calls = make()
             for call in calls:
                 call()
             torch.cuda.synchronize()
-            found[name] = calls
+            launches[name] = calls
         except Exception as error:
             print(f"left out: {form.name}: {name}: {str(error).splitlines()[0][:160]}", flush=True)
-    return found
+    return launches
 
 
 def work_of(form, length):
-    """Floating-point operations of what is seen."""
+    """Floating-point operations of the unmasked scores."""
     rows, batch = form.queries or length, form.batch or TOKENS // length
     seen = rows * length / (2 if form.causal else 1)
     if form.window:
@@ -321,8 +321,8 @@ def main():
         print([f"{one:.4g}" if isinstance(one, float) else one for one in row], f"{time.monotonic() - start:.0f} s", flush=True)
         table = tabulate(rows, HEADS, floatfmt=".4g", tablefmt="github")
         (given.folder / "attention_forms.md").write_text(table + "\n")
-        said = {"environment": environment(), "rows": [dict(zip(HEADS, one, strict=True)) for one in rows], "us": kept}
-        (given.folder / "attention_forms.json").write_text(json.dumps(said, indent=1) + "\n")
+        report = {"environment": environment(), "rows": [dict(zip(HEADS, one, strict=True)) for one in rows], "us": kept}
+        (given.folder / "attention_forms.json").write_text(json.dumps(report, indent=1) + "\n")
         torch.cuda.empty_cache()
     print(table)
 

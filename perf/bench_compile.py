@@ -1,17 +1,18 @@
-"""How long the Python side takes: strategy to CUDA text with the checks that every kernel passes, by stage, and import and NVRTC.
+"""Measure the Python side: strategy to CUDA text with the mandatory checks, by stage, and the import and NVRTC.
 
     python perf/bench_compile.py [--json FILE] [--only NAME ...] [--runs N] [--import] [--second]
 
-Each row is a first compilation in a warm process: modules are imported and other kernels were compiled, but nothing is remembered of this
-one. Before each run all memo tables of the package are emptied, the strategy's module is executed anew (so no object keeps a hash or a
-tree), two other kernels are compiled, and the garbage is collected; then the time runs from the spec to the text.
+Each row is a first compilation in a warm process: modules are imported and other kernels were compiled, but nothing about this one is
+cached. Before each run all caches of the package are emptied, the strategy's module is executed again (so no object keeps a hash or a
+tree), two other kernels are compiled, and the garbage is collected; the time runs from the spec to the text.
 
-With `--second` it is the second strategy of its kind: its objects are made anew, the memo tables are those that another form of the same
-file left (itself where it has one), and every form of a file is measured, such as `hopper_attention:delayed`.
+With `--second` it is the second strategy of its kind: its objects are created again, the caches are those that another form of the same
+file left (itself if it has only one), and every form of a file is measured, such as `hopper_attention:delayed`.
 
-Times are CPU milliseconds of the process, the run with the least total of `--runs` (5). `tree`, `walk`, `verify`, `check` (all that decide whether a kernel is right),
-`print` and the passes are the compiler's own stages (each pass with the verification behind it); `search` is the choice of legal tunables.
-`total` is all of them. `others` are the checks that only `fireiron check` runs (banks, coalescing, resources), beside the total.
+Times are CPU milliseconds of the process, from the run with the smallest total of `--runs` (5). `tree`, `walk`, `verify`, `check` (all that
+decide whether a kernel is right), `print` and the passes are the compiler's own stages (each pass includes the verification after it);
+`search` is the choice of legal tunables. `total` is their sum. `others` are the checks that only `fireiron check` runs (banks, coalescing,
+resources), not in the total.
 """
 
 import argparse
@@ -51,8 +52,8 @@ STAGES = (
     "tree",
     "walk",
     "pipeline",
-    "rotate",
-    "settle",
+    "defer",
+    "zero_init_elision",
     "allocate",
     "distribute",
     "vectorize",
@@ -75,19 +76,19 @@ def names():
 
 
 def forget():
-    """Empty every memo table of the package."""
-    for one in gc.get_objects():
-        if isinstance(one, functools._lru_cache_wrapper) and (one.__module__ or "").startswith("fireiron"):
-            one.cache_clear()
+    """Empty every cache of the package."""
+    for candidate in gc.get_objects():
+        if isinstance(candidate, functools._lru_cache_wrapper) and (candidate.__module__ or "").startswith("fireiron"):
+            candidate.cache_clear()
     gc.collect()
 
 
 def program_of(name, arch, values):
-    """The program of a library strategy, or of a form of it `name:form`, at its own sizes, of objects made anew."""
+    """The program of a library strategy, or of a form of it `name:form`, at its own sizes, with newly created objects."""
     place, _, form = name.partition(":")
     module = importlib.reload(importlib.import_module(f"fireiron.strategies.{place}"))
     strategy = getattr(module, form or "strategy")
-    # A chain that starts from any spec, as those of tasks do, is for the definition that the file states first.
+    # A chain that starts from any spec, as those of tasks do, is for the first definition in the file.
     takes = isinstance(strategy.start, Starter) and "made" in inspect.signature(module.spec).parameters
     own = {"made": strategy.start} if form and takes else {}
     spec = module.spec(*module.SIZES, **own)
@@ -98,7 +99,7 @@ def program_of(name, arch, values):
 
 
 def forms(name):
-    """The finished strategies of a file for what its `strategy` is for, as `name:form`; those with a target of their own there alone."""
+    """The finished strategies of a file for the spec of its `strategy`, as `name:form`; those with a target of their own only there."""
     module = importlib.import_module(f"fireiron.strategies.{name}")
     kind = type(module.strategy.start)
     known = {form: one for form, one in vars(module).items() if isinstance(one, Strategy) and isinstance(one.start, kind)}
@@ -106,13 +107,13 @@ def forms(name):
 
 
 def of_hopper(name):
-    """Whether a form is for the instructions of warpgroups."""
+    """Whether a form uses warpgroup instructions."""
     place, _, form = name.partition(":")
     return getattr(importlib.import_module(f"fireiron.strategies.{place}"), form or "strategy").target == HOPPER
 
 
 def before(name):
-    """What was compiled before a strategy that is the second of its kind: another form of its file."""
+    """The strategy compiled before the second of its kind: another form of its file."""
     return next((one for one in forms(name.partition(":")[0]) if one != name), name)
 
 
@@ -132,20 +133,20 @@ def run(name, arch, values, second=False):
         total = time.process_time() - start
         access_trace = AccessTrace(program.ir)
         start = time.process_time()
-        for one in (check_banks, check_coalescing, check_resources):
-            one(access_trace)
+        for check in (check_banks, check_coalescing, check_resources):
+            check(access_trace)
         others = time.process_time() - start
     stages = {stage.replace("tunables", "search"): seconds * 1000 for stage, seconds in program.seconds.items()}
     return {"total": total * 1000, **stages, "others": others * 1000, "lines": len(text.splitlines())}
 
 
 def measured(label, name, arch, values, runs, second=False):
-    """The best of several runs; None where the target has no such kernel."""
+    """The best of several runs; None if the target has no such kernel."""
     try:
-        found = min((run(name, arch, values, second) for _ in range(runs)), key=lambda one: one["total"])
+        best = min((run(name, arch, values, second) for _ in range(runs)), key=lambda one: one["total"])
     except fireiron.FireironError:
         return None
-    return {"kernel": label, "arch": arch, **found}
+    return {"kernel": label, "arch": arch, **best}
 
 
 def rows(only, runs, second=False):
@@ -157,15 +158,15 @@ def rows(only, runs, second=False):
         if only and name.partition(":")[0] not in only and name not in only:
             continue
         targets = (HOPPER,) if second and of_hopper(name) else TARGETS
-        found = [one for arch in targets if (one := measured(label, name, arch, values, runs, second))]
-        found = found or [one for arch in OLDER if (one := measured(label, name, arch, values, runs, second))]
-        for one in found:
-            print(f"{one['kernel']} {one['arch']}: {one['total']:.1f} ms", file=sys.stderr)
-        yield from found
+        measurements = [one for arch in targets if (one := measured(label, name, arch, values, runs, second))]
+        measurements = measurements or [one for arch in OLDER if (one := measured(label, name, arch, values, runs, second))]
+        for measurement in measurements:
+            print(f"{measurement['kernel']} {measurement['arch']}: {measurement['total']:.1f} ms", file=sys.stderr)
+        yield from measurements
 
 
 def environment():
-    """What the numbers were made with."""
+    """The environment of the measurement."""
     cpu = platform.processor() or platform.machine()
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -189,9 +190,9 @@ print(time.process_time() - start)
 
 
 def import_milliseconds():
-    """CPU time of `import fireiron` in a fresh process, the least of five."""
-    found = [subprocess.run([sys.executable, "-c", CHILD], cwd=ROOT, check=True, capture_output=True, text=True).stdout for _ in range(5)]
-    return min(map(float, found)) * 1000
+    """CPU time of `import fireiron` in a fresh process, the minimum of five."""
+    times = [subprocess.run([sys.executable, "-c", CHILD], cwd=ROOT, check=True, capture_output=True, text=True).stdout for _ in range(5)]
+    return min(map(float, times)) * 1000
 
 
 def main():
@@ -202,14 +203,14 @@ def main():
     parser.add_argument("--import", action="store_true", dest="imports", help="also the time of `import fireiron`")
     parser.add_argument("--second", action="store_true", help="each form of a file as the second strategy of its kind, memo tables kept")
     options = parser.parse_args()
-    found = list(rows(options.only, options.runs, options.second))
+    measurements = list(rows(options.only, options.runs, options.second))
     columns = ("total", *STAGES, "others")
-    table = [[one["kernel"], one["arch"], *(one.get(column) for column in columns)] for one in found]
+    table = [[one["kernel"], one["arch"], *(one.get(column) for column in columns)] for one in measurements]
     print(tabulate(table, ["kernel", "arch", *columns], floatfmt=".1f"))
     result = {
         **environment(),
         "unit": "CPU ms",
-        "rows": [{k: round(v, 2) if isinstance(v, float) else v for k, v in r.items()} for r in found],
+        "rows": [{k: round(v, 2) if isinstance(v, float) else v for k, v in r.items()} for r in measurements],
     }
     if options.imports:
         result["import"] = round(import_milliseconds(), 1)

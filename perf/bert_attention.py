@@ -1,11 +1,12 @@
-"""Attention as in BERT at MLPerf's sizes, beside the unfused chain: a product, a softmax, a product (Graphene, Figure 14).
+"""Measure attention as in BERT at MLPerf's sizes, and the unfused chain: GEMM, softmax, GEMM (Graphene, Figure 14).
 
     python perf/bert_attention.py FOLDER [--heads 16] [--batch 32] [--d 64] [--length 384] [--rounds 5]
 
-Halves, arrays (b, h, m, d). Ours by mma.sync and by wgmma (`hopper_attention`), by several values of its tunables; torch.bmm, our softmax kernel, torch.bmm, as Graphene's baseline; the same
-with PyTorch's softmax; FlashAttention-2 and cuDNN by torch's scaled_dot_product_attention. The scale is part of the first product. Each is compared with
-float64 on outputs full of NaN, then all are measured in turns, in bursts, on sets that rotate through L2; the chain's parts alone too. About
-20 seconds on an H200. Writes `bert.json` and `bert.txt` into the folder.
+The arrays (b, h, m, d) are float16. Contenders: ours by mma.sync and by wgmma (`hopper_attention`), with several tunable values; torch.bmm,
+our softmax kernel, torch.bmm, as Graphene's baseline; the same with PyTorch's softmax; FlashAttention-2 and cuDNN by torch's
+scaled_dot_product_attention. The scale is part of the first GEMM. Each is compared with float64 on outputs initialized to NaN. Then all,
+and the parts of the chain alone, are measured alternately, in bursts, on operand sets that rotate through L2. About 20 seconds on an H200.
+Writes `bert.json` and `bert.txt` into the folder.
 """
 
 import argparse
@@ -27,11 +28,11 @@ CANDIDATES = ((False, 128, 128, 32, 2), (True, 128, 64, 32, 2), (False, 128, 64,
 """Queries in registers or not, bm, bn, wm, stages."""
 
 ENGINES = ({"slack": 8}, {"slack": 8, "held": True}, {"slack": 8, "bm": 192, "bn": 96}, {"slack": 8, "held": True, "bm": 192, "bn": 96})
-"""By wgmma: the definition's slack, queries in registers, the tile."""
+"""By wgmma: the definition's rescale threshold, queries in registers, the tile."""
 
 
 def kernel_of(options, values):
-    """Ours with values; None where it is refused."""
+    """Ours with given values; None if refused."""
     held, bm, bn, wm, stages = values
     spec = spec_of(options, attention.definition())
     strategy = attention.by_rows(attention.definition(), held).with_(bm=bm, bn=bn, wm=wm, stages=stages)
@@ -39,23 +40,23 @@ def kernel_of(options, values):
 
 
 def engine_of(options, values):
-    """Ours by wgmma with values; None where it is refused."""
+    """Ours by wgmma with given values; None if refused."""
     given = dict(values)
-    made = attention.definition(slack=given.pop("slack"))
-    strategy = hopper_attention.by_rows(made, held=given.pop("held", False)).with_(**given)
-    return compiled(strategy(spec_of(options, made)), "sm_90a", values)
+    definition = attention.definition(slack=given.pop("slack"))
+    strategy = hopper_attention.by_rows(definition, held=given.pop("held", False)).with_(**given)
+    return compiled(strategy(spec_of(options, definition)), "sm_90a", values)
 
 
-def spec_of(options, made):
+def spec_of(options, definition):
     """The problem of a definition, with arrays (b, h, m, d)."""
     length, d, heads = options.length, options.d, options.heads
     order = {"b": heads * length * d, "g": length * d, "d": 1}
     queries, keys = Strides(**order, r=length * d, m=d), Strides(**order, n=d)
-    return attention.spec(length, length, d, heads=heads, batch=options.batch, made=made, Q=queries, O=queries, K=keys, V=keys)
+    return attention.spec(length, length, d, heads=heads, batch=options.batch, made=definition, Q=queries, O=queries, K=keys, V=keys)
 
 
 def compiled(strategy, target, values):
-    """A compiled kernel; None where it is refused."""
+    """A compiled kernel; None if refused."""
     try:
         return strategy.compile(target)
     except FireironError as error:
@@ -69,8 +70,8 @@ def softmax_kernel(options):
     return softmax.strategy.with_(**softmax.values(spec))(spec).compile("sm_90")
 
 
-class Chain:
-    """The unfused chain on a set, with room for scores and probabilities of its own."""
+class UnfusedAttention:
+    """The unfused chain on an operand set, with separate memory for scores and probabilities."""
 
     def __init__(self, torch, arrays, room, kernel):
         self.torch = torch
@@ -80,21 +81,21 @@ class Chain:
         self.ours = kernel.prepare(flat[0], out=flat[1])
 
     def first(self):
-        """Scores."""
+        """The scores."""
         self.scores.baddbmm_(self.q, self.k.transpose(1, 2), beta=0, alpha=self.q.shape[-1] ** -0.5)
 
     def last(self):
-        """Sums of values."""
+        """The sums of values."""
         self.torch.bmm(self.shares, self.v, out=self.o)
 
     def by_ours(self):
-        """All of it, our softmax in the middle."""
+        """All of it, with our softmax."""
         self.first()
         self.ours()
         self.last()
 
     def by_torch(self):
-        """All of it, PyTorch's softmax in the middle."""
+        """All of it, with PyTorch's softmax."""
         self.first()
         self.torch.softmax(self.scores, -1, out=self.shares)
         self.last()
@@ -104,9 +105,9 @@ def contenders(torch, options, sets, kernels, kernel):
     """Launches by name: those that compute attention, and parts of the chain."""
     b, h, m, _ = sets[0][0].shape
     room = [tuple(torch.zeros(b, h, m, m, device="cuda", dtype=torch.float16) for _ in range(2)) for _ in sets]
-    chains = [Chain(torch, one, place, kernel) for one, place in zip(sets, room)]
-    found = {f"ours {values}": [by_kernel(one, arrays) for arrays in sets] for values, one in kernels.items()}
-    found |= {"chain": [one.by_ours for one in chains], "chain, torch.softmax": [one.by_torch for one in chains]}
+    chains = [UnfusedAttention(torch, one, place, kernel) for one, place in zip(sets, room)]
+    launches_by_name = {f"ours {values}": [by_kernel(one, arrays) for arrays in sets] for values, one in kernels.items()}
+    launches_by_name |= {"chain": [one.by_ours for one in chains], "chain, torch.softmax": [one.by_torch for one in chains]}
     for name, backend in (("FA2", "FLASH_ATTENTION"), ("cuDNN", "CUDNN_ATTENTION")):
         launches = [by_torch(backend, False, one) for one in sets]
         try:
@@ -114,13 +115,13 @@ def contenders(torch, options, sets, kernels, kernel):
         except RuntimeError as error:
             say(f"left out: {name}: {str(error).splitlines()[0]}")
             continue
-        found[name] = launches
+        launches_by_name[name] = launches
     parts = {
         "first product": [one.first for one in chains],
         "softmax": [one.ours for one in chains],
         "last product": [one.last for one in chains],
     }
-    return found, parts
+    return launches_by_name, parts
 
 
 def main():
@@ -131,9 +132,9 @@ def main():
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(8) as pool:
-        made = {str(one): kernel for one, kernel in zip(CANDIDATES, pool.map(functools.partial(kernel_of, options), CANDIDATES))}
-        made |= {f"wgmma {one}": kernel for one, kernel in zip(ENGINES, pool.map(functools.partial(engine_of, options), ENGINES))}
-    kernels = {values: one for values, one in made.items() if one is not None}
+        by_name = {str(one): kernel for one, kernel in zip(CANDIDATES, pool.map(functools.partial(kernel_of, options), CANDIDATES))}
+        by_name |= {f"wgmma {one}": kernel for one, kernel in zip(ENGINES, pool.map(functools.partial(engine_of, options), ENGINES))}
+    kernels = {values: one for values, one in by_name.items() if one is not None}
     say(f"{len(kernels)} kernels")
     import torch
 
@@ -142,19 +143,19 @@ def main():
     shape = (options.batch, options.heads, options.length, options.d)
     drawn = lambda: torch.randn(shape, device="cuda", dtype=torch.float16)
     sets = [[drawn(), drawn(), drawn(), torch.empty_like(drawn())] for _ in range(max(2, math.ceil(150e6 / (8 * math.prod(shape)))))]
-    whole, parts = contenders(torch, options, sets, kernels, softmax_kernel(options))
-    # PyTorch's attention returns an array of its own, so what it writes is not compared; the chain rounds scores to halves
-    compared = {name: calls[0] for name, calls in whole.items() if name not in ("FA2", "cuDNN")}
+    complete, parts = contenders(torch, options, sets, kernels, softmax_kernel(options))
+    # PyTorch's attention returns a new array, so its output is not compared; the chain rounds scores to float16
+    compared = {name: calls[0] for name, calls in complete.items() if name not in ("FA2", "cuDNN")}
     errors = {name: error_of(call, sets[0], False, 3e-3 if name.startswith("chain") else 1e-3) for name, call in compared.items()}
     say(f"all are right: {max(errors.values()):.1e}")
-    times = {name: one.us for name, one in measure(whole | parts, rounds=options.rounds, pause=PAUSE).items()}
+    times = {name: one.us for name, one in measure(complete | parts, rounds=options.rounds, pause=PAUSE).items()}
     least = lambda engines: min(
         (one for one in times if one.startswith("ours") and ("wgmma" in one) == engines), key=times.get, default=None
     )
     best, engine = least(False), least(True)
     work = 4e-6 * math.prod(shape) * options.length
     by = lambda us, one: None if one is None else us / times[one]
-    rows = [[name, us, work / us if name in whole else None, by(us, best), by(us, engine)] for name, us in times.items()]
+    rows = [[name, us, work / us if name in complete else None, by(us, best), by(us, engine)] for name, us in times.items()]
     heads = ("contender", "us", "TFLOP/s", "time by mma.sync", "by wgmma")
     text = tabulate(rows, heads, floatfmt=("", ".1f", ".0f", ".2f", ".2f")) + "\n"
     print(text)

@@ -1,16 +1,19 @@
-"""Cypress's experiments (PLDI 2025, section 5; Figures 13 and 14) on Hopper, its ratios beside ours, with one decision of a mapping changed at a time.
+"""Compare Cypress's experiments (PLDI 2025, section 5; Figures 13 and 14) on Hopper with ours, with one decision of a mapping changed at a
+time.
 
     python perf/cypress.py FOLDER [--only gemm,batched,dual,row_sum,attention,causal] [--sizes 4096,6144,8192] [--lengths 512,1024,2048,4096,8192,16384]
         [--rounds 4] [--regimes burst,busy] [--no-forms]
-    python perf/cypress.py FOLDER --page        no GPU: the page and the plots of what is there
+    python perf/cypress.py FOLDER --page        no GPU: the page and the plots of the present files
 
-Halves, float32 inside, normal numbers; each kernel is compared with float64 first, on outputs that were NaN. Beside ours: cuBLAS, cuDNN, FlashAttention-2,
-and Triton by TMA and wgmma (`triton_tma.py`), restricted to mma.sync for the experiments `dual80`, `row_sum80` and `attention80`, whose kernels are
-those for sm_80 (there FlashAttention-2 is the peer). All contenders are measured once, then the best of each group in turns, in bursts and busy, and by the
-paper's method: the mean of 100 launches after 5 (`published` in the files).
-The forms, which differ from the first in one decision, are measured at the first size (of attention: 4096). Kernels are compiled by other processes
-meanwhile. On an H200 about 25 seconds to begin with, 14 a problem with forms and 8 without. Writes `cypress-NAME.json` for each experiment, and of all
-that are there `cypress.md`; with `--page` a plot of each, too (`.svg`, with matplotlib).
+Inputs are normally distributed float16, accumulated in float32. Each kernel is first compared with float64, on outputs initialized to NaN.
+Our kernels are compared with cuBLAS, cuDNN, FlashAttention-2, and Triton with TMA and wgmma (`triton_tma.py`). Triton is restricted to
+mma.sync in the experiments `dual80`, `row_sum80` and `attention80`, whose kernels are those for sm_80 (there FlashAttention-2 is the peer).
+All contenders are measured once, then the best of each group alternately, in bursts and busy, and with the paper's method: the mean of 100
+launches after 5 (`published` in the files).
+
+The forms, which differ from the first one in one decision, are measured at the first size (of attention: 4096). Other processes compile
+meanwhile. On an H200 this takes about 25 seconds to begin with, then 14 per problem with forms and 8 without. Writes `cypress-NAME.json`
+for each experiment, and `cypress.md` for all present ones; with `--page` also a plot of each (`.svg`, with matplotlib).
 """
 
 import argparse
@@ -21,7 +24,7 @@ from pathlib import Path
 
 from attention import WIDTH, by_kernel, by_torch, spec_of
 from attention import sets_of as attention_sets
-from fused import Contenders, Crew, best, error_of, say, sets_of
+from fused import CompilePool, Contenders, best, error_of, say, sets_of
 from tabulate import tabulate
 
 from fireiron import Load, Split
@@ -41,7 +44,7 @@ TILES = {
     "192x192": SQUARE,
     "128x224": WIDE | {"bn": 224, "wn": 224, "chunk": 32, "bands": 4},
 }
-"""Of plain products: what is among the fastest on an H200."""
+"""For plain GEMM: tiles among the fastest on an H200."""
 
 MAPPINGS = {
     "no producer": None,
@@ -52,11 +55,11 @@ MAPPINGS = {
     "three consumer warpgroups (192x192)": SQUARE | {"chunk": 64},
     "accumulators of 128 rows a warpgroup (128x128)": {"bn": 128, "wm": 128, "wn": 64, "stages": 6},
 }
-"""Of plain products: what differs from the first of the tiles; None: loads by all threads, in the order of the program."""
+"""For plain GEMM: changes to the first tile; None: all threads load, in program order."""
 
 
 def unspecialized(strategy):
-    """The mapping without a producer: all threads load, multiply and wait in turn."""
+    """The mapping without a producer: all threads load, then wait and multiply."""
     for at, kind in ((Split, MmaInFlight), (Load, Stages), (Split, WarpSpecialize)):
         places = [step for step in strategy.steps if isinstance(step, at) and any(isinstance(one, kind) for one in step.refinements)]
         for step in places:
@@ -65,24 +68,26 @@ def unspecialized(strategy):
 
 
 def forms_of(strategy, base, changes):
-    """Strategies by name: the base, and what differs from it."""
-    found = {"form as it is": strategy.with_(**base)}
+    """Strategies by name: the base, and variants of it."""
+    forms = {"form as it is": strategy.with_(**base)}
     for name, values in changes.items():
         mapped = unspecialized(strategy) if values is None else strategy
         known = mapped.tunables()
-        found[f"form {name}"] = mapped.with_(**{key: value for key, value in {**base, **(values or {})}.items() if key in known})
-    return found
+        forms[f"form {name}"] = mapped.with_(**{key: value for key, value in {**base, **(values or {})}.items() if key in known})
+    return forms
 
 
 def choices_of(strategy, *choices):
-    """Strategies by name, `ours {}`; choices of what this strategy has not are left out."""
+    """Strategies by name, `ours {}`, without choices that the strategy does not have."""
     known = {name: one.values for name, one in strategy.tunables().items()}
     legal = [one for one in choices if all(value in known.get(name, ()) for name, value in one.items())]
     return {f"ours {one or ''}".strip(): strategy.with_(**one) for one in legal}
 
 
 class Experiment:
-    """What is computed, by whom: `contenders` are how names begin and what they are called, ours first; `paper` is its figure, on an H100."""
+    """A computation and its contenders: `contenders` maps prefixes of names to titles, ours first; `paper` is the paper's result, on an
+    H100.
+    """
 
     name, title, paper = "", "", ""
     contenders = (("ours", "Fireiron"), ("cuBLAS", "cuBLAS"), ("Triton", "Triton"))
@@ -90,15 +95,15 @@ class Experiment:
 
     @property
     def groups(self):
-        """What contenders are called, by how their names begin."""
+        """Titles of contenders by the prefix of their names."""
         return dict(self.contenders)
 
     def problems(self, options):
-        """Sizes, the first of which the forms are measured at."""
+        """Sizes; the forms are measured at the first one."""
         return options.sizes
 
     def label(self, problem):
-        """In words."""
+        """A title."""
         return f"{problem}^3"
 
     def jobs(self, problem, forms):
@@ -106,26 +111,26 @@ class Experiment:
         raise NotImplementedError
 
     def trial(self, problem, kernels):
-        """Contenders with ours and all others."""
+        """All contenders, ours included."""
         raise NotImplementedError
 
 
 def drawn(*shape):
-    """Normal numbers in halves."""
+    """Normally distributed float16 numbers."""
     import torch
 
     return torch.randn(*shape, device="cuda").half()
 
 
 def like(*shape):
-    """Room for a result."""
+    """An uninitialized result."""
     import torch
 
     return torch.empty(*shape, device="cuda", dtype=torch.half)
 
 
 class Gemm(Experiment):
-    """One product."""
+    """One GEMM."""
 
     name, title = "gemm", "E1: GEMM (Figure 13a)"
     paper = "0.88 to 1.06 of cuBLAS, 1.05 to 1.11 of Triton"
@@ -134,8 +139,8 @@ class Gemm(Experiment):
         return 2 * n**3
 
     def jobs(self, n, forms):
-        found = {f"ours {name}": hopper.product.with_(**values) for name, values in TILES.items()}
-        return [(found | (forms_of(hopper.product, WIDE, MAPPINGS) if forms else {}), hopper.spec(n, n, n))]
+        strategies = {f"ours {name}": hopper.product.with_(**values) for name, values in TILES.items()}
+        return [(strategies | (forms_of(hopper.product, WIDE, MAPPINGS) if forms else {}), hopper.spec(n, n, n))]
 
     def trial(self, n, kernels):
         import torch
@@ -145,18 +150,18 @@ class Gemm(Experiment):
 
         count = sets_of(6 * n * n)
         a, b, d = drawn(count, n, n), drawn(count, n, n), like(count, n, n)
-        found = Contenders(d, a[0].double() @ b[0].double())
+        contenders = Contenders(d, a[0].double() @ b[0].double())
         chosen = matmul.kernel(a[0], b[0], d[0])
         for name, kernel in {**kernels, "ours, what matmul takes": chosen}.items():
-            found.add(name, lambda one, kernel=kernel: kernel.prepare(a[one], b[one], out=d[one]))
-        found.add("cuBLAS", lambda one: lambda: torch.matmul(a[one], b[one], out=d[one]))
+            contenders.add(name, lambda one, kernel=kernel: kernel.prepare(a[one], b[one], out=d[one]))
+        contenders.add("cuBLAS", lambda one: lambda: torch.matmul(a[one], b[one], out=d[one]))
         for config in triton_wgmma.CONFIGS[-4:]:
-            found.add(f"Triton {config}", lambda one, c=config: triton_wgmma.launcher(a[one], b[one], d[one], c))
-        return found
+            contenders.add(f"Triton {config}", lambda one, c=config: triton_wgmma.launcher(a[one], b[one], d[one], c))
+        return contenders
 
 
 class Batched(Gemm):
-    """Stacks of products."""
+    """Batched GEMM."""
 
     name, title = "batched", f"E2: batched GEMM, {BATCH} matrices (Figure 13b)"
     paper = "competitive with cuBLAS, slightly above at the largest size"
@@ -172,8 +177,8 @@ class Batched(Gemm):
 
     def jobs(self, n, forms):
         strategy = hopper_batched.strategy
-        found = {f"ours {name}": strategy.with_(**values) for name, values in TILES.items()}
-        return [(found | (forms_of(strategy, WIDE, MAPPINGS) if forms else {}), hopper_batched.spec(n, n, n, BATCH))]
+        strategies = {f"ours {name}": strategy.with_(**values) for name, values in TILES.items()}
+        return [(strategies | (forms_of(strategy, WIDE, MAPPINGS) if forms else {}), hopper_batched.spec(n, n, n, BATCH))]
 
     def trial(self, n, kernels):
         import torch
@@ -181,17 +186,17 @@ class Batched(Gemm):
 
         count = sets_of(6 * BATCH * n * n)
         a, b, d = drawn(count, BATCH, n, n), drawn(count, BATCH, n, n), like(count, BATCH, n, n)
-        found = Contenders(d, torch.stack([left.double() @ right.double() for left, right in zip(a[0], b[0], strict=True)]))
+        contenders = Contenders(d, torch.stack([left.double() @ right.double() for left, right in zip(a[0], b[0], strict=True)]))
         for name, kernel in kernels.items():
-            found.add(name, lambda one, kernel=kernel: kernel.prepare(a[one], b[one], out=d[one]))
-        found.add("cuBLAS", lambda one: lambda: torch.matmul(a[one], b[one], out=d[one]))
+            contenders.add(name, lambda one, kernel=kernel: kernel.prepare(a[one], b[one], out=d[one]))
+        contenders.add("cuBLAS", lambda one: lambda: torch.matmul(a[one], b[one], out=d[one]))
         for tiles in triton_tma.STACKS:
-            found.add(f"Triton {tiles}", lambda one, t=tiles: triton_tma.batched(a[one], b[one], d[one], t))
-        return found
+            contenders.add(f"Triton {tiles}", lambda one, t=tiles: triton_tma.batched(a[one], b[one], d[one], t))
+        return contenders
 
 
 class Dual(Experiment):
-    """Two products of one factor."""
+    """Two GEMMs with a common operand."""
 
     name, title = "dual", "E3: dual GEMM, A·B1 + A·B2 (Figure 13c)"
     paper = "1.36 to 1.40 of Triton"
@@ -213,7 +218,7 @@ class Dual(Experiment):
         return [(choices_of(base, *choices) | (forms_of(base, {}, mappings) if forms else {}), dual.spec(n, n, n))]
 
     def tensors(self, n):
-        """`(a, both, d)`, of all sets."""
+        """`(a, both, d)` of all sets."""
         count = sets_of(8 * n * n)
         return drawn(count, n, n), drawn(count, 2, n, n), like(count, n, n)
 
@@ -222,19 +227,19 @@ class Dual(Experiment):
         import triton_tma
 
         a, both, d = self.tensors(n)
-        found = Contenders(d, a[0].double() @ (both[0, 0].double() + both[0, 1].double()))
+        contenders = Contenders(d, a[0].double() @ (both[0, 0].double() + both[0, 1].double()))
         for name, kernel in kernels.items():
-            found.add(name, lambda one, kernel=kernel: kernel.prepare(a[one], both[one, 0], both[one, 1], out=d[one]))
-        found.add("cuBLAS", lambda one: lambda: torch.matmul(a[one], both[one, 0], out=d[one]).addmm_(a[one], both[one, 1]))
+            contenders.add(name, lambda one, kernel=kernel: kernel.prepare(a[one], both[one, 0], both[one, 1], out=d[one]))
+        contenders.add("cuBLAS", lambda one: lambda: torch.matmul(a[one], both[one, 0], out=d[one]).addmm_(a[one], both[one, 1]))
         compiled = torch.compile(lambda a, left, right: a @ left + a @ right)
-        found.add("torch.compile", lambda one: lambda: compiled(a[one], both[one, 0], both[one, 1]), returned=True)
+        contenders.add("torch.compile", lambda one: lambda: compiled(a[one], both[one, 0], both[one, 1]), returned=True)
         for tiles in triton_tma.DUALS:
-            found.add(f"Triton {tiles}", lambda one, t=tiles: triton_tma.dual(a[one], both[one], d[one], t))
-        return found
+            contenders.add(f"Triton {tiles}", lambda one, t=tiles: triton_tma.dual(a[one], both[one], d[one], t))
+        return contenders
 
 
 class RowSum(Experiment):
-    """A product and the sums of the rows of its first factor."""
+    """A GEMM, and the sums of the rows of its first operand."""
 
     name, title = "row_sum", "E4: GEMM + row sum of A (Figure 13d)"
     contenders = (
@@ -261,7 +266,7 @@ class RowSum(Experiment):
         return [(strategies, gemm_row_sum.spec(n, n, n))]
 
     def tensors(self, n):
-        """`(a, b, outputs)`, of all sets."""
+        """`(a, b, outputs)` of all sets."""
         import torch
 
         count = sets_of(6 * n * n)
@@ -273,30 +278,30 @@ class RowSum(Experiment):
         import triton_tma
 
         a, b, outputs = self.tensors(n)
-        found = Contenders(outputs, (a[0].double() @ b[0].double(), a[0].double().sum(1)))
+        contenders = Contenders(outputs, (a[0].double() @ b[0].double(), a[0].double().sum(1)))
         for name, kernel in kernels.items():
-            found.add(name, lambda one, kernel=kernel: kernel.prepare(a[one], b[one], out=outputs[one]))
+            contenders.add(name, lambda one, kernel=kernel: kernel.prepare(a[one], b[one], out=outputs[one]))
 
-        def two(one):
-            d, y = outputs[one]
-            return lambda: (torch.matmul(a[one], b[one], out=d), torch.sum(a[one], 1, dtype=torch.float32, out=y))
+        def two(number):
+            d, y = outputs[number]
+            return lambda: (torch.matmul(a[number], b[number], out=d), torch.sum(a[number], 1, dtype=torch.float32, out=y))
 
-        found.add("cuBLAS + torch.sum", two)
+        contenders.add("cuBLAS + torch.sum", two)
         compiled = torch.compile(lambda a, b: (a @ b, a.sum(1, dtype=torch.float32)))
-        found.add("torch.compile", lambda one: lambda: compiled(a[one], b[one]), returned=True)
+        contenders.add("torch.compile", lambda one: lambda: compiled(a[one], b[one]), returned=True)
         for tiles in triton_tma.SUMS:
-            for every in (True, False):
-                title = f"Triton, {'all' if every else 'first'} {tiles}"
-                found.add(title, lambda one, t=tiles, e=every: triton_tma.row_sum(a[one], b[one], *outputs[one], t, e))
-        # the product alone writes one of the two outputs: it is compared by itself
-        alone = Contenders([one[0] for one in outputs], found.wanted[0])
+            for all_tiles in (True, False):
+                title = f"Triton, {'all' if all_tiles else 'first'} {tiles}"
+                contenders.add(title, lambda one, t=tiles, e=all_tiles: triton_tma.row_sum(a[one], b[one], *outputs[one], t, e))
+        # the GEMM alone writes one of the two outputs, so it is compared separately
+        alone = Contenders([one[0] for one in outputs], contenders.wanted[0])
         alone.add("cuBLAS alone", lambda one: lambda: torch.matmul(a[one], b[one], out=outputs[one][0]))
-        found.calls |= alone.calls
-        return found
+        contenders.calls |= alone.calls
+        return contenders
 
 
 IN_SHARED = "hopper_shared"
-"""The strategy whose sums are in shared memory, where there is one: the mapping by which the paper gets Triton's speed."""
+"""The strategy that keeps the sums in shared memory, if available: the mapping with which the paper reaches Triton's speed."""
 
 
 class Attention(Experiment):
@@ -322,24 +327,24 @@ class Attention(Experiment):
         return 4 * TOKENS * length * WIDTH // (2 if self.causal else 1)
 
     def jobs(self, length, forms):
-        made, rows = attention.definition(causal=self.causal), hopper_attention.by_rows
+        definition, rows = attention.definition(causal=self.causal), hopper_attention.by_rows
         slack = attention.definition(causal=self.causal, slack=8)
-        found = {"FA2": rows(made, delayed=False), "FA3": rows(made)}
+        strategies = {"FA2": rows(definition, delayed=False), "FA3": rows(definition)}
         for delayed in (False, True) if forms else ():
-            found |= {f"form FA{2 + delayed} {name}": one for name, one in self.forms(made, delayed).items()}
-        stays = {"FA3 maxima that stay": rows(slack), "FA3 maxima that stay, queries in registers": rows(slack, held=True)}
+            strategies |= {f"form FA{2 + delayed} {name}": one for name, one in self.forms(definition, delayed).items()}
+        persistent = {"FA3 maxima that stay": rows(slack), "FA3 maxima that stay, queries in registers": rows(slack, held=True)}
         if self.causal:
             for together in (4, 16):
                 name = f"FA3 maxima that stay, tiles as blocks become free, {together} heads together"
-                stays[name] = rows(slack, held=True, dynamic=True).with_(together=together)
+                persistent[name] = rows(slack, held=True, dynamic=True).with_(together=together)
         elif "turns" in inspect.signature(rows).parameters:
-            stays["FA3 maxima that stay, warpgroups in turns"] = rows(slack, turns=True)
-        return [(one, spec_of(length, self.d, self.causal, TOKENS, number)) for one, number in ((found, 0), (stays, 8))]
+            persistent["FA3 maxima that stay, warpgroups in turns"] = rows(slack, turns=True)
+        return [(one, spec_of(length, self.d, self.causal, TOKENS, number)) for one, number in ((strategies, 0), (persistent, 8))]
 
-    def forms(self, made, delayed):
+    def forms(self, definition, delayed):
         """Strategies that differ from the form in one decision, by name."""
-        base = hopper_attention.by_rows(made, delayed=delayed)
-        found = {
+        base = hopper_attention.by_rows(definition, delayed=delayed)
+        forms = {
             "as it is": base,
             "three consumer warpgroups (192x80)": base.with_(bm=192, bn=80),
             "three consumer warpgroups (192x64)": base.with_(bm=192, bn=64),
@@ -348,37 +353,37 @@ class Attention(Experiment):
             "no producer": unspecialized(base),
         }
         if not delayed:
-            found["1 stage"] = base.with_(stages=1)
+            forms["1 stage"] = base.with_(stages=1)
         if self.causal:
-            found["blocks that stay"] = hopper_attention.by_rows(made, delayed=delayed, stays=True)
-            found["tiles as blocks become free"] = hopper_attention.by_rows(made, delayed=delayed, dynamic=True)
-            found["4 heads together"] = base.with_(together=4)
+            forms["blocks that stay"] = hopper_attention.by_rows(definition, delayed=delayed, stays=True)
+            forms["tiles as blocks become free"] = hopper_attention.by_rows(definition, delayed=delayed, dynamic=True)
+            forms["4 heads together"] = base.with_(together=4)
         else:
-            found["a block for each tile"] = base.with_(blocks=65536)
-        return found
+            forms["a block for each tile"] = base.with_(blocks=65536)
+        return forms
 
     def trial(self, length, kernels):
         import triton_tma
 
         sets = attention_sets(length, self.d, TOKENS)
-        found = Contenders([one[3] for one in sets], errors(sets[0], self.causal))
+        contenders = Contenders([one[3] for one in sets], errors(sets[0], self.causal))
         for name, kernel in kernels.items():
-            found.add(name, lambda one, kernel=kernel: by_kernel(kernel, sets[one]))
+            contenders.add(name, lambda one, kernel=kernel: by_kernel(kernel, sets[one]))
         for name, backend in (("cuDNN", "CUDNN_ATTENTION"), ("FlashAttention-2", "FLASH_ATTENTION")):
-            found.add(name, lambda one, backend=backend: by_torch(backend, self.causal, sets[one]), returned=True)
+            contenders.add(name, lambda one, backend=backend: by_torch(backend, self.causal, sets[one]), returned=True)
         for tiles in triton_tma.HEADS if self.target == "sm_90a" else ():
-            found.add(f"Triton {tiles}", lambda one, t=tiles: triton_tma.heads(*sets[one], self.causal, t))
-        return found
+            contenders.add(f"Triton {tiles}", lambda one, t=tiles: triton_tma.heads(*sets[one], self.causal, t))
+        return contenders
 
 
 class Causal(Attention):
-    """The same under a mask."""
+    """The same with a causal mask."""
 
     name, title, causal = "causal", "E5, E6: attention under a causal mask, heads of 128, 16384 tokens (Figure 14)", True
 
 
 def errors(arrays, causal):
-    """The error of a result: of the first, the middle and the last head against float64."""
+    """The error of a result: the first, the middle and the last head against float64."""
     import torch
 
     q, k, v, _ = arrays
@@ -400,58 +405,60 @@ def errors(arrays, causal):
 
 
 class Dual80(Dual):
-    """The same by instructions up to sm_80, beside Triton restricted to them."""
+    """The same with instructions up to sm_80, and Triton restricted to them."""
 
     name, title, target = "dual80", "E3 by mma.sync: dual GEMM", "sm_90"
     paper = ""
     contenders = (("ours", "Fireiron, mma.sync"), ("Triton", "Triton, mma.sync"))
 
     def jobs(self, n, forms):
-        found = ({}, {"bk": 64, "stages": 3}, {"bm": 256, "stages": 3}, {"stages": 3}, {"ahead": 1})
-        return [({f"ours {values}": dual.strategy.with_(**values) for values in found}, dual.spec(n, n, n))]
+        choices = ({}, {"bk": 64, "stages": 3}, {"bm": 256, "stages": 3}, {"stages": 3}, {"ahead": 1})
+        return [({f"ours {values}": dual.strategy.with_(**values) for values in choices}, dual.spec(n, n, n))]
 
     def trial(self, n, kernels):
         from fused_peers import duals, products
         from peers import CONFIGS
 
         a, both, d = self.tensors(n)
-        found = Contenders(d, a[0].double() @ (both[0, 0].double() + both[0, 1].double()))
+        contenders = Contenders(d, a[0].double() @ (both[0, 0].double() + both[0, 1].double()))
         for name, kernel in kernels.items():
-            found.add(name, lambda one, kernel=kernel: kernel.prepare(a[one], both[one, 0], both[one, 1], out=d[one]))
+            contenders.add(name, lambda one, kernel=kernel: kernel.prepare(a[one], both[one, 0], both[one, 1], out=d[one]))
         for config in CONFIGS:
-            found.add(
+            contenders.add(
                 f"Triton {config}",
                 lambda one, c=config: products(duals, (a[one], both[one, 0], both[one, 1], d[one]), d[one], c, True),
             )
-        return found
+        return contenders
 
 
 class RowSum80(RowSum):
-    """The same by instructions up to sm_80, beside Triton restricted to them."""
+    """The same with instructions up to sm_80, and Triton restricted to them."""
 
     name, title, target = "row_sum80", "E4 by mma.sync: GEMM + row sum of A", "sm_90"
     paper = ""
     contenders = (("ours", "Fireiron, mma.sync"), ("Triton", "Triton, mma.sync"))
 
     def jobs(self, n, forms):
-        found = ({}, {"bk": 64, "stages": 3}, {"bm": 256, "stages": 3}, {"stages": 3}, {"ahead": 1})
-        return [({f"ours {values}": gemm_row_sum.strategy.with_(**values) for values in found}, gemm_row_sum.spec(n, n, n))]
+        choices = ({}, {"bk": 64, "stages": 3}, {"bm": 256, "stages": 3}, {"stages": 3}, {"ahead": 1})
+        return [({f"ours {values}": gemm_row_sum.strategy.with_(**values) for values in choices}, gemm_row_sum.spec(n, n, n))]
 
     def trial(self, n, kernels):
         from fused_peers import products, sums
         from peers import CONFIGS
 
         a, b, outputs = self.tensors(n)
-        found = Contenders(outputs, (a[0].double() @ b[0].double(), a[0].double().sum(1)))
+        contenders = Contenders(outputs, (a[0].double() @ b[0].double(), a[0].double().sum(1)))
         for name, kernel in kernels.items():
-            found.add(name, lambda one, kernel=kernel: kernel.prepare(a[one], b[one], out=outputs[one]))
+            contenders.add(name, lambda one, kernel=kernel: kernel.prepare(a[one], b[one], out=outputs[one]))
         for config in CONFIGS:
-            found.add(f"Triton {config}", lambda one, c=config: products(sums, (a[one], b[one], *outputs[one]), outputs[one][0], c, True))
-        return found
+            contenders.add(
+                f"Triton {config}", lambda one, c=config: products(sums, (a[one], b[one], *outputs[one]), outputs[one][0], c, True)
+            )
+        return contenders
 
 
 class Attention80(Attention):
-    """The library's kernel of instructions up to sm_80."""
+    """The library's kernel with instructions up to sm_80."""
 
     name, title, target = "attention80", "E5, E6 by mma.sync: attention, heads of 128", "sm_90"
     paper = ""
@@ -468,10 +475,10 @@ FIRST = ("gemm", "batched", "dual", "row_sum", "attention", "causal")
 
 
 def published(calls):
-    """Microseconds by name, by the paper's method: the mean of 100 launches after 5, one contender after the other."""
+    """Microseconds by name, with the paper's method: the mean of 100 launches after 5, one contender after the other."""
     import torch
 
-    found = {}
+    times = {}
     for name, launches in calls.items():
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         for number in range(105):
@@ -480,40 +487,40 @@ def published(calls):
             launches[number % len(launches)]()
         last.record()
         torch.cuda.synchronize()
-        found[name] = first.elapsed_time(last) * 10
-    return found
+        times[name] = first.elapsed_time(last) * 10
+    return times
 
 
 def measured(experiment, problem, kernels, options):
-    """The times of a problem, by regime."""
-    found = experiment.trial(problem, kernels)
-    say(f"{experiment.name} {experiment.label(problem)}: {len(found.calls)} contenders are right")
-    forms = [name for name in found.calls if name.startswith("form ")]
+    """The times of a problem, by clock state."""
+    contenders = experiment.trial(problem, kernels)
+    say(f"{experiment.name} {experiment.label(problem)}: {len(contenders.calls)} contenders are right")
+    forms = [name for name in contenders.calls if name.startswith("form ")]
     times = {}
     for regime in options.regimes:
-        first, times[regime] = found.times(options.rounds, (*experiment.groups, *forms), regime=regime)
+        first, times[regime] = contenders.times(options.rounds, (*experiment.groups, *forms), regime=regime)
         times.setdefault("first", first)
-    times["published"] = published({name: found.calls[name] for name in times[options.regimes[0]]})
+    times["published"] = published({name: contenders.calls[name] for name in times[options.regimes[0]]})
     return {"problem": experiment.label(problem), "work": experiment.work(problem), "us": times}
 
 
 def run(options):
     """Measure, and store after each problem."""
-    crew = Crew()
+    pool = CompilePool()
     jobs = {}
     for name in options.only:
         experiment = EXPERIMENTS[name]
         for number, problem in enumerate(experiment.problems(options)):
             jobs[name, problem] = {}
             for strategies, spec in experiment.jobs(problem, options.forms and number == 0):
-                jobs[name, problem] |= crew.begin(strategies, spec, experiment.target)
+                jobs[name, problem] |= pool.begin(strategies, spec, experiment.target)
     from fireiron.measure.timing import environment
 
     kept = {}
     for (name, problem), begun in jobs.items():
         import torch
 
-        kernels = crew.kernels(begun)
+        kernels = pool.kernels(begun)
         kept.setdefault(name, []).append(measured(EXPERIMENTS[name], problem, kernels, options))
         torch.cuda.empty_cache()
         saved = {"environment": environment(), "measured": kept[name]}
@@ -524,26 +531,26 @@ def run(options):
 
 
 def saved(folder):
-    """What was measured, by experiment."""
-    found = {name: Path(folder, f"cypress-{name}.json") for name in EXPERIMENTS}
-    return {name: json.loads(path.read_text())["measured"] for name, path in found.items() if path.exists()}
+    """The measurements, by experiment."""
+    files = {name: Path(folder, f"cypress-{name}.json") for name in EXPERIMENTS}
+    return {name: json.loads(path.read_text())["measured"] for name, path in files.items() if path.exists()}
 
 
 def ratios(experiment, rows, regime):
-    """By group: each problem's ratio of its time by our best."""
+    """The ratio of each group's time to our best one, for each problem."""
     ours = next(iter(experiment.groups))
-    found = {}
+    ratios_by_group = {}
     for start in list(experiment.groups)[1:]:
         pairs = [(best(row["us"].get(regime, {}), start)[0], best(row["us"].get(regime, {}), ours)[0]) for row in rows]
-        found[start] = [other / us if other and us else None for other, us in pairs]
-    return found
+        ratios_by_group[start] = [other / us if other and us else None for other, us in pairs]
+    return ratios_by_group
 
 
 REGIMES = ("burst", "busy", "published")
 
 
 def table(experiment, rows):
-    """Problems: our speed, and the ratios in bursts, in parentheses busy and by the paper's method."""
+    """Problems: our speed and the ratios in bursts; in parentheses, busy and with the paper's method."""
     ours = next(iter(experiment.groups))
     heads = ["problem", "TFLOP/s", "by", *(f"of {title}" for title in list(experiment.groups.values())[1:])]
     by_regime = {regime: ratios(experiment, rows, regime) for regime in REGIMES}
@@ -553,14 +560,14 @@ def table(experiment, rows):
         cells = []
         for start in list(experiment.groups)[1:]:
             burst, *others = ((regime, by_regime[regime][start][number]) for regime in REGIMES)
-            said = ", ".join(f"{regime} {one:.3f}" for regime, one in others if one)
-            cells.append("" if burst[1] is None else f"{burst[1]:.3f}" + (f" ({said})" if said else ""))
+            other_ratios = ", ".join(f"{regime} {one:.3f}" for regime, one in others if one)
+            cells.append("" if burst[1] is None else f"{burst[1]:.3f}" + (f" ({other_ratios})" if other_ratios else ""))
         lines.append([row["problem"], f"{row['work'] / us / 1e6:.0f}" if us else "", name, *cells])
     return tabulate(lines, heads, tablefmt="github", disable_numparse=True)
 
 
 def worth(rows):
-    """Forms: the speed of each by that of the first of its kind, in bursts and busy."""
+    """Forms: the speed of each relative to the first of its kind, in bursts and busy."""
     lines = []
     for row in rows:
         times = row["us"]["burst"]
@@ -568,14 +575,14 @@ def worth(rows):
             start = next((one for one in ("form FA2 ", "form FA3 ") if name.startswith(one)), "form ")
             base = f"{start}as it is"
             speeds = [row["us"].get(regime, {}) for regime in ("burst", "busy")]
-            found = [one[base] / one[name] if base in one and name in one else None for one in speeds]
-            lines.append([name.removeprefix("form "), row["problem"], times[name], row["work"] / times[name] / 1e6, *found])
+            speeds_of_form = [one[base] / one[name] if base in one and name in one else None for one in speeds]
+            lines.append([name.removeprefix("form "), row["problem"], times[name], row["work"] / times[name] / 1e6, *speeds_of_form])
     heads = ("mapping", "problem", "us", "TFLOP/s", "of the first", "busy")
     return tabulate(lines, heads, tablefmt="github", floatfmt=("", "", ".1f", ".0f", ".3f", ".3f")) if lines else ""
 
 
 def span(values):
-    """From the least to the greatest."""
+    """From the smallest to the largest."""
     values = [one for one in values if one]
     return f"{min(values):.2f} to {max(values):.2f}" if values else "not measured"
 
@@ -590,14 +597,14 @@ def page(results):
     for name, rows in results.items():
         experiment = EXPERIMENTS[name]
         parts += [f"## {experiment.title}"]
-        beside = ratios(experiment, rows, "burst")
-        said = [f"The paper (H100): {experiment.paper}"] if experiment.paper else []
-        said += [f"ours: {span(values)} times {experiment.groups[start]}" for start, values in beside.items()]
-        parts += ["; ".join(said) + ".", table(experiment, rows)]
+        ratios_of_groups = ratios(experiment, rows, "burst")
+        summary = [f"The paper (H100): {experiment.paper}"] if experiment.paper else []
+        summary += [f"ours: {span(values)} times {experiment.groups[start]}" for start, values in ratios_of_groups.items()]
+        parts += ["; ".join(summary) + ".", table(experiment, rows)]
         if text := worth(rows):
             parts += ["Mappings that differ from the first in one decision:", text]
         if name in FIRST:
-            for start, values in beside.items():
+            for start, values in ratios_of_groups.items():
                 kind = start if start in everyone else "Triton" if start.startswith("Triton") else "expert"
                 everyone[kind] += values if start not in ("torch.compile", "FA2") else []
     if everyone["expert"]:
@@ -609,7 +616,7 @@ def page(results):
 
 
 def plot(experiment, rows, path):
-    """Bars: TFLOP/s of each group at each problem; below, of the forms."""
+    """Bars: TFLOP/s of each group for each problem; below, of the forms."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -641,7 +648,7 @@ COLOURS = ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7")
 
 
 def written(folder, plots):
-    """The page, and the plots, of what is there."""
+    """The page and the plots of the present files."""
     results = {name: sorted(rows, key=lambda row: row["work"]) for name, rows in saved(folder).items()}
     text = page(results)
     print(text, flush=True)

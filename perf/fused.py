@@ -1,4 +1,4 @@
-"""What scripts for fused kernels share: tensors of PyTorch, kernels verified on poisoned outputs, a table of times beside each other."""
+"""Shared code of the scripts for fused kernels: PyTorch tensors, verification on poisoned outputs, a table of compared times."""
 
 import concurrent.futures
 import json
@@ -11,58 +11,58 @@ from tabulate import tabulate
 from fireiron.errors import FireironError
 
 ERROR = 2e-3
-"""Relative error in the Frobenius norm; halves have 5e-4 for each rounding."""
+"""Relative error in the Frobenius norm; float16 adds 5e-4 per rounding."""
 
 
 PAUSE = 0.15
-"""Seconds before a burst of those that are compared at the end."""
+"""Seconds before a burst of the kernels compared at the end."""
 
 STARTED = time.monotonic()
 
 
 def say(*words):
-    """Progress, with the seconds since the start."""
+    """Print progress, with the seconds since the start."""
     print(f"{time.monotonic() - STARTED:6.1f} s", *words, flush=True)
 
 
 def sets_of(bytes_of_one, most=24, rotated=150e6):
-    """As many sets of tensors as are larger than L2 together."""
+    """As many sets of tensors as exceed L2 together."""
     return max(2, min(most, int(rotated // bytes_of_one) + 1))
 
 
 def error_of(got, wanted):
-    """How far a result is from float64, relative, in the Frobenius norm, the worst of several; infinite where it is no number."""
-    pairs = zip(several(got), several(wanted), strict=True)
-    found = [((one.double() - right).norm() / right.norm()).item() for one, right in pairs]
-    return max(found) if all(one == one for one in found) else float("inf")
+    """The relative error of a result compared with float64, in the Frobenius norm, the largest of several; infinite for NaN."""
+    pairs = zip(as_tuple(got), as_tuple(wanted), strict=True)
+    errors = [((one.double() - right).norm() / right.norm()).item() for one, right in pairs]
+    return max(errors) if all(one == one for one in errors) else float("inf")
 
 
-def several(tensors):
-    """One tensor as a tuple of one; several as they are."""
+def as_tuple(tensors):
+    """A tensor as a tuple of one; tuples unchanged."""
     return tuple(tensors) if isinstance(tensors, (tuple, list)) else (tensors,)
 
 
 class Contenders:
-    """Launches by name, each verified first; what fails is said, and left out.
+    """Launches by name, each verified first; failures are reported and left out.
 
-    `outputs` has for each set of tensors what is written, a tensor or several, and `wanted` what the first set's are in float64, or is a
-    function that tells the error of what was written.
+    `outputs` holds for each set of tensors the output or outputs. `wanted` holds those of the first set in float64, or is a function that
+    returns the error of the outputs.
     """
 
     def __init__(self, outputs, wanted, most=ERROR):
         self.outputs, self.wanted, self.most, self.calls = outputs, wanted, most, {}
 
     def add(self, name, make, returned=False):
-        """The launches that `make(number)` returns for each set of tensors; `returned`: they return what they wrote, in tensors of their own."""
+        """Add the launches that `make(number)` returns for each set of tensors; `returned`: they return their results, in separate tensors."""
         import torch
 
         try:
             launches = [make(number) for number in range(len(self.outputs))]
-            for one in several(self.outputs[0]):
-                one.fill_(float("nan"))
-            found = launches[0]()
+            for tensor in as_tuple(self.outputs[0]):
+                tensor.fill_(float("nan"))
+            result = launches[0]()
             torch.cuda.synchronize()
-            error = self.error(found if returned else self.outputs[0])
+            error = self.error(result if returned else self.outputs[0])
         except (FireironError, RuntimeError, ValueError) as problem:
             print(f"left out: {name}: {(str(problem) or type(problem).__name__).splitlines()[0]}", flush=True)
             return
@@ -71,59 +71,59 @@ class Contenders:
             return
         self.calls[name] = launches
 
-    def error(self, found):
-        """Of what the first set gave."""
-        return self.wanted(found) if callable(self.wanted) else error_of(found, self.wanted)
+    def error(self, result):
+        """The error of the first set's result."""
+        return self.wanted(result) if callable(self.wanted) else error_of(result, self.wanted)
 
     def times(self, rounds, groups=("",), each=1, regime="burst"):
-        """Microseconds by name, twice: of all once, then of the `each` best of each group, names that begin so, in turns, in bursts or busy."""
+        """Microseconds by name, twice: all once, then the `each` best of each group (a prefix of names) alternately, in bursts or busy."""
         from fireiron.measure.timing import measure
 
         first = {name: one.us for name, one in measure(self.calls, rounds=1, pause=0.02).items()}
-        found = []
+        best_names = []
         for start in groups:
-            found += sorted((name for name in first if name.startswith(start)), key=first.get)[:each]
-        finals = {name: self.calls[name] for name in dict.fromkeys(found)}
+            best_names += sorted((name for name in first if name.startswith(start)), key=first.get)[:each]
+        finals = {name: self.calls[name] for name in dict.fromkeys(best_names)}
         timed = measure(finals, rounds=rounds, pause=PAUSE, regime=regime)
         return first, {name: one.us for name, one in timed.items()}
 
 
 def compiled(strategy, spec, target="sm_90"):
-    """A compiled kernel of a strategy for a spec, for an H100 or H200 (with wgmma: sm_90a); or why there is none."""
+    """The compiled kernel of a strategy for a spec, on an H100 or H200 (with wgmma: sm_90a); or why it cannot be compiled."""
     try:
         return strategy(spec).compile(target)
     except FireironError as problem:
         return str(problem).splitlines()[0]
 
 
-class Crew:
-    """Processes that compile while others are measured; start it before PyTorch has a context."""
+class CompilePool:
+    """Processes that compile while other kernels are measured; start it before PyTorch has a context."""
 
     def __init__(self):
         self.pool = concurrent.futures.ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 2))
 
     def begin(self, strategies, spec, target="sm_90"):
-        """Begin to compile strategies, by name, for a spec; what `kernels` is given."""
+        """Start compiling strategies, by name, for a spec; returns the argument of `kernels`."""
         return {name: self.pool.submit(compiled, strategy, spec, target) for name, strategy in strategies.items()}
 
     def kernels(self, jobs):
-        """The kernels by name, when they are there; what is refused is said."""
-        found = {name: job.result() for name, job in jobs.items()}
-        for name, one in found.items():
-            if isinstance(one, str):
-                say(f"left out: {name}: {one}")
-        return {name: one for name, one in found.items() if not isinstance(one, str)}
+        """The kernels by name, once they are compiled; refusals are reported."""
+        results = {name: job.result() for name, job in jobs.items()}
+        for name, result in results.items():
+            if isinstance(result, str):
+                say(f"left out: {name}: {result}")
+        return {name: one for name, one in results.items() if not isinstance(one, str)}
 
 
 def best(times, start):
-    """The shortest time among names that begin so, with its name; None where there is none."""
-    found = {name: us for name, us in times.items() if name.startswith(start)}
-    name = min(found, key=found.get, default=None)
-    return (None, None) if name is None else (found[name], name)
+    """The shortest time among names with a prefix, with its name; None if there is none."""
+    candidates = {name: us for name, us in times.items() if name.startswith(start)}
+    name = min(candidates, key=candidates.get, default=None)
+    return (None, None) if name is None else (candidates[name], name)
 
 
 def written(folder, name, heads, rows, kept):
-    """The table so far, printed and stored beside all times and where they were measured."""
+    """The present table, printed, and stored with all times and the environment."""
     from fireiron.measure.timing import environment
 
     text = tabulate(rows, heads, floatfmt=".2f") + "\n"

@@ -1,10 +1,10 @@
-"""The experiments of the Graphene paper (E1 to E7), its figures and ours, from the stored results.
+"""Compare the experiments of the Graphene paper (E1 to E7) with ours, from the stored results.
 
     python perf/graphene_numbers.py [FOLDER] [--products perf/results/2026-11-22-h200-hopper/targets.json] [--plot]
 
-Reads the `.json` files of a folder of results, by default `perf/results/2026-11-22-h200-fused`, and those of plain products; measures nothing.
-Writes `graphene.md` into the folder. What has no file there is "not measured". With `--plot` writes `graphene.svg`, too: a baseline's time by ours, for each
-problem of E2 to E6 that is there (matplotlib).
+Reads the `.json` files of a folder of results, by default `perf/results/2026-11-22-h200-fused`, and those of plain GEMM; measures nothing.
+Writes `graphene.md` into the folder. Experiments without a file are "not measured". With `--plot` it also writes `graphene.svg`: a
+baseline's time divided by ours, for each present problem of E2 to E6 (matplotlib).
 """
 
 import argparse
@@ -34,46 +34,46 @@ class Results:
         self.folder, self.products = folder, products
 
     def read(self, name):
-        """A file's content; None where it is not there."""
+        """A file's content; None if it is missing."""
         path = self.products if name == "products" else self.folder / f"{name}.json"
         return json.loads(path.read_text()) if path.exists() else None
 
     def place(self, name):
         """The GPU and the date of a file."""
-        found = self.read(name)
-        if found is None:
+        content = self.read(name)
+        if content is None:
             return ""
-        where = found.get("environment", {}) if isinstance(found, dict) else {}
+        where = content.get("environment", {}) if isinstance(content, dict) else {}
         others = [self.read(path.stem) for path in sorted(self.folder.glob("*.json"))]
         gpu = where.get("gpu") or next((one["environment"]["gpu"] for one in others if isinstance(one, dict) and "environment" in one), "")
         return f"{gpu}, {where.get('date', self.folder.name)[:10]}"
 
 
 def ratios(values):
-    """Ratios in words: one, or from the least to the greatest."""
+    """Ratios as text: a number, or the smallest and the largest."""
     least, most = (f"{one:.2f}" for one in (min(values), max(values)))
     return least if least == most else f"{least} to {most}"
 
 
 def least(times, start):
-    """The shortest time of those that begin so; None where there is none."""
+    """The shortest time among names with a given prefix; None if there is none."""
     return min((us for name, us in times.items() if name.startswith(start)), default=None)
 
 
 def each(pairs):
-    """The ratios of pairs that are both there."""
+    """The ratios of complete pairs."""
     return [one / other for one, other in pairs if one and other]
 
 
 def e1(results):
-    """Plain products at the paper's size for Ampere."""
-    found = results.read("products")
-    if found is None:
+    """Plain GEMM at the paper's size for Ampere."""
+    content = results.read("products")
+    if content is None:
         return None
-    here = [one["times"] for one in found["measured"] if one["shape"] == [5376, 5376, 2048] and one["dtype"] == "float16"]
+    here = [one["times"] for one in content["measured"] if one["shape"] == [5376, 5376, 2048] and one["dtype"] == "float16"]
     best = [
-        one["cuBLAS"][0] / min(us[0] for name, us in one.items() if name not in ("cuBLAS", "matmul") and not name.startswith("Triton"))
-        for one in here
+        times["cuBLAS"][0] / min(us[0] for name, us in times.items() if name not in ("cuBLAS", "matmul") and not name.startswith("Triton"))
+        for times in here
     ]
     chosen = [one["cuBLAS"][0] / one["matmul"][0] for one in here if "matmul" in one]
     return here and f"{ratios(best)} times cuBLAS; what `fireiron.matmul` takes: {ratios(chosen)} (5376x5376x2048)"
@@ -81,55 +81,55 @@ def e1(results):
 
 def e2(results):
     """Bias and ReLU."""
-    found = results.read("epilogue")
-    if found is None:
+    content = results.read("epilogue")
+    if content is None:
         return None
-    times = {size: one["times"] for size, one in found["measured"].items()}
+    times = {size: one["times"] for size, one in content["measured"].items()}
     peers = {"bias": "cuBLASLt bias", "ReLU": "cuBLASLt ReLU", "bias + ReLU": "_addmm_activation"}
     words = []
     for name, peer in peers.items():
-        beside = each((one.get(peer), one.get(name)) for one in times.values())
-        words.append(f"{name} {ratios(beside) if beside else MISSING}")
+        speedups = each((one.get(peer), one.get(name)) for one in times.values())
+        words.append(f"{name} {ratios(speedups) if speedups else MISSING}")
     alone = ratios([one["bias + ReLU"] / one["plain"] for one in times.values()])
     return f"times cuBLASLt's epilogue: {', '.join(words)} ({', '.join(times)}); {alone} of our plain product's time"
 
 
 def e3(results):
     """Layers in one kernel."""
-    found = results.read("mlp")
-    if found is None:
+    content = results.read("mlp")
+    if content is None:
         return None
-    times = [one["us"] for one in found["measured"]]
-    layers = ", ".join(map(str, sorted({one["layers"] for one in found["measured"]})))
+    times = [one["us"] for one in content["measured"]]
+    layers = ", ".join(map(str, sorted({one["layers"] for one in content["measured"]})))
     words = []
-    for said, starts in (("", ("shared", "registers")), ("by wgmma ", ("wgmma",))):
+    for prefix, starts in (("", ("shared", "registers")), ("by wgmma ", ("wgmma",))):
         ours = [min(filter(None, (least(one, start) for start in starts)), default=None) for one in times]
         chain, triton = (each((least(one, start), us) for one, us in zip(times, ours, strict=True)) for start in ("cuBLASLt", "Triton"))
         if chain and triton:
-            words.append(f"{said}{ratios(chain)} times the cuBLASLt chain, {ratios(triton)} times Triton's fused kernel")
+            words.append(f"{prefix}{ratios(chain)} times the cuBLASLt chain, {ratios(triton)} times Triton's fused kernel")
     return f"{'; '.join(words)} ({layers} layers)"
 
 
 def e4(results):
     """The cell."""
-    found = results.read("lstm")
-    if found is None:
+    content = results.read("lstm")
+    if content is None:
         return None
-    times = [one["us"] for one in found["measured"]]
-    beside = {words: each((least(one, start), least(one, "ours")) for one in times) for start, words in (("five", "five kernels"), ("two", "two of cuBLASLt"), ("Triton", "Triton on mma.sync"))}  # fmt: skip
+    times = [one["us"] for one in content["measured"]]
+    peers = {words: each((least(one, start), least(one, "ours")) for one in times) for start, words in (("five", "five kernels"), ("two", "two of cuBLASLt"), ("Triton", "Triton on mma.sync"))}  # fmt: skip
     free = {"five": "five kernels", "two": "two of cuBLASLt", "by TMA": "Triton"}
     engine = {words: each((least(one, start), least(one, "wgmma")) for one in times) for start, words in free.items()}
-    said = [f"{ratios(found)} times {words}" for words, found in beside.items() if found]
-    said += [f"by wgmma {ratios(found)} times {words}" for words, found in engine.items() if found]
-    return "; ".join(said)
+    parts = [f"{ratios(found)} times {words}" for words, found in peers.items() if found]
+    parts += [f"by wgmma {ratios(found)} times {words}" for words, found in engine.items() if found]
+    return "; ".join(parts)
 
 
 def e5(results):
     """Rows."""
-    found = results.read("layernorm")
-    if found is None:
+    content = results.read("layernorm")
+    if content is None:
         return None
-    rows = [one["us"] for one in found["measured"] if one["kernel"] == "layernorm"]
+    rows = [one["us"] for one in content["measured"] if one["kernel"] == "layernorm"]
     peers = {words: each((least(one, start), one["ours"]) for one in rows) for start, words in (("torch", "PyTorch's"), ("compile", "torch.compile's"), ("triton", "Triton's"))}  # fmt: skip
     copy = each((min(one["copy_"], one["neg"]), one["ours"]) for one in rows)
     words = [f"{ratios(found)} times {name}" for name, found in peers.items() if found]
@@ -137,40 +137,42 @@ def e5(results):
 
 
 def others(results, kernel):
-    """RMSNorm or softmax beside the copy, and peers."""
+    """RMSNorm or softmax compared with a copy, and with peers."""
     for name in ("rmsnorm-softmax", "layernorm", kernel):
-        found = results.read(name)
-        rows = [one["us"] for one in found["measured"] if one["kernel"] == kernel] if found else []
+        content = results.read(name)
+        rows = [one["us"] for one in content["measured"] if one["kernel"] == kernel] if content else []
         if rows:
             copy = each((min(one["copy_"], one["neg"]), one["ours"]) for one in rows)
             triton = each((least(one, "triton"), one["ours"]) for one in rows)
-            beside = f", {ratios(triton)} times Triton's" if triton else ""
-            return f"a copy takes {ratios(copy)} of its time; {ratios(each((one['torch'], one['ours']) for one in rows))} times PyTorch's{beside}"
+            triton_part = f", {ratios(triton)} times Triton's" if triton else ""
+            return f"a copy takes {ratios(copy)} of its time; {ratios(each((one['torch'], one['ours']) for one in rows))} times PyTorch's{triton_part}"
     return None
 
 
 def e6(results):
     """Attention at BERT's sizes."""
-    found = results.read("bert")
-    if found is None:
+    content = results.read("bert")
+    if content is None:
         return None
-    us, ours = found["us"], found["us"][found["best"]]
+    us, ours = content["us"], content["us"][content["best"]]
     names = (("chain", "cuBLAS, a softmax kernel, cuBLAS"), ("chain, torch.softmax", "the chain with torch.softmax"), ("FA2", "FlashAttention-2"), ("cuDNN", "cuDNN"))  # fmt: skip
-    said = ", ".join(f"{us[name] / ours:.2f} times {words}" for name, words in names if name in us)
-    engine = us.get(found.get("best by wgmma"))
+    summary = ", ".join(f"{us[name] / ours:.2f} times {words}" for name, words in names if name in us)
+    engine = us.get(content.get("best by wgmma"))
     return (
-        f"{said}; by wgmma {', '.join(f'{us[name] / engine:.2f} times {words}' for name, words in names if name in us)}" if engine else said
+        f"{summary}; by wgmma {', '.join(f'{us[name] / engine:.2f} times {words}' for name, words in names if name in us)}"
+        if engine
+        else summary
     )
 
 
 def long_attention(results):
     """Attention of longer sequences."""
-    found = results.read("attention")
-    if found is None:
+    content = results.read("attention")
+    if content is None:
         return None
     words = []
-    for d, causal in sorted({(one["d"], one["causal"]) for one in found}):
-        here = [one["TFLOP/s"] for one in found if (one["d"], one["causal"]) == (d, causal)]
+    for d, causal in sorted({(one["d"], one["causal"]) for one in content}):
+        here = [one["TFLOP/s"] for one in content if (one["d"], one["causal"]) == (d, causal)]
         ours = [max(speed for name, speed in one.items() if name not in ("FA2", "cuDNN")) for one in here]
         fast = each((us, one.get("FA2")) for one, us in zip(here, ours, strict=True))
         words.append(f"d {d}{' causal' * causal} {ratios(fast)}")
@@ -179,13 +181,13 @@ def long_attention(results):
 
 def e7(results):
     """Networks."""
-    found = results.read("networks")
-    if found is None:
+    content = results.read("networks")
+    if content is None:
         return None
     words = []
-    for one in found["measured"]:
-        ms = {name: statistics.median(times) for name, times in one["ms"].items()}
-        words.append(f"{one['network']} {ms['softmax'] / ms['ours']:.2f} ({ms['SDPA'] / ms['ours']:.2f})")
+    for entry in content["measured"]:
+        ms = {name: statistics.median(times) for name, times in entry["ms"].items()}
+        words.append(f"{entry['network']} {ms['softmax'] / ms['ours']:.2f} ({ms['SDPA'] / ms['ours']:.2f})")
     return f"times PyTorch's operations (times its scaled_dot_product_attention): {', '.join(words)}"
 
 
@@ -202,17 +204,17 @@ EXPERIMENTS = (
     ("", "RMSNorm", "", "", lambda results: others(results, "rmsnorm"), "rmsnorm-softmax", "layernorm.py --kernels rmsnorm,softmax"),
     ("", "softmax of rows", "", "", lambda results: others(results, "softmax"), "rmsnorm-softmax", "layernorm.py --kernels rmsnorm,softmax"),
 )  # fmt: skip
-"""The paper's number, experiment, its figure and GPU; who reads ours, from which file, made by which script."""
+"""The paper's number, experiment, figure and GPU; the function that reads our result, its file, and the script that made it."""
 
 
 # ---------------------------------------------------------------------------------------------- the plot
 
 
 def by_problem(results):
-    """`(title, {baseline: {problem: its time by our best}})` of what is there."""
+    """`(title, {baseline: {problem: its time divided by our best}})` of the present files."""
     for title, name, ours, peers, label in PLOTS:
-        found = results.read(name)
-        measured = [] if found is None else found["measured"]
+        content = results.read(name)
+        measured = [] if content is None else content["measured"]
         rows = (
             [(size, one["times"]) for size, one in measured.items()]
             if isinstance(measured, dict)
@@ -234,7 +236,7 @@ PLOTS = (
     ("E4: LSTM", "lstm", ("ours", "wgmma"), {"five": "five kernels", "two": "two of cuBLASLt", "Triton": "Triton, mma.sync", "by TMA": "Triton", "compile": "torch.compile"}, lambda one: f"{one['size']}^3"),
     ("E5: LayerNorm", "layernorm", ("ours",), {"torch": "PyTorch", "compile": "torch.compile", "triton": "Triton", "neg": "a copy"}, lambda one: f"{one['rows']}x{one['hidden']}"),
 )  # fmt: skip
-"""A title, the file, how ours are called and the baselines, and what a problem is called."""
+"""A title, the file, our names and those of the baselines, and the title of a problem."""
 
 
 def plot(results, path):

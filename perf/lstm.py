@@ -10,7 +10,7 @@ other processes meanwhile. About 20 seconds to begin with and 8 a size. Writes `
 
 import argparse
 
-from fused import Contenders, Crew, best, say, sets_of, written
+from fused import CompilePool, Contenders, best, say, sets_of, written
 
 from fireiron.strategies import lstm
 
@@ -115,7 +115,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--compile", action="store_true", help="torch.compile, too: about 10 seconds more")
     options = parser.parse_args()
-    crew, table, kept = Crew(), [], []
+    crew, table, kept = CompilePool(), [], []
     jobs = {size: begun(crew, size) for size in map(int, options.sizes.split(","))}
     for size in jobs:
         first, times = measured(size, options.rounds, crew.kernels(jobs[size]), options.compile)

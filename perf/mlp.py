@@ -10,7 +10,7 @@ and 6 a number of rows. Writes `mlp.txt` and `mlp.json`.
 
 import argparse
 
-from fused import Contenders, Crew, best, say, sets_of, written
+from fused import CompilePool, Contenders, best, say, sets_of, written
 
 from fireiron.strategies import mlp
 
@@ -91,7 +91,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--compile", action="store_true", help="torch.compile, too: about 20 seconds more")
     options = parser.parse_args()
-    crew, table, kept = Crew(), [], []
+    crew, table, kept = CompilePool(), [], []
     problems = [(rows, layers) for layers in map(int, options.layers.split(",")) for rows in map(int, options.rows.split(","))]
     jobs = {one: begun(crew, mlp.spec(one[0], WIDTH, one[1])) for one in problems}
     for rows, layers in problems:

@@ -1,13 +1,13 @@
-"""What profilers say of our kernels and the libraries': the names of their kernels, and what of the GPU they keep busy (Graphene, Figure 9).
+"""Profile our kernels and those of libraries: the names of their kernels, and which parts of the GPU they keep busy (Graphene, Figure 9).
 
     python perf/profiled.py FOLDER [--only GEMM,attention] [--no-counters]
-    python perf/profiled.py FOLDER --page        no GPU: the page of what is there
+    python perf/profiled.py FOLDER --page        no GPU: the page of the present files
 
-Each contender is compared with float64 first, then launched once under PyTorch's profiler, for its kernels' names and times, and once under Nsight
-Compute (`ncu`), for counters: tensor cores, multiprocessors, memory, warps, bytes to and from memory. A name of cuBLAS says the tile, the depth of a
-stage and the number of stages, `nvjet_sm90_hsh_192x192_64x3_...`; beside it stand the waves of such tiles. Counters are read with an empty
-cache and at whatever clock there is (`--clock-control none`). About 30 seconds for the names and a minute or two for the counters on an H200. Writes `profiled.json`,
-`profiled.md`, and what `ncu` said (`ncu.csv`).
+Each contender is first compared with float64, then launched once under PyTorch's profiler for its kernels' names and times, and once under
+Nsight Compute (`ncu`) for counters: tensor cores, SMs, memory, warps, bytes to and from memory. A cuBLAS kernel name states the tile, the
+depth of a stage and the number of stages, `nvjet_sm90_hsh_192x192_64x3_...`; the table adds the number of waves of such tiles. Counters are
+read with an empty cache at the present clock (`--clock-control none`). On an H200 this takes about 30 seconds for the names and one or two
+minutes for the counters. Writes `profiled.json`, `profiled.md`, and the output of `ncu` (`ncu.csv`).
 """
 
 import argparse
@@ -24,7 +24,7 @@ from pathlib import Path
 from attention import by_kernel, by_torch, spec_of
 from attention import sets_of as attention_sets
 from cypress import SQUARE, TOKENS, WIDE, drawn, errors, like
-from fused import Contenders, Crew, say
+from fused import CompilePool, Contenders, say
 from tabulate import tabulate
 
 from fireiron.ir.cluster import MULTIPROCESSORS
@@ -39,42 +39,44 @@ COLUMNS = {
     "DRAM %": ("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", "dram__throughput.avg.pct_of_peak_sustained_elapsed"),
     "warps %": ("sm__warps_active.avg.pct_of_peak_sustained_active",),
 }
-"""Of a contender's longest kernel: counters by column, the first that is there."""
+"""For a contender's longest kernel: counters by column, the first one present."""
 
 KEPT = r"^sm__pipe_tensor_cycles.*avg|^sm__throughput\.avg|dram_throughput\.avg|^gpu__compute_memory_throughput\.avg|warps_active\.avg\.pct|duration\.sum|^launch__(registers_per_thread$|grid_size|block_size|occ\w+limit)"
-"""Which counters are stored."""
+"""The stored counters."""
 
 MARKER = "between_contenders"
 LENGTH, LAYERS, ROWS, HIDDEN = 4096, 20, 8192, 4096
 
 
 class Problem:
-    """What is computed: `jobs` are strategies by name, their spec and target; `trial` adds all contenders, of one set of tensors."""
+    """A computation: `jobs` are strategies by name with their spec and target; `trial` adds all contenders, for one set of tensors."""
 
     def __init__(self, name, jobs, trial, sizes=None, tiles=None):
         self.name, self.jobs, self.trial, self.sizes, self.tiles = name, jobs, trial, sizes, tiles or {}
 
     def waves(self, name, kernels):
-        """How many waves of tiles a contender needs on an H200: of ours by its tile, of cuBLAS by its kernel's name; None where neither says it."""
-        found = next(filter(None, (re.search(r"_(\d+)x(\d+)_\d+x\d+_", kernel) for kernel, _ in kernels)), None)
-        tile = self.tiles.get(name) or (tuple(map(int, found.groups())) if found else None)
+        """The number of waves of tiles of a contender on an H200: for ours by the tile, for cuBLAS by the kernel's name; None if neither
+        gives it.
+        """
+        match = next(filter(None, (re.search(r"_(\d+)x(\d+)_\d+x\d+_", kernel) for kernel, _ in kernels)), None)
+        tile = self.tiles.get(name) or (tuple(map(int, match.groups())) if match else None)
         if tile is None or self.sizes is None:
             return None
         return math.prod(-(-size // part) for size, part in zip(self.sizes, tile, strict=True)) / MULTIPROCESSORS
 
 
 def product(M, N, K, values, peer=None):
-    """A plain product."""
+    """A plain GEMM."""
 
     def trial(kernels):
         import torch
 
         a, b, d = drawn(M, K), drawn(K, N), like(M, N)
-        found = Contenders([d], a.double() @ b.double())
+        contenders = Contenders([d], a.double() @ b.double())
         for name, kernel in kernels.items():
-            found.add(name, lambda _, kernel=kernel: kernel.prepare(a, b, out=d))
-        found.add("cuBLAS", lambda _: lambda: torch.matmul(a, b, out=d))
-        return found
+            contenders.add(name, lambda _, kernel=kernel: kernel.prepare(a, b, out=d))
+        contenders.add("cuBLAS", lambda _: lambda: torch.matmul(a, b, out=d))
+        return contenders
 
     jobs = [({"ours": hopper.product.with_(**values)}, hopper.spec(M, N, K), "sm_90a")]
     if peer is not None:
@@ -84,33 +86,33 @@ def product(M, N, K, values, peer=None):
 
 
 def duals(n):
-    """Two products of one factor."""
+    """Two GEMMs with a common operand."""
 
     def trial(kernels):
         import torch
 
         a, b, c, d = drawn(n, n), drawn(n, n), drawn(n, n), like(n, n)
-        found = Contenders([d], a.double() @ (b.double() + c.double()))
+        contenders = Contenders([d], a.double() @ (b.double() + c.double()))
         for name, kernel in kernels.items():
-            found.add(name, lambda _, kernel=kernel: kernel.prepare(a, b, c, out=d))
-        found.add("cuBLAS, twice", lambda _: lambda: torch.matmul(a, b, out=d).addmm_(a, c))
-        return found
+            contenders.add(name, lambda _, kernel=kernel: kernel.prepare(a, b, c, out=d))
+        contenders.add("cuBLAS, twice", lambda _: lambda: torch.matmul(a, b, out=d).addmm_(a, c))
+        return contenders
 
     return Problem(f"dual GEMM {n}^3", [({"ours": dual.hopper}, dual.spec(n, n, n), "sm_90a")], trial, (n, n), {"ours": (128, 256)})
 
 
 def row_sums(n):
-    """A product and row sums."""
+    """A GEMM and row sums."""
 
     def trial(kernels):
         import torch
 
         a, b, d, y = drawn(n, n), drawn(n, n), like(n, n), torch.empty(n, device="cuda")
-        found = Contenders([(d, y)], (a.double() @ b.double(), a.double().sum(1)))
+        contenders = Contenders([(d, y)], (a.double() @ b.double(), a.double().sum(1)))
         for name, kernel in kernels.items():
-            found.add(name, lambda _, kernel=kernel: kernel.prepare(a, b, out=(d, y)))
-        found.add("cuBLAS + torch.sum", lambda _: lambda: (torch.matmul(a, b, out=d), torch.sum(a, 1, dtype=torch.float32, out=y)))
-        return found
+            contenders.add(name, lambda _, kernel=kernel: kernel.prepare(a, b, out=(d, y)))
+        contenders.add("cuBLAS + torch.sum", lambda _: lambda: (torch.matmul(a, b, out=d), torch.sum(a, 1, dtype=torch.float32, out=y)))
+        return contenders
 
     return Problem(
         f"GEMM + row sum {n}^3",
@@ -128,16 +130,16 @@ def cells(n):
         x, w, h, r, bias, d, between = drawn(n, n), drawn(n, n), drawn(n, n), drawn(n, n), drawn(n), like(n, n), like(n, n)
         from cublas_lt import cublas_lt
 
-        found = Contenders([d], (x.double() @ w.double() + h.double() @ r.double() + bias.double()).relu())
+        contenders = Contenders([d], (x.double() @ w.double() + h.double() @ r.double() + bias.double()).relu())
         for name, kernel in kernels.items():
-            found.add(name, lambda _, kernel=kernel: kernel.prepare(x, w, h, r, bias, out=d))
+            contenders.add(name, lambda _, kernel=kernel: kernel.prepare(x, w, h, r, bias, out=d))
 
         def two(_):
             first, second = cublas_lt().plan(x, w, between), cublas_lt().plan(h, r, d, bias, between)
             return lambda: (first(), second())
 
-        found.add("cuBLASLt, twice", two)
-        return found
+        contenders.add("cuBLASLt, twice", two)
+        return contenders
 
     return Problem(f"LSTM {n}^3", [({"ours": lstm.hopper}, lstm.spec(n, n, n), "sm_90a")], trial, (n, n), {"ours": (128, 256)})
 
@@ -154,11 +156,11 @@ def perceptrons(rows):
         wanted = x.double()
         for w, b in zip(weights.double(), bias.double(), strict=True):
             wanted = (wanted @ w + b).relu()
-        found = Contenders([y], wanted)
+        contenders = Contenders([y], wanted)
         for name, kernel in kernels.items():
-            found.add(name, lambda _, kernel=kernel: kernel.prepare(x, weights, bias, out=y))
-        found.add("Triton", lambda _: by_triton(x, weights, bias, y, TILES[1], False))
-        return found
+            contenders.add(name, lambda _, kernel=kernel: kernel.prepare(x, weights, bias, out=y))
+        contenders.add("Triton", lambda _: by_triton(x, weights, bias, y, TILES[1], False))
+        return contenders
 
     return Problem(
         f"MLP, {LAYERS} layers, {rows} rows", [({"ours": mlp.hopper.with_(bm=64, stages=6)}, mlp.spec(rows, 128, LAYERS), "sm_90a")], trial
@@ -170,12 +172,12 @@ def heads(d, causal):
 
     def trial(kernels):
         arrays = attention_sets(LENGTH, d, TOKENS)[0]
-        found = Contenders([arrays[3]], errors(arrays, causal))
+        contenders = Contenders([arrays[3]], errors(arrays, causal))
         for name, kernel in kernels.items():
-            found.add(name, lambda _, kernel=kernel: by_kernel(kernel, arrays))
+            contenders.add(name, lambda _, kernel=kernel: by_kernel(kernel, arrays))
         for name, backend in (("cuDNN", "CUDNN_ATTENTION"), ("FlashAttention-2", "FLASH_ATTENTION")):
-            found.add(name, lambda _, backend=backend: by_torch(backend, causal, arrays), returned=True)
-        return found
+            contenders.add(name, lambda _, backend=backend: by_torch(backend, causal, arrays), returned=True)
+        return contenders
 
     strategy = hopper_attention.by_rows(attention.definition(causal=causal, slack=8), held=d == 64)
     jobs = [({"ours": strategy}, spec_of(LENGTH, d, causal, TOKENS, 8), "sm_90a")]
@@ -191,11 +193,11 @@ def rows(count):
 
         x, w, b, y = drawn(count, HIDDEN), drawn(HIDDEN), drawn(HIDDEN), like(count, HIDDEN)
         norm = torch.nn.functional.layer_norm
-        found = Contenders([y], norm(x.double(), (HIDDEN,), w.double(), b.double()))
+        contenders = Contenders([y], norm(x.double(), (HIDDEN,), w.double(), b.double()))
         for name, kernel in kernels.items():
-            found.add(name, lambda _, kernel=kernel: kernel.prepare(x, w, b, numpy.float32(1e-5), out=y))
-        found.add("PyTorch", lambda _: lambda: norm(x, (HIDDEN,), w, b), returned=True)
-        return found
+            contenders.add(name, lambda _, kernel=kernel: kernel.prepare(x, w, b, numpy.float32(1e-5), out=y))
+        contenders.add("PyTorch", lambda _: lambda: norm(x, (HIDDEN,), w, b), returned=True)
+        return contenders
 
     spec = layernorm.spec(count, HIDDEN)
     return Problem(f"LayerNorm {count}x{HIDDEN}", [({"ours": layernorm.strategy.with_(**layernorm.values(spec))}, spec, "sm_90")], trial)
@@ -217,9 +219,9 @@ def contenders(kernels, chosen):
 
 def compiled(chosen):
     """Our kernels by problem and name."""
-    crew = Crew()
-    jobs = {problem.name: [crew.begin(*job) for job in problem.jobs] for problem in chosen}
-    return {name: {key: kernel for one in found for key, kernel in crew.kernels(one).items()} for name, found in jobs.items()}
+    pool = CompilePool()
+    jobs = {problem.name: [pool.begin(*job) for job in problem.jobs] for problem in chosen}
+    return {name: {key: kernel for one in found for key, kernel in pool.kernels(one).items()} for name, found in jobs.items()}
 
 
 def named(launch):
@@ -229,10 +231,10 @@ def named(launch):
 
     launch()
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         launch()
         torch.cuda.synchronize()
-    events = [one for one in found.events() if one.device_type == torch.autograd.DeviceType.CUDA]
+    events = [one for one in profiled.events() if one.device_type == torch.autograd.DeviceType.CUDA]
     return [(one.name, one.device_time) for one in sorted(events, key=lambda one: one.time_range.start)]
 
 
@@ -240,7 +242,7 @@ def named(launch):
 
 
 def launched(path, chosen):
-    """What runs under `ncu`: each contender once, between markers."""
+    """The launches under `ncu`: each contender once, between markers."""
     import cupy
     import torch
 
@@ -258,7 +260,7 @@ def launched(path, chosen):
 
 
 def counted(folder, kernels, only):
-    """The rows that `ncu` writes, contender by contender; None where it fails."""
+    """The rows written by `ncu` for each contender; None if it fails."""
     stored, log = folder / "kernels.pickle", folder / "ncu.csv"
     stored.write_bytes(pickle.dumps(kernels))
     own = [sys.executable, __file__, str(folder), "--launch", str(stored), "--only", only]
@@ -268,9 +270,9 @@ def counted(folder, kernels, only):
     log.unlink(missing_ok=True)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=160, check=False)
-        found = parsed(log.read_text()) if log.exists() else []
-        if found:
-            return found
+        rows = parsed(log.read_text()) if log.exists() else []
+        if rows:
+            return rows
         say("ncu:", (done.stdout + done.stderr)[-600:])
     except (OSError, subprocess.TimeoutExpired) as problem:
         say(f"ncu: {problem}")
@@ -285,15 +287,15 @@ def parsed(text):
     first = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), None)
     if first is None:
         return []
-    found = []
+    sections = []
     for row in csv.DictReader(lines[first:]):
         if not row["ID"]:
             continue
         if MARKER in row["Kernel Name"]:
-            found.append([])
-        elif found:
-            found[-1].append(row)
-    return found
+            sections.append([])
+        elif sections:
+            sections[-1].append(row)
+    return sections
 
 
 def number(text):
@@ -304,16 +306,16 @@ def number(text):
         return None
 
 
-def summed_up(found):
-    """Of a contender's kernels: the counters of the longest, and all bytes."""
-    if not found:
+def summed_up(rows):
+    """For a contender's kernels: the counters of the longest one, and all bytes."""
+    if not rows:
         return {}
-    longest = max(found, key=lambda row: number(row.get("gpu__time_duration.sum")) or 0)
-    said = {title: next((number(longest[name]) for name in names if name in longest), None) for title, names in COLUMNS.items()}
-    said["counters"] = {name: value for name, value in longest.items() if value and re.search(KEPT, name)}
-    said |= {name: sum(number(row.get(name)) or 0 for row in found) for name in BYTES}
-    said["DRAM MB"] = sum(said[name] for name in BYTES[:2]) / 1e6
-    return said
+    longest = max(rows, key=lambda row: number(row.get("gpu__time_duration.sum")) or 0)
+    summary = {title: next((number(longest[name]) for name in names if name in longest), None) for title, names in COLUMNS.items()}
+    summary["counters"] = {name: value for name, value in longest.items() if value and re.search(KEPT, name)}
+    summary |= {name: sum(number(row.get(name)) or 0 for row in rows) for name in BYTES}
+    summary["DRAM MB"] = sum(summary[name] for name in BYTES[:2]) / 1e6
+    return summary
 
 
 # ---------------------------------------------------------------------------------------------- the table
@@ -321,19 +323,21 @@ def summed_up(found):
 HEADS = ("problem", "by", "kernel", "us", "waves", "tensor %", "compute %", "memory %", "DRAM %", "warps %", "DRAM MB")
 
 
-def line(one):
-    """A line of the table: of the longest kernel."""
-    waves = next((problem.waves(one["by"], one["kernels"]) for problem in PROBLEMS if problem.name == one["problem"]), None)
-    name, us = max(one["kernels"], key=lambda pair: pair[1], default=("", None))
-    others = len(one["kernels"]) - 1
+def line(measurement):
+    """A row of the table: for the longest kernel."""
+    waves = next(
+        (problem.waves(measurement["by"], measurement["kernels"]) for problem in PROBLEMS if problem.name == measurement["problem"]), None
+    )
+    name, us = max(measurement["kernels"], key=lambda pair: pair[1], default=("", None))
+    others = len(measurement["kernels"]) - 1
     title = name[:70] + (f" and {others} more" if others > 0 else "")
-    return [one["problem"], one["by"], title, us, waves, *(one["counters"].get(head) for head in HEADS[5:])]
+    return [measurement["problem"], measurement["by"], title, us, waves, *(measurement["counters"].get(head) for head in HEADS[5:])]
 
 
 def paged(folder):
-    """The page of what is there, written."""
-    found = json.loads((folder / "profiled.json").read_text())["measured"]
-    text = tabulate([line(one) for one in found], HEADS, tablefmt="github", floatfmt=".1f") + "\n"
+    """The page of the present files, written."""
+    measurements = json.loads((folder / "profiled.json").read_text())["measured"]
+    text = tabulate([line(one) for one in measurements], HEADS, tablefmt="github", floatfmt=".1f") + "\n"
     (folder / "profiled.md").write_text(text)
     return text
 
@@ -359,18 +363,18 @@ def main():
     say("compiled")
     from fireiron.measure.timing import environment
 
-    found = []
+    measurements = []
     for problem, name, launch in contenders(kernels, chosen):
         names = named(launch)
-        found.append({"problem": problem.name, "by": name, "kernels": names, "counters": {}})
-    say(f"{len(found)} contenders are right and have names")
+        measurements.append({"problem": problem.name, "by": name, "kernels": names, "counters": {}})
+    say(f"{len(measurements)} contenders are right and have names")
     if options.counters and shutil.which("ncu"):
         counters = counted(options.folder, kernels, options.only)
         say("counted" if counters else "no counters")
-        if counters and len(counters) == len(found):
-            for one, lines in zip(found, counters, strict=True):
-                one["counters"] = summed_up(lines)
-    (options.folder / "profiled.json").write_text(json.dumps({"environment": environment(), "measured": found}, indent=1) + "\n")
+        if counters and len(counters) == len(measurements):
+            for measurement, lines in zip(measurements, counters, strict=True):
+                measurement["counters"] = summed_up(lines)
+    (options.folder / "profiled.json").write_text(json.dumps({"environment": environment(), "measured": measurements}, indent=1) + "\n")
     print(paged(options.folder))
 
 

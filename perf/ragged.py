@@ -11,7 +11,7 @@ Writes `ragged.txt` and `ragged.json`.
 
 import argparse
 
-from fused import Contenders, Crew, best, say, sets_of, written
+from fused import CompilePool, Contenders, best, say, sets_of, written
 
 from fireiron.strategies import grouped_ragged, hopper_ragged
 
@@ -77,7 +77,7 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    crew, rows, kept = Crew(), [], []
+    crew, rows, kept = CompilePool(), [], []
     jobs = {case: begun(crew, case) for case in CASES}
     for case in CASES:
         first, times, busy = measured(*case, arguments.rounds, crew.kernels(jobs[case]))

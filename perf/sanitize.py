@@ -1,11 +1,13 @@
-"""compute-sanitizer, a third opinion: memcheck, racecheck, initcheck and synccheck on library and drawn kernels, with faults that must be found.
+"""Run compute-sanitizer as a third oracle: memcheck, racecheck, initcheck and synccheck on library and random kernels, with faults that
+must be reported.
 
     python perf/sanitize.py [FOLDER]        on a GPU: all tools on all kernels, in several processes; about two minutes on 16 cores
-    python perf/sanitize.py --dry           compiles all of it, the faults too, without a GPU
+    python perf/sanitize.py --dry           compile all of it, including the faults, without a GPU
 
-Each tool sees every kernel of `KERNELS`, and its control: a text with a fault of its kind, in which it must find something, and the same text
-without, in which it must find nothing. Memory comes from the driver piece by piece, not from CuPy's pool, in which one array begins where
-another ends, and nothing lies around the elements of an array. A process runs a share of the kernels, whose results are compared with their definitions as well.
+Each tool runs every kernel of `KERNELS` and its controls: a text with a fault of its kind, where it must report something, and the same
+text without the fault, where it must report nothing. Each array is a separate allocation of the driver: CuPy's pool would place arrays next
+to each other, so that accesses past the end of one are legal. Each process runs a share of the kernels, and compares the results with their
+definitions as well.
 """
 
 import argparse
@@ -39,14 +41,14 @@ TOOLS = {
 }
 DRAWN = 60
 SECONDS = 200
-"""What one share may take under one tool."""
+"""The time limit of one share under one tool."""
 
 ALIKE = ("(1800, 2312, 456)",)
 """Sizes that are left out: too large for a tool that slows a kernel down a hundredfold."""
 
 
 def kernels(target):
-    """The kernels that all tools see, by name."""
+    """The kernels for all tools, by name."""
     library = {name: make for name, make in shipped(target).items() if not any(sizes in name for sizes in ALIKE)}
     return {**library, **drawn(DRAWN, first=7001)}
 
@@ -56,10 +58,10 @@ def kernels(target):
 
 @attrs.frozen
 class Control:
-    """A text with a fault: what it is, the tool that must find it, and how it is planted, a pattern and what stands there instead.
+    """A text with a fault: its title, the tool that must report it, and the pattern that is replaced, with its replacement.
 
-    With `accumulate` the kernel adds to what its output holds: the fault is that it holds nothing. With `places` the fault stands in the first
-    so many places alone.
+    With `accumulate` the kernel adds to its output: the fault is that the output is uninitialized. With `places` the fault is injected only
+    at the first given number of matches.
     """
 
     name: str
@@ -70,7 +72,7 @@ class Control:
     places: int = 0
 
     def program(self):
-        """The clean kernel: tiles that overhang, staged in shared memory."""
+        """The clean kernel: tiles that extend past the edge, staged in shared memory."""
         near = Move.tile(1, 1).to(Thread).done()
         loop = MatMul.split(8).load(A, SH, near).load(B, SH, near).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
         strategy = MatMul.tile(32, 32).to(Block).then(loop)
@@ -92,11 +94,11 @@ CONTROLS = (
     Control("sums added to what nobody wrote", "initcheck", "", "", accumulate=True),
     Control("a barrier that one warp of two skips", "synccheck", r"__syncthreads\(\);", "if (threadIdx.x < 32) __syncthreads();", places=1),
 )
-"""synccheck says nothing of a warp that skips all barriers and leaves: those that have left are not waited for."""
+"""synccheck does not report a warp that skips all barriers and exits: barriers do not wait for exited threads."""
 
 
 def run_control(control, faulty, target):
-    """Launch a control's text, right or wrong, with memory of its own for each array."""
+    """Launch a control's text, right or wrong, with separate memory for each array."""
     import cupy
 
     ir, text, wrong = control.texts(target)
@@ -115,23 +117,23 @@ def run_control(control, faulty, target):
 
 
 def run_share(names, target):
-    """Run some kernels, each compared with its definition; a line for each."""
+    """Run some kernels, compare each with its definition, and print a line for each."""
     from campaign_gpu import Device, checked
 
-    made = kernels(target)
+    builders = kernels(target)
     for number, name in enumerate(names):
         try:
-            strategy, symbols = bound_of(made[name]())
+            strategy, symbols = bound_of(builders[name]())
             record = checked(Device(zone=0), name, strategy.compile(target), symbols, number, 1)
             print(f"kernel {name}: {'right' if not record['wrong'] else record['wrong']}", flush=True)
         except Exception:
             print(f"kernel {name}: failed: {traceback.format_exc()}", flush=True)
 
 
-def child(asked):
-    """What a process under a tool does."""
+def child(options):
+    """The main function of a process under a tool."""
     launch.require_cupy().cuda.set_allocator(None)
-    what = json.loads(asked.child)
+    what = json.loads(options.child)
     target = launch.device_arch()
     if "control" in what:
         run_control(next(one for one in CONTROLS if one.name == what["control"]), what["faulty"], target)
@@ -139,51 +141,51 @@ def child(asked):
         run_share(what["kernels"], target)
 
 
-# ---------------------------------------------------------------------------------------------- the whole
+# ---------------------------------------------------------------------------------------------- all runs
 
 
 def under(tool, what):
-    """Run a process under a tool: how many errors it reports, and what it printed."""
+    """Run a process under a tool: the number of reported errors, and its output."""
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     command = [sanitizer, "--tool", tool, *TOOLS[tool], "--print-limit", "20", sys.executable, __file__, "--child", json.dumps(what)]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     except subprocess.TimeoutExpired as late:
         return None, f"still running after {SECONDS} s\n{(late.stdout or b'').decode()}"
-    said = ran.stdout + ran.stderr
-    summary = re.findall(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)", said)
-    return (sum(int(one or other) for one, other in summary) if summary else None), said
+    output = ran.stdout + ran.stderr
+    summary = re.findall(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)", output)
+    return (sum(int(one or other) for one, other in summary) if summary else None), output
 
 
 def shares(names, count):
-    """The names in so many shares, neighbours apart."""
+    """The names in a given number of shares; adjacent names go to different shares."""
     return [names[start::count] for start in range(min(count, len(names)))]
 
 
 def main():
-    made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    made.add_argument("folder", type=Path, nargs="?", help="where README.md and what the tools said are written")
-    made.add_argument("--dry", action="store_true", help="compile everything without a GPU")
-    made.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once (default: one for each processor)")
-    made.add_argument("--only", default="", help="only kernels with this in their names")
-    made.add_argument("--child", help=argparse.SUPPRESS)
-    asked = made.parse_args()
-    if asked.child:
-        return child(asked)
-    target = HOPPER if asked.dry else launch.device_arch()
-    names = [name for name in kernels(target) if asked.only in name]
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path, nargs="?", help="where README.md and what the tools said are written")
+    parser.add_argument("--dry", action="store_true", help="compile everything without a GPU")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once (default: one for each processor)")
+    parser.add_argument("--only", default="", help="only kernels with this in their names")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        return child(options)
+    target = HOPPER if options.dry else launch.device_arch()
+    names = [name for name in kernels(target) if options.only in name]
     started = time.monotonic()
-    if asked.dry:
-        return dry(names, target, asked.jobs)
-    with ProcessPoolExecutor(asked.jobs, mp_context=multiprocessing.get_context("forkserver")) as pool:
+    if options.dry:
+        return dry(names, target, options.jobs)
+    with ProcessPoolExecutor(options.jobs, mp_context=multiprocessing.get_context("forkserver")) as pool:
         for name, why in pool.map(cached, names, [target] * len(names)):
             if why:
                 print(f"{name}: {why}", flush=True)
-    return table(names, asked, started)
+    return table(names, options, started)
 
 
 def cached(name, target):
-    """In a process of its own: compile a kernel, so that the compile cache has it for all tools; its name, and what went wrong."""
+    """In a separate process, compile a kernel into the compile cache for all tools; returns its name, and the error, if any."""
     try:
         bound_of(kernels(target)[name]())[0].compile(target)
         return name, ""
@@ -195,8 +197,8 @@ def dry(names, target, jobs):
     """Compile every kernel, and the texts of the controls with their faults."""
     for control in CONTROLS:
         _, text, wrong = control.texts(target)
-        for one in {text, wrong}:
-            compile_cuda(one, target)
+        for source in {text, wrong}:
+            compile_cuda(source, target)
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("forkserver")) as pool:
         failures = [(name, why) for name, why in pool.map(cached, names, [target] * len(names)) if why]
     for name, why in failures:
@@ -206,11 +208,11 @@ def dry(names, target, jobs):
     return int(failed > 0)
 
 
-def table(names, asked, started):
-    """All tools on all shares and controls, several at once; 0 if kernels are clean and faults found."""
-    work = [(tool, {"kernels": share}) for tool in TOOLS for share in shares(names, max(1, asked.jobs // 2))]
+def table(names, options, started):
+    """All tools on all shares and controls, several at once; 0 if kernels are clean and faults are reported."""
+    work = [(tool, {"kernels": share}) for tool in TOOLS for share in shares(names, max(1, options.jobs // 2))]
     work += [(one.tool, {"control": one.name, "faulty": faulty}) for one in CONTROLS for faulty in (True, False)]
-    with ThreadPoolExecutor(asked.jobs) as pool:
+    with ThreadPoolExecutor(options.jobs) as pool:
         results = list(pool.map(lambda one: under(*one), work))
     rows, bad = [], 0
     for tool in TOOLS:
@@ -225,13 +227,13 @@ def table(names, asked, started):
     headers = ["tool", "kernels", "ran and right", "errors", "shares without a verdict", "errors in its fault", "in the same without", ""]
     text = tabulate(rows, headers, tablefmt="github")
     print(f"{text}\n{time.monotonic() - started:.0f} s")
-    if asked.folder:
-        asked.folder.mkdir(parents=True, exist_ok=True)
-        said = "\n\n".join(
+    if options.folder:
+        options.folder.mkdir(parents=True, exist_ok=True)
+        output = "\n\n".join(
             f"== {tool} {json.dumps(what)[:200]}\n{out[-20000:]}" for (tool, what), (_, out) in zip(work, results, strict=True)
         )
-        (asked.folder / "sanitizer.txt").write_text(said, encoding="utf-8")
-        (asked.folder / "sanitizer.md").write_text(f"# compute-sanitizer\n\n`python perf/sanitize.py`\n\n{text}\n", encoding="utf-8")
+        (options.folder / "sanitizer.txt").write_text(output, encoding="utf-8")
+        (options.folder / "sanitizer.md").write_text(f"# compute-sanitizer\n\n`python perf/sanitize.py`\n\n{text}\n", encoding="utf-8")
     return int(bad > 0)
 
 

@@ -1,15 +1,16 @@
-"""Records for attention, LayerNorm, RMSNorm, softmax, and fused products: which strategy and values of its tunables are the fastest for a size.
+"""Tune records for attention, LayerNorm, RMSNorm, softmax, and fused GEMM: the fastest strategies and tunable values for each size.
 
     python perf/tune_fused.py FOLDER [--only attention,layernorm,rmsnorm,softmax] [--seconds 300] [--rounds 4] [--dims 64,128]
                               [--lengths 384,512,1024,2048,4096,8192,16384] [--rows 4096,16384,65536] [--hidden 1024,4096,8192]
     python perf/tune_fused.py FOLDER --only hopper [--seconds 190] [--rounds 3]
 
-Halves, stored row by row: attention of 16384 tokens with 2048 elements in all heads, causal and not, and BERT's (length 384: 16 heads of 64,
-batch 32). Candidates are compiled by other processes while others are measured. Each is compared with float64 on an output full of NaN
-first; then all of a problem are measured in turns, in bursts, on sets that rotate through L2, beside PyTorch's function. Appends the best of each
-problem, and the next ones that are nearly as fast, to `records.jsonl`, and writes `tune_fused.json` and `tune_fused.txt`. What is left
-when the seconds are over is left out, and said: about 200 seconds for all on an H200. `hopper` are those of `tune_fused_hopper.py`, for sm_90a. `fireiron records merge FOLDER/records.jsonl strategies/records/h200.jsonl -o
-strategies/records/h200.jsonl` makes the file that ships.
+The problems are row-major float16: attention with 16384 tokens and 2048 elements in all heads, causal and not, and that of BERT (length
+384: 16 heads of 64, batch 32). Other processes compile candidates meanwhile. Each candidate is first compared with float64, on an output
+initialized to NaN; then all candidates of a problem and PyTorch's function are measured alternately, in bursts, on operand sets that rotate
+through L2. The script appends the best of each problem, and the next ones that are nearly as fast, to `records.jsonl`, and writes
+`tune_fused.json` and `tune_fused.txt`. It reports problems that remain when the time is over: all take about 200 seconds on an H200.
+`hopper` are those of `tune_fused_hopper.py`, for sm_90a. `fireiron records merge FOLDER/records.jsonl strategies/records/h200.jsonl -o
+strategies/records/h200.jsonl` makes the shipped file.
 """
 
 import argparse
@@ -41,24 +42,24 @@ BERT = {"length": 384, "heads": 16, "batch": 32}
 EPSILON = 1e-5
 ROTATED = 150e6
 KEPT = 1.03
-"""How much slower than the best a candidate may be whose time is recorded too."""
+"""A candidate may be slower than the best one by this factor for its time to be recorded, too."""
 
 PAUSE = {"attention": 0.15, "hopper_attention": 0.15}
-"""Seconds before a burst; what waits for memory needs less."""
+"""Seconds before a burst; memory-bound kernels need less."""
 
 VALUES = {
     64: ((False, 128, 128, 32, 8), (False, 128, 128, 32, 1), (True, 128, 64, 32, 1), (False, 128, 64, 32, 1), (False, 64, 64, 32, 1), (True, 64, 64, 16, 1)),
     128: ((False, 128, 64, 32, 4), (False, 128, 64, 32, 2), (False, 128, 64, 32, 1), (False, 128, 32, 32, 1), (False, 64, 64, 32, 4), (True, 64, 64, 16, 1)),
 }  # fmt: skip
-"""Queries in registers or not, bm, bn, wm, parts of fragments; by the elements of a head."""
+"""Queries in registers or not, bm, bn, wm, parts of fragments; by the head dimension."""
 
 WARPS = (1, 2, 4, 8, 16)
-"""How many warps share a row."""
+"""The number of warps that share a row."""
 
 
 @attrs.frozen
 class Case:
-    """A problem: the strategy's file, and its sizes; of attention whether it is causal."""
+    """A problem: the strategy's file, and its sizes; for attention whether it is causal."""
 
     name: str
     sizes: tuple
@@ -82,7 +83,7 @@ class Case:
 
     @property
     def candidates(self):
-        """Strategies by name with values."""
+        """Strategies by name, with values."""
         if self.name in by_engines.NAMES:
             return by_engines.candidates(self.name, self.sizes, self.causal, self.spec)
         if self.name == "attention":
@@ -106,7 +107,7 @@ class Case:
 
     @property
     def bytes(self):
-        """Of a set."""
+        """The bytes of a set."""
         if self.name in by_engines.NAMES:
             named = (self.spec.operands[name] for name in (*self.spec.inputs, *self.spec.outputs))
             return 2 * sum(math.prod(int(str(size)) for size in one.shape) for one in named)
@@ -119,25 +120,25 @@ class Case:
 
 
 def cases_of(options):
-    """The problems, the most wanted first."""
+    """The problems, the most important first."""
     only = options.only.split(",")
-    found = [Case(*one) for one in by_engines.cases(by_engines.NAMES if "hopper" in only else only)]
+    cases = [Case(*one) for one in by_engines.cases(by_engines.NAMES if "hopper" in only else only)]
     if "attention" in only:
         for length in options.lengths:
             for d in options.dims:
                 shape = (BERT["heads"], BERT["batch"]) if length == BERT["length"] else (WIDTH // d, TOKENS // length)
                 if length != BERT["length"] or d == 64:
-                    found += [
+                    cases += [
                         Case("attention", (length, d, *shape), causal) for causal in (False, True)[: 1 if length == BERT["length"] else 2]
                     ]
     for name in ("layernorm", "rmsnorm", "softmax"):
         if name in only:
-            found += [Case(name, (rows, hidden)) for hidden in options.hidden for rows in options.rows]
-    return found
+            cases += [Case(name, (rows, hidden)) for hidden in options.hidden for rows in options.rows]
+    return cases
 
 
 def compiled(case, name, values):
-    """Compile in a process of its own: the kernel, whose machine code is in the cache on disk then, or why it is not legal."""
+    """Compile in a separate process: the kernel, whose machine code is then in the cache on disk, or why it is not legal."""
     try:
         return find(name).strategy.with_(**values)(case.spec).compile(case.architecture)
     except FireironError as error:
@@ -148,7 +149,7 @@ def compiled(case, name, values):
 
 
 class Attention:
-    """Sets of arrays (b, m, h, d), rows of all heads side by side, and what is launched on them."""
+    """Sets of arrays (b, m, h, d), with the rows of all heads adjacent, and the launches on them."""
 
     def __init__(self, torch, case, count):
         length, d, heads, batch = case.sizes
@@ -169,14 +170,14 @@ class Attention:
         return [by_torch("FLASH_ATTENTION", self.case.causal, [part.transpose(1, 2) for part in one]) for one in self.sets]
 
     def error(self, call):
-        """The error of three heads against float64; a `SystemExit` where it is wrong."""
+        """The error of three heads compared with float64; a `SystemExit` if it is too large."""
         from attention import error_of
 
         return error_of(call, [part.transpose(1, 2) for part in self.sets[0]], self.case.causal)
 
 
 class Rows:
-    """Sets of rows, and what is launched on them."""
+    """Sets of rows, and the launches on them."""
 
     def __init__(self, torch, case, count):
         rows, hidden = case.sizes
@@ -193,7 +194,7 @@ class Rows:
         return [kernel.prepare(*one[:count], *numbers, out=one[3]) for one in self.sets]
 
     def peer(self):
-        """PyTorch's function, into memory of its own."""
+        """PyTorch's function, with separate output memory."""
         functional, hidden = self.torch.nn.functional, self.case.sizes[1:]
         calls = {
             "layernorm": lambda x, w, b: functional.layer_norm(x, hidden, w, b, EPSILON),
@@ -205,14 +206,14 @@ class Rows:
         return [kept(calls[self.case.name], *one[:3]) for one in self.sets]
 
     def error(self, call):
-        """The error of the first rows against float64; a `SystemExit` where it is wrong."""
+        """The error of the first rows compared with float64; a `SystemExit` if it is too large."""
         from layernorm import checked
 
         return checked(self.torch, self.case.name, "ours", call, self.sets[0])
 
 
 def measured(torch, case, ready, options):
-    """Timings by number of the candidate and of `torch`, and errors."""
+    """Times by the number of the candidate and for `torch`, and errors."""
     from fireiron.measure.timing import measure
 
     kind = by_engines.problem_of(case.name) if case.name in by_engines.NAMES else Attention if case.name == "attention" else Rows
@@ -223,14 +224,14 @@ def measured(torch, case, ready, options):
             launches = problem.ours(kernel)
             errors[str(number)] = problem.error(launches[0])
         except (FireironError, RuntimeError, SystemExit) as error:
-            print(f"left out: {case} {said(ready[number])}: {str(error).splitlines()[0][:200]}", flush=True)
+            print(f"left out: {case} {title_of(ready[number])}: {str(error).splitlines()[0][:200]}", flush=True)
             continue
         calls[str(number)] = launches
     return measure(calls, rounds=options.rounds, pause=PAUSE.get(case.name, 0.04)), errors
 
 
-def said(candidate):
-    """A candidate in words."""
+def title_of(candidate):
+    """The title of a candidate."""
     name, values = candidate[:2]
     return " ".join([name, *(f"{one}={value}" for one, value in values.items())])
 
@@ -250,12 +251,12 @@ def record_of(case, candidate, timing, error, library_us, where, count):
 
 
 def keep(folder, case, ready, times, errors, where):
-    """Append the records: the best, and others that are nearly as fast. The best one's number."""
+    """Append the records: the best one, and others that are nearly as fast. Returns the number of the best one."""
     ours = sorted(errors, key=lambda number: times[number].us)
     for number in ours:
         if times[number].us <= KEPT * times[ours[0]].us:
-            one = record_of(case, ready[int(number)], times[number], errors[number], times["torch"].us, where, len(ours))
-            Records.append_to(folder / "records.jsonl", one)
+            record = record_of(case, ready[int(number)], times[number], errors[number], times["torch"].us, where, len(ours))
+            Records.append_to(folder / "records.jsonl", record)
     return ours[0]
 
 
@@ -275,12 +276,12 @@ def main():
 
 
 def run(options):
-    """Measure, and write as it goes."""
+    """Measure, and write the results after each problem."""
     start = time.monotonic()
     options.folder.mkdir(parents=True, exist_ok=True)
     cases = cases_of(options)
-    crew = concurrent.futures.ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 2))
-    tasks = {case: [(*one, crew.submit(compiled, case, *one)) for one in case.candidates] for case in cases}
+    pool = concurrent.futures.ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 2))
+    tasks = {case: [(*one, pool.submit(compiled, case, *one)) for one in case.candidates] for case in cases}
     from tune_grid import prepared
 
     torch, where = prepared()
@@ -290,17 +291,17 @@ def run(options):
         if time.monotonic() - start > options.seconds:
             print(f"the time is over: {len(cases) - number} of {len(cases)} problems are left out, from {case} on", flush=True)
             break
-        made = [(name, values, job.result()) for name, values, job in tasks[case]]
-        for one in made:
-            if isinstance(one[2], str):
-                print(f"left out: {case} {said(one)}: {one[2]}", flush=True)
-        ready = [one for one in made if not isinstance(one[2], str)]
+        kernels = [(name, values, job.result()) for name, values, job in tasks[case]]
+        for candidate in kernels:
+            if isinstance(candidate[2], str):
+                print(f"left out: {case} {title_of(candidate)}: {candidate[2]}", flush=True)
+        ready = [one for one in kernels if not isinstance(one[2], str)]
         times, errors = measured(torch, case, ready, options)
         if not errors:
             continue
         best = keep(options.folder, case, ready, times, errors, where)
-        us = {said(ready[int(one)]): times[one].us for one in errors}
-        rows.append([str(case), times["torch"].us, times[best].us, times["torch"].us / times[best].us, said(ready[int(best)])])
+        us = {title_of(ready[int(one)]): times[one].us for one in errors}
+        rows.append([str(case), times["torch"].us, times[best].us, times["torch"].us / times[best].us, title_of(ready[int(best)])])
         kept.append({"problem": str(case), "torch us": times["torch"].us, "us": us})
         print(tabulate([rows[-1]], floatfmt=".3f", tablefmt="plain"), flush=True)
         (options.folder / "tune_fused.txt").write_text(
@@ -308,7 +309,7 @@ def run(options):
         )
         (options.folder / "tune_fused.json").write_text(json.dumps({"environment": where, "measured": kept}, indent=1) + "\n")
         torch.cuda.empty_cache()
-    crew.shutdown(wait=False, cancel_futures=True)
+    pool.shutdown(wait=False, cancel_futures=True)
     print(f"{time.monotonic() - start:.0f} s")
 
 

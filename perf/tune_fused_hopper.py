@@ -1,6 +1,6 @@
-"""Problems of `tune_fused.py` for Hopper (sm_90a): candidates by name, arrays, what is launched on them, and how errors are found.
+"""Problems of `tune_fused.py` for Hopper (sm_90a): candidates by name, arrays, launches on them, and errors.
 
-Attention of 16384 tokens with 2048 elements in all heads, decoding, the fused products, perceptrons, and groups of packed rows.
+Attention of 16384 tokens with 2048 elements in all heads, decoding, fused GEMM, perceptrons, and groups of packed rows.
 """
 
 import importlib
@@ -10,11 +10,11 @@ from fireiron.strategies import attention_decode, hopper_attention
 
 TOKENS, WIDTH = 16384, 2048
 WIDE = {64: {"bm": 192, "bn": 96}, 128: {"bm": 192, "bn": 80}}
-"""Tiles of three warpgroups, by the elements of a head."""
+"""Tiles of three warpgroups, by the head dimension."""
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 OTHER_TYPE = ("bfloat16", (2048, 8192))
-"""The type that few lengths are tuned in, too."""
+"""The type that is tuned for few lengths, too."""
 
 PRODUCTS = {
     "dual": ({}, {"depth": 4}, {"depth": 2}, {"bn": 128, "stages": 3, "depth": 4}, {"bm": 256, "bn": 128}),
@@ -22,7 +22,7 @@ PRODUCTS = {
     "gemm_row_sum": ({}, {"stages": 3}, {"bn": 128, "stages": 5}, {"bm": 256, "bn": 128}, {"bn": 192}),
     "lstm": ({}, {"bk": 32, "stages": 4}, {"bn": 128, "stages": 3}, {"bm": 256, "bn": 128}, {"bn": 192}),
 }
-"""Tunables that are tried of the form `hopper`."""
+"""Tunable values to try with the form `hopper`."""
 
 SIZES = ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (4096, 8192, 1024))
 PERCEPTRONS = ({"bm": 64, "stages": 6}, {"bm": 64}, {"bm": 128}, {"bm": 192, "stages": 3})
@@ -33,25 +33,25 @@ DECODE = {"rows": 4, "heads": 8, "batch": 8, "d": 128}
 
 
 def cases(only):
-    """Problems, the most wanted first: name, sizes, whether it is causal, and the element type."""
-    found = []
+    """Problems, the most important first: name, sizes, whether it is causal, and the element type."""
+    problems = []
     if "hopper_attention" in only:
         both = [
             (length, d, causal) for length in sorted(LENGTHS, key=lambda one: one != 4096) for d in (128, 64) for causal in (False, True)
         ]
-        found += [("hopper_attention", (length, d), causal, "float16") for length, d, causal in both]
+        problems += [("hopper_attention", (length, d), causal, "float16") for length, d, causal in both]
         kind, lengths = OTHER_TYPE
-        found += [("hopper_attention", (length, d), causal, kind) for length, d, causal in both if length in lengths]
+        problems += [("hopper_attention", (length, d), causal, kind) for length, d, causal in both if length in lengths]
     if "attention_decode" in only:
-        found += [("attention_decode", (keys,), False, "float16") for keys in (4096, 16384, 65536)]
-    found += [
+        problems += [("attention_decode", (keys,), False, "float16") for keys in (4096, 16384, 65536)]
+    problems += [
         (name, sizes, False, "float16") for sizes in sorted(SIZES, key=lambda one: one[0] != 4096) for name in PRODUCTS if name in only
     ]
     if "mlp" in only:
-        found += [("mlp", (rows, 128, 20), False, "float16") for rows in (8192, 32768)]
+        problems += [("mlp", (rows, 128, 20), False, "float16") for rows in (8192, 32768)]
     if "hopper_ragged" in only:
-        found += [("hopper_ragged", sizes, False, "float16") for sizes in ((16384, 2048, 1024), (4096, 4096, 4096))]
-    return found
+        problems += [("hopper_ragged", sizes, False, "float16") for sizes in ((16384, 2048, 1024), (4096, 4096, 4096))]
+    return problems
 
 
 NAMES = ("hopper_attention", "attention_decode", *PRODUCTS, "mlp", "hopper_ragged")
@@ -62,9 +62,9 @@ def spec_of(name, sizes, causal, dtype):
     import fireiron
 
     if name == "hopper_attention":
-        (length, d), made = sizes, hopper_attention.definition(causal=causal)
+        (length, d), definition = sizes, hopper_attention.definition(causal=causal)
         kind = getattr(fireiron, dtype)
-        return hopper_attention.spec(length, length, d, heads=WIDTH // d, batch=TOKENS // length, made=made, dtype=kind)
+        return hopper_attention.spec(length, length, d, heads=WIDTH // d, batch=TOKENS // length, made=definition, dtype=kind)
     if name == "attention_decode":
         rows, heads, batch, d = DECODE.values()
         return attention_decode.spec(rows, *sizes, d, heads, batch, attention_decode.size_for(*sizes, batch * heads))
@@ -73,7 +73,7 @@ def spec_of(name, sizes, causal, dtype):
 
 
 def candidates(name, sizes, causal, spec):
-    """Strategies by name with values."""
+    """Strategies by name, with values."""
     if name == "hopper_attention":
         return _of_attention(*sizes, causal, spec)
     if name == "attention_decode":
@@ -90,17 +90,21 @@ def _of_attention(length, d, causal, spec):
     own = lambda form, **more: (f"hopper_attention:{form}", {**hopper_attention.values_of(form, spec), **more})
     wide = WIDE[d]
     if not causal:
-        found = [own("strategy"), own("held"), own("in_turns"), own("strategy", **wide)]
-        return [*found, own("held", blocks=65536)] if length <= 1024 else found
-    found = [own("causal_dynamic_held"), own("causal_dynamic"), own("causal_in_turns"), own("causal_dynamic", **wide)]
-    return [*found, own("causal", **wide), own("causal_held")] if length >= 4096 else [*found, own("causal_dynamic_held", together=4)]
+        candidates = [own("strategy"), own("held"), own("in_turns"), own("strategy", **wide)]
+        return [*candidates, own("held", blocks=65536)] if length <= 1024 else candidates
+    candidates = [own("causal_dynamic_held"), own("causal_dynamic"), own("causal_in_turns"), own("causal_dynamic", **wide)]
+    return (
+        [*candidates, own("causal", **wide), own("causal_held")]
+        if length >= 4096
+        else [*candidates, own("causal_dynamic_held", together=4)]
+    )
 
 
 # ---------------------------------------------------------------------------------------------- launches
 
 
 class Attention:
-    """Sets of arrays (b, m, h, d), rows of all heads side by side."""
+    """Sets of arrays (b, m, h, d), with the rows of all heads adjacent."""
 
     def __init__(self, torch, case, count):
         length, d = case.sizes
@@ -120,7 +124,7 @@ class Attention:
         return [by_torch("CUDNN_ATTENTION", self.case.causal, [part.transpose(1, 2) for part in one]) for one in self.sets]
 
     def error(self, call):
-        """The error of three heads against float64; a `SystemExit` where it is wrong."""
+        """The error of three heads compared with float64; a `SystemExit` if it is too large."""
         from attention import error_of
 
         most = 8e-3 if self.case.dtype == "bfloat16" else 1e-3
@@ -128,7 +132,7 @@ class Attention:
 
 
 class Decoding:
-    """Sets of queries q[b,g,m,d] and many keys and values [b,n,g,d]; parts are put together behind the clock."""
+    """Sets of queries q[b,g,m,d] and many keys and values [b,n,g,d]; the combination of the parts is not timed."""
 
     def __init__(self, torch, case, count):
         rows, heads, batch, d = DECODE.values()
@@ -154,10 +158,10 @@ class Decoding:
         return [by_torch("FLASH_ATTENTION", False, (q, k.transpose(1, 2), v.transpose(1, 2), None)) for q, k, v, _ in self.sets]
 
     def error(self, call):
-        """The error of the parts put together against float64; a `SystemExit` where it is wrong."""
+        """The error of the combined parts compared with float64; a `SystemExit` if it is too large."""
         q, k, v, outs = self.sets[0]
-        for one in outs:
-            one.fill_(math.nan)
+        for output in outs:
+            output.fill_(math.nan)
         call()
         values, tops, sums = (one.double() for one in outs)
         weights = (tops - tops.amax(2, keepdim=True)).exp2()
@@ -171,7 +175,7 @@ class Decoding:
 
 
 class Products:
-    """Sets of the operands of fused products, perceptrons and products of groups."""
+    """Sets of the operands of fused GEMM, perceptrons and grouped GEMM."""
 
     def __init__(self, torch, case, count):
         self.torch, self.name, self.spec = torch, case.name, case.spec
@@ -180,8 +184,8 @@ class Products:
         for _ in range(min(count, 4)):
             inputs = [self._drawn(one, shapes[one]) for one in self.spec.inputs]
             outputs = [
-                torch.empty(shapes[one], device="cuda", dtype=getattr(torch, str(self.spec.operands[one].dtype)))
-                for one in self.spec.outputs
+                torch.empty(shapes[name], device="cuda", dtype=getattr(torch, str(self.spec.operands[name].dtype)))
+                for name in self.spec.outputs
             ]
             self.sets.append((inputs, outputs))
 
@@ -200,7 +204,7 @@ class Products:
         return [kernel.prepare(*inputs, out=outputs[0] if len(outputs) == 1 else tuple(outputs)) for inputs, outputs in self.sets]
 
     def peer(self):
-        """Torch's products of the same operands, without what is fused with them."""
+        """Torch's GEMM of the same operands, without the fused operations."""
         return [lambda inputs=inputs: self._plain(inputs) for inputs, _ in self.sets]
 
     def _plain(self, inputs):
@@ -221,10 +225,10 @@ class Products:
                 return matmul(inputs[0], inputs[1]), matmul(inputs[0], inputs[2])
 
     def error(self, call):
-        """The greatest error of an output in the norm, against float64 of the first rows; a `SystemExit` where it is wrong."""
+        """The largest norm error of an output, compared with float64 for the first rows; a `SystemExit` if it is too large."""
         inputs, outputs = self.sets[0]
-        for one in outputs:
-            one.fill_(math.nan)
+        for output in outputs:
+            output.fill_(math.nan)
         call()
         wanted = self._right([one.double() for one in inputs])
         rows = len(wanted[0])
@@ -262,5 +266,5 @@ def _small(error, name):
 
 
 def problem_of(name):
-    """What makes the arrays of a problem."""
+    """The class that makes the arrays of a problem."""
     return {"hopper_attention": Attention, "attention_decode": Decoding}.get(name, Products)

@@ -1,17 +1,20 @@
-"""Records for general sizes, types and storage orders on Hopper, beside the better of cuBLAS and Triton; and how good the choice between them is.
+"""Tune records for general sizes, types and storage orders on Hopper, compare with the better of cuBLAS and Triton, and judge the choice
+between records.
 
     python perf/tune_grid.py FOLDER [--shapes targets|grid|lost|odd|thin|held-out|stacks|across|in-parts|drawn-across|drawn-powers[:SEED]|MxNxK,BxMxNxK,...] [--dtypes float16,bfloat16,tf32,float8_e4m3]
                              [--orders NN,NT,TN,TT] [--candidates 6] [--triton 2] [--rounds 4] [--seconds 300] [--chosen] [--clusters]
     python perf/tune_grid.py FOLDER --judge [TIMES.json ...]
 
-For each problem those tiles are measured that are expected to be the fastest (`fireiron.tune.records.tiles`), and what `fireiron.matmul` takes by the
-records there are, beside cuBLAS (through PyTorch) and Triton (TMA and `wgmma`, triton_wgmma.py), in one run: all once, then the best of each in
-turns, in bursts, on sets that rotate through L2. Each result is compared with float64 (some rows) and with cuBLAS's (all of it) first. Kernels are
-compiled by other processes meanwhile. `--chosen` measures only what `fireiron.matmul` takes. Writes `times.json`, `table.txt` and `records.jsonl` (the
-best tile of each problem, and the next ones that are nearly as fast) into the folder. What is left when the seconds are over is left out, and said.
+For each problem, one run measures the tiles that are expected to be the fastest (`fireiron.tune.records.tiles`), the choice of
+`fireiron.matmul` from the present records, cuBLAS (through PyTorch) and Triton (TMA and `wgmma`, triton_wgmma.py). It measures all of them
+once, then the best of each group alternately, in bursts, on operand sets that rotate through L2. Each result is first compared with float64
+(some rows) and with cuBLAS (all elements). Other processes compile meanwhile. `--chosen` measures only the choice of `fireiron.matmul`. The
+script writes `times.json`, `table.txt` and `records.jsonl` (the best tile of each problem, and the next ones that are nearly as fast) into
+the folder. Problems that remain when the time is over are reported.
 
-`--judge` measures nothing: of each problem in files of times all records of its sizes are left out, a tile is chosen by the others, and the table
-says how much slower that is than the best tile that was measured. Without files those of `perf/results/2026-11-22-h200-hopper` are read.
+`--judge` measures nothing. For each problem in files of times, it leaves out all records of the problem's sizes, lets the other records
+choose a tile, and reports how much slower that tile is than the best measured one. Without files it reads those of
+`perf/results/2026-11-22-h200-hopper`.
 """
 
 import argparse
@@ -54,7 +57,7 @@ ROTATED = 240e6
 
 MOST_SETS = 700
 KEPT = 1.05
-"""How much slower than the best a tile may be whose time is recorded too."""
+"""A tile may be slower than the best one by this factor for its time to be recorded, too."""
 
 TARGETS = (
     (4096, 4096, 4096), (8192, 8192, 8192), (2048, 2048, 2048), (1024, 1024, 1024), (512, 512, 512), (3072, 3072, 3072), (1536, 1536, 1536),
@@ -68,7 +71,7 @@ GRID = (
     (1024, 8192, 512), (8192, 1024, 512), (2048, 2048, 8192), (8192, 256, 2048), (8192, 2048, 2048), (4096, 4096, 512), (1024, 1024, 512), (8192, 64, 2048),
     (256, 256, 2048), (64, 1024, 2048), (3840, 3840, 2048), (2816, 2816, 2048), (1280, 1280, 2048), (640, 2048, 1024), (2304, 1536, 1024),
 )  # fmt: skip
-"""General sizes, the most telling first."""
+"""General sizes, the most informative first."""
 
 THIN = ((4096, 4096, 4096), (2048, 2048, 2048), (1024, 1024, 1024), (8192, 8192, 2048), (512, 512, 512), (1024, 4096, 2048), (64, 4096, 4096), (1536, 1536, 1536),
         (3072, 3072, 3072), (4096, 1024, 2048), (8192, 8192, 8192), (256, 4096, 2048))  # fmt: skip
@@ -77,18 +80,18 @@ HELD_OUT = (
     (2560, 2560, 2560), (1000, 1000, 1000), (3584, 2304, 1152), (7168, 2048, 2048), (64, 11008, 4096), (2048, 11008, 4096), (4096, 4096, 768), (640, 640, 640),
     (128, 8192, 1024), (12288, 1024, 4096), (5000, 5000, 5000), (896, 896, 3072), (200, 5120, 1280), (1920, 1080, 640), (4608, 4608, 1536), (384, 384, 384),
 )  # fmt: skip
-"""Shapes that nothing is tuned for."""
+"""Shapes for which nothing is tuned."""
 
 STACKS = ((8, 512, 512, 512), (16, 1024, 1024, 1024), (12, 1000, 1000, 1000), (64, 256, 256, 256), (32, 384, 640, 512), (24, 2048, 2048, 128), (16, 2048, 2048, 2048),
           (96, 128, 128, 512))  # fmt: skip
 
 LOST = ((64, 1024, 2048), (256, 256, 2048), (1024, 1024, 8192), (3840, 3840, 2048), (640, 2048, 1024), (1280, 1280, 2048), (256, 1024, 2048), (1024, 256, 2048),
         (64, 4096, 2048), (64, 4096, 4096), (1536, 1024, 2048))  # fmt: skip
-"""Shapes of the grid where candidates stayed below cuBLAS, or the choice below the candidates."""
+"""Shapes of the grid where the candidates are slower than cuBLAS, or the choice slower than the candidates."""
 
 ODD = ((1000, 1000, 1000), (1024, 1024, 1024), (992, 992, 992), (1008, 1008, 1008), (960, 960, 960), (1000, 1024, 1024), (1024, 1000, 1024), (1024, 1024, 1000),
        (1000, 1024, 1000))  # fmt: skip
-"""Which of the sizes costs, where rows are no multiples of 128 bytes or tiles reach beyond the edge."""
+"""Sizes that show the cost of rows that are not multiples of 128 bytes, and of tiles that extend past the edge."""
 
 ACROSS = (
     (1000, 4000, 10000), (6000, 2000, 3000), (4000, 4000, 4000), (3000, 3000, 3000), (2000, 2000, 2000), (1000, 1000, 1000), (1500, 1504,
@@ -98,7 +101,7 @@ ACROSS = (
     (512, 520, 520), (256, 264, 2056), (2400, 2408, 2424), (3600, 1816, 3608), (7000, 3000, 5000), (1800, 5400, 1800), (16, 5000, 3000),
     (32, 2000, 6000), (6000, 300, 6000), (400, 400, 400), (9000, 1000, 3000), (4400, 4408, 2200), (6000, 6000, 6000),
 )  # fmt: skip
-"""Sizes whose rows are no multiples of a line of L2, to which the estimate is fitted; `IN_PARTS` are those that lost most."""
+"""Sizes whose rows are not multiples of an L2 line, to which the estimate is fitted; `IN_PARTS` are the slowest of them."""
 
 IN_PARTS = (
     (1024, 1032, 4104), (700, 2504, 1304), (300, 4000, 4000), (1000, 1000, 1000), (768, 776, 1544), (1800, 5400, 1800), (10000, 1000, 1000),
@@ -108,31 +111,33 @@ IN_PARTS = (
 
 
 def drawn_across(count=40, seed=4711):
-    """Sizes drawn at random whose rows are multiples of 16 bytes, and those of A or B not of a line of L2; one in five has few rows of C."""
-    random, found = Random(seed), []
-    while len(found) < count:
+    """Random sizes whose rows are multiples of 16 bytes, and whose rows of A or B are not multiples of an L2 line; one in five has few rows
+    of C.
+    """
+    random, shapes = Random(seed), []
+    while len(shapes) < count:
         least = 4 if random.random() < 0.2 else 8.5
         M, N, K = int(2 ** random.uniform(least, 13.3)), *(int(2 ** random.uniform(8, 13.3)) // 8 * 8 for _ in range(2))
         if N % 64 or K % 64:
-            found.append((M, N, K))
-    return tuple(found)
+            shapes.append((M, N, K))
+    return tuple(shapes)
 
 
 def drawn_powers(count=60, seed=20261128):
-    """Triples drawn from the sizes of the public list of CUDA-L2, up to 2^40 products and 1 GiB of halves."""
-    random, sizes, found = Random(seed), (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384), []
-    while len(found) < count:
-        M, N, K = one = tuple(random.choice(sizes) for _ in range(3))
-        if one not in found and M * N * K <= 2**40 and M * K + K * N + M * N <= 2**29:
-            found.append(one)
-    return tuple(found)
+    """Triples drawn from the sizes of the public list of CUDA-L2, with up to 2^40 multiplications and 1 GiB of float16."""
+    random, sizes, shapes = Random(seed), (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384), []
+    while len(shapes) < count:
+        M, N, K = shape = tuple(random.choice(sizes) for _ in range(3))
+        if shape not in shapes and M * N * K <= 2**40 and M * K + K * N + M * N <= 2**29:
+            shapes.append(shape)
+    return tuple(shapes)
 
 
 SETS = {"lost": LOST, "odd": ODD, "targets": TARGETS, "grid": GRID, "thin": THIN, "held-out": HELD_OUT, "stacks": STACKS, "across": ACROSS, "in-parts": IN_PARTS,
         "drawn-across": drawn_across(), "drawn-powers": drawn_powers()}  # fmt: skip
 
 DRAWN = {"drawn-across": drawn_across, "drawn-powers": drawn_powers}
-"""Sets that a seed may be said of: `drawn-across:7`."""
+"""Sets for which a seed may be given: `drawn-across:7`."""
 
 MEASURED = ("grid", "targets", "types", "orders")
 """Files of times there."""
@@ -145,7 +150,7 @@ BEFORE = Path(__file__).parent / "results" / "2026-11-22-h200-hopper"
 
 @attrs.frozen(slots=False)
 class Case:
-    """A product: its sizes (with a stack's in front), element type, and how A and B are stored, by rows (N) or by columns (T)."""
+    """A GEMM: its sizes (after the batch size, if any), element type, and how A and B are stored, row-major (N) or column-major (T)."""
 
     shape: tuple
     dtype: str
@@ -161,7 +166,7 @@ class Case:
 
     @property
     def legal(self):
-        """Whether tensor cores read the factors as they are stored, and TMA takes them: rows of 16 bytes."""
+        """Whether tensor cores read the operands as they are stored, and TMA accepts them: rows of 16 bytes."""
         M, N, K = self.shape[-3:]
         bytes = as_dtype(self.dtype).bytes
         rows = (M if self.order[0] == "T" else K, K if self.order[1] == "T" else N)
@@ -184,7 +189,7 @@ ROOM = 227 * 1024 - 2048
 
 
 def values_of(tile, case, bands=4, blocks=None):
-    """The values of hopper for a tile, which may say a cluster behind: as many stages as shared memory has room for."""
+    """The values of hopper for a tile, which may include a cluster at its end: as many stages as shared memory has room for."""
     bm, bn, wm, wn, *cluster = tile
     chunk = next(size for size in (64, 32, 16) if wn % size == 0)
     rows = next(size for size in (64, 32, 16) if wm % size == 0)
@@ -207,12 +212,16 @@ def values_of(tile, case, bands=4, blocks=None):
         "bands": bands,
     }
     own |= dict(zip(("cm", "cn"), cluster, strict=False))
-    producer = {"producer": 128} if wm * wn >= 160 * 128 else {}  # so many accumulators that its registers are given to the others
+    producer = (
+        {"producer": 128} if wm * wn >= 160 * 128 else {}
+    )  # with so many accumulators the producer gives up its registers to the consumers
     return {**first, **own, **producer, "blocks": blocks or (132 if tiles > resident == 132 else 65536)}
 
 
 def staged_at_once(values, case):
-    """Values with a warpgroup's tile of C staged at once, and as many stages as there is room for then; None for less than three, and where it is so already."""
+    """Values that stage a warpgroup's whole tile of C at once, with as many stages as fit; None for less than three stages, or if this is
+    so already.
+    """
     bytes, result = case.spec.A.dtype.bytes, case.spec.C.dtype.bytes
     bm, bn, wm, wn, bk = (values.get(name, 0) for name in ("bm", "bn", "wm", "wn", "bk"))
     if result > 2 or wm % 64 or (values.get("chunk", wn) == wn and values.get("rows") == wm):
@@ -225,7 +234,7 @@ def staged_at_once(values, case):
 CHUNKS = hopper.strategy.tunables()["chunk"].values
 
 DEEP = ((16, 64, 128, 8), (16, 64, 128, 10), (64, 16, 128, 10), (32, 64, 128, 8), (64, 32, 128, 8), (16, 64, 256, 4), (32, 64, 256, 4))
-"""Tiles of hopper_small with steps and stages that hold much of k: a block that waits for the memory less often."""
+"""Tiles of hopper_small whose stages hold a long part of k, so that a block waits for memory less often."""
 
 IN_CLUSTERS = (
     (128, 64, 64, 64, 1, 2),
@@ -244,15 +253,15 @@ CANDIDATES = {
     (3840, 3840, 2048): ((256, 160, 128, 160), (192, 160, 64, 160)),
     **dict.fromkeys(ODD, ((64, 128, 64, 64), (128, 64, 64, 64), *IN_CLUSTERS)),
 }  # fmt: skip
-"""Candidates by hand, beside those that are expected to be fast: tiles of hopper as in `TILES`, or some of `DEEP`."""
+"""Candidates chosen by hand, in addition to those that are expected to be fast: tiles of hopper as in `TILES`, or some of `DEEP`."""
 
 
 def by_hand(case):
     """The candidates by hand of a problem."""
-    found = []
-    for one in CANDIDATES.get(case.shape, ()):
-        if one in DEEP:
-            bm, bn, step, stages = one
+    candidates_by_hand = []
+    for tile in CANDIDATES.get(case.shape, ()):
+        if tile in DEEP:
+            bm, bn, step, stages = tile
             bytes, result = case.spec.A.dtype.bytes, case.spec.C.dtype.bytes
             own = {
                 "bm": bm,
@@ -264,23 +273,23 @@ def by_hand(case):
                 "rows": bm,
                 "chunk": bn if bm < 64 else min(bn, 128 // result),
             }
-            found.append(("hopper_small", own))
+            candidates_by_hand.append(("hopper_small", own))
         else:
-            found.append(("hopper", values_of(one, case)))
-    return found
+            candidates_by_hand.append(("hopper", values_of(tile, case)))
+    return candidates_by_hand
 
 
 def pool(case, records, most):
-    """The candidates, strategies with values: those that are expected to be the fastest, and other walks of the best of them."""
+    """The candidates, strategies with values: those that are expected to be the fastest, and other raster orders of the best of them."""
     spec = case.spec
     name = "hopper_batched" if len(case.shape) == 4 else "hopper"
     problem = Problem.of(describe(spec))
     corrected = corrections((problem.apart(one.problem), one) for one in known(records, [name, *STRATEGIES], 90))
-    found = [(one.name, dict(one.values)) for one in candidates(records, Question(spec, as_architecture(ARCHITECTURE)))]
-    found += [(name, values_of(tile, case)) for tile in TILES]
+    choices = [(one.name, dict(one.values)) for one in candidates(records, Question(spec, as_architecture(ARCHITECTURE)))]
+    choices += [(name, values_of(tile, case)) for tile in TILES]
     best = {}
-    for one in sorted(found, key=lambda one: expected_us(problem, one[1], corrected)):
-        best.setdefault(tile_of(one[1]), one)
+    for choice in sorted(choices, key=lambda one: expected_us(problem, one[1], corrected)):
+        best.setdefault(tile_of(choice[1]), choice)
     chosen = list(best.values())[:most]
     others = [(name, dict(one, **walk)) for name, one in chosen[:1] for walk in ({"bands": 8}, {"bands": 16}) if "bands" in one]
     if name == "hopper" and work_of(spec).tiles(chosen[0][1]["bm"], chosen[0][1]["bn"]) <= 132:
@@ -294,18 +303,18 @@ EVERY_CLUSTER = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 
 
 def in_every_cluster(case, most):
-    """The tiles of hopper that are expected to be the fastest without clusters, each in all clusters in which C has as many tiles."""
+    """The tiles of hopper that are expected to be the fastest without clusters, each with all clusters that the tiles of C fill."""
     M, N, K = case.shape
     tiles = sorted(TILES, key=lambda one: estimated_us(Work(M, N, K), values_of(one, case)))[:most]
-    found = [
-        (one, cluster) for one in tiles for cluster in EVERY_CLUSTER if cluster[0] <= -(-M // one[0]) and cluster[1] <= -(-N // one[1])
+    tiles_in_clusters = [
+        (tile, cluster) for tile in tiles for cluster in EVERY_CLUSTER if cluster[0] <= -(-M // tile[0]) and cluster[1] <= -(-N // tile[1])
     ]
-    return unique([full("hopper", values_of((*one, *cluster), case)) for one, cluster in found])
+    return unique([full("hopper", values_of((*one, *cluster), case)) for one, cluster in tiles_in_clusters])
 
 
-def unique(found):
+def unique(candidates):
     """Each once."""
-    return [one for number, one in enumerate(found) if one not in found[:number]]
+    return [one for number, one in enumerate(candidates) if one not in candidates[:number]]
 
 
 def full(name, values):
@@ -314,12 +323,12 @@ def full(name, values):
     return name, {tunable: values.get(tunable, one.values[0]) for tunable, one in tunables.items()}
 
 
-def said(name, values):
-    """A candidate in words."""
+def title_of(name, values):
+    """The title of a candidate."""
     walk = {0: "", 1: "c", 2: "h"}[values.get("walk", 0)]
     stays = "" if values.get("blocks", 65536) == 65536 else " stay"
-    whole = (values["bm"], values["bn"]) == (values.get("wm"), values.get("wn"))
-    groups = " of one" if name == "hopper" and whole else ""  # warpgroup
+    is_whole = (values["bm"], values["bn"]) == (values.get("wm"), values.get("wn"))
+    groups = " of one" if name == "hopper" and is_whole else ""  # warpgroup
     cluster = values.get("cm", 1), values.get("cn", 1)
     groups += " in {}x{}".format(*cluster) if cluster != (1, 1) else ""
     whole_c = " C at once" if values.get("chunk", 0) > 64 else ""
@@ -349,7 +358,7 @@ def kernel_of(case, name, values):
 
 
 def compiled(case, candidate):
-    """Compile in a process of its own: the kernel, whose machine code is in the cache on disk then, or why it is not legal."""
+    """Compile in a separate process: the kernel, whose machine code is then in the cache on disk, or why it is not legal."""
     try:
         return kernel_of(case, *candidate)
     except FireironError as error:
@@ -392,16 +401,16 @@ def sets_of(torch, case):
 
 def filled(torch, count, kind, piece=1 << 27):
     """Standard normal elements, converted some at a time."""
-    made = torch.empty(count, device="cuda", dtype=kind)
+    elements = torch.empty(count, device="cuda", dtype=kind)
     for start in range(0, count, piece):
         size = min(piece, count - start)
-        made[start : start + size] = torch.randn(size, device="cuda", dtype=torch.float32 if kind.itemsize != 2 else kind).to(kind)
-    return made
+        elements[start : start + size] = torch.randn(size, device="cuda", dtype=torch.float32 if kind.itemsize != 2 else kind).to(kind)
+    return elements
 
 
-def library(torch, case, one):
-    """PyTorch's product on a set."""
-    a, b, c = one
+def library(torch, case, operands):
+    """PyTorch's matrix product of one operand set."""
+    a, b, c = operands
     if not case.dtype.startswith("float8"):
         return functools.partial(torch.matmul, a, b, out=c)
     scale = torch.ones((), device="cuda")
@@ -409,19 +418,19 @@ def library(torch, case, one):
 
 
 class Checked:
-    """Results of a problem's first set: compared with float64 in some rows, with cuBLAS in all."""
+    """Results on a problem's first operand set: some rows are compared with float64, all elements with cuBLAS."""
 
-    def __init__(self, torch, case, one, call):
-        self.torch, self.case, self.one = torch, case, one
-        a, b = (part if part.dim() == 2 else part[-1] for part in one[:2])
+    def __init__(self, torch, case, operands, call):
+        self.torch, self.case, self.one = torch, case, operands
+        a, b = (part if part.dim() == 2 else part[-1] for part in operands[:2])
         self.rows = 128
         self.right = a[: self.rows].float().double() @ b.float().double()
         call()
         torch.cuda.synchronize()
-        self.whole = one[2].clone()
+        self.whole = operands[2].clone()
 
     def error(self, call):
-        """The relative error of a launch, infinite where the whole is not what cuBLAS computes."""
+        """The relative error of a launch, infinite if the result differs from that of cuBLAS."""
         c = self.one[2]
         c.fill_(float("nan"))
         call()
@@ -434,14 +443,14 @@ class Checked:
 
 
 def measured(torch, case, ready, options):
-    """Times by name, candidates with kernels and errors by name, and what `fireiron.matmul` took and why."""
+    """Times by name, candidates with kernels and errors by name, and the choice of `fireiron.matmul` with its reason."""
     from fireiron.measure.timing import measure
 
     sets = sets_of(torch, case)
     calls = {"cuBLAS": [library(torch, case, one) for one in sets]}
     checked = Checked(torch, case, sets[0], calls["cuBLAS"][0])
     ours, why = {}, why_of(case, sets[0])
-    for name, candidate, kernel in [("matmul", None, None), *((said(*one), one, kernel) for one, kernel in ready)]:
+    for name, candidate, kernel in [("matmul", None, None), *((title_of(*one), one, kernel) for one, kernel in ready)]:
         try:
             launches = [kernel.prepare(a, b, out=c) if kernel else multiplied(case, a, b, c) for a, b, c in sets]
             error = checked.error(launches[0])
@@ -457,7 +466,7 @@ def measured(torch, case, ready, options):
             launches = triton_calls(sets, config)
             if not math.isinf(checked.error(launches[0])):
                 calls[f"Triton {config}"] = launches
-        except Exception as problem:  # Triton's compiler raises all kinds
+        except Exception as problem:  # Triton's compiler raises many kinds
             print(f"left out: {case} Triton {config}: {type(problem).__name__} {str(problem)[:100]}", flush=True)
     calls |= lt_calls(sets, checked, options.lt)
     first = {name: one.us for name, one in measure(calls, rounds=1, pause=0.02).items()}
@@ -474,29 +483,29 @@ LT = "cuBLASLt"
 
 
 def lt_calls(sets, checked, ranks):
-    """By name the products of the first algorithms of cuBLASLt's heuristic, of halves by rows."""
+    """By name the first algorithms of cuBLASLt's heuristic for row-major float16 operands."""
     from cublas_lt import cublas_lt
 
-    found = {}
+    algorithms = {}
     for rank in range(ranks):
         try:
             launches = [cublas_lt().plan(*one, rank=rank) for one in sets]
             if not math.isinf(checked.error(launches[0])):
-                found[f"{LT} {rank}"] = launches
+                algorithms[f"{LT} {rank}"] = launches
         except RuntimeError:
             break
-    return found
+    return algorithms
 
 
 def multiplied(case, a, b, c):
-    """`fireiron.matmul` on a set."""
+    """`fireiron.matmul` on an operand set."""
     return functools.partial(fireiron.matmul, a, b, out=c, ab_dtype="tf32" if case.dtype == "tf32" else None)
 
 
-def why_of(case, one):
-    """Why `fireiron.matmul` takes what it takes for a set of arrays."""
+def why_of(case, operands):
+    """The reason for the choice of `fireiron.matmul` for a set of arrays."""
     try:
-        return fireiron.matmul.choice(*one[:2], out=one[2], ab_dtype="tf32" if case.dtype == "tf32" else None).why
+        return fireiron.matmul.choice(*operands[:2], out=operands[2], ab_dtype="tf32" if case.dtype == "tf32" else None).why
     except FireironError as error:
         return str(error).splitlines()[0]
 
@@ -531,7 +540,9 @@ HEADS = ("problem", "cuBLAS", "Triton", "ours", "TFLOP/s", "of cuBLAS", "of bett
 
 
 def row_of(case, times):
-    """A line of the table: times in microseconds; ratios of our best to cuBLAS and to the better of both, and of what matmul takes to the better."""
+    """A row of the table: times in microseconds; ratios of our best to cuBLAS and to the better of both, and of the choice of matmul to the
+    better.
+    """
     us = {name: one.us for name, one in times.items()}
     triton = min((us[name] for name in us if name.startswith("Triton")), default=None)
     ours = {name: one for name, one in us.items() if name != "cuBLAS" and not name.startswith("Triton")}
@@ -547,10 +558,10 @@ def means(rows):
     """Geometric means of the ratios, by type and order."""
     lines = []
     for group in dict.fromkeys(row[0].partition(" ")[2] for row in rows):
-        mine = [row for row in rows if row[0].partition(" ")[2] == group]
-        parts = [f"{name} {geometric_mean([row[at] for row in mine if row[at]]):.3f}" for at, name in ((5, "of cuBLAS"), (6, "of the better"), (7, "matmul's choice"))
-                 if any(row[at] for row in mine)]  # fmt: skip
-        lines.append(f"{group}: {len(mine)} problems, geometric means: {', '.join(parts)}")
+        group_rows = [row for row in rows if row[0].partition(" ")[2] == group]
+        parts = [f"{name} {geometric_mean([row[at] for row in group_rows if row[at]]):.3f}" for at, name in ((5, "of cuBLAS"), (6, "of the better"), (7, "matmul's choice"))
+                 if any(row[at] for row in group_rows)]  # fmt: skip
+        lines.append(f"{group}: {len(group_rows)} problems, geometric means: {', '.join(parts)}")
     return lines
 
 
@@ -559,28 +570,28 @@ def geometric_mean(ratios):
 
 
 def run(options):
-    """Measure, and write as it goes."""
+    """Measure, and write the results after each problem."""
     start = time.monotonic()
     options.folder.mkdir(parents=True, exist_ok=True)
     records = Records.shipped()
     cases = [Case(shape, dtype, order) for shape in options.shapes for dtype in options.dtypes for order in options.orders]
     cases = [case for case in cases if case.legal]
-    crew = concurrent.futures.ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 2))
+    pool_of_workers = concurrent.futures.ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 2))
     wanted = {case: jobs_of(case, options, records) for case in cases}
-    tasks = {case: [(one, crew.submit(compiled, case, one)) for one in wanted[case]] for case in cases}
+    tasks = {case: [(one, pool_of_workers.submit(compiled, case, one)) for one in wanted[case]] for case in cases}
     if options.chosen:
-        tasks = {case: [(None, crew.submit(warmed, case))] for case in cases}
+        tasks = {case: [(None, pool_of_workers.submit(warmed, case))] for case in cases}
     torch, where = prepared()
     print(f"{len(cases)} problems, {sum(map(len, tasks.values()))} kernels; ready after {time.monotonic() - start:.0f} s", flush=True)
     rows, kept = [], []
     for number, case in enumerate(cases):
         ready = []
-        for one, job in tasks[case]:
-            made = job.result()
-            if isinstance(made, str):
-                print(f"left out: {case} {said(*one) if one else ''}: {made}", flush=True)
-            elif one is not None:
-                ready.append((one, made))
+        for candidate, job in tasks[case]:
+            kernel = job.result()
+            if isinstance(kernel, str):
+                print(f"left out: {case} {title_of(*candidate) if candidate else ''}: {kernel}", flush=True)
+            elif candidate is not None:
+                ready.append((candidate, kernel))
         if time.monotonic() - start > options.seconds:
             print(f"the time is over: {len(cases) - number} of {len(cases)} problems are left out, from {case} on", flush=True)
             break
@@ -600,13 +611,13 @@ def run(options):
         keep(options.folder, case, times, ours, where, len(ours))
         write(options.folder, rows, kept, where, options)
         torch.cuda.empty_cache()
-    crew.shutdown(wait=False, cancel_futures=True)
+    pool_of_workers.shutdown(wait=False, cancel_futures=True)
     print(write(options.folder, rows, kept, where, options))
     print(f"{time.monotonic() - start:.0f} s")
 
 
 def warmed(case):
-    """Compile what `fireiron.matmul` will take, for the cache on disk."""
+    """Compile the choice of `fireiron.matmul` for the cache on disk."""
     try:
         return CompiledKernel(program_of(Records.shipped(), case.spec)).compiled.seconds
     except FireironError as error:
@@ -614,7 +625,7 @@ def warmed(case):
 
 
 def prepared():
-    """PyTorch with a context, and what the records say of where they were measured."""
+    """PyTorch with a context, and the description of the environment for the records."""
     import torch
 
     from fireiron.gpu import launch, toolchain
@@ -627,12 +638,12 @@ def prepared():
 
 
 def keep(folder, case, times, ours, where, count):
-    """Append the records: the best, and others that are nearly as fast and have another tile."""
-    found = sorted((one for one in ours if one in times and ours[one][0]), key=lambda one: times[one].us)
+    """Append the records: the best one, and others that are nearly as fast and have another tile."""
+    fastest = sorted((one for one in ours if one in times and ours[one][0]), key=lambda one: times[one].us)
     tiles = set()
-    for name in found:
+    for name in fastest:
         (strategy, values), kernel, error = ours[name]
-        if tile_of(values) not in tiles and times[name].us <= KEPT * times[found[0]].us:
+        if tile_of(values) not in tiles and times[name].us <= KEPT * times[fastest[0]].us:
             tiles.add(tile_of(values))
             record = record_of(case, strategy, values, times[name], kernel, error, times["cuBLAS"].us, where, count)
             Records.append_to(folder / "records.jsonl", record)
@@ -646,7 +657,7 @@ def write(folder, rows, kept, where, options):
     return text
 
 
-# ---------------------------------------------------------------------------------------------- the choice, judged by times
+# ---------------------------------------------------------------------------------------------- judge the choice by measured times
 
 
 @attrs.frozen
@@ -661,49 +672,55 @@ class Measured:
 
     @property
     def known(self):
-        """As what a record says of it."""
-        return _Told(self.problem, math.log(self.us / estimated_us(self.problem.work, self.values)), tile_of(self.values))
+        """The same as a record."""
+        return _Known(self.problem, math.log(self.us / estimated_us(self.problem.work, self.values)), tile_of(self.values))
 
 
 @attrs.frozen
-class _Told:
+class _Known:
     problem: Problem
     off: float
     tile: tuple
 
 
 def rows_of(paths):
-    """All candidates in files of times; by default those of the results, and of an earlier sweep by tune_hopper.py. A run's times are a group."""
-    found = [] if paths else earlier()
+    """All candidates in files of times; by default those of the results, and of an earlier sweep by tune_hopper.py. The times of one run
+    form a group.
+    """
+    rows = [] if paths else earlier()
     for path in paths or [BEFORE / f"{name}.json" for name in MEASURED]:
-        for one in json.loads(Path(path).read_text())["measured"]:
-            case = Case(tuple(one["shape"]), one["dtype"], one["order"])
-            for name, (_, values) in one["candidates"].items():
-                us = one["times"][name][0] if name in one["times"] else one["first"][name]
-                found.append(
+        for entry in json.loads(Path(path).read_text())["measured"]:
+            case = Case(tuple(entry["shape"]), entry["dtype"], entry["order"])
+            for name, (_, values) in entry["candidates"].items():
+                us = entry["times"][name][0] if name in entry["times"] else entry["first"][name]
+                rows.append(
                     Measured((case.shape, case.dtype, case.order, Path(path).stem), Problem.of(describe(case.spec)), values, us, name)
                 )
-    return found
+    return rows
 
 
 def earlier():
     """The candidates of tune_hopper.py's sweep."""
     script = importlib.import_module("tune_hopper")
-    found = []
-    for one in json.loads((BEFORE / "hopper.json").read_text())["measured"]:
-        case = Case(tuple(one["shape"]), "float16", one["order"])
+    rows = []
+    for entry in json.loads((BEFORE / "hopper.json").read_text())["measured"]:
+        case = Case(tuple(entry["shape"]), "float16", entry["order"])
         for name, (_, values) in script.candidates_of(case.shape, case.order).items():
-            if name in one["times"] and name != "default":  # what the library took then
-                found.append(
+            if name in entry["times"] and name != "default":  # the library's choice at that time
+                rows.append(
                     Measured(
-                        (case.shape, case.dtype, case.order, "hopper"), Problem.of(describe(case.spec)), values, one["times"][name][0], name
+                        (case.shape, case.dtype, case.order, "hopper"),
+                        Problem.of(describe(case.spec)),
+                        values,
+                        entry["times"][name][0],
+                        name,
                     )
                 )
-    return found
+    return rows
 
 
 def judge(options):
-    """How much slower than the best measured tile the one is that records of other sizes choose."""
+    """How much slower the tile is that records of other sizes choose than the best measured tile."""
     rows = rows_of(options.files)
     groups = {}
     for row in rows:
@@ -716,10 +733,10 @@ def judge(options):
         others = [one for one in (bests if not options.all else rows) if one.group[0] != name[0]]
         corrected = corrections((group[0].problem.apart(one.problem), one.known) for one in others)
         best = min(group, key=lambda row: row.us)
-        taken, words = least(group, functools.partial(expected_of, corrected))
+        chosen_us, words = least(group, functools.partial(expected_of, corrected))
         bare, _ = least(group, functools.partial(expected_of, {}))
-        losses.append((taken / best.us, bare / best.us, max(row.us for row in group) / best.us))
-        table.append((" ".join(map(str, name)), len(group), best.us, taken / best.us, bare / best.us, best.words, words))
+        losses.append((chosen_us / best.us, bare / best.us, max(row.us for row in group) / best.us))
+        table.append((" ".join(map(str, name)), len(group), best.us, chosen_us / best.us, bare / best.us, best.words, words))
     table.sort(key=lambda row: -row[3])
     print(tabulate(table, ("problem", "tiles", "best us", "chosen / best", "by waves alone", "best", "chosen"), floatfmt=".3f"))
     for at, words in enumerate(("chosen by other sizes' records", "by waves alone", "the worst candidate")):
@@ -729,12 +746,12 @@ def judge(options):
 
 
 def expected_of(corrected, row):
-    """What is expected of a candidate by others."""
+    """The expected time of a candidate by records of other sizes."""
     return expected_us(row.problem, row.values, corrected)
 
 
 def least(group, expected):
-    """The time of the candidate from which least is expected, the mean of those from which as little is, and its words."""
+    """The time of the candidate with the least expected time, the mean over equal expectations, and its title."""
     us = {number: expected(row) for number, row in enumerate(group)}
     first = [group[number] for number in us if us[number] <= min(us.values()) * (1 + 1e-9)]
     return geometric_mean([row.us for row in first]), " or ".join(row.words for row in first)
@@ -742,11 +759,11 @@ def least(group, expected):
 
 def shapes(text):
     """The name of a list of shapes, or shapes."""
-    found = []
+    shapes_of_name = []
     for part in text.split(","):
         name, _, seed = part.partition(":")
-        found += DRAWN[name](seed=int(seed)) if seed else SETS.get(part) or [tuple(int(size) for size in part.split("x"))]
-    return unique(found)
+        shapes_of_name += DRAWN[name](seed=int(seed)) if seed else SETS.get(part) or [tuple(int(size) for size in part.split("x"))]
+    return unique(shapes_of_name)
 
 
 def words(text):

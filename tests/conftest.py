@@ -41,7 +41,7 @@ WHOLE = (
     "test_launch_driver",
     "test_maps",
     "test_prepared",
-    "test_products",
+    "test_wgmma_waits",
     "test_races_lengths",
     "test_races_issuing_threads",
     "test_races_footprints",

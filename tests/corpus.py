@@ -1,13 +1,14 @@
-"""Strategies that were drawn once and are kept, with what the compiler makes of them: their text, or their refusal.
+"""Stored random strategies, with the compiler's result for each: the text, or the refusal.
 
-`goldens/corpus.xz` holds them as stored strategies, a line of JSON each: draws of all generators, forms of the library on several targets, and
-what lies near to these (`nearly`). `goldens` stores for each the digests of its text with the steps that made each line, or of all that the error
-states. A digest says nothing of right and wrong: kernels near to others were simulated and compared with NumPy when they were drawn
-(`mutation.battery`), and the oracles judge new draws of all generators in every test run. Store the digests of new ones by `make goldens`.
+`goldens/corpus.xz` holds them as stored strategies, a line of JSON each: draws of all generators, forms of the library on several targets,
+and perturbations of these (`nearly`). `goldens` stores digests of each result: the text with the steps that made each line, or the whole
+error. A digest does not prove a kernel right: perturbed kernels were simulated and compared with NumPy when they were drawn
+(`mutation.battery`), and the oracles judge new draws of all generators in every test run. Store the digests of new strategies with `make
+goldens`.
 
-    python tests/corpus.py draw     draws all anew, in half an hour of two cores; for new verbs
+    python tests/corpus.py draw     draw all again, in half an hour on two cores; for new verbs
     python tests/corpus.py more 53000000 2000
-                                    draws 2000 more from a seed on, and adds those that say something new
+                                    draw 2000 more from a given seed, and add those with a new result
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ class Kept:
 
 @functools.cache
 def kept() -> list[Kept]:
-    """All of them, in the order in which they are kept."""
+    """All stored strategies, in order."""
     with lzma.open(KEPT, "rt", encoding="utf-8") as file:
         return [Kept(**json.loads(line)) for line in file]
 
 
 @functools.cache
 def by_name() -> dict[str, Kept]:
-    """All of them by their names."""
+    """All stored strategies by name."""
     return {one.name: one for one in kept()}
 
 
@@ -83,19 +84,19 @@ def accepted() -> list[str]:
 # ---------------------------------------------------------------------------------------------- drawing
 
 COUNTS = {"strategy": 120, "definition": 140, "walk": 40, "pair": 600, "script": 180, "tasks": 60, "library": 80, "tuned": 160}
-"""Draws of each generator, at most: walks for each pair of verbs and refinements too, forms of the library with values of tunables at random."""
+"""Maximum number of draws of each generator; also walks for each pair of verbs and refinements, and library forms with random tunables."""
 
 NEAR = {"text": 250, "StoreError": 60, "refusal": 900}
-"""How many are kept, at most, of so many that are tried."""
+"""Maximum numbers of stored and of tried strategies."""
 
 MOST_NEAR = 3_000
-"""As many as what is kept was chosen from."""
+"""The number of draws from which the stored strategies were chosen."""
 
 ALIKE = 3
-"""Refusals that are kept of those that say the same but for numbers."""
+"""The number of stored refusals that differ only in numbers."""
 
 MOST_SECONDS = 1.0
-"""Of processor time that one may take."""
+"""The limit of processor time for one draw."""
 
 FIRST = 51_000_000
 """The first seed."""
@@ -103,9 +104,9 @@ FIRST = 51_000_000
 
 @attrs.frozen
 class Draw:
-    """What may be kept, what comes of it, and what an oracle says against it."""
+    """A candidate, its result, and an oracle's objection, if any."""
 
-    one: Kept
+    stored: Kept
     symbols: dict[str, int]
     outcome: str
     text: str
@@ -113,47 +114,47 @@ class Draw:
 
 
 def drawn(jobs: int) -> list[Kept]:
-    """All that is kept, drawn anew."""
-    found = bases(jobs)
-    found += around(found, jobs)
-    others = {(each.one.target, json.dumps(each.one.strategy)): each.one for each in reversed(found)}
+    """All strategies, drawn again."""
+    draws = bases(jobs)
+    draws += around(draws, jobs)
+    others = {(each.stored.target, json.dumps(each.stored.strategy)): each.stored for each in reversed(draws)}
     return random.Random(FIRST).sample([*others.values()], len(others))
 
 
 def bases(jobs: int) -> list[Draw]:
-    """What the generators draw."""
-    found: list[Draw] = []
+    """The draws of the generators."""
+    drawn_so_far: list[Draw] = []
     for kind, count in COUNTS.items():
         with multiprocessing.Pool(jobs, maxtasksperchild=400) as pool:
             draws = pool.imap(functools.partial(_of, kind), range(FIRST, FIRST + 100 * count), chunksize=4)
-            found += itertools.islice(
+            drawn_so_far += itertools.islice(
                 (one for one in draws if one is not None and (one.outcome == "text" or kind in ("script", "tuned"))), count
             )
-    return found
+    return drawn_so_far
 
 
 MORE = ("near",) * 8 + ("walk", "walk", "pair", "pair", "definition", "strategy", "script", "tuned", "tasks")
-"""Of what further draws are."""
+"""The kinds of further draws."""
 
 
 def more(first: int, count: int, jobs: int) -> Iterator[Kept]:
-    """Of further draws, and of what lies near to what is kept, those that say something new, numbers in refusals aside."""
-    digests, alike = {one.whole for one in cases("corpus")}, Counter(map(_said, kept()))
+    """Of further draws and perturbations of stored strategies, those with a new result, regardless of numbers in refusals."""
+    digests, by_message = {one.whole for one in cases("corpus")}, Counter(map(_without_numbers, kept()))
     with multiprocessing.Pool(jobs, maxtasksperchild=400) as pool:
         for draw in pool.imap(_more, range(first, first + count), chunksize=4):
             if draw is None or draw.wrong:
-                print(*([] if draw is None else [draw.one.name, draw.wrong]), file=sys.stderr)
+                print(*([] if draw is None else [draw.stored.name, draw.wrong]), file=sys.stderr)
                 continue
-            whole, said = draw.one.case().whole, _said(draw.one)
-            if whole not in digests and (draw.outcome == TEXT or alike[said] < ALIKE):
-                digests.add(whole)
-                alike[said] += 1
-                yield draw.one
+            digest, message = draw.stored.case().whole, _without_numbers(draw.stored)
+            if digest not in digests and (draw.outcome == TEXT or by_message[message] < ALIKE):
+                digests.add(digest)
+                by_message[message] += 1
+                yield draw.stored
 
 
-def _said(one: Kept) -> str:
-    """What a refusal says, without its numbers."""
-    outcome = one.outcome()
+def _without_numbers(stored: Kept) -> str:
+    """The text of a refusal, without its numbers."""
+    outcome = stored.outcome()
     return "" if outcome.kind == TEXT else re.sub(r"\d+", "", outcome.said.partition("\n")[0])
 
 
@@ -170,49 +171,49 @@ def _refinements() -> list[Any]:
     return [one for each in kept() for one in refinements_in(each.strategy)]
 
 
-def _sizes(one: Kept) -> dict[str, int]:
-    """Sizes at run time, small ones; those of a strategy that is refused do not matter."""
+def _sizes(stored: Kept) -> dict[str, int]:
+    """Small sizes at run time; those of a refused strategy do not matter."""
     from fireiron.errors import FireironError
     from fireiron.language.store import loads
     from fireiron.spec import sizes_of
 
     try:
-        symbols = sizes_of(loads(json.dumps(one.strategy)).spec)
+        symbols = sizes_of(loads(json.dumps(stored.strategy)).spec)
     except FireironError:
         return {}
     return {var.name: max(min(40, var.high) // var.multiple_of, 1) * var.multiple_of for var in symbols}
 
 
-def around(found: Sequence[Draw], jobs: int) -> list[Draw]:
-    """What lies near to them, and says something new."""
-    refinements = [one for each in found for one in refinements_in(each.one.strategy)]
-    numbers = ((number, found[random.Random(f"{FIRST}/{number}").randrange(len(found))]) for number in range(MOST_NEAR))
+def around(draws: Sequence[Draw], jobs: int) -> list[Draw]:
+    """Perturbations with a new result."""
+    refinements = [one for each in draws for one in refinements_in(each.stored.strategy)]
+    numbers = ((number, draws[random.Random(f"{FIRST}/{number}").randrange(len(draws))]) for number in range(MOST_NEAR))
     with multiprocessing.Pool(jobs, maxtasksperchild=400) as pool:
-        return [*_chosen(found, pool.imap(functools.partial(_near, refinements=refinements), numbers, chunksize=8))]
+        return [*_chosen(draws, pool.imap(functools.partial(_near, refinements=refinements), numbers, chunksize=8))]
 
 
-def _chosen(found: Sequence[Draw], draws: Iterable[Draw | None]) -> Iterator[Draw]:
-    """Of what lies near: what says something new."""
-    texts, alike, counts = {one.text for one in found}, Counter[str](), Counter[str]()
-    for one in draws:
-        if one is None:
+def _chosen(bases: Sequence[Draw], draws: Iterable[Draw | None]) -> Iterator[Draw]:
+    """The perturbations with a new result."""
+    texts, by_message, counts = {one.text for one in bases}, Counter[str](), Counter[str]()
+    for candidate in draws:
+        if candidate is None:
             continue
-        if one.wrong:
-            print(f"{one.wrong}\n{json.dumps(attrs.asdict(one.one))}\n", file=sys.stderr)
+        if candidate.wrong:
+            print(f"{candidate.wrong}\n{json.dumps(attrs.asdict(candidate.stored))}\n", file=sys.stderr)
             continue
-        kind = one.outcome if one.outcome in NEAR else "refusal"
-        said = one.text if kind == "text" else re.sub(r"\d+", "", one.text.partition("\n")[0])
-        if counts[kind] < NEAR[kind] and alike[said] < ALIKE and one.text not in texts:
-            alike[said] += 1
+        kind = candidate.outcome if candidate.outcome in NEAR else "refusal"
+        message = candidate.text if kind == "text" else re.sub(r"\d+", "", candidate.text.partition("\n")[0])
+        if counts[kind] < NEAR[kind] and by_message[message] < ALIKE and candidate.text not in texts:
+            by_message[message] += 1
             counts[kind] += 1
-            texts.add(one.text)
-            yield one
+            texts.add(candidate.text)
+            yield candidate
         if all(counts[each] >= count for each, count in NEAR.items()):
             return
 
 
 def _of(kind: str, seed: int) -> Draw | None:
-    """What a seed draws; nothing where it is refused, takes too long or is not to be stored."""
+    """The draw of a seed; None if it is refused, takes too long, or cannot be stored."""
     from fireiron.errors import FireironError
     from fireiron.language.store import dumps
 
@@ -232,8 +233,8 @@ def _made(kind: str, seed: int) -> tuple[Any, str, dict[str, int]]:
 
     match kind:
         case "strategy":
-            one, _ = generator.draw(seed)
-            return one.strategy, one.target, dict(one.symbols)
+            strategy_draw, _ = generator.draw(seed)
+            return strategy_draw.strategy, strategy_draw.target, dict(strategy_draw.symbols)
         case "definition":
             drawn, _ = definitions.drawn(seed)
             return drawn.strategy(drawn.bound), drawn.target, dict(drawn.symbols)
@@ -264,7 +265,7 @@ def _made(kind: str, seed: int) -> tuple[Any, str, dict[str, int]]:
 
 
 def _tuned(choose: random.Random) -> tuple[Any, str, dict[str, int]]:
-    """A form of the library on its own target, of sizes known now or at run time."""
+    """A form of the library on its own target, with sizes known now or at run time."""
     from campaign.subjects import library_texts
 
     from fireiron import sym
@@ -282,47 +283,47 @@ def _tuned(choose: random.Random) -> tuple[Any, str, dict[str, int]]:
 
 
 def _near(numbered: tuple[int, Draw], refinements: list[Any]) -> Draw | None:
-    """Something near to a draw, judged."""
+    """A judged perturbation of a draw."""
     number, base = numbered
-    one = attrs.evolve(
-        base.one, name=f"near {base.one.name}, {number}", strategy=near(base.one.strategy, random.Random(number), refinements)
+    perturbed = attrs.evolve(
+        base.stored, name=f"near {base.stored.name}, {number}", strategy=near(base.stored.strategy, random.Random(number), refinements)
     )
-    return _judged(one, base.symbols, True)
+    return _judged(perturbed, base.symbols, True)
 
 
-def _judged(one: Kept, symbols: dict[str, int], simulated: bool) -> Draw | None:
-    """What comes of it, and of a kernel that is accepted what the oracles say; nothing where it takes too long."""
+def _judged(stored: Kept, symbols: dict[str, int], simulated: bool) -> Draw | None:
+    """The result, and for an accepted kernel the judgment of the oracles; None if it takes too long."""
     from mutation.battery import Item
 
     from fireiron.errors import FireironError
 
     before = time.process_time()
     try:
-        made = one.outcome()
+        result = stored.outcome()
     except Exception:
-        return Draw(one, symbols, "crash", "", traceback.format_exc()[-600:])
+        return Draw(stored, symbols, "crash", "", traceback.format_exc()[-600:])
     if time.process_time() - before > MOST_SECONDS:
         return None
-    draw = Draw(one, symbols, made.kind, made.said)
-    if made.kind != TEXT or not simulated:
+    draw = Draw(stored, symbols, result.kind, result.said)
+    if result.kind != TEXT or not simulated:
         return draw
-    item = Item(one.name, json.dumps(one.strategy), one.target, symbols, one.strategy["strategy"].get("start") == "MatMul")
+    item = Item(stored.name, json.dumps(stored.strategy), stored.target, symbols, stored.strategy["strategy"].get("start") == "MatMul")
     try:
         item.prepare()
-    except FireironError:  # sizes that this oracle does not know
+    except FireironError:  # sizes that this oracle does not support
         return None
     who, what = item.judged(always=True)
     return attrs.evolve(draw, wrong=f"{who}: {what}" if who else "")
 
 
-def _keep(every: Iterable[Kept]) -> None:
+def _keep(strategies: Iterable[Kept]) -> None:
     with lzma.open(KEPT, "wt", encoding="utf-8", preset=9) as file:
-        file.writelines(json.dumps(attrs.asdict(one), separators=(",", ":")) + "\n" for one in every)
+        file.writelines(json.dumps(attrs.asdict(one), separators=(",", ":")) + "\n" for one in strategies)
     kept.cache_clear()
 
 
 def main(arguments: list[str]) -> int:
-    """Draw anew, or more."""
+    """Draw again, or draw more."""
     jobs = os.cpu_count() or 1
     match arguments:
         case ["draw"]:

@@ -1,7 +1,7 @@
-"""Kernel IR drawn at random, without a strategy: what the printer decides, also of what no strategy of ours comes to.
+"""Random kernel IR, without a strategy: decisions of the printer, including those that no strategy reaches.
 
-Loops that run, are unrolled, begin later or take steps; rings whose turns are counted in them; stages, swizzles, sizes known at run time, names,
-conditions, copies of all widths and types. Nobody runs such a kernel: rings have no producers, and nobody says that accesses are inside.
+Loops that are kept or unrolled, with other starts and steps; rings whose fills they count; stages, swizzles, run-time sizes, names,
+conditions, copies of all widths and types. The kernels are never executed: rings have no producers, and accesses may be out of bounds.
 """
 
 import random
@@ -14,7 +14,7 @@ from fireiron import *
 from fireiron import ir
 from fireiron.executable.fma import FFMA
 from fireiron.executable.thread_move import EVICT_FIRST, MOVE
-from fireiron.ir import Reach, Reciprocal, Side
+from fireiron.ir import FenceKind, Reciprocal, StageState
 from fireiron.lower.guard import guard
 from fireiron.values.expr import INT_MAX, TRUE, ZERO, Mod, Var, as_expr, bit_and, bit_or, bit_xor, equal, less, minimum
 from fireiron.values.expr.hilbert import hilbert
@@ -26,7 +26,7 @@ M, N, K = sym("M", high=1 << 20), sym("N", high=4096), sym("K", high=1 << 20)
 
 @attrs.define
 class Drawing:
-    """One kernel on its way: `around` are the loops that the next statement stands in, `names` what it may refer to."""
+    """A kernel under construction: `around` are the loops that enclose the next statement, `names` those that it may use."""
 
     choose: random.Random
     thread: Var
@@ -39,47 +39,51 @@ class Drawing:
     makers: dict = attrs.field(factory=dict)
 
     def name(self, wanted):
-        """A name that is not taken."""
+        """An unused name."""
         self.numbers += 1
         return f"{wanted}{self.numbers}"
 
     # ------------------------------------------------------------------------------------------ expressions
 
     def variable(self):
-        """Something that an index may be made of."""
+        """A random part of an index."""
         choose = self.choose
         loops = [one.var for one in self.around]
         return choose.choice([self.thread, self.block, *self.names, *loops, *loops, *loops])
 
     def term(self):
-        """A part of an index."""
-        choose, one = self.choose, self.variable()
-        if one.low < 0:
-            return one
+        """A random term of an index."""
+        choose, variable = self.choose, self.variable()
+        if variable.low < 0:
+            return variable
         match choose.randrange(11):
             case 0 | 1 | 2:
-                return one
+                return variable
             case 3:
-                return one % choose.choice((2, 3, 4, 8, 32))
+                return variable % choose.choice((2, 3, 4, 8, 32))
             case 4:
-                return one // choose.choice((2, 3, 4, 32))
+                return variable // choose.choice((2, 3, 4, 32))
             case 5:
-                return one * self.variable()
+                return variable * self.variable()
             case 6:
-                return one * choose.choice((N, K))
+                return variable * choose.choice((N, K))
             case 7:
-                return (one + choose.choice((0, 1, 3))) % choose.choice((2, 3, 4)) if one not in (self.thread, self.block) else one
+                return (
+                    (variable + choose.choice((0, 1, 3))) % choose.choice((2, 3, 4))
+                    if variable not in (self.thread, self.block)
+                    else variable
+                )
             case 8:
                 other = self.variable()
                 mask = choose.choice((1, 7)) if other.low >= 0 else 1
-                return bit_xor(one, other % (mask + 1) if other.low >= 0 else as_expr(mask))
+                return bit_xor(variable, other % (mask + 1) if other.low >= 0 else as_expr(mask))
             case 9:
-                return choose.choice((bit_and, bit_or))(one, as_expr(choose.choice((1, 6, 8))))
+                return choose.choice((bit_and, bit_or))(variable, as_expr(choose.choice((1, 6, 8))))
             case _:
-                return minimum(one, choose.choice((N - 1, self.variable(), as_expr(5))))
+                return minimum(variable, choose.choice((N - 1, self.variable(), as_expr(5))))
 
     def index(self, wide=False):
-        """An index of some terms."""
+        """A random sum of terms."""
         choose = self.choose
         total = as_expr(choose.choice((0, 0, 0, 1, 2, 8, 64, -1, -4)))
         for _ in range(choose.randint(1, 3)):
@@ -87,7 +91,7 @@ class Drawing:
         return total
 
     def condition(self):
-        """Whether a statement is performed, or an element touched."""
+        """A condition of a statement or of an element."""
         choose = self.choose
         left = self.index()
         return choose.choice((less(left, N), less(left, 5), less(3, left), equal(left, self.variable()), less(self.variable(), 1), TRUE))
@@ -95,13 +99,13 @@ class Drawing:
     # ------------------------------------------------------------------------------------------ statements
 
     def access(self, buffer, count, write):
-        """Neighbours, or elements some steps apart, of a buffer."""
+        """Elements of a buffer, adjacent or some steps apart."""
         choose = self.choose
         step = choose.choice((1, 1, 1, 2))
         private = buffer.memory.private
         unrolled = [one.var for one in self.around if one.unroll]
         base = as_expr(choose.choice((0, 0, 1, 2))) if private else self.index(buffer.parameter and choose.random() < 0.1)
-        if buffer.memory.of_block and base.low < 0:  # of what is swizzled nothing is negative
+        if buffer.memory.of_block and base.low < 0:  # swizzled coordinates are never negative
             base = base - base.low
         if private and unrolled and choose.random() < 0.4:
             base = base + choose.choice(unrolled) * choose.choice((1, 2))
@@ -114,16 +118,16 @@ class Drawing:
                 base = base + Mod(loop.var + choose.choice(starts) + ahead, loop.extent) * choose.choice((1, 16))
         copy = ZERO
         if buffer.tensor.copies > 1:
-            copy = self.turn() % buffer.tensor.copies
+            copy = self.fill_number() % buffer.tensor.copies
         bound = N if not private and choose.random() < 0.2 else None
-        made = access(buffer.name, (base, ZERO), (count, 1), (bound, None), write)
-        made = attrs.evolve(made, copy=copy)
+        new_access = access(buffer.name, (base, ZERO), (count, 1), (bound, None), write)
+        new_access = attrs.evolve(new_access, copy=copy)
         if step > 1:
-            made = attrs.evolve(made, modes=((Mode(as_expr(count), as_expr(step)),), made.modes[1]))
-        return made, step
+            new_access = attrs.evolve(new_access, modes=((Mode(as_expr(count), as_expr(step)),), new_access.modes[1]))
+        return new_access, step
 
     def move(self):
-        """A copy, by plain accesses or streaming ones, of some width."""
+        """A copy of some width, by plain or evict-first accesses."""
         choose = self.choose
         readable = [one for one in self.buffers if one.name != "dst"]
         writable = [one for one in self.buffers if one.written]
@@ -144,7 +148,7 @@ class Drawing:
         )  # fmt: skip
 
     def product(self):
-        """A product of single elements, which is added to another or not."""
+        """A multiply-add of single elements, with or without accumulation."""
         choose = self.choose
         registers = [one for one in self.buffers if one.dtype == float32]
         first, second = choose.choice(registers), choose.choice(registers)
@@ -155,7 +159,7 @@ class Drawing:
         return making.execution(FFMA, spec, accesses, accumulate=accumulate, active=self.active(), path=self.path())
 
     def active(self):
-        """Mostly always."""
+        """Mostly always true."""
         return self.condition() if self.choose.random() < 0.3 else TRUE
 
     def path(self):
@@ -163,14 +167,14 @@ class Drawing:
         return self.choose.choice((None, ("tile",), ("tile", "load"), ("tile", "load", "move"), ("tile", "split")))
 
     def of_ring(self):
-        """A wait for a ring's stage, or the word that it is empty."""
-        choose, ring, number = self.choose, self.choose.choice(self.rings), self.turn()
+        """A wait for a ring's stage, or its release."""
+        choose, ring, number = self.choose, self.choose.choice(self.rings), self.fill_number()
         if choose.random() < 0.55:
-            return making.acquire(ring.name, choose.choice(tuple(Side)), number)
-        return making.release(ring.name, choose.choice(tuple(Side)), number, active=choose.choice((TRUE, equal(self.thread % 32, 0))))
+            return making.acquire(ring.name, choose.choice(tuple(StageState)), number)
+        return making.release(ring.name, choose.choice(tuple(StageState)), number, active=choose.choice((TRUE, equal(self.thread % 32, 0))))
 
-    def turn(self):
-        """A turn of a ring: what the loops around have counted."""
+    def fill_number(self):
+        """A fill number: the count of the surrounding loops."""
         choose = self.choose
         running = [one for one in self.around if not one.unroll]
         number = as_expr(choose.choice((0, 0, 0, 1, 2)))
@@ -185,8 +189,8 @@ class Drawing:
                 number = number + choose.choice(
                     (outer.var * inner.extent, outer.var * 5, outer.var, (outer.var * N + self.block) * inner.extent)
                 )
-            if taken := [one.taken for one in running if one.taken is not None]:
-                number = number + choose.choice(taken) * choose.choice((1, 1, inner.extent)) if choose.random() < 0.7 else number
+            if counts := [one.prior_iterations for one in running if one.prior_iterations is not None]:
+                number = number + choose.choice(counts) * choose.choice((1, 1, inner.extent)) if choose.random() < 0.7 else number
         elif choose.random() < 0.5:
             number = number + self.block * choose.choice((1, 3))
         return number
@@ -200,10 +204,10 @@ class Drawing:
         step, first = (1, 0) if unroll else choose.choice(((1, 0), (1, 0), (1, 0), (1, 1), (2, 0), (2, 1), (1, 2)))
         var = Var(self.name("k"), 0, max(extent.high - 1, 0))
         period = 0 if unroll else choose.choice((0, *(one.stages for one in self.rings * 2), 2, 6))
-        taken = Var(self.name("taken"), 0, INT_MAX) if not unroll and choose.random() < 0.3 else None
-        loop = making.loop(var, extent, (), unroll=unroll, first=first, step=step, period=period, taken=taken)
-        if taken is not None and choose.random() < 0.3:
-            loop = attrs.evolve(loop, growth=choose.choice((as_expr(2), N)))
+        trip_count = Var(self.name("taken"), 0, INT_MAX) if not unroll and choose.random() < 0.3 else None
+        loop = making.loop(var, extent, (), unroll=unroll, first=first, step=step, period=period, prior_iterations=trip_count)
+        if trip_count is not None and choose.random() < 0.3:
+            loop = attrs.evolve(loop, increment=choose.choice((as_expr(2), N)))
         if choose.random() < 0.5:
             self.makers[var.name] = ("tile", "loop")
         self.around.append(loop)
@@ -222,26 +226,26 @@ class Drawing:
 
     def body(self, depth, count):
         """A list of statements."""
-        choose, found = self.choose, []
+        choose, stmts = self.choose, []
         for _ in range(count):
             kind = choose.random()
             if depth and kind < 0.3:
-                found.append(self.loop(depth))
+                stmts.append(self.loop(depth))
             elif kind < 0.36:
-                found.append(making.comment(choose.choice(("what comes now", "a remark\nof two lines", ""))))
+                stmts.append(making.comment(choose.choice(("what comes now", "a remark\nof two lines", ""))))
             elif kind < 0.42:
-                found.append(making.barrier(choose.choice((ir.BLOCK_SCOPE, ir.WARP_SCOPE, ir.WARPGROUP_SCOPE)), choose.choice(("", "why"))))
+                stmts.append(making.barrier(choose.choice((ir.BLOCK_SCOPE, ir.WARP_SCOPE, ir.WARPGROUP_SCOPE)), choose.choice(("", "why"))))
             elif kind < 0.46 and self.around:
-                found.append(self.let())
+                stmts.append(self.let())
             elif kind < 0.5:
-                found.append(making.fence(Reach.PROXY, choose.choice(("", "seen by engines"))))
+                stmts.append(making.fence(FenceKind.ASYNC_PROXY, choose.choice(("", "seen by engines"))))
             elif kind < 0.68 and self.rings:
-                found.append(self.of_ring())
+                stmts.append(self.of_ring())
             elif kind < 0.8:
-                found.append(self.product())
+                stmts.append(self.product())
             else:
-                found.append(self.move())
-        return (*found, self.move())
+                stmts.append(self.move())
+        return (*stmts, self.move())
 
 
 def top(drawing, reciprocals):
@@ -262,7 +266,7 @@ def top(drawing, reciprocals):
 
 
 def draw(seed):
-    """A kernel with pieces and guards, that is to be printed."""
+    """A kernel with pieces and guards, ready for printing."""
     choose = random.Random(f"printed {seed}")
     threads = choose.choice((32, 64, 96, 256))
     grid = choose.choice((1, 24, (M + 15) // 16))
@@ -280,11 +284,13 @@ def draw(seed):
     if choose.random() < 0.5:
         shared[1] = local("t", (64, 8), SH, float32, RowMajor, swizzle=swizzled)
     shared = [attrs.evolve(one, offset=offset) for one, offset in zip(shared, offsets, strict=True)]
-    held = [local("r", (choose.choice((16, 255, 256, 300)), 1), RF, other), local("acc", (24, 1), RF, float32)]
+    registers = [local("r", (choose.choice((16, 255, 256, 300)), 1), RF, other), local("acc", (24, 1), RF, float32)]
     places = local("m", (1 << 30, 1), COORD, int32) if choose.random() < 0.5 else None
-    buffers = [*shared, *held, *((places,) if places else ())]
-    made = kernel_of(spec, (), *buffers, threads=threads, grid=grid, symbols=(M, N, K), target=choose.choice(("sm_75", "sm_80", "sm_90a")))
-    drawing.buffers = [attrs.evolve(one, written=one.name != "src" and one.memory is not COORD) for one in made.buffers]
+    buffers = [*shared, *registers, *((places,) if places else ())]
+    unfinished = kernel_of(
+        spec, (), *buffers, threads=threads, grid=grid, symbols=(M, N, K), target=choose.choice(("sm_75", "sm_80", "sm_90a"))
+    )
+    drawing.buffers = [attrs.evolve(one, written=one.name != "src" and one.memory is not COORD) for one in unfinished.buffers]
     if choose.random() < 0.6:
         stages = choose.choice(((1,), (2,), (3,), (3, 2), (4, 5), (3, 6)))
         orders = choose.random() < 0.2
@@ -305,7 +311,7 @@ def draw(seed):
     body = (*names, *drawing.body(choose.choice((2, 2, 3)), choose.randint(2, 5)))
     last = 4 * max(one.offset + one.bytes for one in shared) // 4
     kernel = making.evolved(
-        made, buffers=tuple(drawing.buffers), body=body, rings=tuple(drawing.rings), reciprocals=reciprocals, makers=drawing.makers,
+        unfinished, buffers=tuple(drawing.buffers), body=body, rings=tuple(drawing.rings), reciprocals=reciprocals, makers=drawing.makers,
         shared_bytes=last, resident=choose.choice((0, 0, 2)), chained=choose.random() < 0.2, title=choose.choice(((), ("one", "  two"))),
         facts=choose.choice(((), (("multiples", equal(K % 16, 0)),))), unchecked=choose.choice(((), ("said by hand",))),
     )  # fmt: skip

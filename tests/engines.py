@@ -1,4 +1,4 @@
-"""Kernels by hand whose copies an engine makes: a tile by TMA from an array to shared memory or back, and products by wgmma."""
+"""Hand-made kernels with asynchronous engines: TMA copies of a tile from an array to shared memory or back, and wgmma."""
 
 from typing import ClassVar
 
@@ -12,10 +12,10 @@ from fireiron import ir
 from fireiron.executable.fma import Fma
 from fireiron.executable.thread_move import MOVE
 from fireiron.executable.tma import TMA_LOAD, TMA_STORE
-from fireiron.ir.chunks import swizzle_of
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
+from fireiron.ir.smem_layouts import swizzle_of
 from fireiron.sim import simulate
 from fireiron.values.expr import ZERO, Var, all_of, as_expr, equal, less
 from fireiron.values.machine import as_architecture
@@ -27,7 +27,7 @@ PRODUCER = making.role("producer", THREADS, 32, (), elected=True)
 
 
 def tile_of(rows, columns, span=128, dtype=float16, copies=STAGES, offset=1024):
-    """A tile in shared memory by rows of `span` bytes, one chunk beside the other, swizzled."""
+    """A tile in shared memory with rows of `span` bytes, in adjacent chunks, swizzled."""
     width = span // dtype.bytes
     line = Layout(columns) if columns == width else Layout((width, columns // width), (1, rows * width))
     layout = Layout((rows, line.shape), (width, line.stride))
@@ -37,29 +37,31 @@ def tile_of(rows, columns, span=128, dtype=float16, copies=STAGES, offset=1024):
 
 
 def each_element(rows, columns, source, target, dtype, at, bounds, thread=LANE, stage=ZERO):
-    """Threads that copy the elements of a tile that lie inside `bounds`, one each at a time; `at` is where it begins in the array."""
+    """Threads copy the elements of a tile within `bounds`, one each at a time; `at` is the tile's origin in the array."""
     threads = thread.high + 1
-    turn = Var("element", 0, rows * columns // threads - 1)
-    place = turn * threads + thread
+    iteration = Var("element", 0, rows * columns // threads - 1)
+    place = iteration * threads + thread
     here = place // columns, place % columns
-    there = tuple(here[dim] + at[dim] for dim in (0, 1))
+    in_array = tuple(here[dim] + at[dim] for dim in (0, 1))
     tile = attrs.evolve(access("tile", here, write=target == "tile"), copy=stage)
-    array = access(target if source == "tile" else source, there, write=source == "tile")
-    guard = all_of([less(coordinate, bound) for coordinate, bound in zip(there, bounds, strict=True)])
+    array = access(target if source == "tile" else source, in_array, write=source == "tile")
+    guard = all_of([less(coordinate, bound) for coordinate, bound in zip(in_array, bounds, strict=True)])
     memories, accesses = ((SH, GL), (tile, array)) if source == "tile" else ((GL, SH), (array, tile))
     pieces = ((making.piece(0, 1, condition=guard),),) * 2
     move = making.execution(MOVE, Move(1, 1, dtype=dtype)(*memories)(Thread), accesses, guard=guard, pieces=pieces)
-    return making.loop(turn, as_expr(rows * columns // threads), (move,))
+    return making.loop(iteration, as_expr(rows * columns // threads), (move,))
 
 
 def boxed(instruction, spec, accesses, tensor_map, **fields):
-    """A copy by an engine."""
+    """A copy by TMA."""
     completion = TMA_LOADS if instruction is TMA_LOAD else TMA_STORES
     return making.execution(instruction, spec, accesses, mechanism=completion, tensor_map=tensor_map, **fields)
 
 
 def loaded(tensor_map, array=(64, 64), tile=(64, 64), at=(0, 0), span=128, dtype=float16, layout=RowMajor, bounded=True, result=None):
-    """A kernel that loads a tile of an array by TMA, and copies what lies inside `dst`, as large as the array or `result`, by threads."""
+    """A kernel that loads a tile of an array by TMA; threads copy the elements in bounds to `dst`, which is as large as the array or
+    `result`.
+    """
     rows, columns = tile
     result = result or array
     buffer = tile_of(rows, columns, span, dtype)
@@ -69,14 +71,14 @@ def loaded(tensor_map, array=(64, 64), tile=(64, 64), at=(0, 0), span=128, dtype
         (access("src", at, tile, array if bounded else None), access("tile", (0, 0), tile, write=True)),
         tensor_map,
         ring="ring",
-        turn=ZERO,
+        fill_index=ZERO,
     )
-    producer = (making.acquire("ring", ir.Side.EMPTY, ZERO), making.release("ring", ir.Side.FULL, ZERO), load)
+    producer = (making.acquire("ring", ir.StageState.EMPTY, ZERO), making.release("ring", ir.StageState.FULL, ZERO), load)
     consumers = (
-        making.acquire("ring", ir.Side.FULL, ZERO),
+        making.acquire("ring", ir.StageState.FULL, ZERO),
         each_element(rows, columns, "tile", "dst", dtype, at, result),
         making.barrier(ir.WARP_SCOPE),
-        making.release("ring", ir.Side.EMPTY, ZERO, active=equal(LANE, 0)),
+        making.release("ring", ir.StageState.EMPTY, ZERO, active=equal(LANE, 0)),
     )
     roles = making.roles((making.role("consumers", 0, THREADS, consumers), attrs.evolve(PRODUCER, body=producer)))
     kernel = kernel_of(Move(*result, dtype=dtype, dst=RowMajor)(GL, GL), (roles,), buffer, threads=2 * THREADS, target="sm_90a")
@@ -88,7 +90,7 @@ def loaded(tensor_map, array=(64, 64), tile=(64, 64), at=(0, 0), span=128, dtype
 
 
 def stored(tensor_map, array=(64, 64), tile=(64, 64), at=(0, 0), span=128, dtype=float16, layout=RowMajor):
-    """A kernel whose threads copy a tile of `src` to shared memory, from where TMA stores it."""
+    """A kernel whose threads copy a tile of `src` to shared memory, from which TMA stores it."""
     rows, columns = tile
     spec = Move(*array, dtype=dtype, src=RowMajor, dst=layout)(GL, GL)
     buffer = tile_of(rows, columns, span, dtype, copies=1)
@@ -101,7 +103,7 @@ def stored(tensor_map, array=(64, 64), tile=(64, 64), at=(0, 0), span=128, dtype
     bulk = TMA_STORES
     body = (
         each_element(rows, columns, "src", "tile", dtype, at, array),
-        making.fence(ir.Reach.PROXY),
+        making.fence(ir.FenceKind.ASYNC_PROXY),
         making.barrier(ir.WARP_SCOPE),
         store,
         making.commit(bulk),
@@ -112,28 +114,28 @@ def stored(tensor_map, array=(64, 64), tile=(64, 64), at=(0, 0), span=128, dtype
 
 
 def numbered(shape, dtype=float16):
-    """An array whose elements are all different, and exact."""
+    """An array with distinct elements that are exactly representable."""
     return np.arange(1, 1 + int(np.prod(shape))).reshape(shape).astype(dtype.to_numpy())
 
 
 def copied(kernel, array, order=None):
-    """What the kernel makes of an array."""
+    """The kernel's result for an array."""
     return simulate(kernel, {"src": array}, order=order).outputs["dst"]
 
 
 ROWS, COLUMNS = 8, 64
 
 
-def streamed(turns=5, stages=2, warps=1, consumer=None, producer=None, **fields):
-    """A kernel whose producer loads one tile after the other, each of 8 rows, into the stages of a ring; consumers copy each to `dst`.
+def streamed(iterations=5, stages=2, warps=1, consumer=None, producer=None, **fields):
+    """A kernel whose producer loads tiles of 8 rows, one per iteration, into the stages of a ring; consumers copy each to `dst`.
 
-    `consumer` and `producer` make another list of the statements of a turn of theirs; `fields` are others of the ring.
+    `consumer` and `producer` edit the list of statements of their iteration; `fields` replace fields of the ring.
     """
-    turn, thread = Var("k", 0, turns - 1), Var("thread", 0, THREADS * warps - 1)
-    shape = turns * ROWS, COLUMNS
-    at, first = (turn * ROWS, 0), equal(thread % THREADS, 0)
+    iteration, thread = Var("k", 0, iterations - 1), Var("thread", 0, THREADS * warps - 1)
+    shape = iterations * ROWS, COLUMNS
+    at, first = (iteration * ROWS, 0), equal(thread % THREADS, 0)
     buffer = tile_of(ROWS, COLUMNS, copies=stages)
-    stage = turn % stages
+    stage = iteration % stages
     tile = attrs.evolve(access("tile", (0, 0), (ROWS, COLUMNS), write=True), copy=stage)
     load = boxed(
         TMA_LOAD,
@@ -141,20 +143,20 @@ def streamed(turns=5, stages=2, warps=1, consumer=None, producer=None, **fields)
         (access("src", at, (ROWS, COLUMNS)), tile),
         making.tensor_map("src_map", "src", (1, 0), (COLUMNS, ROWS), 128),
         ring="ring",
-        turn=turn,
+        fill_index=iteration,
     )
     copy = each_element(ROWS, COLUMNS, "tile", "dst", float16, at, shape, thread, stage)
     takes = (
-        making.acquire("ring", ir.Side.FULL, turn),
+        making.acquire("ring", ir.StageState.FULL, iteration),
         copy,
         making.barrier(ir.WARP_SCOPE),
-        making.release("ring", ir.Side.EMPTY, turn, active=first),
+        making.release("ring", ir.StageState.EMPTY, iteration, active=first),
     )
-    fills = (making.acquire("ring", ir.Side.EMPTY, turn), making.release("ring", ir.Side.FULL, turn), load)
-    extent = as_expr(turns)
+    fills = (making.acquire("ring", ir.StageState.EMPTY, iteration), making.release("ring", ir.StageState.FULL, iteration), load)
+    extent = as_expr(iterations)
     roles = (
-        making.role("consumers", 0, THREADS * warps, (making.loop(turn, extent, (consumer or tuple)(takes)),)),
-        making.role("producer", THREADS * warps, 32, (making.loop(turn, extent, (producer or tuple)(fills)),), elected=True),
+        making.role("consumers", 0, THREADS * warps, (making.loop(iteration, extent, (consumer or tuple)(takes)),)),
+        making.role("producer", THREADS * warps, 32, (making.loop(iteration, extent, (producer or tuple)(fills)),), elected=True),
     )
     spec = Move(*shape, dtype=float16, src=RowMajor, dst=RowMajor)(GL, GL)
     kernel = kernel_of(spec, (making.roles(roles),), buffer, threads=THREADS * (warps + 1), target="sm_90a")
@@ -162,12 +164,12 @@ def streamed(turns=5, stages=2, warps=1, consumer=None, producer=None, **fields)
     return attrs.evolve(kernel, workers=THREADS * warps, rings=(ring,), shared_bytes=buffer.offset + buffer.bytes)
 
 
-# ---------------------------------------------------------------------------------------------- products by hand
+# ---------------------------------------------------------------------------------------------- hand-made wgmma
 
 
 @attrs.frozen
 class EngineFma(Fma):
-    """A multiply-add of each thread that an engine performs, as it does wgmma: smaller, and under way alike."""
+    """A multiply-add of each thread that executes asynchronously like wgmma, but is smaller."""
 
     mechanism: ClassVar[ir.Mechanism] = WGMMA_GROUPS
 
@@ -177,9 +179,11 @@ REGISTER = WGMMA_GROUPS
 
 
 def by_products(*steps):
-    """A kernel of one warp by steps: each is a statement, or a word for one of those below; registers are a, b, c and d, one element each.
+    """A kernel of one warp from a list of steps: each is a statement, or an abbreviation of one; registers are a, b, c and d, one element
+    each.
 
-    x lies in shared memory, an element a thread; `x<` is a copy to it under way, which is `sent` and `arrived`. `a=` loads a from the array, `=c` stores c, `c+=ab` is the product under way, `fence`, `commit` and `wait 0` are what they say.
+    x is in shared memory, one element per thread; `x<` is an asynchronous copy to it, with `sent` and `arrived`. `a=` loads a from the
+    array, `=c` stores c, `c+=ab` is the asynchronous MMA, and `fence`, `commit` and `wait 0` are the statements of these names.
     """
     kernel = kernel_of(
         Move(32, 1, dtype=float32)(GL, GL), tuple(map(_step, steps)), *(local(name, (1, 1), RF) for name in "abcd"), local("x", (32, 1), SH)
@@ -193,13 +197,13 @@ def _step(step):
     if isinstance(step, ir.Stmt):
         return step
     if step == "fence":
-        return making.fence(ir.Reach.REGISTERS)
+        return making.fence(ir.FenceKind.WGMMA_REGISTERS)
     if step == "commit":
         return making.commit(REGISTER)
     if step.startswith("wait "):
         return making.wait(int(step[5:]), mechanism=REGISTER)
     if step == "proxy":
-        return making.fence(ir.Reach.PROXY)
+        return making.fence(ir.FenceKind.ASYNC_PROXY)
     if step == "barrier":
         return making.barrier(ir.WARP_SCOPE)
     if step == "x<":
@@ -267,38 +271,38 @@ OF_PRODUCTS = {
     "a factor that products alone touch, waited for": ("a=, b=, c=, fence, d=ab, commit, wait 0, c+=db, commit, wait 0, =c", None),
     "a factor is a sum": ("a=, b=, c=, d=, fence, c+=ab, commit, b+=dd, commit, wait 0, =c", f"^b {MULTIPLIED}"),
 }  # fmt: skip
-"""What products under way allow, and what not: steps, and what is said of them."""
+"""What asynchronous MMAs allow and what they do not: steps and the expected report."""
 
 
 def of_products(name):
-    """The kernel of that name, and what is said of it."""
+    """The kernel of a given name, and the expected report."""
     steps, message = OF_PRODUCTS[name]
     return by_products(*steps.split(", ")), message
 
 
-# ---------------------------------------------------------------------------------------------- tiles that blocks take
+# ---------------------------------------------------------------------------------------------- dynamic tiles
 
 
 def fetched(tiles=5, blocks=2, stages=2, warps=1, consumer=None, producer=None, extent=None, **fields):
-    """A kernel whose blocks take tiles of as many elements as they have consumers, one after the other, and copy each.
+    """A kernel whose blocks claim tiles of as many elements as they have consumers, one after the other, and copy each.
 
-    `consumer` and `producer` make another list of the statements of a turn of theirs; `fields` are others of the ring.
+    `consumer` and `producer` edit the list of statements of their iteration; `fields` replace fields of the ring.
     """
     threads = THREADS * warps
-    turn, tile = Var("turn", 0, tiles), Var("tile", 0, tiles - 1)
+    iteration, tile = Var("turn", 0, tiles), Var("tile", 0, tiles - 1)
     thread = Var("thread", 0, threads - 1)
     place, count = tile * threads + thread, as_expr(tiles)
-    one = access("src", (place,)), access("dst", (place,), write=True)
-    move = making.execution(MOVE, Move(1, dtype=float32)(GL, GL)(Thread), one, pieces=((making.piece(0),),) * 2)
-    comes_by, leaves = making.next_tile(tile, count, "tiles", turn), making.leave(tile, count)
-    last = making.barrier(ir.WARP_SCOPE), making.release("tiles", ir.Side.EMPTY, turn, active=equal(thread % THREADS, 0))
-    takes = (making.acquire("tiles", ir.Side.FULL, turn), comes_by, *last, leaves, move)
-    taken = attrs.evolve(comes_by, takes=True)
-    gives = (making.acquire("tiles", ir.Side.EMPTY, turn), taken, making.release("tiles", ir.Side.FULL, turn), leaves)
-    turns = as_expr(tiles + 1) if extent is None else as_expr(extent)
+    operands = access("src", (place,)), access("dst", (place,), write=True)
+    move = making.execution(MOVE, Move(1, dtype=float32)(GL, GL)(Thread), operands, pieces=((making.piece(0),),) * 2)
+    comes_by, leaves = making.claim_tile(tile, count, "tiles", iteration), making.exit_if_done(tile, count)
+    last = making.barrier(ir.WARP_SCOPE), making.release("tiles", ir.StageState.EMPTY, iteration, active=equal(thread % THREADS, 0))
+    takes = (making.acquire("tiles", ir.StageState.FULL, iteration), comes_by, *last, leaves, move)
+    claim = attrs.evolve(comes_by, takes=True)
+    gives = (making.acquire("tiles", ir.StageState.EMPTY, iteration), claim, making.release("tiles", ir.StageState.FULL, iteration), leaves)
+    iterations = as_expr(tiles + 1) if extent is None else as_expr(extent)
     roles = (
-        making.role("consumers", 0, threads, (making.loop(turn, turns, (consumer or tuple)(takes)),)),
-        making.role("producer", threads, 32, (making.loop(turn, turns, (producer or tuple)(gives)),), elected=True),
+        making.role("consumers", 0, threads, (making.loop(iteration, iterations, (consumer or tuple)(takes)),)),
+        making.role("producer", threads, 32, (making.loop(iteration, iterations, (producer or tuple)(gives)),), elected=True),
     )
     kernel = kernel_of(
         Move(tiles * threads, dtype=float32)(GL, GL), (making.roles(roles),), threads=threads + 32, grid=blocks, target="sm_90a"

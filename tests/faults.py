@@ -67,7 +67,7 @@ def _at(kernel, body, position):
         if one.mechanism is WGMMA_GROUPS and behind and isinstance(behind[0], ir.Exec):
             yield "behind the next statement", [*before, behind[0], one, *behind[1:]]
     elif isinstance(one, ir.Fence):
-        if behind and (one.reach is ir.Reach.REGISTERS or isinstance(behind[0], ir.Barrier)):
+        if behind and (one.kind is ir.FenceKind.WGMMA_REGISTERS or isinstance(behind[0], ir.Barrier)):
             yield "behind the next statement", [*before, behind[0], one, *behind[1:]]
     elif isinstance(one, ir.Barrier):
         if one.scope == ir.BLOCK_SCOPE and kernel.threads > 32:

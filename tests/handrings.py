@@ -1,4 +1,4 @@
-"""Kernels with a ring made by hand: four warps that consume and one elected thread that produces, with a fault where one is asked for."""
+"""Hand-made kernels with a ring: four consumer warps and one elected producer thread, with an injected fault if requested."""
 
 import itertools
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.values.expr import ONE, Var, as_expr, equal, less, minimum
 
 WIDTH = 128
-"""Elements of a stage."""
+"""Elements per stage."""
 
 BLOCK, TURN, TILE, J = Var("block", 0, 63), Var("turn", 0, 63), Var("tile", 0, 63), Var("j", 0, 63)
 TAKEN = Var("taken", 0, 1 << 20)
@@ -37,60 +37,68 @@ def staged(stages=2, name="s", offset=0):
     return attrs.evolve(plain, tensor=attrs.evolve(plain.tensor, copies=stages))
 
 
-def load(turn, stages=2, width=WIDTH, name="ring", to="s", **options):
-    """A load into the stage of a turn."""
-    turn = as_expr(turn)
-    how = {"copy": turn % stages, "instruction": Engine(), "mechanism": TMA_LOADS, "ring": name, "turn": turn, **options}
+def load(fill, stages=2, width=WIDTH, name="ring", to="s", **options):
+    """A load into the stage of a fill."""
+    fill = as_expr(fill)
+    how = {"copy": fill % stages, "instruction": Engine(), "mechanism": TMA_LOADS, "ring": name, "fill_index": fill, **options}
     return touch(0, write=True, name=to, width=width, **how)
 
 
-def full(turn, name="ring"):
-    return making.acquire(name, ir.Side.FULL, as_expr(turn))
+def full(fill, name="ring"):
+    return making.acquire(name, ir.StageState.FULL, as_expr(fill))
 
 
-def empty(turn, name="ring"):
-    return making.acquire(name, ir.Side.EMPTY, as_expr(turn))
+def empty(fill, name="ring"):
+    return making.acquire(name, ir.StageState.EMPTY, as_expr(fill))
 
 
-def filled(turn, name="ring", **options):
-    return making.release(name, ir.Side.FULL, as_expr(turn), **options)
+def filled(fill, name="ring", **options):
+    return making.release(name, ir.StageState.FULL, as_expr(fill), **options)
 
 
-def emptied(turn, name="ring", active=LANE_0, **options):
-    return making.release(name, ir.Side.EMPTY, as_expr(turn), active=active, **options)
+def emptied(fill, name="ring", active=LANE_0, **options):
+    return making.release(name, ir.StageState.EMPTY, as_expr(fill), active=active, **options)
 
 
-def produce(turn, stages=2):
-    """What a producer does at a turn."""
-    return empty(turn), filled(turn), load(turn, stages)
+def produce(fill, stages=2):
+    """The producer's statements for a fill."""
+    return empty(fill), filled(fill), load(fill, stages)
 
 
-def consume(turn, stages=2, place=T):
-    """What a consumer does at a turn."""
-    return full(turn), reads(place, copy=as_expr(turn) % stages), WARP_BARRIER, emptied(turn)
+def consume(fill, stages=2, place=T):
+    """The consumer's statements for a fill."""
+    return full(fill), reads(place, copy=as_expr(fill) % stages), WARP_BARRIER, emptied(fill)
 
 
 def roles(consumer, producer, threads=128):
-    """The roles, one after the other."""
+    """The roles, in order."""
     return making.roles(
         (making.role("consumers", 0, threads, tuple(consumer)), making.role("producer", threads, 32, tuple(producer), elected=True))
     )
 
 
-def ringed(consumer, producer, *, stages=2, rings=None, buffers=None, grid=1, before=(), behind=(), symbols=(), threads=128, **options):
-    """The kernel of such roles."""
+def ringed(consumer, producer, *, stages=2, rings=None, buffers=None, grid=1, before=(), after=(), symbols=(), threads=128, **options):
+    """The kernel with the given roles."""
     rings = (ring(stages, consumers=threads // 32),) if rings is None else rings
     buffers = (staged(stages),) if buffers is None else buffers
-    body = (*before, roles(consumer, producer, threads), *behind)
+    body = (*before, roles(consumer, producer, threads), *after)
     options = {"rings": tuple(rings), "workers": threads, **options}
     return making.kernel("k", SM_80, as_expr(grid), threads + 32, tuple(buffers), tuple(symbols), body, SPEC, **options)
 
 
-def over_tiles(tiles, blocks, *body, growth=ONE, taken=None, first=0, step=1):
-    """The loop of a block over its tiles, which knows how often the loop inside was taken before."""
+def over_tiles(tiles, blocks, *body, increment=ONE, prior_iterations=None, first=0, step=1):
+    """The loop of a block over its tiles, with the number of iterations of the inner loop in earlier tiles."""
     tiles = as_expr(tiles)
     extent = tiles // blocks + less(BLOCK, tiles % blocks)
-    return making.loop(TURN, extent, (making.let(TILE, BLOCK + TURN * blocks), *body), taken=taken, growth=growth, first=first, step=step)
+    return making.loop(
+        TURN,
+        extent,
+        (making.let(TILE, BLOCK + TURN * blocks), *body),
+        prior_iterations=prior_iterations,
+        increment=increment,
+        first=first,
+        step=step,
+    )
 
 
 def grid_of(tiles, blocks):
@@ -104,14 +112,14 @@ def event(
     step=None,
     mechanism=AT_ONCE,
     engine=False,
-    turn=None,
+    fill=None,
     use=None,
     warps=8,
     elements=32,
     stage=0,
     name="s",
 ):
-    """A touch of atoms, which each warp touches, or of those said by warp; a statement of its own."""
+    """An access to atoms by each warp, or by the given warps; a separate statement."""
     if use is None:
         statement = (reads if kind is Kind.READ else writes)(T, width=elements, mechanism=mechanism, name=name)
         statement = attrs.evolve(statement, instruction=Engine() if engine else statement.instruction)
@@ -119,11 +127,11 @@ def event(
     by_warp = [atoms.get(warp, []) for warp in range(warps)] if isinstance(atoms, dict) else [list(atoms)] * warps
     footprint = Footprint(None, SimpleNamespace(use=use, width=4), 0, by_warp)
     in_flight = mechanism is not AT_ONCE
-    return AccessEvent(next(NUMBERS) if step is None else step, footprint, {}, kind, in_flight, turn, stage)
+    return AccessEvent(next(NUMBERS) if step is None else step, footprint, {}, kind, in_flight, fill, stage)
 
 
-def found(program):
-    """The texts of what the race check finds, all of which are errors."""
+def messages_of(program):
+    """The messages of the race check, all of which are errors."""
     findings = check_races(AccessTrace(program))
     assert all(one.severity == "error" and one.kind == "race" for one in findings)
     return [one.message for one in findings]

@@ -1,8 +1,8 @@
-"""Factories of kernel IR for tests: one for each node, named after it; whoever makes IR by hand makes it by these.
+"""Factories of kernel IR for tests, one per node and named after it; all hand-made IR uses them.
 
-A test passes what it is about: what a node cannot be without by position, the rest by keyword. Everything else has its default here, so a new
-field of a node, or a field that moves elsewhere, changes this file and no test. `handmade` has short forms on top: kernels of a spec, accesses
-of neighbours. `test_making.py` forbids other calls of the classes.
+A test passes what it tests: required fields by position, the rest by keyword. All other fields have their defaults here, so a new or moved
+field of a node changes this file and no test. `handmade` adds short forms: kernels of a spec, accesses to adjacent elements.
+`test_making.py` forbids other constructor calls.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import attrs
 
 from fireiron import ir
 from fireiron.executable.cp_async import CP_ASYNC
-from fireiron.ir.asks.delayed import Delayed
-from fireiron.ir.asks.fetched import Fetched
-from fireiron.ir.asks.grouped import Grouped
-from fireiron.ir.asks.ordered import Ordered
+from fireiron.ir.asks.consumer_groups import ConsumerGroups
+from fireiron.ir.asks.deferred import Deferred
+from fireiron.ir.asks.dynamic_tiles import DynamicTiles
+from fireiron.ir.asks.ordered_mma import OrderedMma
+from fireiron.ir.asks.pending_mmas import PendingMmas
 from fireiron.ir.asks.pipelined import Pipelined
-from fireiron.ir.asks.produced import Produced
-from fireiron.ir.asks.running import Running
+from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.chaining import Chaining
 from fireiron.ir.effects.residency import Residency
@@ -41,33 +41,33 @@ def kernel(
     name: str = "handmade", architecture: Any = "sm_80", grid: Expr | int = 1, threads: int = 32, buffers: Sequence[ir.Buffer] = (),
     symbols: Sequence[Any] = (), body: Body = (), spec: Any = None, **fields: Any,
 ) -> ir.Kernel:  # fmt: skip
-    """A kernel that performs `spec` by the statements of `body`; `fields` as for `evolved`."""
+    """A kernel that performs `spec` with the statements of `body`; `fields` as for `evolved`."""
     target = as_architecture(architecture)
     return evolved(ir.Kernel(name, target, as_expr(grid), threads, tuple(buffers), tuple(symbols), tuple(body), spec), **fields)
 
 
 def evolved(kernel: ir.Kernel, **fields: Any) -> ir.Kernel:
-    """A kernel with other fields, or with others of the words for what is said of it as a whole (`SAID`)."""
-    words = {name: fields.pop(name) for name in [*fields] if name in SAID}
-    return attrs.evolve(kernel, effects=_said(kernel.effects, words), **fields)
+    """A kernel with other fields, or with other effects, by their words (`EFFECTS`)."""
+    words = {name: fields.pop(name) for name in [*fields] if name in EFFECTS}
+    return attrs.evolve(kernel, effects=_effect(kernel.effects, words), **fields)
 
 
-def said(kernel: ir.Kernel, word: str) -> Any:
-    """What is said of a kernel as a whole by one of the words."""
-    kind, field = SAID[word]
+def effect_of(kernel: ir.Kernel, word: str) -> Any:
+    """The value of a kernel effect, by its word."""
+    kind, field = EFFECTS[word]
     return getattr(kernel.effects[kind], field)
 
 
-SAID = {
+EFFECTS = {
     "resident": (Residency, "blocks"), "within": (SharedBound, "bytes"), "zeroed": (Zeroed, "names"), "unchecked": (Unchecked, "reasons"),
     "chained": (Chaining, "chained"), "ready": (Chaining, "ready"),
 }  # fmt: skip
-"""The words of tests for what is said of a kernel as a whole: the kind of effect, and its field."""
+"""The tests' words for the effects of a kernel: the class of the effect, and its field."""
 
 
-def _said(effects: Effects, words: Mapping[str, Any]) -> Effects:
+def _effect(effects: Effects, words: Mapping[str, Any]) -> Effects:
     for word, value in words.items():
-        kind, field = SAID[word]
+        kind, field = EFFECTS[word]
         effects = effects.with_(attrs.evolve(effects[kind], **{field: value}))
     return effects
 
@@ -85,12 +85,12 @@ def access(buffer: str, base: Sequence[Expr], modes: Any = None, bounds: Any = N
 
 
 def piece(first: int, width: int = 1, **fields: Any) -> ir.Piece:
-    """Neighbouring elements of a statement that are accessed together."""
+    """Adjacent elements that a statement accesses together."""
     return ir.Piece(first, width, **fields)
 
 
 def tensor_map(name: str, buffer: str, order: Any, box: Any, span: Any) -> ir.TensorMap:
-    """The map by which TMA finds a box in an array."""
+    """The map by which TMA addresses a box of an array."""
     return ir.TensorMap(name, buffer, order, box, span)
 
 
@@ -98,18 +98,18 @@ def tensor_map(name: str, buffer: str, order: Any, box: Any, span: Any) -> ir.Te
 
 
 def hole(child: str) -> ir.Hole:
-    """The place of a child's program."""
+    """The position of a child's program."""
     return ir.Hole(child)
 
 
 def comment(text: str) -> ir.Comment:
-    """A remark in the text."""
+    """A comment in the text."""
     return ir.Comment(text)
 
 
-def begin(step: Any) -> ir.Begin:
-    """The mark before the statements of a step."""
-    return ir.Begin(step)
+def step_marker(step: Any) -> ir.StepMarker:
+    """The marker before the statements of a step."""
+    return ir.StepMarker(step)
 
 
 def let(var: Any, value: Expr) -> ir.Let:
@@ -118,49 +118,49 @@ def let(var: Any, value: Expr) -> ir.Let:
 
 
 def loop(var: Any, extent: Expr, body: Body = (), **plan: Any) -> ir.For:
-    """A loop, with what is planned for it: `unroll`, `period`, ..., and what is asked for it: `stages`, `producers`, ..."""
-    made = ir.For(var, extent, body, **{name: value for name, value in plan.items() if name not in ASKED})
-    return asking(made, **{name: value for name, value in plan.items() if name in ASKED})
+    """A loop with its plan: `unroll`, `period`, ..., and its asks: `stages`, `producers`, ..."""
+    planned = ir.For(var, extent, body, **{name: value for name, value in plan.items() if name not in ASKED})
+    return asking(planned, **{name: value for name, value in plan.items() if name in ASKED})
 
 
 ASKED = {
-    "stages": (Pipelined, "stages"), "spread": (Pipelined, "spread"), "producers": (Produced, "threads"), "in_flight": (Running, "groups"),
-    "groups": (Grouped, "groups"), "delay": (Delayed, ""), "turns": (Ordered, ""), "fetched": (Fetched, ""),
+    "stages": (Pipelined, "stages"), "interleave": (Pipelined, "interleave"), "producer_threads": (ProducerThreads, "threads"), "mma_in_flight": (PendingMmas, "groups"),
+    "consumer_groups": (ConsumerGroups, "groups"), "defer": (Deferred, ""), "ordered_mma": (OrderedMma, ""), "dynamic_tiles": (DynamicTiles, ""),
 }  # fmt: skip
-"""The words of tests for what is asked for a loop: the kind of ask, and its field; empty for all of its fields together."""
+"""The tests' words for the asks of a loop: the class of the ask, and its field; empty for all fields together."""
 
 
-def asked(loop: ir.For, word: str) -> Any:
-    """What is asked for a loop by one of the words; of all fields together the ask itself."""
+def ask_of(loop: ir.For, word: str) -> Any:
+    """The value of a loop's ask, by its word; for all fields together the ask itself."""
     kind, field = ASKED[word]
     return getattr(loop.asks[kind], field) if field else loop.asks[kind]
 
 
-def asking(loop: ir.For, **asked: Any) -> ir.For:
-    """The loop for which passes are asked so, in the place of what was asked before: `stages=3`, `producers=32`."""
-    for name, value in asked.items():
+def asking(loop: ir.For, **words: Any) -> ir.For:
+    """The loop with its asks replaced: `stages=3`, `producers=32`."""
+    for name, value in words.items():
         kind, field = ASKED[name]
         loop = loop.asking(attrs.evolve(loop.asks[kind], **{field: value}) if field else kind(*value))
     return loop
 
 
 def execution(instruction: Any, spec: Any, accesses: Sequence[ir.Access], **fields: Any) -> ir.Exec:
-    """The statement by which an instruction performs a spec."""
+    """The statement in which an instruction performs a spec."""
     return ir.Exec(instruction, spec, accesses, **fields)
 
 
 def under_way(copy: ir.Exec, **fields: Any) -> ir.Exec:
-    """A copy from global to shared memory that is there at a wait for its group: by cp.async of a word."""
+    """An asynchronous copy from global to shared memory, complete after a wait for its group: cp.async of one word."""
     return attrs.evolve(copy, instruction=CP_ASYNC[-1], mechanism=CP_ASYNC_GROUPS, **fields)
 
 
-def skip(needed: Any, body: Body = ()) -> ir.Skip:
-    """Statements that run if they are needed."""
-    return ir.Skip(needed, body)
+def if_any_lane(needed: Any, body: Body = ()) -> ir.IfAnyLane:
+    """Statements that execute only if needed."""
+    return ir.IfAnyLane(needed, body)
 
 
 def sync_point(require: bool | None, subject: str, **fields: Any) -> ir.SyncPoint:
-    """A wish for a barrier, or against one."""
+    """A requested or forbidden barrier."""
     return ir.SyncPoint(require, subject, **fields)
 
 
@@ -168,7 +168,7 @@ def sync_point(require: bool | None, subject: str, **fields: Any) -> ir.SyncPoin
 
 
 def scope(name: str, threads: int | None) -> ir.Scope:
-    """The threads that meet at a barrier."""
+    """The threads that synchronize at a barrier."""
     return ir.Scope(name, threads)
 
 
@@ -188,18 +188,18 @@ def commit(mechanism: ir.Mechanism = CP_ASYNC_GROUPS) -> ir.Commit:
 
 
 def wait(groups: int = 0, **fields: Any) -> ir.Wait:
-    """A wait until at most so many groups are pending."""
+    """A wait until at most the given number of groups is pending."""
     return ir.Wait(groups, **fields)
 
 
-def fence(reach: ir.Reach, reason: str = "", **fields: Any) -> ir.Fence:
+def fence(kind: ir.FenceKind, reason: str = "", **fields: Any) -> ir.Fence:
     """A fence."""
-    return ir.Fence(reach, reason, **fields)
+    return ir.Fence(kind, reason, **fields)
 
 
-def chain(link: Any) -> ir.Chain:
-    """A link to the kernel before or after."""
-    return ir.Chain(link)
+def grid_dep_control(action: Any) -> ir.GridDepControl:
+    """Programmatic dependence on the preceding kernel, or of the next one."""
+    return ir.GridDepControl(action)
 
 
 # ---------------------------------------------------------------------------------------------- rings, roles and clusters
@@ -210,38 +210,38 @@ def ring(name: str, stages: int, buffers: Sequence[str], **fields: Any) -> ir.Ri
     return ir.Ring(name, stages, buffers, **fields)
 
 
-def acquire(ring: str, side: ir.Side, number: Expr) -> ir.Acquire:
+def acquire(ring: str, state: ir.StageState, fill_index: Expr) -> ir.Acquire:
     """A wait for a stage of a ring."""
-    return ir.Acquire(ring, side, number)
+    return ir.Acquire(ring, state, fill_index)
 
 
-def release(ring: str, side: ir.Side, number: Expr, **fields: Any) -> ir.Release:
-    """The arrival that gives a stage of a ring away."""
-    return ir.Release(ring, side, number, **fields)
+def release(ring: str, state: ir.StageState, fill_index: Expr, **fields: Any) -> ir.Release:
+    """The arrival that releases a stage of a ring."""
+    return ir.Release(ring, state, fill_index, **fields)
 
 
 def role(name: str, first: int, threads: int, body: Body = (), **fields: Any) -> ir.Role:
-    """What some warps of a block do."""
+    """The program of some warps of a block."""
     return ir.Role(name, first, threads, body, **fields)
 
 
 def roles(roles: Sequence[ir.Role]) -> ir.Roles:
-    """The roles into which the threads of a block part."""
+    """The roles of the threads of a block."""
     return ir.Roles(roles)
 
 
-def next_tile(var: Any, tiles: Expr, ring: str, number: Expr, **fields: Any) -> ir.NextTile:
-    """The next tile of a block that takes tiles from a counter."""
-    return ir.NextTile(var, tiles, ring, number, **fields)
+def claim_tile(var: Any, tiles: Expr, ring: str, fill_index: Expr, **fields: Any) -> ir.ClaimTile:
+    """Claim the next tile from a counter."""
+    return ir.ClaimTile(var, tiles, ring, fill_index, **fields)
 
 
-def leave(tile: Expr, tiles: Expr) -> ir.Leave:
+def exit_if_done(tile: Expr, tiles: Expr) -> ir.ExitIfDone:
     """The end of a block's tiles."""
-    return ir.Leave(tile, tiles)
+    return ir.ExitIfDone(tile, tiles)
 
 
 def counter(name: str) -> ir.Counter:
-    """A counter from which blocks take tiles."""
+    """A counter from which blocks claim tiles."""
     return ir.Counter(name)
 
 
@@ -250,16 +250,16 @@ def block_cluster(sizes: Any, places: Any) -> ir.BlockCluster:
     return ir.BlockCluster(sizes, places)
 
 
-def peers(pattern: Any, first: Any) -> ir.Peers:
-    """Blocks of a cluster that share something."""
-    return ir.Peers(pattern, first)
+def block_set(pattern: Any, first: Any) -> ir.BlockSet:
+    """A set of blocks of a cluster."""
+    return ir.BlockSet(pattern, first)
 
 
 FACTORIES = {
     ir.Kernel: kernel, ir.Buffer: buffer, ir.Access: access, ir.Piece: piece, ir.TensorMap: tensor_map, ir.Hole: hole, ir.Comment: comment,
-    ir.Begin: begin, ir.Let: let, ir.For: loop, ir.Exec: execution, ir.Skip: skip, ir.SyncPoint: sync_point, ir.Scope: scope,
-    ir.Barrier: barrier, ir.ClusterBarrier: cluster_barrier, ir.Commit: commit, ir.Wait: wait, ir.Fence: fence, ir.Chain: chain,
-    ir.Ring: ring, ir.Acquire: acquire, ir.Release: release, ir.Role: role, ir.Roles: roles, ir.NextTile: next_tile, ir.Leave: leave,
-    ir.Counter: counter, ir.BlockCluster: block_cluster, ir.Peers: peers,
+    ir.StepMarker: step_marker, ir.Let: let, ir.For: loop, ir.Exec: execution, ir.IfAnyLane: if_any_lane, ir.SyncPoint: sync_point, ir.Scope: scope,
+    ir.Barrier: barrier, ir.ClusterBarrier: cluster_barrier, ir.Commit: commit, ir.Wait: wait, ir.Fence: fence, ir.GridDepControl: grid_dep_control,
+    ir.Ring: ring, ir.Acquire: acquire, ir.Release: release, ir.Role: role, ir.Roles: roles, ir.ClaimTile: claim_tile, ir.ExitIfDone: exit_if_done,
+    ir.Counter: counter, ir.BlockCluster: block_cluster, ir.BlockSet: block_set,
 }  # fmt: skip
 """The factory of each class."""

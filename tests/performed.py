@@ -9,8 +9,8 @@ import making
 import fireiron
 from fireiron import *
 from fireiron import executable
-from fireiron.ir.chunks import swizzle_of
 from fireiron.ir.holding import Holding
+from fireiron.ir.smem_layouts import swizzle_of
 from fireiron.lower.walk import grow_tree
 from fireiron.values.machine import FRAGMENTS
 from fireiron.values.tensor import whole_view

@@ -1,10 +1,10 @@
-"""Printed CUDA C++ executed on the CPU: compiled by the host's C++ compiler, every thread a coroutine, in random order.
+"""Execute printed CUDA C++ on the CPU: compiled by the host's C++ compiler, every thread a coroutine, in random order.
 
-The text stays as it is printed, but for what no C++ compiler reads: `asm volatile("...")`, wherever it stands, becomes a call chosen by the mnemonic
-of its PTX, and `extern __shared__` gets a word of its own. Maxima, minima and conversions to integers, which C++ leaves open for NaN, zeros of
-both signs and what lies beyond the range, are calls of what the PTX ISA says of the instructions. `cpu/cuda_on_cpu.hpp` supplies the rest of the language,
-`cpu/cuda_on_cpu.cpp` the machine. Address and undefined-behaviour sanitizers are on; arrays in global memory end where
-their last element ends, shared memory where the launch says, and both start as poison.
+The text is unchanged except for what a C++ compiler rejects: `asm volatile("...")` is replaced by a call chosen by the PTX mnemonic, and
+`extern __shared__` by another keyword. Maxima, minima and conversions to integers, which C++ leaves undefined for NaN, signed zeros and
+values out of range, become calls that follow the PTX ISA. `cpu/cuda_on_cpu.hpp` supplies the rest of the language, `cpu/cuda_on_cpu.cpp`
+the machine. Address and undefined-behavior sanitizers are on; arrays in global memory end after their last element, shared memory at the
+size of the launch, and both are initialized to poison.
 """
 
 import dataclasses
@@ -37,19 +37,19 @@ SANITIZED = (
     "-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fsanitize-sections=shared_memory", "-fno-strict-aliasing"
 )  # fmt: skip
 OBSERVED = ("--param", "asan-instrumentation-with-call-threshold=0")
-"""Of g++: each access to memory is a call, at which the machine looks too."""
+"""Options of g++: each memory access becomes a call, which the machine checks, too."""
 
 OPTIONS = {"ASAN_OPTIONS": "detect_stack_use_after_return=0:detect_leaks=0:exitcode=1", "UBSAN_OPTIONS": "print_stacktrace=0"}
 
 POISON = np.frombuffer(bytes.fromhex("f97f"), np.uint8)
-"""Repeated, no number in any float type, and large in a 32-bit integer."""
+"""Repeated, it is NaN in any float type, and large as a 32-bit integer."""
 
 FRAME = 1 << 14
-"""Bytes of a thread's stack beyond what its registers take, guarded and unoptimised as they are, three times over."""
+"""Bytes of a thread's stack beyond its registers, which are guarded and not optimized: three times their size."""
 
 
 class Refused(Exception):
-    """The compiler refuses the text, or the run found undefined behaviour; the message is the report."""
+    """The compiler refuses the text, or the run has undefined behavior; the message is the report."""
 
 
 # ---------------------------------------------------------------------------------------------- inline PTX
@@ -80,11 +80,11 @@ class Asm:
         self.registers = [expression for section in sections[:2] for part in _parted(section, ",") for expression in _expressions(part)]
 
     def out(self, operand):
-        """Registers that the instruction writes."""
+        """Registers written by the instruction."""
         return "{" + ", ".join(f"ptx::out({self.registers[number]})" for number in _list(operand)) + "}"
 
     def read(self, operand):
-        """Registers that it reads."""
+        """Registers read by it."""
         return "{" + ", ".join(f"ptx::in({self.registers[number]})" for number in _list(operand)) + "}"
 
     def later(self, operand):
@@ -98,7 +98,7 @@ class Asm:
 
 
 def _parted(text, separator):
-    """The parts of a text between separators that stand in no brackets and no string."""
+    """The parts of a text between separators outside of brackets and strings."""
     parts, depth, start, quoted = [], 0, 0, False
     for position, character in enumerate(text):
         if character == '"' and text[position - 1] != "\\":
@@ -113,8 +113,8 @@ def _parted(text, separator):
 
 def _expressions(operand):
     """`"+f"(c_rf[0])` as `c_rf[0]`."""
-    found = re.fullmatch(r'(?:\[\w+\]\s*)?"[^"]*"\s*\((.*)\)', operand, re.DOTALL)
-    return [] if found is None else [" ".join(found[1].split())]
+    match = re.fullmatch(r'(?:\[\w+\]\s*)?"[^"]*"\s*\((.*)\)', operand, re.DOTALL)
+    return [] if match is None else [" ".join(match[1].split())]
 
 
 def _mma(asm, m, n, k, a_order, b_order, d, a, b, c):
@@ -133,21 +133,21 @@ def _cp_async(asm, cache):
 
 def _wgmma(asm, n, k, d, a, b):
     out, left, right, adds, *rest = asm.operands
-    held = left.startswith("{")
-    signs, across = rest[:2], ([*(["0"] if held else []), *rest[2:], "0", "0"])[:2]
+    in_registers = left.startswith("{")
+    signs, across = rest[:2], ([*(["0"] if in_registers else []), *rest[2:], "0", "0"])[:2]
     assert all(one == "1" for one in signs), "factors are not negated"
     form = f"{{{n}, {k}, {across[0]}, {across[1]}, Type::{d}, Type::{a}, Type::{b}}}"
-    factor = asm.later(left) if held else asm.value(left)
+    factor = asm.later(left) if in_registers else asm.value(left)
     return f"ptx::wgmma({form}, {asm.out(out)}, {factor}, {asm.value(right)}, {asm.value(adds)})"
 
 
 def _all(function):
-    """A call with all registers and numbers of an instruction's operands, one after the other."""
+    """A call with all registers and numbers of an instruction's operands, in order."""
     return lambda asm: f"ptx::{function}({', '.join(map(asm.value, re.findall(r'%?[0-9]+', ' '.join(asm.operands))))})"
 
 
 def _tma(function, box):
-    """A copy of a box, which stands as operand number `box`: a map and a list of coordinates."""
+    """A copy of a box; operand number `box` is a map and a list of coordinates."""
 
     def call(asm, rank):
         tensor_map, *at = re.findall(r"%[0-9]+", asm.operands[box])
@@ -175,7 +175,7 @@ EMULATED = {
     r"cp\.async\.bulk\.commit_group": _all("tma_commit_group"),
     r"cp\.async\.bulk\.wait_group\.read": _all("tma_wait_group_read"),
     r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32": _all("setmaxnreg"),
-    # One kernel runs alone here: nobody is before it.
+    # One kernel runs alone here, so there is no preceding one.
     r"griddepcontrol\.(?:launch_dependents|wait)": lambda asm: "static_cast<void>(0)",
     r"prefetch\.tensormap": lambda asm: "static_cast<void>(0)",
     r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.(\w+)\.(\w+)\.(\w+)": _wgmma,
@@ -208,18 +208,18 @@ EMULATED = {
     r"cp\.async\.commit_group": lambda asm: "ptx::cp_async_commit_group()",
     r"cp\.async\.wait_group": lambda asm: f"ptx::cp_async_wait_group({asm.value(asm.operands[0])})",
 }
-"""What takes the place of an instruction, by its mnemonic; each calls a function of cuda_on_cpu.cpp."""
+"""Replacements of instructions, by mnemonic; each calls a function of cuda_on_cpu.cpp."""
 
 
 def emulated(text):
-    """The call in the place of `asm volatile(text)`."""
+    """The call that replaces `asm volatile(text)`."""
     asm = Asm(text)
-    if not asm.ptx:  # only the compiler reads it: its operands have their values here
+    if not asm.ptx:  # only the compiler reads it: its operands keep their values
         return "(void)0"
     for pattern, function in EMULATED.items():
-        found = re.fullmatch(pattern, asm.mnemonic)
-        if found:
-            return function(asm, *found.groups())
+        match = re.fullmatch(pattern, asm.mnemonic)
+        if match:
+            return function(asm, *match.groups())
     raise Refused(f"no emulation of the PTX instruction {asm.ptx}")
 
 
@@ -228,16 +228,16 @@ MEANT = {
     r"\bf(max|min)f?\(": r"ptx::\1imum(",
     r"\bstatic_cast<(int|signed char|unsigned char)>\(": r"ptx::integer<\1>(",
 }
-"""What stands in the place of words of the language that mean less to a C++ compiler than to the GPU."""
+"""Replacements of keywords that mean less to a C++ compiler than to the GPU."""
 
 
 def for_the_host(text):
-    """Printed text as the host's compiler reads it; each line stays where it is."""
+    """The printed text for the host's compiler; line numbers do not change."""
     parts, position = [], 0
-    for found in re.finditer(r"\basm\s*(?:volatile\s*)?\(", text):
-        end = _closing(text, found.end())
-        inside = text[found.end() : end]
-        parts += [text[position : found.start()], emulated(inside), "\n" * inside.count("\n")]
+    for match in re.finditer(r"\basm\s*(?:volatile\s*)?\(", text):
+        end = _closing(text, match.end())
+        inside = text[match.end() : end]
+        parts += [text[position : match.start()], emulated(inside), "\n" * inside.count("\n")]
         position = end + 1
     parts.append(text[position:])
     host = "".join(parts)
@@ -265,20 +265,20 @@ def _closing(text, start):
 
 @dataclasses.dataclass
 class Printed:
-    """A printed kernel with the IR that it was printed from, which says how it is launched."""
+    """A printed kernel with its IR, which defines the launch."""
 
     text: str
     kernel: object
 
     @staticmethod
     def of(program):
-        """What a program prints, without copies in front."""
+        """The printed text of a program, without preceding copy kernels."""
         return Printed(program.text, program.ir)
 
     def changed(self, pattern, replacement, count=1):
-        """The same with a fault planted: what a pattern finds in its text (all of it for a count of 0) replaced."""
-        text, found = re.subn(pattern, replacement, self.text, count=count)
-        assert found, f"`{pattern}` does not stand in the text; adapt this fault"
+        """The same with an injected fault: matches of a pattern in its text (all for a count of 0) are replaced."""
+        text, replaced = re.subn(pattern, replacement, self.text, count=count)
+        assert replaced, f"`{pattern}` does not stand in the text; adapt this fault"
         return dataclasses.replace(self, text=text)
 
 
@@ -289,14 +289,14 @@ def _checked(command):
 
 
 def _all_memory():
-    """Sanitizers map more memory than there is, whatever this process may use."""
+    """Sanitizers map more memory than exists, whatever limits this process has."""
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 @functools.cache
 def _machine():
-    """The folder of the compiled machine, made once for a text of it; other processes wait for the one that makes it."""
+    """The folder of the compiled machine, built once per text; other processes wait for it."""
     texts = sorted(FOLDER.iterdir())
     name = hashlib.sha256(b"".join([COMPILER.encode(), *(one.read_bytes() for one in texts)])).hexdigest()[:16]
     path = BUILT / name
@@ -318,9 +318,9 @@ class HostProgram:
         self.printed, self.folder = list(printed), Path(folder)
         machine = _machine()
         lines = ['#include "cuda_on_cpu.hpp"']
-        for number, one in enumerate(self.printed):
-            (self.folder / f"{number}.cu").write_text(for_the_host(one.text))
-            name = one.kernel.name
+        for number, text in enumerate(self.printed):
+            (self.folder / f"{number}.cu").write_text(for_the_host(text.text))
+            name = text.kernel.name
             lines += [f"#define {name} kernel_{number}", f"namespace text_{number} {{", f'#include "{number}.cu"', "}", f"#undef {name}"]
         table = ", ".join(f"Launch<text_{number}::kernel_{number}>::with" for number in range(len(self.printed)))
         (self.folder / "texts.cpp").write_text("\n".join([*lines, f"const Kernel kernels[] = {{{table}}};", ""]))
@@ -331,7 +331,7 @@ class HostProgram:
         _checked([COMPILER, *COMMON, *SANITIZED, *observed, *includes, *source, "-o", str(self.binary), "-ldl"])
 
     def run(self, number, arrays, symbols=None, seed=0):
-        """The outputs of one launch in logical shape, from its inputs in logical shape; threads in the order of a seed."""
+        """The outputs of one launch in logical shape, from its inputs in logical shape; the seed determines the order of threads."""
         printed, values = self.printed[number], dict(symbols or {})
         kernel = printed.kernel
         given = [buffer for buffer in kernel.buffers if buffer.parameter]
@@ -340,27 +340,27 @@ class HostProgram:
         job = [f"kernel {number} grid {compiled(kernel.grid)(values)} threads {kernel.threads}"]
         job += [f"cluster {1 if kernel.cluster is None else kernel.cluster.blocks}"]
         job += [f"shared {kernel.dynamic_shared_bytes} frame {(FRAME + 3 * registers) // 4096 * 4096} seed {seed}"]
-        for name, one in placed.items():
+        for name, parameter in placed.items():
             file = self.folder / f"{name}.bin"
-            one.filled(arrays.get(name)).tofile(file)
-            job.append(f"array {file} {one.bytes} {one.buffer.tensor.align}")
+            parameter.filled(arrays.get(name)).tofile(file)
+            job.append(f"array {file} {parameter.bytes} {parameter.buffer.tensor.align}")
         numbers = {name: number for number, name in enumerate(placed)}
         counter = self.folder / "counter.bin"
         if kernel.counter is not None:
             np.zeros(1, np.uint32).tofile(counter)
             job.append(f"array {counter} 4 4")
             numbers[kernel.counter.name] = len(placed)
-        for one in kernel.parameters:
-            if isinstance(one, TensorMap):
-                job.append(f"map {numbers[one.buffer]} {map_words(one, placed[one.buffer].buffer, values)}")
-            elif isinstance(one, Var):
-                job.append(f"int {values[one.name]}")
-            elif isinstance(one, Reciprocal):
-                job.append(f"bits {one.value(values)}")
-            elif one.name in numbers:
-                job.append(f"pointer {numbers[one.name]}")
+        for parameter in kernel.parameters:
+            if isinstance(parameter, TensorMap):
+                job.append(f"map {numbers[parameter.buffer]} {map_words(parameter, placed[parameter.buffer].buffer, values)}")
+            elif isinstance(parameter, Var):
+                job.append(f"int {values[parameter.name]}")
+            elif isinstance(parameter, Reciprocal):
+                job.append(f"bits {parameter.value(values)}")
+            elif parameter.name in numbers:
+                job.append(f"pointer {numbers[parameter.name]}")
             else:
-                job.append(f"bits {int.from_bytes(arrays[one.name].tobytes(), 'little')}")
+                job.append(f"bits {int.from_bytes(arrays[parameter.name].tobytes(), 'little')}")
         done = subprocess.run(
             [self.binary], input="\n".join(job), capture_output=True, text=True, env={**os.environ, **OPTIONS}, preexec_fn=_all_memory
         )
@@ -369,10 +369,10 @@ class HostProgram:
         files = {name: np.fromfile(self.folder / f"{name}.bin", np.uint8) for name in placed}
         if kernel.counter is not None and np.fromfile(counter, np.uint32)[0]:
             raise Refused(f"{kernel.counter.name} is {np.fromfile(counter, np.uint32)[0]} behind the launch")
-        return {name: one.taken(files[name]) for name, one in placed.items() if one.buffer.written}
+        return {name: one.result_of(files[name]) for name, one in placed.items() if one.buffer.written}
 
     def _report(self, number, text):
-        """What the sanitizers and the machine say, with the lines of the text that they name."""
+        """The reports of the sanitizers and the machine, with the lines of the text that they name."""
         lines = [line for line in text.splitlines() if "runtime error" in line or "ERROR" in line or "cuda_on_cpu:" in line]
         lines += [line for line in text.splitlines() if re.search(r"#\d+ .*\.cu:", line)][:3]
         source = self.printed[number].text.splitlines()
@@ -391,7 +391,7 @@ def number(value, values):
 
 
 class Encoder:
-    """In the place of the driver: keeps what `cuTensorMapEncodeTiled` is given, and makes nothing of it."""
+    """A stand-in for the driver: records the arguments of `cuTensorMapEncodeTiled`, and encodes nothing."""
 
     def cuTensorMapEncodeTiled(self, target, kind, rank, address, extents, strides, box, steps, *modes):
         self.kind, self.rank, self.modes = kind, rank, modes
@@ -400,7 +400,9 @@ class Encoder:
 
 
 def map_words(tensor_map, buffer, values):
-    """A tensor map as the launcher encodes it, but for the address: numbers in one word; sizes, strides and box; the rest is 1, and 0 for strides."""
+    """A tensor map as the launcher encodes it, without the address: numbers packed into one word; sizes, strides and box; unused ones are
+    1, and 0 for strides.
+    """
     encoder = Encoder()
     with mock.patch.object(launch, "_driver", lambda: encoder):
         maps.encoded.__wrapped__(maps.MapForm.of(tensor_map, buffer.name, buffer, values), maps.GRANULE)
@@ -414,11 +416,11 @@ def map_words(tensor_map, buffer, values):
 
 
 class Placed:
-    """A parameter in flat memory: in its storage order, with gaps between rows or columns where there is a leading dimension."""
+    """A parameter in flat memory, in its storage order, with gaps between rows or columns if it has a leading dimension."""
 
     def __init__(self, buffer, values, kernel):
         layout = buffer.tensor.layout
-        self.buffer, self.zeroed = buffer, buffer.name in making.said(kernel, "zeroed")
+        self.buffer, self.zeroed = buffer, buffer.name in making.effect_of(kernel, "zeroed")
         self.dtype = buffer.dtype.to_numpy()
         self.shape = tuple(int(compiled(size)(values)) for size in buffer.tensor.shape)
         steps = self._by_order(layout, values) if isinstance(layout, MatrixLayout) else [number(one, values) for one in layout.stride]
@@ -438,11 +440,11 @@ class Placed:
 
     @property
     def bytes(self):
-        """Up to the end of the last element, and no further."""
+        """Up to the end of the last element."""
         return self.elements * np.dtype(self.dtype).itemsize
 
     def filled(self, given):
-        """The bytes before the launch: poison, but for what is given."""
+        """The bytes before the launch: poison, except for given values."""
         flat = np.resize(POISON, self.bytes).view(self.dtype)
         if self.zeroed:
             flat[self.places] = 0
@@ -450,8 +452,8 @@ class Placed:
             flat[self.places] = given
         return flat
 
-    def taken(self, raw):
-        """The tensor after the launch; refused where the kernel wrote between its elements."""
+    def result_of(self, raw):
+        """The tensor after the launch; raises if the kernel wrote between its elements."""
         gaps = np.ones(self.elements, bool)
         gaps[self.places] = False
         item = np.dtype(self.dtype).itemsize

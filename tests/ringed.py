@@ -1,4 +1,4 @@
-"""Kernels with a ring, a producer and consumers: strategies, problems, and faults planted in their final IR."""
+"""Kernels with a ring, a producer and consumers: strategies, problems, and faults injected into their final IR."""
 
 import random
 
@@ -9,8 +9,8 @@ from problems import integers
 from fireiron import *
 from fireiron import ir
 from fireiron.check import safety
-from fireiron.ir.chunks import swizzle_of
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
+from fireiron.ir.smem_layouts import swizzle_of
 from fireiron.lower.passes import PASSES
 from fireiron.lower.specialize import specialize
 from fireiron.sim import simulate
@@ -34,9 +34,9 @@ def product(
     tma=True,
     turns=1,
     cluster=None,
-    staggered=None,
+    stagger=None,
 ):
-    """A product by wgmma, fed by TMA through a ring; its result is stored by TMA too, or by all threads; in clusters if these are said."""
+    """A wgmma GEMM with TMA loads through a ring; TMA or all threads store the result; with clusters if requested."""
     bm, bn, bk = tiles
     wm, wn = warpgroup
     store = Move.done()
@@ -49,16 +49,16 @@ def product(
     chain = chain.pingpong(turns) if turns > 1 else chain
     chain = chain.epilog(RF, float32, Init.done(), store).split(bk).pipeline(stages).warp_specialize(producer)
     chain = chain if in_flight is None else chain.mma_in_flight(in_flight)
-    chain = chain if staggered is None else chain.stagger_blocks(staggered)
+    chain = chain if stagger is None else chain.stagger_blocks(stagger)
     return chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(wm, wn).to(Warpgroup).done()
 
 
 ROWS_OF_128_BYTES = swizzle_of(128, 2)
-"""How TMA swizzles 64 halves side by side."""
+"""TMA swizzle modes of 64 adjacent float16 values."""
 
 
 def by_warps(stages=2, *, target=(64, 64), tma=False, producer=32, bk=64):
-    """A product whose consumers are warps with mma.sync, from tiles whose storage the load was asked for."""
+    """A GEMM whose consumers are warps with mma.sync, on tiles with the storage that the load requested."""
     store = Move.tile(32, 32).to(Warp)
     store = store.load(SRC, SH, Move.done()).cast_on_copy().done() if tma else store.done()
     chain = MatMul.tile(*target).to(Block).epilog(RF, float32, Init.tile(32, 32).to(Warp).done(), store)
@@ -70,7 +70,7 @@ def by_warps(stages=2, *, target=(64, 64), tma=False, producer=32, bk=64):
 
 
 def by_threads(stages=2):
-    """A product whose consumers are threads that multiply element by element."""
+    """A GEMM whose consumers are threads that multiply element by element."""
     chain = MatMul.tile(64, 64).to(Block).split(64).pipeline(stages).warp_specialize()
     for operand in (A, B):
         chain = chain.load(operand, SH, Move.done()).storage_layout(RowMajor).swizzle_storage(ROWS_OF_128_BYTES)
@@ -78,14 +78,14 @@ def by_threads(stages=2):
 
 
 def halves(*sizes, orders="NN", **options):
-    """A product of halves."""
+    """A float16 GEMM."""
     a, b = ORDERS[orders]
     options = {"dtype": float16, "c_dtype": float16, "A": a, "B": b, "C": RowMajor, **options}
     return MatMul(*sizes, **options)(GL, GL, GL)(Kernel)
 
 
 def inputs_of(spec, sizes=None, seed=7):
-    """Small integers for A and B, and what NumPy makes of them."""
+    """Small integers for A and B, and NumPy's result."""
     generator = np.random.default_rng(seed)
     shapes = {name: tuple(size.evaluate(sizes or {}) for size in spec.operands[name].shape) for name in "AB"}
     arrays = {name: integers(shape, spec.operands[name].dtype, generator) for name, shape in shapes.items()}
@@ -93,12 +93,12 @@ def inputs_of(spec, sizes=None, seed=7):
 
 
 def errors(kernel):
-    """What the static checks refuse a kernel for."""
+    """The errors of the static checks."""
     return [one.message for one in safety(kernel) if one.severity == "error"]
 
 
 def outcome(kernel, arrays, expected, order=None, sizes=None):
-    """`right`, `wrong`, or what the simulator meets."""
+    """`right`, `wrong`, or the simulator's report."""
     try:
         got = simulate(kernel, arrays, sizes or {}, order=None if order is None else random.Random(order)).outputs["C"]
     except FireironError as error:
@@ -107,7 +107,7 @@ def outcome(kernel, arrays, expected, order=None, sizes=None):
 
 
 def require_right(strategy, spec, sizes=None, orders=(None, 1)):
-    """The kernel has no findings, and equals NumPy in step and with its warps in random order."""
+    """Require that the kernel has no findings and equals NumPy, with warps in lockstep and in random order."""
     program = strategy(spec).program(TARGET)
     assert errors(program.ir) == []
     arrays, expected = inputs_of(spec, sizes)
@@ -117,7 +117,7 @@ def require_right(strategy, spec, sizes=None, orders=(None, 1)):
 
 
 def in_roles(strategy, spec, divide):
-    """The final kernel whose roles a partition made by hand says."""
+    """The final kernel with roles from a partition made by hand."""
     program = strategy(spec).program(TARGET)
     names = [name for name, _ in PASSES]
     kernel = ir.verify(specialize(program.stages["prune"], divide))
@@ -136,7 +136,7 @@ def roles_of(kernel):
 
 
 def all_of_kind(kernel, kind):
-    """The statements of a kind, in the order of the program."""
+    """The statements of a class, in program order."""
     return [one for one in ir.statements(kernel.body) if isinstance(one, kind)]
 
 
@@ -146,15 +146,15 @@ def is_load(statement):
 
 
 def is_product(statement):
-    """Whether it is a product under way."""
+    """Whether a statement is an asynchronous MMA."""
     return isinstance(statement, ir.Exec) and statement.mechanism is WGMMA_GROUPS
 
 
 def with_changed(kernel, which, number, change):
-    """The kernel with one statement, the `number`-th of those that `which` says, replaced by others."""
-    found = [one for one in ir.statements(kernel.body) if which(one)]
-    assert number < len(found), "no such statement: adapt this fault"
-    chosen = found[number]  # by identity: equal statements stand at several places
+    """The kernel with the `number`-th of the statements that `which` accepts replaced."""
+    candidates = [one for one in ir.statements(kernel.body) if which(one)]
+    assert number < len(candidates), "no such statement: adapt this fault"
+    chosen = candidates[number]  # by identity: equal statements occur at several places
     body = ir.rewritten(kernel.body, lambda one: change(one) if one is chosen else (one,))
     assert body != kernel.body
     return attrs.evolve(kernel, body=body)
@@ -166,43 +166,43 @@ def with_rings(kernel, change):
 
 
 def stage_moved(position, stages):
-    """A change of which stage a statement touches by an operand."""
+    """A change of the stage that an operand of a statement accesses."""
 
-    def change(one):
-        accesses = list(one.accesses)
+    def change(stmt):
+        accesses = list(stmt.accesses)
         accesses[position] = attrs.evolve(accesses[position], copy=(accesses[position].copy + 1) % stages)
-        return (attrs.evolve(one, accesses=tuple(accesses)),)
+        return (attrs.evolve(stmt, accesses=tuple(accesses)),)
 
     return change
 
 
 def dropped(_):
-    """No statement in its place."""
+    """Remove the statement."""
     return ()
 
 
 def later(turns):
-    """The same wait or arrival, for a turn further on."""
-    return lambda one: (attrs.evolve(one, number=one.number + turns),)
+    """The same wait or arrival, a given number of fills later."""
+    return lambda one: (attrs.evolve(one, fill_index=one.fill_index + turns),)
 
 
-def weaker(one):
-    """A wait that leaves a group more under way."""
-    return (attrs.evolve(one, groups=one.groups + 1),)
+def weaker(wait):
+    """A wait that leaves one more group in flight."""
+    return (attrs.evolve(wait, groups=wait.groups + 1),)
 
 
-def by_all_lanes(one):
-    """An arrival of each lane."""
-    return (attrs.evolve(one, active=TRUE),)
+def by_all_lanes(arrival):
+    """An arrival by each lane."""
+    return (attrs.evolve(arrival, active=TRUE),)
 
 
 def of_kind(kind, **fields):
-    """Which statements are of a kind, with such fields."""
+    """A predicate for statements of a class with given fields."""
     return lambda one: isinstance(one, kind) and all(getattr(one, name) == value for name, value in fields.items())
 
 
 def another_mask(peers, kernel):
-    """Faulty sets of blocks that a statement reaches into."""
+    """Faulty sets of blocks as destinations of a statement."""
     blocks = kernel.cluster.blocks
     yield "one block left out", attrs.evolve(peers, pattern=peers.pattern & (peers.pattern - 1))
     yield "the last block left out", attrs.evolve(peers, pattern=peers.pattern ^ 1 << peers.pattern.bit_length() - 1)
@@ -212,35 +212,35 @@ def another_mask(peers, kernel):
 
 
 def cluster_faults(kernel):
-    """`(name, faulty kernel)`: everything that orders the blocks of a cluster left out, and loads and arrivals that go elsewhere."""
+    """`(name, faulty kernel)`: removed cluster synchronization, and loads and arrivals with other destinations."""
     if kernel.cluster is None:
         return
     for number, name in enumerate(("start", "end")):
         yield f"dropped: the cluster's barrier at the {name}", with_changed(kernel, of_kind(ir.ClusterBarrier), number, dropped)
-    for number, one in enumerate(filter(is_multicast, ir.statements(kernel.body))):
-        for name, peers in another_mask(one.multicast, kernel):
-            changed = attrs.evolve(one, multicast=peers)
+    for number, stmt in enumerate(filter(is_multicast, ir.statements(kernel.body))):
+        for name, peers in another_mask(stmt.multicast, kernel):
+            changed = attrs.evolve(stmt, multicast=peers)
             yield f"load {number}: {name}", with_changed(kernel, is_multicast, number, lambda _, changed=changed: (changed,))
-        alone = attrs.evolve(one, multicast=None)
+        alone = attrs.evolve(stmt, multicast=None)
         yield f"load {number}: to its own block", with_changed(kernel, is_multicast, number, lambda _, alone=alone: (alone,))
-    for number, one in enumerate(filter(is_across, ir.statements(kernel.body))):
-        for position, peers in enumerate(one.to):
+    for number, stmt in enumerate(filter(is_across, ir.statements(kernel.body))):
+        for position, peers in enumerate(stmt.to):
             for name, other in another_mask(peers, kernel):
-                to = (*one.to[:position], other, *one.to[position + 1 :])
-                ranks = [reached(kernel, part) for part in (one.to, to)]
+                to = (*stmt.to[:position], other, *stmt.to[position + 1 :])
+                ranks = [reached(kernel, part) for part in (stmt.to, to)]
                 if ranks[0] != ranks[1]:
                     yield (
                         f"arrival {number}: {name}",
                         with_changed(kernel, is_across, number, lambda one, to=to: (attrs.evolve(one, to=to),)),
                     )
-        alone = attrs.evolve(one, to=())
+        alone = attrs.evolve(stmt, to=())
         yield f"arrival {number}: to its own block", with_changed(kernel, is_across, number, lambda _, alone=alone: (alone,))
     own = -(-kernel.workers // 32)
     yield "only its own block's consumers", with_rings(kernel, lambda ring: attrs.evolve(ring, consumers=own))
 
 
 def reached(kernel, peers):
-    """Into which blocks each block of a cluster reaches."""
+    """The destination blocks of each block of a cluster."""
     ranks = range(kernel.cluster.blocks)
     return [{one for part in peers for one in part.ranks(part.first.evaluate(dict(kernel.cluster.values(rank))))} for rank in ranks]
 
@@ -256,7 +256,7 @@ def is_across(statement):
 
 
 def ring_faults(kernel):
-    """`(name, faulty kernel)`: everything that orders producer and consumers, left out, moved or weakened, and stages mixed up."""
+    """`(name, faulty kernel)`: synchronization between producer and consumers removed, moved or weakened, and stages exchanged."""
     rings = [one for one in kernel.rings if one.buffers]
     yield from cluster_faults(kernel)
     turns = {"dropped": dropped, "a turn later": later(1), "a round later": lambda one: later(kernel.ring(one.ring).stages)(one)}
@@ -273,10 +273,10 @@ def ring_faults(kernel):
         (ir.Fence, {"dropped": dropped}),
     ):
         which = of_kind(kind)
-        for number, one in enumerate(filter(which, ir.statements(kernel.body))):
+        for number, stmt in enumerate(filter(which, ir.statements(kernel.body))):
             for name, change in changes.items():
-                if change(one) != (one,):
-                    yield f"{name}: {kind.__name__} {number}, {one}", with_changed(kernel, which, number, change)
+                if change(stmt) != (stmt,):
+                    yield f"{name}: {kind.__name__} {number}, {stmt}", with_changed(kernel, which, number, change)
     for ring in rings:
         for name, changed in (
             ("more bytes", {"bytes": ring.bytes + 16}),
@@ -296,29 +296,29 @@ def ring_faults(kernel):
 
 
 def early_releases(kernel):
-    """`(name, faulty kernel)`: each stage given back in front of the wait, or the barrier, behind which it is."""
-    for number, one in enumerate(filter(of_kind(ir.Release, side=ir.Side.EMPTY), ir.statements(kernel.body))):
+    """`(name, faulty kernel)`: each stage released before the wait or barrier that precedes its release."""
+    for number, release in enumerate(filter(of_kind(ir.Release, state=ir.StageState.EMPTY), ir.statements(kernel.body))):
         for body in lists_of(kernel.body):
-            place = next((at for at, other in enumerate(body) if other is one), None)
+            place = next((at for at, other in enumerate(body) if other is release), None)
             waits = [at for at, other in enumerate(body[:place]) if isinstance(other, (ir.Wait, ir.Barrier))] if place is not None else []
             if waits:
-                moved = (*body[: waits[-1]], one, *body[waits[-1] : place], *body[place + 1 :])
-                yield f"early: Release {number}, {one}", with_list(kernel, body, moved)
+                moved = (*body[: waits[-1]], release, *body[waits[-1] : place], *body[place + 1 :])
+                yield f"early: Release {number}, {release}", with_list(kernel, body, moved)
 
 
 def lists_of(body):
-    """All lists of statements in one, itself included."""
+    """All lists of statements within a list, itself included."""
     yield body
-    for one in body:
-        for child in one.children:
+    for stmt in body:
+        for child in stmt.children:
             yield from lists_of(child)
 
 
 def with_list(kernel, old, new):
-    """The kernel with another list in the place of one."""
+    """The kernel with one list of statements replaced."""
 
-    def change(one):
-        children = tuple(new if child is old else child for child in one.children)
-        return (one.rebuilt(children),) if any(child is new for child in children) else (one,)
+    def change(stmt):
+        children = tuple(new if child is old else child for child in stmt.children)
+        return (stmt.rebuilt(children),) if any(child is new for child in children) else (stmt,)
 
     return attrs.evolve(kernel, body=ir.rewritten(kernel.body, change))

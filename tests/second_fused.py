@@ -1,4 +1,4 @@
-"""Texts of definitions by formulas, and of strategies for them: rows, products, scans, masks, carried state, epilogues."""
+"""Random texts of definitions by formulas, and of strategies for them: rows, GEMMs, scans, masks, carried state, epilogues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from second_script import Script
 
 @dataclasses.dataclass
 class Definition:
-    """A definition as drawn, as the arguments of `Fused`, with a script; `positive` numbers and integers that bound groups are inputs too."""
+    """A random definition as the arguments of `Fused`, with a script; `positive` numbers and integers that bound groups are inputs, too."""
 
     script: Script
     made: Mapping[str, object]
@@ -49,21 +49,21 @@ class Definition:
         return f"__import__('second_formula').results({dict(self.made)!r}, {dict(self.script.sizes)!r}, arrays)"
 
 
-def text_of(made: Mapping[str, object]) -> str:
+def text_of(arguments: Mapping[str, object]) -> str:
     """The definition as a user writes it."""
-    lines = [f"    {key}={value!r}," for key, value in made.items() if value not in ({}, "", None)]
+    lines = [f"    {key}={value!r}," for key, value in arguments.items() if value not in ({}, "", None)]
     return "\n".join(["made = Fused(", *lines, ")"])
 
 
 class _Formulas:
-    """Draws formulas over tensors whose largest absolute values are known, so that all of them are exact."""
+    """Draws formulas over tensors with known bounds of absolute values, so that all results are exact."""
 
     def __init__(self, r: random.Random, exact: bool, sizes: Mapping[str, int]):
         self.r, self.exact, self.sizes = r, exact, sizes
         self.known: dict[str, tuple[tuple[str, ...], float]] = {}
         self.number = 0
         self.late: list[str] = []
-        """What a loop carries, to be written behind it."""
+        """Values that a loop carries, to be written after it."""
 
     def name(self, stem: str) -> str:
         self.number += 1
@@ -72,13 +72,13 @@ class _Formulas:
         )
 
     def element(self, dims: tuple[str, ...], most: float) -> tuple[str, float]:
-        """A tensor of these dimensions or fewer, or a number, or a coordinate."""
+        """A tensor with these dimensions or fewer, a number, or a coordinate."""
         fitting = [(name, have, bound) for name, (have, bound) in self.known.items() if set(have) <= set(dims) and bound <= most]
-        one = self.r.random()
-        if fitting and one < 0.8:
+        draw = self.r.random()
+        if fitting and draw < 0.8:
             name, have, bound = self.r.choice(fitting)
             return (f"{name}[{','.join(have)}]" if have else name), bound
-        if one < 0.9:
+        if draw < 0.9:
             number = self.r.choice((0, 1, 2, 3))
             return str(number), number
         dim = self.r.choice(dims)
@@ -116,15 +116,15 @@ class _Formulas:
     def condition(self, dims: tuple[str, ...]) -> str:
         sign = self.r.choice(("<", "<=", ">", ">=", "==", "!="))
         (a, _), (b, _) = self.element(dims, 1e6), self.element(dims, 1e6)
-        one = f"{a} {sign} {b}"
+        comparison = f"{a} {sign} {b}"
         if self.r.random() < 0.3:
             two = f"{self.r.choice(dims)} {self.r.choice(('<', '<=', '>'))} {self.r.choice((0, 1, 3, 7))} {self.r.choice(('', '+ ' + self.r.choice(dims)))}".strip()
-            return f"{one} {self.r.choice(('and', 'or'))} {two}"
-        return one
+            return f"{comparison} {self.r.choice(('and', 'or'))} {two}"
+        return comparison
 
 
 def _no_name(text: str) -> str:
-    """A first argument that is no bare name, which would read as a dimension to reduce along."""
+    """A first argument other than a bare name, which would denote a dimension to reduce."""
     return f"({text} + 0)" if text.isidentifier() else text
 
 
@@ -145,7 +145,7 @@ def _typed(r: random.Random, names: list[str]) -> str:
 
 
 def _rows(r: random.Random) -> Definition:
-    """Steps on rows: work on elements, several reductions in sequence, in a loop over n or not."""
+    """Steps on rows: pointwise work, several reductions in sequence, with or without a loop over n."""
     exact = r.random() < 0.75
     sizes = _sizes(r, m=20, n=r.choice((24, 40, 130)))
     f = _Formulas(r, exact, sizes)
@@ -162,8 +162,8 @@ def _rows(r: random.Random) -> Definition:
     limit = 2.0**20 if exact else 64.0
     reductions = []
     for _ in range(r.randint(1, 5)):
-        one = r.random()
-        if one < 0.4:
+        draw = r.random()
+        if draw < 0.4:
             by = r.choice(("sum", "sum", "max", "min"))
             inside, bound = f.expression(("m", "n"), limit / sizes["n"] if by == "sum" else limit)
             if "[" not in inside or "n" not in inside:
@@ -171,12 +171,12 @@ def _rows(r: random.Random) -> Definition:
             name, dims = f.name("s"), ("m",)
             if over:
                 start = {"sum": "0", "max": "-inf", "min": "inf"}[by]
-                whole = f.name("all")
-                first[f"z{len(first)}"] = f"{whole}[m] = {start}"
+                total = f.name("all")
+                first[f"z{len(first)}"] = f"{total}[m] = {start}"
                 each[f"r{len(each)}"] = f"{name}[m] = {by}(n, {inside})"
-                join = f"{whole}[m] + {name}[m]" if by == "sum" else f"{by}({whole}[m], {name}[m])"
-                each[f"j{len(each)}"] = f"{whole}[m] = {join}"
-                f.late.append(whole)
+                join = f"{total}[m] + {name}[m]" if by == "sum" else f"{by}({total}[m], {name}[m])"
+                each[f"j{len(each)}"] = f"{total}[m] = {join}"
+                f.late.append(total)
             else:
                 each[f"r{len(each)}"] = f"{name}[m] = {by}(n, {inside})"
                 f.known[name] = (dims, bound * (sizes["n"] if by == "sum" else 1))
@@ -191,9 +191,9 @@ def _rows(r: random.Random) -> Definition:
     outputs = {}
     late = f.late
     if over:
-        for number, whole in enumerate(late):
+        for number, total in enumerate(late):
             outputs[f"y{number}"] = ("m",)
-            last[f"o{number}"] = f"y{number}[m] = {whole}[m]"
+            last[f"o{number}"] = f"y{number}[m] = {total}[m]"
         if not late:
             over = False
     if not over:
@@ -207,7 +207,7 @@ def _rows(r: random.Random) -> Definition:
     import re
 
     operands = {name: dims for name, dims in operands.items() if re.search(rf"\b{name}\b", used)}
-    made = {
+    arguments = {
         "name": r.choice(("rows", "k", "drawn")),
         "dims": "m n",
         "operands": operands,
@@ -226,8 +226,8 @@ def _rows(r: random.Random) -> Definition:
     for symbol in symbols:
         name, dim = symbol.split("=")
         spec = spec.replace(f"{{{dim}}}", f"size_{dim}")
-    script = Script("made", spec, sizes, tuple(steps), r.choice(("sm_70", "sm_80", "sm_80", "sm_90")), (text_of(made), *before))
-    return Definition(script, made, exact, tuple(symbols))
+    script = Script("made", spec, sizes, tuple(steps), r.choice(("sm_70", "sm_80", "sm_80", "sm_90")), (text_of(arguments), *before))
+    return Definition(script, arguments, exact, tuple(symbols))
 
 
 def _symbolic(r: random.Random, dims: tuple[str, ...], sizes: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -238,12 +238,12 @@ def _symbolic(r: random.Random, dims: tuple[str, ...], sizes: Mapping[str, int])
 
 
 def _stored(r: random.Random, operands: Mapping[str, str]) -> str:
-    said = []
+    orders = []
     for name, dims in operands.items():
         if len(dims.split()) == 2 and r.random() < 0.12:
             last = dims.split()[-1]
-            said.append(f"{name}={r.choice(('ColMajor', f'RowMajor(ld={{{last}}} + {r.choice((1, 8))})'))}")
-    return "".join(f", {one}" for one in said)
+            orders.append(f"{name}={r.choice(('ColMajor', f'RowMajor(ld={{{last}}} + {r.choice((1, 8))})'))}")
+    return "".join(f", {one}" for one in orders)
 
 
 def _row_copy(w: _Writer, n: int, in_warp: bool) -> str | None:
@@ -289,8 +289,8 @@ def _row_strategy(r, sizes, operands, each, over, reductions, temporaries, outpu
         in_warp = True
     if over:
         how = [
-            one
-            for one, p in ((f"pipeline({w.pick(1, 2, 3)})", 0.25), ("unroll()", 0.2), ("skip_masked_tiles()", 0.1), ("sync()", 0.05))
+            verb
+            for verb, p in ((f"pipeline({w.pick(1, 2, 3)})", 0.25), ("unroll()", 0.2), ("skip_masked_tiles()", 0.1), ("sync()", 0.05))
             if w.chance(p)
         ]
         w.add(f"split(n={w.pick(32, 64, 16, 128, 7, 8)})", *how)
@@ -306,7 +306,7 @@ def _row_strategy(r, sizes, operands, each, over, reductions, temporaries, outpu
 
 
 def _products(r: random.Random) -> Definition:
-    """A product with steps around it: activations, reductions of A's rows, of the result's rows, two products of one A."""
+    """A GEMM with surrounding steps: activations, reductions of A's rows or of the result's rows, two GEMMs with one A."""
     tensor = r.random() < 0.45
     sizes = _sizes(r, m=48, n=48, k=40)
     f = _Formulas(r, True, sizes)
@@ -350,30 +350,30 @@ def _products(r: random.Random) -> Definition:
         if r.random() < 0.3:
             operands[name] = dims
             f.known[name] = (tuple(dims.split()), 2)
-    behind = last if over else each
+    place = last if over else each
     for number in range(r.randint(0, 2)):
         inside, top = f.expression(("m", "n"), 2.0**16)
-        behind[f"e{number}"] = f"acc[m,n] = {inside}" if r.random() < 0.5 else f"u{number}[m,n] = {inside}"
-        f.known["acc" if behind[f"e{number}"].startswith("acc") else f"u{number}"] = (("m", "n"), top)
+        place[f"e{number}"] = f"acc[m,n] = {inside}" if r.random() < 0.5 else f"u{number}[m,n] = {inside}"
+        f.known["acc" if place[f"e{number}"].startswith("acc") else f"u{number}"] = (("m", "n"), top)
     whole_n = r.random() < 0.2
     if whole_n:
-        behind["max"] = "peak[m] = max(n, acc[m,n])"
+        place["max"] = "peak[m] = max(n, acc[m,n])"
         f.known["peak"] = (("m",), f.known["acc"][1])
-        behind["total"] = "total[m] = sum(n, acc[m,n])"
+        place["total"] = "total[m] = sum(n, acc[m,n])"
         f.known["total"] = (("m",), f.known["acc"][1] * sizes["n"])
     outputs = {"C": "m n"}
     inside, _ = f.expression(("m", "n"), 2.0**20)
-    behind["store"] = f"C[m,n] = {inside if 'acc[' in inside else 'acc[m,n]'}"
+    place["store"] = f"C[m,n] = {inside if 'acc[' in inside else 'acc[m,n]'}"
     for name in ("s", "peak"):
         if name in f.known and r.random() < 0.7:
             outputs[f"{name}_out"] = "m"
-            behind[f"{name}_store"] = f"{name}_out[m] = {name}[m]"
+            place[f"{name}_store"] = f"{name}_out[m] = {name}[m]"
     operands |= outputs
     import re
 
     used = " ".join([*first.values(), *each.values(), *last.values()])
     operands = {name: dims for name, dims in operands.items() if re.search(rf"\b{name}\b", used)}
-    made = {
+    arguments = {
         "name": "product_and_more",
         "dims": "m n k",
         "operands": operands,
@@ -431,13 +431,13 @@ def _products(r: random.Random) -> Definition:
         sizes,
         tuple(w.steps),
         w.pick("sm_80", "sm_80", "sm_90", "sm_75") if tensor else w.pick("sm_70", "sm_80", "sm_90"),
-        (text_of(made),),
+        (text_of(arguments),),
     )
-    return Definition(script, made)
+    return Definition(script, arguments)
 
 
 def _epilogue(r: random.Random) -> Definition:
-    """The strategy of any product with a text for its elements."""
+    """The strategy of any GEMM with a text for its elements."""
     while True:
         base = product(r.randint(0, 10**9))
         if (
@@ -457,11 +457,11 @@ def _epilogue(r: random.Random) -> Definition:
             operands[name] = dims
             f.known[name] = (tuple(dims.split()), 2)
     each = {"product": "acc[m,n] = sum(k, A[m,k] * B[k,n])"}
-    said = []
+    statements = []
     for _ in range(r.randint(0, 2)):
         name = r.choice(("acc", "acc", "extra"))
         inside, top = f.expression(("m", "n"), 2.0**14)
-        said.append(f"{name} = {inside}")
+        statements.append(f"{name} = {inside}")
         each[f"s{len(each)}"] = f"{name}[m,n] = {inside}"
         f.known[name] = (("m", "n"), top)
     outputs = {"C": "m n"}
@@ -469,37 +469,37 @@ def _epilogue(r: random.Random) -> Definition:
     if "acc[" not in inside:
         inside = f"acc[m,n] + {inside}"
     if r.random() < 0.25:
-        said.append("Z = acc[m,n]")
+        statements.append("Z = acc[m,n]")
         each["z"] = "Z[m,n] = acc[m,n]"
         outputs["Z"] = "m n"
     each["store"] = f"C[m,n] = {inside}"
-    said.append(f"C = {inside}" if len(said) or r.random() < 0.4 else inside)
+    statements.append(f"C = {inside}" if len(statements) or r.random() < 0.4 else inside)
     if r.random() < 0.25:
         dim, along = r.choice((("m", "n"), ("n", "m")))
-        said.append(f"y[{dim}] += sum({along}, acc[m,n])")
+        statements.append(f"y[{dim}] += sum({along}, acc[m,n])")
         each["sums"] = f"y[{dim}] = sum({along}, acc[m,n])"
         outputs["y"] = dim
     operands |= outputs
-    text = "; ".join(said).replace("acc[m,n]", "acc").replace("extra[m,n]", "extra")
+    text = "; ".join(statements).replace("acc[m,n]", "acc").replace("extra[m,n]", "extra")
     import re
 
     used = " ".join(each.values())
     operands = {name: dims for name, dims in operands.items() if re.search(rf"\b{name}\b", used)}
-    made = {"name": "gemm", "dims": "m n k", "operands": operands, "body": each}
+    arguments = {"name": "gemm", "dims": "m n k", "operands": operands, "body": each}
     dtype = re.search(r"dtype=(\w+), c_dtype=(\w+)", base.script.problem)
     a_type = dtype[1]
     spec = f"made(m={{m}}, n={{n}}, k={{k}}, dtype={a_type}, types={{{', '.join(f'{name!r}: float32' for name in operands if name not in 'AB')}}}{_stored(r, operands)})"
     script = base.script.with_(problem=spec, sizes=sizes, before=(*base.script.before, f"made = MatMul.fuse_epilogue({text!r})"))
-    return Definition(script, made)
+    return Definition(script, arguments)
 
 
 def _groups(r: random.Random) -> Definition:
-    """Packed rows of groups: masks by integers in memory, a scan that leaves turns out."""
+    """Packed rows of groups: masks by integers in memory, a scan that skips iterations."""
     sizes = {"m": r.choice((5, 20, 33)), "n": r.choice((8, 16, 20)), "k": r.choice((4, 16, 20)), "g": r.choice((1, 2, 3, 4))}
     keep = "acc[m,n] = where(begin[g] <= m and m < end[g], p[m,n], acc[m,n])"
     if r.random() < 0.3:
         keep = "acc[m,n] = where(m < end[g] and begin[g] <= m, p[m,n] + g, acc[m,n])"
-    made = {
+    arguments = {
         "name": "of_groups", "dims": "m n k g", "scan": "g", "operands": {"A": "m k", "B": "g k n", "begin": "g", "end": "g", "D": "m n"},
         "init": {"zero": "acc[m,n] = 0"}, "body": {"product": "p[m,n] = sum(k, A[m,k] * B[g,k,n])", "keep": keep}, "final": {"store": "D[m,n] = acc[m,n]"},
     }  # fmt: skip
@@ -514,11 +514,11 @@ def _groups(r: random.Random) -> Definition:
     w.add(f"step('product', {chain})")
     w.add("done()")
     spec = "made(m={m}, n={n}, k={k}, g={g}, types={'begin': int32, 'end': int32, 'D': float32}, end=Strides(g=1).aligned(4))"
-    return Definition(Script("made", spec, sizes, tuple(w.steps), w.pick("sm_80", "sm_90"), (text_of(made),)), made, groups="g")
+    return Definition(Script("made", spec, sizes, tuple(w.steps), w.pick("sm_80", "sm_90"), (text_of(arguments),)), arguments, groups="g")
 
 
 def _online(r: random.Random) -> Definition:
-    """Softmax sums in one pass, masks, lazily rescaled or not: state that a loop carries."""
+    """One-pass softmax sums, masks, lazy rescaling or not: state carried by a loop."""
     sizes = {"m": r.choice((3, 6, 12, 17)), "n": r.choice((1, 20, 64, 100, 130))}
     mask = r.choice(("", "n <= m", "n <= m + 5", "n < m or n > 40", "n >= m and n < m + 20"))
     score = f"where({mask}, X[m,n], -inf)" if mask else "X[m,n]"
@@ -535,7 +535,7 @@ def _online(r: random.Random) -> Definition:
     each["sums"] = "sums[m] = sum(n, e[m,n])"
     each["total"] = "total[m] = total[m] + sums[m]" if "shrink" in each else "total[m] = total[m] * exp(top[m] - new[m]) + sums[m]"
     each["keep"] = "top[m] = new[m]"
-    made = {
+    arguments = {
         "name": "log_sum_exp", "dims": "m n", "loop": "n", "operands": {"X": "m n", "y": "m"}, "init": {"top0": f"top[m] = {low}", "sum0": "total[m] = 0"},
         "body": each, "final": {"y": "y[m] = log(total[m] + 1) + max(top[m], -100)"},
     }  # fmt: skip
@@ -555,7 +555,7 @@ def _online(r: random.Random) -> Definition:
         w.add("skip_steps('keep', where='new == top')")
     w.add("done()")
     return Definition(
-        Script("made", "made(m={m}, n={n}, dtype=float32)", sizes, tuple(w.steps), w.pick("sm_80", "sm_90"), (text_of(made),)),
-        made,
+        Script("made", "made(m={m}, n={n}, dtype=float32)", sizes, tuple(w.steps), w.pick("sm_80", "sm_90"), (text_of(arguments),)),
+        arguments,
         exact=False,
     )

@@ -1,4 +1,4 @@
-"""What becomes of a drawn script: refused as the pages promise, or right by every oracle; anything else is a finding."""
+"""Judge a random script: refused as the documentation promises, or right by every oracle; anything else is a finding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fireiron.sim import simulate
 
 
 class Draw(Protocol):
-    """A script with what it means."""
+    """A script with its meaning."""
 
     script: Script
     exact: bool
@@ -33,15 +33,15 @@ class Draw(Protocol):
 
 
 class Wrong(Exception):
-    """A finding: its kind, by which shrinking knows it again, and what it says; `error` is what was raised, if anything was."""
+    """A finding: its kind, by which shrinking recognizes it, and its description; `error` is the exception, if any."""
 
-    def __init__(self, kind: str, said: str, error: Exception | None = None):
-        super().__init__(f"{kind}: {said}")
+    def __init__(self, kind: str, description: str, error: Exception | None = None):
+        super().__init__(f"{kind}: {description}")
         self.kind, self.error = kind, error
 
 
 class Fair(Exception):
-    """The script is refused as it may be; `error` is the refusal."""
+    """The script is refused fairly; `error` is the refusal."""
 
     def __init__(self, error: errors.FireironError):
         super().__init__(str(error))
@@ -63,7 +63,7 @@ INTERNAL = re.compile(
 
 
 def judged(draw: Draw, seed: int, *, shrink: bool = True, thorough: bool = True) -> Outcome:
-    """The outcome of a draw by all oracles; a finding's story is the shrunk program."""
+    """The judgment of a draw by all oracles; a finding's story is the shrunk program."""
     features = draw.script.features()
     try:
         counts = _judge(draw, seed, thorough)
@@ -139,7 +139,7 @@ def _inputs_to_paste(draw: Draw, seed: int) -> str:
 
 
 def values_of(draw: Draw) -> dict[str, int]:
-    """The values of the symbols, by name: `k0=K` says that the symbol k0 is the size K."""
+    """The values of the symbols, by name: `k0=K` assigns the size K to the symbol k0."""
     return {
         name: draw.script.sizes[size] if size in draw.script.sizes else int(size) for name, size in (one.split("=") for one in draw.symbols)
     }
@@ -154,7 +154,7 @@ def _types(names: Mapping[str, Any]) -> dict[str, np.dtype]:
 
 
 def _judge(draw: Draw, seed: int, thorough: bool) -> dict[str, int]:
-    """Counts of what agreed; Wrong and Fair otherwise."""
+    """Counts of the agreeing comparisons; raises Wrong or Fair otherwise."""
     rng, script = random.Random(seed), draw.script
     names, program = lowered(script)
     strategy, problem = names["strategy"], names["problem"]
@@ -186,7 +186,7 @@ def _judge(draw: Draw, seed: int, thorough: bool) -> dict[str, int]:
 
 
 def lowered(script: Script) -> tuple[dict[str, Any], Any]:
-    """The names of the text, run, and its program; Fair where it is refused as it may be."""
+    """The variables of the executed text and its program; raises Fair if it is refused fairly."""
     placed = False
     try:
         names = script.run()
@@ -204,13 +204,13 @@ def lowered(script: Script) -> tuple[dict[str, Any], Any]:
 
 
 def _at_own_risk(script: Script, simulated: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """What is simulated; Fair where a race is met of a script that leaves a barrier out, and says that nobody is to ask."""
+    """The simulation; raises Fair for a race in a script that removes a barrier and disables the check."""
     try:
         return simulated()
     except Wrong as wrong:
-        met = wrong.error
-        if "no_sync(" in script.text and "unchecked(" in script.text and isinstance(met, errors.SimulationError) and "race" in str(met):
-            raise Fair(met) from None
+        error = wrong.error
+        if "no_sync(" in script.text and "unchecked(" in script.text and isinstance(error, errors.SimulationError) and "race" in str(error):
+            raise Fair(error) from None
         raise
 
 
@@ -220,48 +220,48 @@ def _where(error: Exception) -> str:
 
 
 def _fairly(error: errors.FireironError, script: Script, placed: bool) -> None:
-    """Wrong where a refusal is not as the pages say: class, text, and the place, of what is `placed` behind the call that is at fault."""
-    said = str(error)
+    """Raise Wrong if a refusal differs from the documentation in class, text, or place, which is after the faulty call."""
+    message = str(error)
     kind = type(error).__name__
     if not isinstance(error, EXPECTED):
-        raise Wrong(f"wrong class {kind}", said)
-    undecided = re.search(r"undecided|cannot be told", said)  # refused, as the pages say: nothing passes by being a note
+        raise Wrong(f"wrong class {kind}", message)
+    undecided = re.search(r"undecided|cannot be told", message)  # refused as documented: an undecided check never passes as a note
     if isinstance(error, errors.SynchronizationError) and not undecided and not re.search(r"no_sync|MicroKernel|done\('", script.text):
-        raise Wrong("a race that nobody asked for", said)
-    if found_ := INTERNAL.search(said):
-        raise Wrong(f"internal name {found_[0]}", said)
+        raise Wrong("a race that nobody asked for", message)
+    if found_ := INTERNAL.search(message):
+        raise Wrong(f"internal name {found_[0]}", message)
     if not (
         error.legal
         or error.hint
         or isinstance(error, errors.MatchError)
-        or re.search(r"legal|wants|has|is |are |not|does|takes|above|no |bound sym", said)
+        or re.search(r"legal|wants|has|is |are |not|does|takes|above|no |bound sym", message)
     ):
-        raise Wrong("says nothing of what to do", said)
+        raise Wrong("says nothing of what to do", message)
     at = error.at
     if at is None and error.within is None and placed:
-        raise Wrong(f"no place {error.headline.partition(':')[0][:40]}", said)
+        raise Wrong(f"no place {error.headline.partition(':')[0][:40]}", message)
     if at is not None and FILE in at:
         line, words = _step_at(script, int(at.rpartition(":")[2]))
-        if "done" not in words and not words & _spoken(said.replace(at, "")):
-            raise Wrong("the place is another one", f"{said}\n  which is the line `{line.strip()}`")
+        if "done" not in words and not words & _spoken(message.replace(at, "")):
+            raise Wrong("the place is another one", f"{message}\n  which is the line `{line.strip()}`")
     elif at is not None:
-        raise Wrong("the place is no line of the user's", said)
-    if len(said) > 6000:
-        raise Wrong("a text that nobody reads to the end", said[:3000])
+        raise Wrong("the place is no line of the user's", message)
+    if len(message) > 6000:
+        raise Wrong("a text that nobody reads to the end", message[:3000])
 
 
-def _spoken(said: str) -> set[str]:
-    """The words of a refusal, and the memories that it says by other words."""
+def _spoken(message: str) -> set[str]:
+    """The words of a refusal, and the memories that it names by other words."""
     memories = {"SH": "shared memory", "RF": "registers"}
-    return {*re.findall(r"\w+", said), *(name for name, words in memories.items() if words in said)}
+    return {*re.findall(r"\w+", message), *(name for name, words in memories.items() if words in message)}
 
 
 def _step_at(script: Script, number: int) -> tuple[str, set[str]]:
-    """The line of that number, and the words of the step that it belongs to."""
+    """The line of the given number, and the words of the step to which it belongs."""
     lines = script.text.splitlines()
     line = lines[number - 1] if number <= len(lines) else ""
     steps = [step for step in script.steps if any(f".{one}" == line.strip() for one in step.lines)]
-    if not steps:  # of a definition, whose line is that of its first word
+    if not steps:  # of a definition; its line is that of its first word
         return line, {"done"}
     return line, set(re.findall(r"\w+", " ".join([line, *(one for step in steps for one in step.lines)])))
 
@@ -293,17 +293,17 @@ def _compare(draw: Draw, got: Mapping[str, np.ndarray], expected: Mapping[str, n
     if set(got) != set(expected):
         raise Wrong("outputs", f"{sorted(got)} came back, {sorted(expected)} are written")
     for name, right in expected.items():
-        mine = np.asarray(got[name]).astype(np.float64)
-        if mine.shape != right.shape:
-            raise Wrong("shape", f"{name} is {mine.shape}, not {right.shape}")
-        bad = mine != right if draw.exact else ~np.isclose(mine, right, rtol=2e-2, atol=2e-2, equal_nan=True)
+        computed = np.asarray(got[name]).astype(np.float64)
+        if computed.shape != right.shape:
+            raise Wrong("shape", f"{name} is {computed.shape}, not {right.shape}")
+        bad = computed != right if draw.exact else ~np.isclose(computed, right, rtol=2e-2, atol=2e-2, equal_nan=True)
         if draw.exact:
-            bad &= ~(np.isnan(mine) & np.isnan(right))
+            bad &= ~(np.isnan(computed) & np.isnan(right))
         if bad.any():
             first = tuple(map(int, np.argwhere(bad)[0])) if bad.ndim else ()
             raise Wrong(
                 f"values beside {whose}",
-                f"{int(bad.sum())} of {bad.size} elements of {name}; at {first} {mine[first]} instead of {right[first]}",
+                f"{int(bad.sum())} of {bad.size} elements of {name}; at {first} {computed[first]} instead of {right[first]}",
             )
 
 
@@ -337,7 +337,7 @@ def _difference(first: str, second: str) -> str:
 def _twins(
     draw: Draw, seed: int, arrays: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray], counts: dict[str, int], rng: random.Random
 ) -> None:
-    """The same script without refinements, with another tile, and turned: the same integers."""
+    """The same script without refinements, with another tile, and transposed, gives the same integers."""
     script = draw.script
     plain = script.plain()
     if plain.text != script.text:
@@ -359,19 +359,19 @@ def _twins(
             else:
                 _same(draw, _simulated(program, arrays, values_of(draw), None), got, f"of another tile\n{other.text}")
                 counts["tile twins"] = 1
-    turned = draw.turned() if hasattr(draw, "turned") and rng.random() < 0.4 else None
-    if turned is not None:
+    transposed = draw.turned() if hasattr(draw, "turned") and rng.random() < 0.4 else None
+    if transposed is not None:
         try:
-            _, program = lowered(turned.script)
+            _, program = lowered(transposed.script)
         except Fair as fair:
-            # A matrix instruction of 16x8 is none of 8x16.
-            fits = isinstance(fair.error, errors.MatchError) and "Warp" in turned.script.text
+            # An MMA of 16x8 does not support 8x16.
+            fits = isinstance(fair.error, errors.MatchError) and "Warp" in transposed.script.text
             if not fits and not isinstance(fair.error, errors.ResourceError):
-                raise Wrong("refused when turned", f"{fair.error}\n\n{turned.script.text}") from None
+                raise Wrong("refused when turned", f"{fair.error}\n\n{transposed.script.text}") from None
         else:
             swapped = {{"A": "B", "B": "A"}.get(name, name): np.ascontiguousarray(array.T) for name, array in arrays.items()}
             result = _simulated(program, swapped, {**values_of(draw), **_swapped_values(draw)}, None)
-            _same(draw, {name: array.T for name, array in result.items()}, got, f"turned\n{turned.script.text}")
+            _same(draw, {name: array.T for name, array in result.items()}, got, f"turned\n{transposed.script.text}")
             counts["turned twins"] = 1
 
 
@@ -384,7 +384,7 @@ NEEDED = ("reuse_buffer", "within", "to_col_major", "to_row_major", "storage_lay
 
 
 def _needed(script: Script, error: errors.FireironError) -> bool:
-    """Whether a refinement may be what makes a script legal: room, and storage that an instruction asks for."""
+    """Whether a refinement may be what makes a script legal: it saves memory, or gives the storage that an instruction requires."""
     if isinstance(error, errors.ResourceError):
         return any(
             word in script.text
@@ -403,18 +403,18 @@ def _needed(script: Script, error: errors.FireironError) -> bool:
         )
     if isinstance(error, errors.MatchError):
         return any(word in script.text for word in NEEDED)
-    said = str(error)
-    # Vectors of `coalesced` are as wide as the storage allows, so that it decides which elements are a thread's; and by storage an
-    # instruction is chosen that takes a tile as a whole, where threads would copy element by element.
-    deals = ("coalesced_copy(" in script.text and "this path deals elements to threads otherwise" in said) or (
-        error.headline.startswith("LDMATRIX") and "takes all elements of" in said
+    message = str(error)
+    # Vectors of `coalesced_copy` are as wide as the storage allows, so the storage decides which elements a thread owns; and an instruction
+    # chosen by storage takes a tile as a whole, where threads would copy element by element.
+    deals = ("coalesced_copy(" in script.text and "this path deals elements to threads otherwise" in message) or (
+        error.headline.startswith("LDMATRIX") and "takes all elements of" in message
     )
-    told = [word for word in NEEDED if re.search(rf"\b{word.rstrip('(')}\b", str(error.hint))]
-    return any(word in script.text for word in (NEEDED if deals else told))
+    hinted = [word for word in NEEDED if re.search(rf"\b{word.rstrip('(')}\b", str(error.hint))]
+    return any(word in script.text for word in (NEEDED if deals else hinted))
 
 
 def _other_number(script: Script, rng: random.Random) -> Script | None:
-    """The script with one number of one tile or split halved, doubled, or one more."""
+    """The script with one number of one tile or split halved, doubled, or increased by one."""
     import dataclasses
 
     places = [place for place, step in enumerate(script.steps) if re.match(r"(tile|split)\([\d, ]+\)$", step.verb)]
@@ -422,22 +422,22 @@ def _other_number(script: Script, rng: random.Random) -> Script | None:
         return None
     place = rng.choice(places)
     numbers = list(re.finditer(r"\d+", script.steps[place].verb))
-    one = rng.choice(numbers)
-    value = rng.choice([int(one[0]) * 2, max(int(one[0]) // 2, 1), int(one[0]) + 1])
+    match = rng.choice(numbers)
+    value = rng.choice([int(match[0]) * 2, max(int(match[0]) // 2, 1), int(match[0]) + 1])
     verb = script.steps[place].verb
-    verb = verb[: one.start()] + str(value) + verb[one.end() :]
+    verb = verb[: match.start()] + str(value) + verb[match.end() :]
     return script.with_(steps=(*script.steps[:place], dataclasses.replace(script.steps[place], verb=verb), *script.steps[place + 1 :]))
 
 
-def _same(draw: Draw, mine: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray], whose: str) -> None:
+def _same(draw: Draw, expected: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray], whose: str) -> None:
     try:
-        _compare(draw, mine, {name: np.asarray(array).astype(np.float64) for name, array in got.items()}, "a twin")
+        _compare(draw, expected, {name: np.asarray(array).astype(np.float64) for name, array in got.items()}, "a twin")
     except Wrong as wrong:
         raise Wrong(wrong.kind, f"{wrong}; the twin {whose}") from None
 
 
 def _looked_at(strategy: Any, problem: Any, script: Script, program: Any, cuda: str) -> None:
-    """What a user looks at: nothing of it may break, and the text of Graphene prints the same."""
+    """What a user inspects: none of it may fail, and the printed Graphene text reads back the same."""
     from fireiron import draw as drawn
     from fireiron import export, predict
     from fireiron.graphene import graphene_text, parse_kernel
@@ -465,7 +465,7 @@ def _looked_at(strategy: Any, problem: Any, script: Script, program: Any, cuda: 
 
 
 def values_left(program: Any) -> bool:
-    """Whether sizes are known only at run time."""
+    """Whether some sizes are known only at run time."""
     from fireiron.values.expr import Var
 
     return any(isinstance(one, Var) for one in program.ir.parameters)
@@ -483,7 +483,7 @@ def _allowed(what: str, function: Callable[[], Any]) -> None:
 def _printed(
     draw: Draw, program: Any, arrays: Mapping[str, np.ndarray], values: Mapping[str, int], expected: Mapping[str, np.ndarray]
 ) -> None:
-    """The text on the CPU, where there is a C++ compiler."""
+    """The text on the CPU, if a C++ compiler is installed."""
     from printed_text import COMPILER, HostProgram, Printed, Refused
 
     if COMPILER is None or len(program.preceding) > 1:

@@ -1,4 +1,4 @@
-"""Texts of matrix products: verbs in any order that the pages allow, and in some that they do not."""
+"""Random texts of GEMM strategies: verbs in any order that the documentation allows, and in some that it does not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WEIRD = (
     "smem",
     "micro",
 )
-"""Names that a user may give to a size: those of loops, buffers, operands, of CUDA and of nothing."""
+"""Names that a user may give to a size: of loops, buffers, operands, CUDA keywords, and unused ones."""
 
 LETTERS = ("mk,kn->mn",) * 8 + (
     "bmk,bkn->bmn",
@@ -50,12 +50,12 @@ LETTERS = ("mk,kn->mn",) * 8 + (
     "mkl,lkn->mn",
     "abmk,abkn->abmn",
 )
-"""Index letters; most often the product of two matrices."""
+"""Index letters; usually those of a matrix product."""
 
 
 @dataclasses.dataclass
 class Product:
-    """A product as drawn: its letters, types and script; `inputs` and `expected` say what it means, by NumPy alone."""
+    """A random GEMM: its letters, types and script; `inputs` and `expected` define its meaning with NumPy alone."""
 
     script: Script
     letters: str
@@ -71,7 +71,7 @@ class Product:
         return {name: tuple(sizes[letter.upper()] for letter in letters) for name, letters in parts.items()}
 
     def inputs(self, sizes: Mapping[str, int], types: Mapping[str, np.dtype], seed: int) -> dict[str, np.ndarray]:
-        """Small integers, so that every order of the sums gives the same."""
+        """Small integers, whose sums are equal in any order."""
         random_ = np.random.default_rng(seed)
         shapes = self.shapes(sizes)
         names = "ABC" if self.accumulates else "AB"
@@ -83,12 +83,12 @@ class Product:
         return {"C": product + arrays["C"].astype(np.float64) if self.accumulates else product}
 
     def meaning(self) -> str:
-        """The same as text, for a program to paste."""
+        """The meaning as text, for a program to paste."""
         added = " + arrays['C'].astype('f8')" if self.accumulates else ""
         return f"{{'C': np.einsum({self.letters!r}, arrays['A'].astype('f8'), arrays['B'].astype('f8')){added}}}"
 
-    def turned(self) -> Product | None:
-        """The transposed problem with everything in the text turned: C' = B' A'. None where the text says more than two dimensions."""
+    def transposed(self) -> Product | None:
+        """The transposed problem with the whole text transposed: C' = B' A'. None if the text has more than two dimensions."""
         text = self.script.text
         if self.letters != "mk,kn->mn" or any(
             word in text
@@ -122,15 +122,15 @@ class Product:
         return dataclasses.replace(
             self,
             script=script.with_(
-                problem=_turned(script.problem),
+                problem=_transposed(script.problem),
                 sizes=swapped,
-                steps=tuple(Step(_turned(one.verb), tuple(map(_turned, one.refinements))) for one in script.steps),
+                steps=tuple(Step(_transposed(one.verb), tuple(map(_transposed, one.refinements))) for one in script.steps),
             ),
         )
 
 
-def _turned(text: str) -> str:
-    """A, B and rows, columns exchanged in a text."""
+def _transposed(text: str) -> str:
+    """The text with A and B, and rows and columns, exchanged."""
     import re
 
     words = {
@@ -149,7 +149,7 @@ def _turned(text: str) -> str:
 
 @dataclasses.dataclass
 class _State:
-    """Where a chain is: the elements of a tile, of which dimensions sizes are the problem's, the level, the memories."""
+    """The state of a chain: the elements of a tile, the dimensions that have the problem's size, the level, the memories."""
 
     m: int
     n: int
@@ -160,7 +160,7 @@ class _State:
     split: bool = False
     piped: bool = False
     deals: int = 1
-    """Tiles that the units of this level have been dealt so far."""
+    """Tiles already assigned to the units of this level."""
 
 
 class _Writer:
@@ -179,7 +179,7 @@ class _Writer:
         self.steps.append(Step(verb, tuple(one for one in refinements if one)))
 
     def divisor(self, x: int, least: int = 1) -> int:
-        """A divisor, most often; now and then any number."""
+        """Usually a divisor, sometimes any number."""
         if self.chance(self.odd / 2):
             return self.r.randint(1, x + 2)
         legal = [one for one in range(1, x + 1) if x % one == 0 and one >= least]
@@ -189,36 +189,36 @@ class _Writer:
 
     def move(self, level: str, rows: int, columns: int) -> str | None:
         """A strategy for a copy by the units of a level, or none."""
-        one = self.r.random()
-        if one < 0.3:
+        draw = self.r.random()
+        if draw < 0.3:
             return None
-        if one < 0.42:
+        if draw < 0.42:
             return "Move.done()"
         if level in ("Thread", "Lane"):
             return f"Move.tile({self.divisor(rows)}, {self.divisor(columns)}){self.pick('', '.unroll()')}.done()"
-        if one < 0.6:
+        if draw < 0.6:
             return f"Move.coalesced_copy({self.pick(1, 2, 4, 8, 3)}).done()"
         a, b = self.divisor(rows), self.divisor(columns)
-        if level == "Block" and one < 0.7:
+        if level == "Block" and draw < 0.7:
             return f"Move.tile({a}, {b}).to(Warp){self.pick('', '.layout(ColMajor)')}.tile({self.divisor(a)}, {self.divisor(b)}).to(Lane){self.pick('', '.layout(ColMajor)', '.tile(1, 1)')}.done()"
-        if one < 0.76:
+        if draw < 0.76:
             return f"Move.tile({a}, {b}).to({self.pick('Thread', 'QuadPair', 'Warp')}).tile({self.divisor(a)}, {self.divisor(b)}).unroll().done()"
-        if one < 0.8:
+        if draw < 0.8:
             return f"Move.load(SRC, {self.pick('SH', 'RF')}, {self.pick('Move.done()', 'Move.coalesced_copy(2).done()', f'Move.tile({a}, {b}).to(Thread).done()')}).tile(1, 1).to(Thread).done()"
-        if one < 0.85:
+        if draw < 0.85:
             return f"Move.tile({a}, {b}).tile({self.divisor(a)}, {self.divisor(b)}).to({'Lane' if level == 'Warp' else 'Thread'}).done()"
         thread = "Lane" if level == "Warp" and self.chance(0.8) else "Thread"
         return f"Move.tile({a if self.chance(0.5) else 1}, {b}).to({thread}){self.pick('', '', '.layout(ColMajor)')}.done()"
 
     def how_stored(self, rows: int, columns: int) -> list[str]:
         """Refinements of a copy's buffer."""
-        every = [
+        refinements = [
             f"pad({self.pick(0, 1, 2, 4, 8, 3)})", "to_col_major()", "to_row_major()", "swizzle_storage()",
             f"swizzle_storage(Swizzle({self.pick(1, 2, 3)}, {self.pick(0, 1, 2, 3)}, {self.pick(2, 3, 4, 6)}))", f"align({self.pick(16, 64, 128, 256)})",
             "no_sync()", "reuse_buffer()", f"storage_layout(Layout(({rows}, {columns}), ({columns + self.pick(0, 1)}, 1)))", f"stages({self.pick(1, 2, 3)})",
         ]  # fmt: skip
         weights = [6, 4, 4, 4, 4, 2, 1, 1, 2, 0.3]
-        return list(dict.fromkeys(self.r.choices(every, weights, k=self.pick(0, 0, 0, 1, 1, 2, 3))))
+        return list(dict.fromkeys(self.r.choices(refinements, weights, k=self.pick(0, 0, 0, 1, 1, 2, 3))))
 
     def load(self, s: _State, operand: str, memory: str) -> None:
         rows, columns = (s.m, s.k) if operand == "A" else (s.k, s.n)
@@ -230,13 +230,13 @@ class _Writer:
     # -- tiles
 
     def of_block(self) -> list[str]:
-        every = [
+        refinements = [
             f"bands({self.pick(1, 2, 3)})", "hilbert()", "layout(ColMajor)", f"swizzle(lambda uid: {self.pick('uid ^ 1', 'uid', '(uid + 1) % 4', 'uid // 2 * 2 + 1 - uid % 2')})",
             f"persistent({self.pick(1, 2, 3, 5)})", f"resident({self.pick(1, 2)})", f"last_first({self.pick(repr('m'), repr('n'))})", "chained()",
             f"within({self.pick(1024, 8192, 40000)})", "unroll()", "unchecked('said so')", f"pingpong({self.pick(1, 2)})", f"cluster({self.pick(1, 2)})",
         ]  # fmt: skip
         weights = [5, 3, 5, 1, 5, 3, 3, 1, 1, 1, 0.5, 0.3, 0.3]
-        return list(dict.fromkeys(self.r.choices(every, weights, k=self.pick(0, 0, 0, 0, 1, 1, 2))))
+        return list(dict.fromkeys(self.r.choices(refinements, weights, k=self.pick(0, 0, 0, 0, 1, 1, 2))))
 
     def sizes(self, a: int, b: int) -> str:
         if self.chance(0.1):
@@ -258,7 +258,7 @@ class _Writer:
         s.level = level or s.level
 
     def strided(self, s: _State, a: int, b: int) -> str:
-        """A tile of as many elements that lie apart."""
+        """A tile with the given number of elements and a stride."""
         if self.chance(0.5):
             c, d = self.divisor(a), self.divisor(b)
             return f"Strided(({c}, {max(s.m // (a // c), 1) if a % c == 0 else c}), ({d}, {max(s.n // (b // d), 1) if b % d == 0 else d}))"
@@ -292,8 +292,8 @@ class _Writer:
         words = [memory]
         if self.chance(0.12):
             words.append(self.pick("float32", "float64", "float16"))
-        one = self.r.random()
-        if one < 0.2:
+        draw = self.r.random()
+        if draw < 0.2:
             a, b = self.divisor(s.m), self.divisor(s.n)
             to = "Lane" if s.level == "Warp" else "Thread"
             copy = self.pick(f".tile({a}, {b}).to({to}).done()", f".tile({a}, {b}).to({to}).tile(1, 1).done()", ".done()")
@@ -301,7 +301,7 @@ class _Writer:
                 f"Init{copy}",
                 f"Move{self.pick(copy, copy, '.coalesced_copy(2).done()', '.done()', '.tile(1, 1).to(Thread).done()')}",
             ]
-        elif one < 0.26:
+        elif draw < 0.26:
             words += [
                 "Init.done()",
                 f"Move.load(SRC, SH, Move.done()){self.pick('', '.cast_on_copy()', '.pad(1)', '.reuse_buffer()')}.coalesced_copy({self.pick(1, 2, 4)}).done()",
@@ -320,7 +320,7 @@ INNER = {
 
 
 def _near(r: random.Random, tile: int, most: int) -> int:
-    """A size at, or near, the edges of tiles."""
+    """A size at or near the edges of tiles."""
     tiles = r.choice((1, 1, 1, 2, 2, 3))
     return max(
         1,
@@ -344,8 +344,9 @@ SCALARS = (
 
 
 def text_of(letters: str) -> str:
-    """A product by its letters, as the pages want a text: an element by as many indices as its operand has, and of an input nothing beyond
-    its own sizes, also where the output is a whole tile."""
+    """A GEMM by its letters, as the documentation describes: an element by as many indices as its operand has, and inputs only within their
+    own sizes, also if the output is a whole tile.
+    """
     operands = dict(zip("abc", letters.replace("->", ",").split(","), strict=True))
     at = {name: f"{name}_at({', '.join(f'at_{one}' for one in indices)})" for name, indices in operands.items()}
     inside = " && ".join(f"at_{one} < {name}_size_{one}" for name in "ab" for one in operands[name])
@@ -357,7 +358,7 @@ def text_of(letters: str) -> str:
 
 
 def product(seed: int) -> Product:
-    """A product drawn from a seed."""
+    """The GEMM drawn from a seed."""
     r = random.Random(seed)
     family = r.random()
     if family < 0.62:
@@ -366,28 +367,28 @@ def product(seed: int) -> Product:
 
 
 def _orders(r: random.Random, letters: str) -> list[str]:
-    """How the operands are stored, as text behind the types."""
-    said = []
+    """The storage orders of the operands, as text after the types."""
+    orders = []
     for name, indices in zip("ABC", letters.replace("->", ",").split(","), strict=True):
-        one = r.random()
-        if one < 0.45:
-            said.append(f"{name}=RowMajor")
-        elif one < 0.6:
-            said.append(f"{name}=ColMajor")
-        elif one < 0.68 and len(indices) > 1:
-            said.append(f"{name}=RowMajor(ld={{{indices[-1].upper()}}} + {r.choice((1, 3, 4, 8, 16, 1000))})")
-        elif one < 0.74 and len(indices) > 1:
-            said.append(f"{name}=ColMajor(ld={{{indices[0].upper()}}} + {r.choice((1, 4, 8, 40000))})")
-        elif one < 0.78 and len(indices) == 2:
+        draw = r.random()
+        if draw < 0.45:
+            orders.append(f"{name}=RowMajor")
+        elif draw < 0.6:
+            orders.append(f"{name}=ColMajor")
+        elif draw < 0.68 and len(indices) > 1:
+            orders.append(f"{name}=RowMajor(ld={{{indices[-1].upper()}}} + {r.choice((1, 3, 4, 8, 16, 1000))})")
+        elif draw < 0.74 and len(indices) > 1:
+            orders.append(f"{name}=ColMajor(ld={{{indices[0].upper()}}} + {r.choice((1, 4, 8, 40000))})")
+        elif draw < 0.78 and len(indices) == 2:
             last = indices[-1]
-            said.append(f"{name}=Strides({indices[0]}={{{last.upper()}}} + {r.choice((0, 8, 5))}, {last}=1)")
-    return said
+            orders.append(f"{name}=Strides({indices[0]}={{{last.upper()}}} + {r.choice((0, 8, 5))}, {last}=1)")
+    return orders
 
 
 def _problem(
     r: random.Random, letters: str, sizes: dict[str, int], types: str, symbols: bool, accumulates: bool
 ) -> tuple[str, list[str], tuple[str, ...]]:
-    """The text of a spec, lines in front of it, and which sizes are symbols."""
+    """The text of a spec, the lines before it, and the sizes that are symbols."""
     (out,) = (letters.split("->")[1],)
     order = [*out, *dict.fromkeys(one for one in letters.split("->")[0].replace(",", "") if one not in out)]
     before, named, texts = [], [], []
@@ -478,7 +479,7 @@ def _scalar(r: random.Random) -> Product:
 
 
 def _descend(w: _Writer, s: _State, bk: int) -> None:
-    """Verbs in a drawn order, down to a thread."""
+    """Verbs in a random order, down to a thread."""
     epilog = w.chance(0.75)
     for _ in range(w.r.randint(6, 16)):
         if s.level in ("Thread", "Lane") and w.chance(0.25):
@@ -525,9 +526,9 @@ def _descend(w: _Writer, s: _State, bk: int) -> None:
 
 
 def _close(w: _Writer, s: _State, text: str, matrices: bool) -> bool:
-    """The end of a chain for a multiply-add, or a text; true for a text.
+    """The end of a chain for a multiply-add, or a micro-kernel text; true for a text.
 
-    A copy of more dimensions than two may leave out those of one element, so that a text has other indices than the letters.
+    A copy of more than two dimensions may omit those of one element, so that a text has other indices than the letters.
     """
     while s.level not in ("Thread", "Lane"):
         level = w.pick(*INNER[s.level]) if s.level in INNER else "Block"
@@ -596,8 +597,8 @@ def _tensor(r: random.Random) -> Product:
     if w.chance(0.08):
         w.add(f"split_k({w.pick(1, 2)}, {w.pick('Warp', 'Warpgroup')}, {bk})")
         s.level = "Warp"
-    dealt = w.chance(0.15)
-    if dealt:
+    by_threads = w.chance(0.15)
+    if by_threads:
         w.tile(s, wm, wn, "Warp")
         if deep:
             _matrix_epilog(w, s, wm, wn, accumulator)
@@ -609,7 +610,7 @@ def _tensor(r: random.Random) -> Product:
             move = f"Move.coalesced_copy({w.pick(8, 8, 4, 16, 2)}).done()" if w.chance(0.6) else w.move(s.level, rows, columns)
             refinements = w.how_stored(rows, columns) if w.chance(0.5) else w.r.choice((["swizzle_storage()"], []))
             w.add(f"load({operand}, SH{', ' + move if move else ''})", *refinements)
-    if not dealt:
+    if not by_threads:
         if w.chance(0.1) and wm * wn > 256:
             w.tile(s, wm, wn, "Warpgroup")
             w.tile(s, 16, 16, "Warp")
@@ -623,32 +624,32 @@ def _tensor(r: random.Random) -> Product:
     where = w.pick("above", "above", "between", "below")
     leaf = r.choice(leaves) if dtype != "float16" or w.chance(0.3) else ""
     if where == "above":
-        for one in loads:
-            w.add(one)
+        for load in loads:
+            w.add(load)
     if w.chance(0.92):
         w.tile(s, 16, 16, None)
     if where == "between":
-        for one in loads:
-            w.add(one)
+        for load in loads:
+            w.add(load)
     if w.chance(0.9):
         w.add(f"mma_tile({leaf})")
         leaf = ""
     else:
         w.add(f"tile(16, {w.pick(8, 8, 16)})", "unroll()" if w.chance(0.5) else None)
     if where == "below":
-        for one in loads:
-            w.add(one)
+        for load in loads:
+            w.add(load)
     w.add(f"done({leaf})")
     return _finished(r, w, letters, sizes, _types(dtype, c_dtype), r.choice(targets), largest, symbols=0.15)
 
 
 def _matrix_epilog(w: _Writer, s: _State, wm: int, wn: int, accumulator: str) -> None:
     words = ["RF", *([accumulator] if accumulator else [])]
-    one = w.r.random()
+    draw = w.r.random()
     to = f".tile({wm}, {wn}).to(Warp).done()"
-    if one < 0.15:
+    if draw < 0.15:
         words += [f"Init{to}", f"Move{to}"]
-    elif one < 0.3:
+    elif draw < 0.3:
         staged = f"Move.load(SRC, SH, {w.pick('Move.done()', 'Move' + to)}){w.pick('', '.cast_on_copy()')}{w.pick('', '.pad(8)', '.swizzle_storage()')}{w.pick('', '.reuse_buffer()')}.coalesced_copy({w.pick(8, 4)}).done()"
         words += ["Init.done()", staged]
     w.add(f"epilog({', '.join(words)})")
@@ -656,7 +657,7 @@ def _matrix_epilog(w: _Writer, s: _State, wm: int, wn: int, accumulator: str) ->
 
 
 def _volta(r: random.Random) -> Product:
-    """m8n8k4 by quad-pairs, in even and odd numbers."""
+    """m8n8k4 by an even or odd number of quad-pairs."""
     w = _Writer(r, r.choice((0.0, 0.05)))
     accumulator = r.choice(("float32", "float16"))
     bm, bn = (8 * r.choice((1, 2, 3, 4, 5)) for _ in "mn")
@@ -703,7 +704,7 @@ def _volta(r: random.Random) -> Product:
 
 
 def _wmma(r: random.Random) -> Product:
-    """Fragments that only the instruction knows."""
+    """Fragments whose layout only the instruction defines."""
     w = _Writer(r, r.choice((0.0, 0.05)))
     fragment = r.choice(((16, 16, 16), (16, 16, 16), (32, 8, 16), (8, 32, 16)))
     fm, fn, fk = fragment
@@ -740,7 +741,7 @@ def _wmma(r: random.Random) -> Product:
 
 
 def _hopper(r: random.Random) -> Product:
-    """wgmma, with rings or without, producers or without."""
+    """wgmma, with or without rings and producers."""
     w = _Writer(r, r.choice((0.0, 0.05)))
     dtype, c_dtype, largest = r.choice(
         (

@@ -1,4 +1,4 @@
-"""Vectors of an epilogue, fetched ahead of the product: rings that are filled once, groups of copies, and clampings behind the rounding."""
+"""Prefetched epilogue vectors: rings that are filled once, groups of copies, and clamping after the rounding."""
 
 import random
 
@@ -26,7 +26,7 @@ from fireiron import ir
 from fireiron.inspect.synchronization import synchronization, text
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.language.library import bind, find
-from fireiron.lower.clamp import clamp
+from fireiron.lower.sink_relu import sink_relu
 from fireiron.sim import simulate
 from fireiron.values.expr import constant
 
@@ -36,14 +36,14 @@ SCALED = "relu(acc * r[m] + bias[n])"
 
 
 def arrays_of(spec, sizes=None):
-    """Small integers, which all types have."""
+    """Small integers, which all types represent."""
     generator = np.random.default_rng(11)
     shapes = {name: tuple(size.evaluate(sizes or {}) for size in spec.operands[name].shape) for name in spec.inputs}
     return {name: integers(shape, spec.operands[name].dtype, generator) for name, shape in shapes.items()}
 
 
 def kernel_of(strategy, sizes, text=SCALED, **options):
-    """The kernel of a product with an epilogue, its arrays, and what is right."""
+    """A GEMM kernel with an epilogue, its arrays, and the right result."""
     kernel = strategy(halves(*sizes)).fuse_epilogue(text, **options).program(TARGET).ir
     arrays = arrays_of(kernel.spec)
     return kernel, arrays, kernel.spec.reference(*arrays.values())
@@ -79,7 +79,7 @@ def test_kernels_are_right(name):
 
 @pytest.mark.parametrize(("name", "elements"), [("swapped", {"r_sh": 64, "bias_sh": 128}), ("taking turns", {"r_sh": 64, "bias_sh": 64})])
 def test_each_stage_of_a_vector_begins_at_a_multiple_of_128_bytes(name, elements):
-    """As engines write to such places: 16 halves take as much as 64."""
+    """TMA writes to such addresses: 16 float16 values occupy as much as 64."""
     kernel, _, _ = kernel_of(*KERNELS[name][:2])
     assert {one: constant(kernel.buffer(one).elements) for one in fetched(kernel).buffers} == elements
     assert all(kernel.buffer(one).offset % 128 == 0 for one in elements)
@@ -95,8 +95,8 @@ def test_sizes_known_at_run_time():
 
 
 @pytest.mark.parametrize("options, copied", [({"types": {"bias": float32}}, True), ({"bias": Strides(n=2)}, False)])
-def test_other_vectors(options, copied):
-    """Of 32 bits; with gaps, which nobody fetches."""
+def test_other_vector_types_and_strides(options, copied):
+    """Vectors of 32 bits; vectors with gaps, which are not prefetched."""
     kernel, arrays, expected = kernel_of(product(blocks=2), (256, 128, 64), "acc + bias[n]", **options)
     assert any(ring.buffers == ("bias_sh",) for ring in kernel.rings) == copied
     assert errors(kernel) == [] and outcome(kernel, arrays, expected, 1) == "right"
@@ -104,7 +104,7 @@ def test_other_vectors(options, copied):
 
 @pytest.mark.parametrize("name", ["hmma_ampere", "hmma_volta"])
 def test_copies_of_all_threads(name):
-    """Without a producer all threads copy, where a strategy asks for it; asynchronously where the target can."""
+    """Without a producer all threads copy if the strategy requests it; asynchronously if the target supports it."""
     target = "sm_70" if name == "hmma_volta" else "sm_80"
     base = bind(find(name), {"M": 72, "N": 136, "K": 40}).fuse_epilogue(SCALED)
     assert "bias_sh" not in base.cuda(target), "only where it is asked for"
@@ -113,11 +113,11 @@ def test_copies_of_all_threads(name):
     assert copies and all((one.mechanism is CP_ASYNC_GROUPS) == (target == "sm_80") for one in copies)
     assert errors(program.ir) == []
     arrays = arrays_of(program.spec)
-    made = simulate(program.ir, arrays, {}, order=random.Random(2)).outputs["C"]
-    assert np.array_equal(made, program.spec.reference(*arrays.values()))
+    result = simulate(program.ir, arrays, {}, order=random.Random(2)).outputs["C"]
+    assert np.array_equal(result, program.spec.reference(*arrays.values()))
 
 
-def test_asked_for_and_turned_off():
+def test_prefetch_requested_and_turned_off():
     bound = product(blocks=2)(halves(256, 128, 64))
     finished = bound.fuse_epilogue(SCALED)
     assert ".prefetch_epilogue()" in repr(finished) and ".prefetch_epilogue()" not in repr(bound)
@@ -133,13 +133,13 @@ STORED = Move.tile(64, 64).to(Warpgroup).tile(64, 64).unroll().load(SRC, SH, Mov
 
 
 def of_whole_rows(blocks):
-    """A product whose A is loaded once for a tile, in front of the loop, and read by wgmma."""
+    """A GEMM whose A is loaded once per tile, before the loop, and read by wgmma."""
     chain = MatMul.tile(128, 64).to(Block).persistent(blocks).epilog(RF, float32, Init.done(), STORED).load(A, SH, Move.done())
     return chain.split(64).pipeline(2).warp_specialize().load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
 
 
 def with_residual(blocks):
-    """An epilogue whose residual's tile is fetched ahead of the product, and read by lanes."""
+    """An epilogue whose residual tile is prefetched before the main loop, and read by lanes."""
     chain = MatMul.fuse_epilogue("relu(acc + R[m,n])").tile(m=128, n=64).to(Block).persistent(blocks)
     chain = chain.load("R", SH, Move.done()).storage_layout(RowMajor).swizzle_storage(ROWS_OF_128_BYTES)
     chain = chain.epilog(RF, float32, Init.done(), STORED).split(64).pipeline(2).warp_specialize()
@@ -147,7 +147,7 @@ def with_residual(blocks):
 
 
 def matrices(name):
-    """Kernels with a matrix that a producer loads once for each tile; arrays, and what is right."""
+    """Kernels with a matrix that a producer loads once per tile; arrays, and the right result."""
     if name == "of whole rows":
         spec = halves(384, 64, 128)
         kernel = of_whole_rows(1)(spec).program(TARGET).ir
@@ -160,7 +160,7 @@ def matrices(name):
 
 @pytest.mark.parametrize("name", ["of whole rows", "with a residual"])
 def test_matrices_in_front_of_the_loop(name):
-    """They have a ring of their own too; a stage that is given back too early is found by both detectors."""
+    """The matrices have a separate ring; both detectors report a stage that is released too early."""
     kernel, arrays, expected = matrices(name)
     ring = fetched(kernel)
     assert ring.stages == 2 and len(ring.buffers) == 1 and errors(kernel) == []
@@ -173,18 +173,18 @@ def test_matrices_in_front_of_the_loop(name):
     body = (*consumers.body[:waits], attrs.evolve(loop, body=tuple(early)), *consumers.body[waits + 1 :])
     roles = attrs.evolve(kernel.body[-1], roles=(attrs.evolve(consumers, body=body), *kernel.body[-1].roles[1:]))
     faulty = attrs.evolve(kernel, body=(*kernel.body[:-1], roles))
-    # What stands in front are the products that read it, or lanes that do.
+    # The statement before it is the MMA that reads the stage, or a read by lanes.
     assert isinstance(loop.body[place - 1], ir.For if name == "of whole rows" else ir.Barrier)
-    # The other ring's turns are waited for behind the last products, and the producer fills it in between: no race, but a stage that is not held.
+    # The wait for the other ring's fills comes after the last MMAs, and the producer fills in between: not a race, but an unowned stage.
     assert outcome(faulty, arrays, expected, 3) != "right" and (errors(faulty) or name == "of whole rows")
 
 
 def test_vectors_of_several_steps():
-    """Each is held from its first use to its last; what other steps use comes in a turn of its own."""
+    """Each vector is owned from its first use to its last; vectors of other steps have a separate fill."""
     kernel, arrays, expected = kernel_of(product(), (128, 64, 64), "Z = acc * r[m] + bias[n]; C = relu(acc + r[m])")
     assert [ring.buffers for ring in kernel.rings[1:]] == [("r_sh",), ("bias_sh",)] and not errors(kernel)
-    made = simulate(kernel, arrays, {}).outputs
-    assert all(np.array_equal(made[name], right) for name, right in zip(kernel.spec.outputs, expected, strict=True))
+    results = simulate(kernel, arrays, {}).outputs
+    assert all(np.array_equal(results[name], right) for name, right in zip(kernel.spec.outputs, expected, strict=True))
 
 
 def test_clusters():
@@ -196,7 +196,7 @@ def test_clusters():
 
 
 def faults(kernel):
-    """`(name, faulty kernel)`: what orders the fetching of vectors and their uses, left out, moved or weakened."""
+    """`(name, faulty kernel)`: synchronization between prefetches and their uses removed, moved or weakened."""
     ring = fetched(kernel)
 
     def of_ring(kind):
@@ -206,10 +206,10 @@ def faults(kernel):
         (ir.Acquire, {"dropped": dropped, "a turn later": later(1)}),
         (ir.Release, {"dropped": dropped, "a turn later": later(1), "by all lanes": by_all_lanes}),
     ):
-        for number, one in enumerate(filter(of_ring(kind), ir.statements(kernel.body))):
+        for number, stmt in enumerate(filter(of_ring(kind), ir.statements(kernel.body))):
             for name, change in changes.items():
-                if change(one) != (one,):
-                    yield f"{name}: {kind.__name__} {one.side.value}", with_changed(kernel, of_ring(kind), number, change)
+                if change(stmt) != (stmt,):
+                    yield f"{name}: {kind.__name__} {stmt.state.value}", with_changed(kernel, of_ring(kind), number, change)
     yield "lanes apart", with_changed(kernel, lambda one: isinstance(one, ir.Barrier) and one.scope == ir.WARP_SCOPE, 0, dropped)
     for name, changed in (
         ("fewer bytes", {"bytes": ring.bytes - 16}),
@@ -223,15 +223,15 @@ def faults(kernel):
 def test_faults_are_found_by_both():
     kernel, arrays, expected = kernel_of(product((64, 64, 64), (64, 64), blocks=1), (256, 64, 64))
     assert errors(kernel) == [] and outcome(kernel, arrays, expected, 3) == "right"
-    found = list(faults(kernel))
-    for name, faulty in found:
+    faulty_kernels = list(faults(kernel))
+    for name, faulty in faulty_kernels:
         assert errors(faulty), f"the race check misses {name}"
         assert outcome(faulty, arrays, expected, 3) != "right", f"the simulator misses {name}"
-    assert len(found) >= 13
+    assert len(faulty_kernels) >= 13
 
 
 def test_faults_of_copies_by_all_threads():
-    """A barrier or a wait left out, between a copy and its readers or the next owner of its bytes."""
+    """A barrier or a wait removed between a copy and its readers, or the next use of its bytes."""
     kernel = (
         bind(find("hmma_ampere"), {"M": 128, "N": 256, "K": 64})
         .fuse_epilogue(SCALED)
@@ -254,7 +254,7 @@ def ir_without_waits(kernel):
 
 
 def test_the_account():
-    """What `explain --sync` says of a ring that is filled once a tile."""
+    """The report of `explain --sync` for a ring that is filled once per tile."""
     kernel, _, _ = kernel_of(product(blocks=1), (256, 64, 64))
     account = text(synchronization(kernel))
     assert "ring r_sh_ring: r_sh, bias_sh; 2 stages of 384 bytes" in account
@@ -264,7 +264,7 @@ def test_the_account():
     assert "ring r_sh_ring: r_sh, bias_sh; 1 stage of 384 bytes" in text(synchronization(once))
 
 
-# ---------------------------------------------------------------------------------------------- clampings
+# ---------------------------------------------------------------------------------------------- clamping
 
 
 @pytest.mark.parametrize(
@@ -283,26 +283,28 @@ def test_where_clampings_go(epilogue, moved):
     printed = product(blocks=1)(halves(256, 64, 128)).fuse_epilogue(epilogue).cuda(TARGET)
     assert ("_relu_half" in printed) == moved and ("fmaxf" in printed) != moved
     wanted = dict(zip(kernel.spec.outputs, expected if isinstance(expected, tuple) else (expected,)))
-    made = simulate(kernel, arrays, {}).outputs
-    assert all(np.array_equal(made[name], right) for name, right in wanted.items())
+    results = simulate(kernel, arrays, {}).outputs
+    assert all(np.array_equal(results[name], right) for name, right in wanted.items())
 
 
 def test_clampings_that_stay():
-    """Where someone else reads the registers, where they do not begin anew in a turn, and where some hold what nobody clamped."""
+    """Clamping remains where other statements read the registers, where these are not initialized in each iteration, and where some are not
+    clamped.
+    """
     kernel = product(blocks=1)(halves(256, 64, 128)).fuse_epilogue("relu(acc + bias[n])").program(TARGET).stages["guard"]
     reader = next(one for one, _ in ir.execs(kernel.body) if one.instruction.clamping(one.spec))
     (name,) = {one.buffer for one in reader.accesses if kernel.buffer(one.buffer).memory.private}
-    assert clamp(kernel) != kernel
+    assert sink_relu(kernel) != kernel
 
-    def begins(one):
-        return isinstance(one, ir.Exec) and one.spec.fills and any(access.buffer == name for access in one.accesses)
+    def begins(stmt):
+        return isinstance(stmt, ir.Exec) and stmt.spec.fills and any(access.buffer == name for access in stmt.accesses)
 
     elsewhere = attrs.evolve(kernel, body=(*kernel.body, reader))
     going_on = attrs.evolve(kernel, body=ir.rewritten(kernel.body, lambda one: () if begins(one) else (one,)))
     buffers = tuple(attrs.evolve(one, elements=one.elements * 2) if one.name == name else one for one in kernel.buffers)
     assert going_on != kernel
-    for one in (elsewhere, going_on, attrs.evolve(kernel, buffers=buffers)):
-        assert clamp(one) == one
+    for unchanged in (elsewhere, going_on, attrs.evolve(kernel, buffers=buffers)):
+        assert sink_relu(unchanged) == unchanged
 
 
 def test_results_of_32_bits_are_clamped_where_they_are():
@@ -312,7 +314,7 @@ def test_results_of_32_bits_are_clamped_where_they_are():
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_the_printed_text(tmp_path):
-    """Executed on the CPU: vectors of overhanging tiles by TMA, turn by turn, and clampings behind the rounding, of no numbers too."""
+    """Executed on the CPU: TMA loads of vectors that extend past the edge, in each iteration, and clamping after the rounding, also of NaN."""
     program = product((64, 64, 64), (64, 64), blocks=1)(halves(72, 120, 72)).fuse_epilogue(SCALED).program(TARGET)
     host = HostProgram([Printed.of(program)], tmp_path)
     arrays = arrays_of(program.spec)
@@ -323,7 +325,7 @@ def test_the_printed_text(tmp_path):
 
 
 def test_registers():
-    """No spills, and two registers more than the plain kernel's at most: loaded behind the product the bias takes thirteen."""
+    """No spills, and at most two registers more than the plain kernel: a load after the main loop takes thirteen."""
     values = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 256, "stages": 3, "bands": 4}
     base = bind(find("hopper"), dict.fromkeys("MNK", 4096), values=values)
     plain, finished = base.compile(TARGET), base.fuse_epilogue("relu(acc + bias[n])").compile(TARGET)

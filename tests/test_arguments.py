@@ -1,4 +1,4 @@
-"""What a kernel is called with, part by part: sizes and strides that arrays tell, views that are refused and what messages advise, shared memory."""
+"""Arguments of kernel calls: sizes and strides inferred from arrays, refused views and advice in messages, shared memory."""
 
 import re
 import types
@@ -43,15 +43,15 @@ SEVERAL = types.SimpleNamespace(outputs=("x", "y", "z"), title="Three")
 
 
 def test_outputs_by_order_and_by_name():
-    one = types.SimpleNamespace(outputs=("x",), title="One")
-    assert arguments.in_order(one, (1, 2)) == ((1, 2),) and arguments.output_names(one) == ("out",)
+    spec = types.SimpleNamespace(outputs=("x",), title="One")
+    assert arguments.in_order(spec, (1, 2)) == ((1, 2),) and arguments.output_names(spec) == ("out",)
     assert arguments.in_order(SEVERAL, (1, 2, 3)) == arguments.in_order(SEVERAL, [1, 2, 3]) == (1, 2, 3)
     assert arguments.in_order(SEVERAL, {"z": 3, "x": 1, "y": 2}) == (1, 2, 3) and arguments.output_names(SEVERAL) == ("x", "y", "z")
     assert arguments.returned((5,)) == 5 and arguments.returned((5, 6)) == (5, 6)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"x": 1, "y": 2}, "out: z missing"),
         ({"y": 2}, "out: x, z missing"),
@@ -62,22 +62,22 @@ def test_outputs_by_order_and_by_name():
         (np.zeros(3), "out: Three has 3 outputs"),
     ],
 )
-def test_outputs_that_are_not_as_many_or_called_otherwise(given, said):
+def test_outputs_that_are_not_as_many_or_called_otherwise(given, message):
     with pytest.raises(ArgumentError) as caught:
         arguments.in_order(SEVERAL, given)
-    assert caught.value.asked == said
+    assert caught.value.asked == message
 
 
-def test_whether_a_kernel_reads_what_the_output_holds():
-    found = [MatMul(20, 12, 8, accumulate=adds)(GL, GL, GL)(Kernel) for adds in (False, True)]
-    assert [arguments.reads_output(one, {}) for one in found] == [False, True]
+def test_whether_a_kernel_reads_its_output():
+    specs = [MatMul(20, 12, 8, accumulate=adds)(GL, GL, GL)(Kernel) for adds in (False, True)]
+    assert [arguments.reads_output(one, {}) for one in specs] == [False, True]
 
 
 # ---------------------------------------------------------------------------------------------- sizes and strides
 
 
-def test_sizes_are_told_by_keywords_and_shapes():
-    """Keywords first; each shape must then be as all of them say."""
+def test_sizes_are_inferred_from_keywords_and_shapes():
+    """Keywords first; each shape must then agree with all of them."""
     spec = copy_of(M, N, 4)
     assert arguments.solve_symbols(spec, {"src": (6, 5, 4)}, {}) == {"M": 6, "N": 5}
     assert arguments.solve_symbols(spec, {}, {"M": 6, "N": 5}) == {"M": 6, "N": 5}
@@ -86,7 +86,7 @@ def test_sizes_are_told_by_keywords_and_shapes():
 
 
 @pytest.mark.parametrize(
-    ("shape", "given", "said", "legal"),
+    ("shape", "given", "message", "legal"),
     [
         ((6, 5, 4), {"K": 3}, "K=3: the kernel has no such size", "M N"),
         ((6, 5, 4), {"M": 6.0}, "M=6.0: must be an integer", None),
@@ -101,17 +101,17 @@ def test_sizes_are_told_by_keywords_and_shapes():
         ((6, 5, 3), {}, "src has the shape (6, 5, 3), the kernel was made for (6, 5, 4)", None),
     ],
 )
-def test_sizes_that_are_refused(shape, given, said, legal):
+def test_sizes_that_are_refused(shape, given, message, legal):
     with pytest.raises(ArgumentError) as caught:
         arguments.solve_symbols(copy_of(M, N, 4), {} if shape is None else {"src": shape}, given)
-    assert caught.value.asked == said
+    assert caught.value.asked == message
     if legal:
         assert " ".join(caught.value.legal) == legal or caught.value.legal == legal
-    if said.startswith("no shape"):
-        assert caught.value.hint == f"kernel(..., {said.split()[3].rstrip(',')}=...)"
+    if message.startswith("no shape"):
+        assert caught.value.hint == f"kernel(..., {message.split()[3].rstrip(',')}=...)"
 
 
-def test_strides_are_told_by_the_first_array_that_has_them():
+def test_strides_are_inferred_from_the_first_array_that_has_them():
     spec = copy_of(8, 4, src=RowMajor(ld=ld), dst=RowMajor(ld=ld))
     shapes = {"src": (8, 4), "dst": (8, 4)}
     steps = {"src": ((8, 4), (6, 1)), "dst": ((8, 4), (9, 1))}
@@ -121,7 +121,7 @@ def test_strides_are_told_by_the_first_array_that_has_them():
     assert arguments.solve_symbols(spec, {"src": (8, 4)}, {}, {"src": steps["src"]}) == {"ld": 6}
 
 
-def test_steps_count_elements_and_round_down():
+def test_strides_count_elements_and_round_down():
     views = {"a": view((2, 3), (24, 8), "float64", 8), "b": view((2, 3), (14, 4))}
     assert arguments.steps_of(views) == {"a": ((2, 3), (3, 1)), "b": ((2, 3), (3, 1))}
 
@@ -139,7 +139,7 @@ def test_a_stride_of_a_symbol_at_its_ends():
 
 
 @pytest.mark.parametrize(
-    ("given", "said", "hint"),
+    ("given", "message", "hint"),
     [
         ({"a": 1.5}, "a: arrays are passed by position", "kernel(a, b), kernel(a, b, out=c)"),
         ({"C": np.zeros(3)}, "C: arrays are passed by position", None),
@@ -148,12 +148,12 @@ def test_a_stride_of_a_symbol_at_its_ends():
         ({"other": 2.5}, "other: the kernel takes no such argument", None),
     ],
 )
-def test_keywords_that_are_no_sizes(given, said, hint):
+def test_keywords_that_are_no_sizes(given, message, hint):
     spec = MatMul(M, 12, 8)(GL, GL, GL)(Kernel)
     with pytest.raises(ArgumentError) as caught:
         arguments.require_sizes(spec, given)
-    assert caught.value.asked == said and (hint is None or caught.value.hint == hint)
-    if said.startswith("other"):
+    assert caught.value.asked == message and (hint is None or caught.value.hint == hint)
+    if message.startswith("other"):
         assert caught.value.legal == "kernel(a, b), kernel(a, b, out=c), stream=..., M=..."
     arguments.require_sizes(spec, {"M": 4, "other": np.int64(3)})
 
@@ -169,14 +169,14 @@ def test_outputs_without_shared_places_pass():
 
 
 def test_steps_and_shapes_of_a_parameter():
-    found = buffer_of(copy_of(8, N, src=RowMajor(ld=ld), dst=RowMajor, dtype=float16), "src")
+    buffer = buffer_of(copy_of(8, N, src=RowMajor(ld=ld), dst=RowMajor, dtype=float16), "src")
     symbols = {"N": 5, "ld": 7}
-    assert arguments.element_strides(found, symbols) == (7, 1) and arguments.byte_strides(found, symbols) == (14, 2)
-    assert arguments.buffer_shape(found, symbols) == (8, 5)
+    assert arguments.element_strides(buffer, symbols) == (7, 1) and arguments.byte_strides(buffer, symbols) == (14, 2)
+    assert arguments.buffer_shape(buffer, symbols) == (8, 5)
 
 
 def fits(spec, name, given, symbols=None):
-    """The error of a view, None where it fits."""
+    """The error for a view, None if it fits."""
     try:
         arguments.check_view(name, buffer_of(spec, name), given, symbols or {}, spec)
     except LaunchError as error:
@@ -209,22 +209,22 @@ def test_strides_along_a_dimension_of_one_element_are_nobodys_business():
         (Strides(m=9, k=1), (32, 4), r"make the spec with A=Strides\(m=ANY, k=ANY\), or pass an array of these strides"),
     ],
 )
-def test_what_other_strides_advise(order, strides, hint):
+def test_advice_for_other_strides(order, strides, hint):
     spec = product(A=order)
-    found = fits(spec, "A", view((20, 8), strides))
-    assert found.asked.startswith("A has other strides than the kernel was made for") and found.got == strides
-    assert re.match(hint, found.hint), found.hint
+    error = fits(spec, "A", view((20, 8), strides))
+    assert error.asked.startswith("A has other strides than the kernel was made for") and error.got == strides
+    assert re.match(hint, error.hint), error.hint
     wanted = tuple(4 * step for step in arguments.element_strides(buffer_of(spec, "A"), {}))
-    assert found.legal == str(wanted) and fits(spec, "A", view((20, 8), wanted)) is None
+    assert error.legal == str(wanted) and fits(spec, "A", view((20, 8), wanted)) is None
 
 
-def test_what_another_type_or_shape_advises():
+def test_advice_for_another_type_or_shape():
     spec, own = product(A=RowMajor), copy_of(8, 8, src=RowMajor, dst=RowMajor)
     assert fits(spec, "A", view((20, 8), (64, 8), "float64", 8)).hint == "make the spec with dtype=float64, or convert the array"
     assert fits(own, "src", view((8, 8), (64, 8), "float64", 8)).hint == "make the spec with dtype=float64, or convert the array"
     assert fits(own, "src", view((8, 8), (64, 8), "complex64", 8)).hint.startswith("convert it to one of float")
-    found = fits(spec, "A", view((8, 20), (32, 4)))
-    assert (found.got, found.legal) == ((8, 20), "(20, 8)")
+    error = fits(spec, "A", view((8, 20), (32, 4)))
+    assert (error.got, error.legal) == ((8, 20), "(20, 8)")
 
 
 SQUARES = Fused(name="squares", dims="m n", operands={"x": "m n", "y": "m n"}, body={"y": "y[m,n] = x[m,n] * x[m,n]"})
@@ -235,7 +235,7 @@ def squares(**more):
 
 
 @pytest.mark.parametrize(
-    ("make", "name", "said", "mended"),
+    ("make", "name", "message", "fixed"),
     [
         (lambda **more: product(A=RowMajor, **more), "A", "dtype=float16", {"dtype": float16}),
         (lambda **more: product(C=RowMajor, **more), "C", "c_dtype=float16", {"c_dtype": float16}),
@@ -245,15 +245,15 @@ def squares(**more):
         (lambda **more: squares(**more), "y", "types={'y': float16}", {"types": {"y": float16}}),
     ],
 )
-def test_the_advice_on_types_is_taken(make, name, said, mended):
+def test_the_advice_on_types_is_taken(make, name, message, fixed):
     buffer = make().operands[name].tensor
     given = types.SimpleNamespace(dtype=buffer.dtype, name=name, written=name in make().outputs)
-    assert arguments._hint_on_type("float16", given, make()) == f"make the spec with {said}, or convert the array"
-    assert make(**mended).operands[name].dtype == float16
+    assert arguments._hint_on_type("float16", given, make()) == f"make the spec with {message}, or convert the array"
+    assert make(**fixed).operands[name].dtype == float16
 
 
 def test_an_output_of_a_type_that_only_inputs_may_have():
-    """Truth values are bytes to a kernel that reads them."""
+    """Booleans are bytes to a kernel that reads them."""
     spec = copy_of(8, 8, src=RowMajor, dst=RowMajor, dtype=uint8)
     assert arguments.types_of(buffer_of(spec, "src")) == ("uint8", "bool") and arguments.types_of(buffer_of(spec, "dst")) == ("uint8",)
     given = view((8, 8), (8, 1), "bool", 1)
@@ -275,26 +275,26 @@ def test_views_of_the_host():
     "layout, strides", [(RowMajor, (20, 4)), (ColMajor, (4, 24)), (RowMajor(ld=9), (36, 4)), (ColMajor(ld=8), (4, 32))]
 )
 def test_new_arrays_of_the_host_have_the_strides_of_the_parameter(layout, strides):
-    """And just so much memory."""
-    made = arguments.new_on_host(buffer_of(copy_of(6, 5, src=layout, dst=layout), "dst"), {})
-    assert made.shape == (6, 5) and made.strides == strides and made.dtype == np.float32
-    assert made.base.nbytes == 5 * strides[0] + 4 * strides[1] + 4
-    made[...] = 3
-    assert (made == 3).all()
+    """With the minimum amount of memory."""
+    array = arguments.new_on_host(buffer_of(copy_of(6, 5, src=layout, dst=layout), "dst"), {})
+    assert array.shape == (6, 5) and array.strides == strides and array.dtype == np.float32
+    assert array.base.nbytes == 5 * strides[0] + 4 * strides[1] + 4
+    array[...] = 3
+    assert (array == 3).all()
 
 
-def test_elements_that_share_a_place_have_the_last_value_and_others_their_own():
+def test_elements_at_one_address_have_the_last_value():
     array = np.arange(12.0, dtype=np.float32).reshape(3, 4)
     windows = copy_of(3, 4, src=Strides(m=2, n=1)).views[0].tensor
-    held = arguments.as_stored(windows, array, {})
+    stored = arguments.as_stored(windows, array, {})
     flat = np.empty(8, np.float32)
     as_strided(flat, (3, 4), (8, 4))[...] = array
-    np.testing.assert_array_equal(held, as_strided(flat, (3, 4), (8, 4)))
+    np.testing.assert_array_equal(stored, as_strided(flat, (3, 4), (8, 4)))
     apart = copy_of(3, 4, src=Strides(m=4, n=1)).views[0].tensor
     assert arguments.as_stored(apart, array, {}) is array
 
 
-def test_rows_that_are_longer_than_the_leading_dimension_have_no_place():
+def test_rows_longer_than_the_leading_dimension_are_refused():
     rows = copy_of(sym("M", high=4096), 4, src=ColMajor(ld=9)).views[0].tensor
     array = np.zeros((9, 4), np.float32)
     assert arguments.as_stored(rows, array, {"M": 9}) is array
@@ -309,32 +309,32 @@ def test_rows_that_are_longer_than_the_leading_dimension_have_no_place():
 
 @pytest.mark.parametrize("address, after, advised", [(4100, 4, 4), (4104, 8, 8), (4098, 2, None), (4097, 1, None)])
 def test_misaligned_addresses(address, after, advised):
-    """The advice is an alignment that the address has, where that is as wide as an element."""
+    """The advice is the alignment that the address has, if it is at least as wide as an element."""
     buffer = types.SimpleNamespace(tensor=types.SimpleNamespace(align=16), dtype=float32, name="A")
-    found = arguments.misaligned("a", buffer, address)
-    assert found.asked == "a starts at an address that is no multiple of 16 bytes" and found.got == f"{address:#x}, {after} bytes after one"
+    error = arguments.misaligned("a", buffer, address)
+    assert error.asked == "a starts at an address that is no multiple of 16 bytes" and error.got == f"{address:#x}, {after} bytes after one"
     other = "" if advised is None else f", or make the spec with A=Strides(...).aligned({advised})"
-    assert found.hint == f"copy it to a fresh array{other}"
+    assert error.hint == f"copy it to a fresh array{other}"
 
 
-def bytes_of(one, address):
-    places = sum((np.indices(one.shape)[axis] * stride for axis, stride in enumerate(one.strides)), np.zeros(one.shape, int))
-    return {address + int(place) + byte for place in places.flat for byte in range(one.itemsize)}
+def bytes_of(array, address):
+    places = sum((np.indices(array.shape)[axis] * stride for axis, stride in enumerate(array.strides)), np.zeros(array.shape, int))
+    return {address + int(place) + byte for place in places.flat for byte in range(array.itemsize)}
 
 
 def test_memory_is_shared_where_a_byte_is():
-    """Against the bytes one by one; on two GPUs there is none."""
+    """Compared byte by byte; arrays on two GPUs share none."""
     generator = np.random.default_rng(3)
-    found = set()
+    results = set()
     for _ in range(300):
         sides = []
         for _ in range(2):
             shape, strides = tuple(generator.integers(1, 4, 2).tolist()), tuple(generator.integers(0, 24, 2).tolist())
             itemsize = int(generator.choice([1, 2, 4]))
             sides += [view(shape, strides, f"V{itemsize}", itemsize), 4096 + int(generator.integers(0, 40))]
-        one, address, other, other_address = sides
-        shared = bool(bytes_of(one, address) & bytes_of(other, other_address))
+        first, address, other, other_address = sides
+        shared = bool(bytes_of(first, address) & bytes_of(other, other_address))
         assert arguments.share_memory(*sides) is shared
-        assert arguments.share_memory(one, address, view(other.shape, other.strides, "V", other.itemsize, 1), other_address) is False
-        found.add(shared)
-    assert found == {True, False}
+        assert arguments.share_memory(first, address, view(other.shape, other.strides, "V", other.itemsize, 1), other_address) is False
+        results.add(shared)
+    assert results == {True, False}

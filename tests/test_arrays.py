@@ -1,4 +1,4 @@
-"""Arrays of each library, read one by one on a machine that only pretends to have GPUs: addresses, signatures, order, and how outputs are made."""
+"""Arrays of each library, read without a GPU through stand-ins: addresses, signatures, stream order, and the allocation of outputs."""
 
 import types
 
@@ -21,7 +21,7 @@ def gpu(monkeypatch):
 
 
 def read(array, name="A"):
-    """Address, view and order of an array."""
+    """Address, view and stream order of an array."""
     address, signature, order = library_of(type(array)).read(name, array)
     return address, signature[0].view(signature), order
 
@@ -41,7 +41,7 @@ def test_strides_without_holes(shape, order, strides):
 @pytest.mark.parametrize(
     ("shape", "strides", "end"), [((2, 3), (12, 4), 24), ((2, 3), (100, 4), 112), ((1, 3), (100, 4), 12), ((2, 3), (0, 4), 12), ((), (), 4), ((2, 0), (4, 4), 8)]
 )  # fmt: skip
-def test_the_byte_behind_the_last_one(shape, strides, end):
+def test_the_byte_after_the_last_one(shape, strides, end):
     assert ArrayView(shape, strides, "float32", 4, 0, False).end == end
 
 
@@ -67,7 +67,7 @@ def test_torch(gpu, torch):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said", "hint"),
+    ("changes", "message", "hint"),
     [
         ({"index": -1}, "A is a PyTorch tensor that is not in GPU memory", "pass .cuda(), or .numpy() (of all arrays) for the simulator"),
         ({"requires_grad": True}, "A requires a gradient, and autograd does not see through a kernel", None),
@@ -75,13 +75,13 @@ def test_torch(gpu, torch):
         ({"negative": True}, "A is a tensor whose signs are still to be flipped", "pass .resolve_neg()"),
     ],
 )
-def test_tensors_that_are_refused(gpu, torch, changes, said, hint):
+def test_tensors_that_are_refused(gpu, torch, changes, message, hint):
     tensor = torch.Tensor((4, 6), (6, 1), torch.float32)
     read(tensor)
     vars(tensor).update(changes)
     with pytest.raises(LaunchError) as caught:
         read(tensor)
-    assert caught.value.asked == said and (hint is None or caught.value.hint == hint)
+    assert caught.value.asked == message and (hint is None or caught.value.hint == hint)
     torch.state.grad = False
     if "requires_grad" in changes:
         read(tensor)
@@ -119,24 +119,24 @@ def test_jax_arrays_that_are_not_whole(gpu, jax, method, error):
     assert caught.value.got == "sharded"
 
 
-@pytest.mark.parametrize("kind, there", [(1, False), (2, True), (3, False), (13, True), (14, False)])
-def test_where_arrays_lie(gpu, jax, kind, there):
-    """kDLCUDA and kDLCUDAManaged; of what lies elsewhere no pointer is asked."""
+@pytest.mark.parametrize("kind, on_gpu", [(1, False), (2, True), (3, False), (13, True), (14, False)])
+def test_where_arrays_lie(gpu, jax, kind, on_gpu):
+    """kDLCUDA and kDLCUDAManaged; no pointer is requested for other devices."""
     array = jax.Array((4, 6), kind=kind)
-    if not there:
+    if not on_gpu:
         array.unsafe_buffer_pointer = None
-    for one in (array, Capsule(gpu.array((4, 6)), kind)):
-        if there:
-            assert read(one)[0]
+    for container in (array, Capsule(gpu.array((4, 6)), kind)):
+        if on_gpu:
+            assert read(container)[0]
         else:
             with pytest.raises(LaunchError, match="not in GPU memory"):
-                read(one)
+                read(container)
 
 
 @pytest.mark.parametrize("strides", [None, (32, 4), (4, 16)])
 @pytest.mark.parametrize("stream", [None, 1, 640])
 def test_interfaces(gpu, strides, stream):
-    """Without strides by rows; ordered with their stream if they name one."""
+    """Row-major without strides; ordered with their stream if they name one."""
     array = gpu.array((4, 6), ld=8, device=1)
     address, view, order = read(Interfaced(array, stream, True, strides=strides, shape=[4, 6]))
     assert (address, view) == (array.data.ptr, ArrayView((4, 6), strides or (24, 4), "float32", 4, 1, True))
@@ -163,13 +163,13 @@ def test_interfaces_that_are_refused_or_empty(gpu):
 
 
 @pytest.mark.parametrize(
-    ("typestr", "own", "found"),
+    ("typestr", "own", "expected"),
     [("<f4", None, "float32"), ("<V2", ml_dtypes.bfloat16, "bfloat16"), ("<V2", np.float32, "|V2"), ("<V2", None, "|V2"),
      ("<f4", np.int32, "float32"), ("|V1", ml_dtypes.float8_e5m2, "float8_e5m2")],
 )  # fmt: skip
-def test_element_types_that_an_interface_cannot_name_are_asked_of_the_array(typestr, own, found):
+def test_element_types_that_an_interface_cannot_name_are_asked_of_the_array(typestr, own, expected):
     array = types.SimpleNamespace() if own is None else types.SimpleNamespace(dtype=np.dtype(own))
-    assert str(arrays._element_type(array, typestr)) == found
+    assert str(arrays._element_type(array, typestr)) == expected
 
 
 def test_dlpack(gpu):
@@ -212,23 +212,23 @@ def test_which_library_an_array_is_of(gpu, torch, jax):
     assert arrays._library_of(own).name == "JAX" and arrays._library_of(foreign) is arrays._library_of(bare) is None
 
 
-def test_what_is_no_array_says_what_is():
-    found = arrays.refused("A", [1])
-    assert found.asked == "A is no array" and found.got == "list" and "__dlpack__" in found.legal
+def test_refusals_of_non_arrays_name_accepted_types():
+    error = arrays.refused("A", [1])
+    assert error.asked == "A is no array" and error.got == "list" and "__dlpack__" in error.legal
 
 
 # ---------------------------------------------------------------------------------------------- order with producers
 
 
 def test_order_with_a_stream_and_for_as_long_as_a_kernel_runs(gpu):
-    held = launch.Held()
-    Order(640, "thing", held).before(4096)
+    alive = launch.Held()
+    Order(640, "thing", alive).before(4096)
     assert [step[0] for step in gpu.done] == ["record", "wait"] and gpu.of("record")[0][1] == 640 and gpu.of("wait")[0][0] == 4096
-    assert not len(held)
+    assert not len(alive)
     gpu.done.clear()
-    Order(640, "thing", held).after(4096)
+    Order(640, "thing", alive).after(4096)
     assert [step[0] for step in gpu.done] == ["record", "wait", "record"] and gpu.of("record")[0][1] == 4096 and gpu.of("wait")[0][0] == 640
-    assert gpu.of("record")[1][1] == 4096 and [thing for _, thing in held._queue] == ["thing"]
+    assert gpu.of("record")[1][1] == 4096 and [thing for _, thing in alive._queue] == ["thing"]
     gpu.done.clear()
     none = Order(None, None, None)
     none.before(4096)
@@ -240,10 +240,10 @@ def test_order_with_a_stream_and_for_as_long_as_a_kernel_runs(gpu):
 
 
 def asked_of(gpu):
-    """The sizes of memory that CuPy is asked for."""
-    asked, plain = [], gpu.cupy.cuda.alloc
-    gpu.cupy.cuda.alloc = lambda size: (asked.append(size), plain(size))[1]
-    return asked
+    """The sizes of memory requested from CuPy."""
+    requests, plain = [], gpu.cupy.cuda.alloc
+    gpu.cupy.cuda.alloc = lambda size: (requests.append(size), plain(size))[1]
+    return requests
 
 
 @pytest.mark.parametrize(
@@ -257,10 +257,10 @@ def asked_of(gpu):
     ],
 )
 def test_outputs_take_just_their_memory(gpu, shape, strides, dtype, size):
-    asked = asked_of(gpu)
-    made = library_of(gpu.cupy.ndarray).maker(shape, strides, dtype, 0)()
-    assert asked == [size] and made.shape == shape and made.strides == strides and made.dtype == dtype.to_numpy()
-    assert library_of(gpu.cupy.ndarray).finished(made) is made
+    requests = asked_of(gpu)
+    output = library_of(gpu.cupy.ndarray).maker(shape, strides, dtype, 0)()
+    assert requests == [size] and output.shape == shape and output.strides == strides and output.dtype == dtype.to_numpy()
+    assert library_of(gpu.cupy.ndarray).finished(output) is output
 
 
 def test_outputs_of_torch(gpu, torch):
@@ -272,18 +272,18 @@ def test_outputs_of_torch(gpu, torch):
 
 
 def test_streams_of_torch_are_current_for_a_while(gpu, torch):
-    asked = []
-    torch.cuda.ExternalStream = lambda address, device: (asked.append((address, device)), types.SimpleNamespace(cuda_stream=address))[1]
+    requests = []
+    torch.cuda.ExternalStream = lambda address, device: (requests.append((address, device)), types.SimpleNamespace(cuda_stream=address))[1]
     with library_of(torch.Tensor).using(4096, 2):
         assert torch.state.stream == 4096
-    assert torch.state.stream == 0 and asked == [(4096, 2)]
+    assert torch.state.stream == 0 and requests == [(4096, 2)]
     with pytest.raises(LaunchError, match="stream is of GPU 1"), library_of(torch.Tensor).using(gpu.cupy.cuda.Stream(4096, 1), 2):
         pass
 
 
 @pytest.mark.parametrize("old", [False, True])
 def test_streams_of_cupy_are_current_for_a_while(gpu, monkeypatch, old):
-    """CuPy's own as it is, any other by its address; of a CuPy older than 14 by `ExternalStream`."""
+    """CuPy's own streams unchanged, others by their address; before CuPy 14 by `ExternalStream`."""
     library, seen = library_of(Interfaced), []
     if old:
         monkeypatch.delattr(gpu.cupy.cuda.Stream, "from_external")
@@ -304,7 +304,7 @@ def test_streams_of_cupy_are_current_for_a_while(gpu, monkeypatch, old):
 
 @pytest.fixture
 def imported(jax):
-    """What JAX is given, and what it is asked to take as another type."""
+    """The arrays given to JAX, and those requested as another type."""
     given = []
     jax.dlpack.from_dlpack = lambda array: (given.append((array.dtype, array.strides)), jax.Array(None, host=array))[1]
     jax.lax = types.SimpleNamespace(bitcast_convert_type=lambda array, dtype: jax.Array(None, host=array.host.view(dtype)))
@@ -312,12 +312,12 @@ def imported(jax):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int8, np.float16])
-def test_jax_takes_rows_as_they_are_and_columns_turned(jax, imported, dtype):
+def test_jax_takes_rows_unchanged_and_columns_transposed(jax, imported, dtype):
     rows, columns = np.zeros((4, 6), dtype), np.zeros((4, 6), dtype, order="F")
     for array in (rows, columns):
         array[1, 2] = 3
-        made = library_of(jax.Array).finished(array)
-        assert made.shape == (4, 6) and made.dtype == dtype and made.host[1, 2] == 3
+        result = library_of(jax.Array).finished(array)
+        assert result.shape == (4, 6) and result.dtype == dtype and result.host[1, 2] == 3
     size = np.dtype(dtype).itemsize
     assert imported == [(dtype, (6 * size, size)), (dtype, (4 * size, size))]
 
@@ -327,8 +327,8 @@ def test_jax_takes_rows_as_they_are_and_columns_turned(jax, imported, dtype):
 )
 def test_jax_takes_types_that_dlpack_does_not_know_as_bits(jax, imported, dtype, bits):
     array = np.arange(24).reshape(4, 6).astype(dtype)
-    made = library_of(jax.Array).finished(array)
-    assert imported == [(np.dtype(bits), array.strides)] and made.dtype == dtype and (made.host == array).all()
+    result = library_of(jax.Array).finished(array)
+    assert imported == [(np.dtype(bits), array.strides)] and result.dtype == dtype and (result.host == array).all()
 
 
 def test_jax_has_no_arrays_with_gaps(jax, imported):
@@ -339,10 +339,10 @@ def test_jax_has_no_arrays_with_gaps(jax, imported):
     assert not imported
 
 
-def test_what_stands_between_launches_is_read_as_arrays_of_its_library(gpu, jax):
-    library, made = library_of(jax.Array), gpu.array((4, 6), ld=8, device=1)
-    between = library.between(made)
+def test_intermediate_tensors_are_read_as_arrays_of_their_library(gpu, jax):
+    library, intermediate = library_of(jax.Array), gpu.array((4, 6), ld=8, device=1)
+    between = library.between(intermediate)
     address, signature, order = library_of(Between).read("A", between)
-    assert address == made.data.ptr and signature == (library, (4, 6), (32, 4), made.dtype, 1, True)
-    assert (order.stream, order.keep, order.held) == (None, made, library.held)
-    assert library_of(gpu.cupy.ndarray).between(made) is made
+    assert address == intermediate.data.ptr and signature == (library, (4, 6), (32, 4), intermediate.dtype, 1, True)
+    assert (order.stream, order.keep, order.held) == (None, intermediate, library.held)
+    assert library_of(gpu.cupy.ndarray).between(intermediate) is intermediate

@@ -10,19 +10,19 @@ from fireiron import ir
 from fireiron.errors import LayoutError, VerificationError
 from fireiron.ir.ask import NOTHING, Ask, Asks, number_of, pair_of
 from fireiron.ir.asks import kinds
-from fireiron.ir.asks.delayed import Delayed
-from fireiron.ir.asks.fetched import Fetched
-from fireiron.ir.asks.grouped import Grouped
-from fireiron.ir.asks.ordered import Ordered
+from fireiron.ir.asks.consumer_groups import ConsumerGroups
+from fireiron.ir.asks.deferred import Deferred
+from fireiron.ir.asks.dynamic_tiles import DynamicTiles
+from fireiron.ir.asks.ordered_mma import OrderedMma
+from fireiron.ir.asks.pending_mmas import PendingMmas
 from fireiron.ir.asks.pipelined import Pipelined
-from fireiron.ir.asks.produced import Produced
-from fireiron.ir.asks.running import Running
+from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.verifier import verify_asks
 from fireiron.lower.passes import PASSES
 from fireiron.values.expr import Var, as_expr
 
 EACH = (
-    Pipelined(3, True), Produced(128, True), Running(0), Grouped(2), Delayed("pv", "s"), Ordered("s", "pv"), Fetched("tile", Var("tiles", 0, 9) + 1),
+    Pipelined(3, True), ProducerThreads(128, True), PendingMmas(0), ConsumerGroups(2), Deferred("pv", "s"), OrderedMma("s", "pv"), DynamicTiles("tile", Var("tiles", 0, 9) + 1),
 )  # fmt: skip
 SPLIT = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block).epilog(RF).split(16)
 
@@ -52,9 +52,9 @@ def test_an_option_that_says_no_number_or_pair():
 
 def test_variables_are_replaced_in_what_is_asked():
     tiles = Var("tiles", 0, 9)
-    loop = making.loop(Var("k", 0, 7), as_expr(8), fetched=("tile", tiles + 1), groups=2)
-    assert loop.substitute({tiles: as_expr(4)}).asks == Asks((Fetched("tile", as_expr(5)), Grouped(2)))
-    assert loop.without(Fetched, Grouped) == making.loop(Var("k", 0, 7), as_expr(8))
+    loop = making.loop(Var("k", 0, 7), as_expr(8), dynamic_tiles=("tile", tiles + 1), consumer_groups=2)
+    assert loop.substitute({tiles: as_expr(4)}).asks == Asks((DynamicTiles("tile", as_expr(5)), ConsumerGroups(2)))
+    assert loop.without(DynamicTiles, ConsumerGroups) == making.loop(Var("k", 0, 7), as_expr(8))
 
 
 @attrs.frozen

@@ -1,6 +1,6 @@
 """Attention of few queries to many keys in two kernels: parts of any size, keys in any order, lengths from memory.
 
-The reference is a plain softmax, which knows nothing of parts.
+The reference is a plain softmax, which does not use parts.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ def softmax(q, k, v, length=None):
 
 
 def inputs(rows, keys, d, heads, batch):
-    """Standard normal halves, the scores of which grow along the keys."""
+    """Normally distributed float16, whose scores grow along the keys."""
     draw = np.random.default_rng(3).standard_normal
     growing = np.linspace(0.1, 4, keys)[None, :, None, None]
     arrays = draw((batch, heads, rows, d)), draw((batch, keys, heads, d)) * growing, draw((batch, keys, heads, d))
@@ -38,7 +38,7 @@ def inputs(rows, keys, d, heads, batch):
 
 
 def parts_of(rows, keys, d, size, heads=1, batch=1, **values):
-    """The kernel of the parts."""
+    """The kernel that computes the parts."""
     spec = attention_decode.spec(rows, keys, d, heads, batch, size)
     return attention_decode.by_parts(spec.starter).with_(**{**attention_decode.values(spec), **values})(spec)
 
@@ -47,49 +47,49 @@ def near(got, expected):
     assert np.linalg.norm(got.astype(np.float64) - expected) < 8e-4 * np.linalg.norm(expected)
 
 
-def test_parts_and_turns_say_the_same():
+def test_parts_and_iterations_agree():
     attention_decode.definition(4, lengths=True).check({"m": 3, "n": 9, "d": 4, "p": 3, "b": 1, "g": 2}, seed=6)
     attention_combine.definition.check({"m": 3, "d": 4, "p": 9, "b": 1, "g": 2}, seed=6)
 
 
 def test_decode():
-    """Parts end inside of turns, the last one behind the keys; parts without keys, a sequence without any."""
+    """Parts end inside iterations, the last one past the keys; some parts have no keys, and one sequence has none."""
     q, k, v = inputs(4, 70, 16, 1, 3)
     length = np.array([70, 33, 0], np.int32)
-    turned = np.ascontiguousarray(k.swapaxes(1, 2)).swapaxes(1, 2)  # keys of a head lie one behind the other
-    near(attention_decode.decode(q, turned, v, length=length, size=32), softmax(q, k, v, length))
+    transposed = np.ascontiguousarray(k.swapaxes(1, 2)).swapaxes(1, 2)  # the keys of a head are contiguous
+    near(attention_decode.decode(q, transposed, v, length=length, size=32), softmax(q, k, v, length))
 
 
 @pytest.mark.skipif(printed_text.COMPILER is None, reason="no C++ compiler")
 def test_printed_text(tmp_path):
-    """Rows that fill one tile and a part of another; the text itself, run by threads in random order."""
+    """Rows that fill one tile and a part of another; the text itself, executed with threads in random order."""
     program = parts_of(17, 40, 16, 24, bn=16, stages=2).program("sm_80")
     assert not errors(program.ir)
     q, k, v = inputs(17, 40, 16, 1, 1)
     host = printed_text.HostProgram([printed_text.Printed.of(program)], tmp_path)
     parts = host.run(0, {"Q": q, "K": k, "V": v, "scale": np.float32(0.25)}, seed=4)
-    whole = attention_combine.strategy(attention_combine.spec(17, 2, 16)).program("sm_80").ir
-    assert not errors(whole)
-    near(simulate(whole, {name: parts[name] for name in "PTS"}).outputs["O"], softmax(q, k, v))
+    combine = attention_combine.strategy(attention_combine.spec(17, 2, 16)).program("sm_80").ir
+    assert not errors(combine)
+    near(simulate(combine, {name: parts[name] for name in "PTS"}).outputs["O"], softmax(q, k, v))
 
 
 def test_missing_synchronization_is_found():
-    """By the check; what it does not miss the result is right without."""
+    """The check reports the fault, or the result is right without it."""
     program = parts_of(4, 96, 16, 48, bn=16, stages=2).program("sm_80")
     q, k, v = inputs(4, 96, 16, 1, 1)
     arrays = {"Q": q, "K": k, "V": v, "scale": np.float32(0.25)}
     right = simulate(program.ir, arrays).outputs["P"]
     planted = list(dropped(program.ir))
-    found = [bool(errors(faulty)) for _, faulty in planted]
-    assert sum(found) >= 2
-    for (_, faulty), fault in zip(planted, found, strict=True):
+    detected = [bool(errors(faulty)) for _, faulty in planted]
+    assert sum(detected) >= 2
+    for (_, faulty), fault in zip(planted, detected, strict=True):
         with contextlib.suppress(SimulationError):
             if not fault:
                 np.testing.assert_array_equal(simulate(faulty, arrays, order=random.Random(2)).outputs["P"], right)
 
 
-def test_turns_are_those_of_the_part():
-    """Masks by multiples of a coordinate bound a loop; those by multiples of its own do not."""
+def test_iterations_are_those_of_the_part():
+    """Masks by multiples of the loop's coordinate bound the loop; those by multiples of another one do not."""
     text = parts_of(4, 512, 64, 128, heads=2).cuda("sm_80")
     assert "const int n_hidden = block_p * 128;" in text and "for (int n = 0; n < block_p * 2 - n_hidden / 64 + 2; ++n)" in text
     doubled = Fused(
@@ -118,20 +118,20 @@ def test_shapes_that_do_not_fit():
 @pytest.mark.parametrize("target", (pytest.param("sm_80", marks=pytest.mark.nightly), "sm_90a"))
 def test_compiled_without_spills(target):
     for kernel in attention_decode.kernels(4, 4096, 128, 8, 8, 512, architecture=target):
-        found = compile_cuda(kernel.program.cuda, target).resources[kernel.program.name]
-        assert not found.spill_stores and not found.spill_loads and not found.stack_frame
+        resources = compile_cuda(kernel.program.cuda, target).resources[kernel.program.name]
+        assert not resources.spill_stores and not resources.spill_loads and not resources.stack_frame
         assert ("wait_for_kernel_before();" in kernel.program.cuda) == (target == "sm_90a")
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy")
 def test_on_a_gpu():
-    """One call behind the other, whose parts lie in memory that the one before has used."""
+    """Successive calls, whose parts reuse the memory of the previous call."""
     cupy = pytest.importorskip("cupy")
     for sizes, length in (((4, 4096, 128, 2, 2), None), ((4, 1000, 64, 2, 3), [1000, 130, 0]), ((17, 777, 64, 1, 1), None)):
-        made = [inputs(*sizes) for _ in range(2)]
-        made[1][0] = made[1][0] * -2
+        data = [inputs(*sizes) for _ in range(2)]
+        data[1][0] = data[1][0] * -2
         counts = None if length is None else cupy.array(length, dtype=np.int32)
-        got = [attention_decode.decode(*map(cupy.asarray, made[turn % 2]), length=counts) for turn in range(10)]
-        for turn, one in enumerate(got):
-            near(one.get(), softmax(*made[turn % 2], length))
+        got = [attention_decode.decode(*map(cupy.asarray, data[call % 2]), length=counts) for call in range(10)]
+        for call, result in enumerate(got):
+            near(result.get(), softmax(*data[call % 2], length))

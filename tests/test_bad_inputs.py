@@ -1,8 +1,8 @@
-"""Wrong inputs: every one is answered with the project's own error, at once, and with the user's line where there is one.
+"""Wrong inputs: each gets the project's own error, at once, and with the user's line if there is one.
 
-`POSITIONS` are the arguments of all public constructors and verbs; each gets all of `VALUES` but those that are right there.
-`ORDERS` are steps that are right one by one, and wrong together. The last test draws chains with wrong arguments anywhere;
-`FIREIRON_FUZZ` multiplies its draws.
+`POSITIONS` are the arguments of all public constructors and verbs; each gets all of `VALUES` except those that are right there. `ORDERS`
+are steps that are right one by one, and wrong together. The last test draws chains with wrong arguments anywhere; `FIREIRON_FUZZ`
+multiplies its draws.
 """
 
 import itertools
@@ -17,11 +17,11 @@ from fireiron import *
 from fireiron.language.tunable import Derived as DerivedTunable
 
 FUZZ = int(os.environ.get("FIREIRON_FUZZ", "1"))
-SECONDS = 5.0  # of CPU time: what is refused late is enumerated first, and takes minutes
+SECONDS = 5.0  # of CPU time: a late refusal enumerates first, and takes minutes
 
 
 class Hostile:
-    """An object that has what is asked for, and answers wrongly."""
+    """An object with all expected attributes and wrong values."""
 
     def __index__(self):
         raise TypeError("no index")
@@ -119,7 +119,7 @@ NUMBERS = ("0", "-1", "1.5", "8.0", "inf", "np.float32", "2**31", "2**40", "-2**
 
 
 def only(*names):
-    """All values but those named are wrong."""
+    """All values except the named ones are wrong."""
     return set(names)
 
 
@@ -128,12 +128,12 @@ def size(*more):
 
 
 def number(*more):
-    """Right where a number is: tunables, which then have a value."""
+    """Accepts numbers and tunables, which then have a value."""
     return only("tunable", "derived", *more)
 
 
 def tile_size(*more):
-    """Right as the size of a tile: a number, or a layout of its elements."""
+    """Accepts a tile size: a number, or a layout of its elements."""
     return number("Layout", *more)
 
 
@@ -144,16 +144,16 @@ DTYPES = ("float16",)
 
 
 def bind(strategy):
-    """The kernel of a strategy: what shows whether it was legal."""
+    """The kernel of a strategy, which shows whether it is legal."""
     return (strategy if strategy.spec is not None else strategy(mm)).program("sm_80").ir
 
 
 def finish(chain):
-    """The rest of a kernel behind a tile, a load, a split or an epilog of a block."""
+    """The rest of a kernel after a tile, a load, a split or an epilog of a block."""
     return bind(chain.tile(4, 4).to(Thread).split(1).tile(1, 1).done())
 
 
-# (what, what to do with the value, the values that are right there, whether the error knows the line)
+# (title, use of the value, the values that are right there, whether the error knows the line)
 POSITIONS = [
     # ---------------------------------------------------------------- specs
     ("MatMul(x, 8, 8)", lambda x: MatMul(x, 8, 8), size(), True),
@@ -203,7 +203,7 @@ POSITIONS = [
     ("sym multiple_of", lambda x: sym("M", multiple_of=x), only(), None),
     ("sym low", lambda x: sym("M", low=x), only(), None),
     ("sym high", lambda x: sym("M", high=x), only(), None),
-    # ---------------------------------------------------------------- the machine
+    # ---------------------------------------------------------------- the GPU
     ("Level name", lambda x: Level(x, Warp, Layout(4)), only(), None),
     ("Level parent", lambda x: Level("Quad", x, Layout(4)), only("None", "Block", "Kernel"), None),
     ("Level layout", lambda x: Level("Quad", Warp, x), only("None", "Layout"), None),
@@ -279,7 +279,7 @@ POSITIONS = [
     ("Tunable < x", lambda x: bm < x, only(), None),
     ("Derived op", lambda x: DerivedTunable(x, bm, 2), only(), True),
     ("Operand(x)", lambda x: Operand(x), only(), True),
-    # ---------------------------------------------------------------- steps and refinements by their constructors
+    # ---------------------------------------------------------------- constructors of steps and refinements
     ("Tile(x)", lambda x: bind(block.then(Tile(x)).done()), only(), None),
     ("Tile((x, 8))", lambda x: finish(block.then(Tile((x, 8)))), tile_size(), None),
     ("Tile(by_dim=x)", lambda x: Tile((8, 8), x), only("()"), True),
@@ -326,7 +326,7 @@ POSITIONS = [
 
 
 def attempt(action, what, knows_line=None):
-    """None if the action raises the project's own error, in time; else what is wrong."""
+    """None if the action raises the project's own error, in time; otherwise a description."""
     start = time.process_time()
     try:
         action()
@@ -351,11 +351,11 @@ def wrong(position):
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda position: position[0])
 def test_wrong_value(position):
     what, action, _, knows_line = position
-    found = [attempt(lambda value=value: action(value), f"{what} with {name}", knows_line) for name, value in wrong(position)]
-    assert [one for one in found if one] == []
+    failures = [attempt(lambda value=value: action(value), f"{what} with {name}", knows_line) for name, value in wrong(position)]
+    assert [one for one in failures if one] == []
 
 
-# ---------------------------------------------------------------------------------------------- wrong together
+# ---------------------------------------------------------------------------------------------- wrong combinations
 
 ALL = (Kernel, Block, Warpgroup, Warp, QuadPair, Thread, Lane)
 BELOW = {
@@ -367,7 +367,7 @@ BELOW = {
     Thread: (),
     Lane: (),
 }
-"""What may be dealt to under each level."""
+"""The levels below each level."""
 
 REFINEMENTS = {
     "to": To(Thread),
@@ -439,7 +439,7 @@ def chained(levels):
 
 
 def of_levels():
-    """All orders of up to four levels with a wrong step in it; tiles for Block behind tiles for Block are right."""
+    """All orders of up to four levels with a wrong step in them; tiles for Block after tiles for Block are right."""
     for count in (1, 2, 3, 4):
         for levels in itertools.product(ALL, repeat=count):
             parents = (Kernel, *levels)
@@ -468,7 +468,7 @@ def of_operands():
     names = ("A", "B", "C", "D", "a", "src", "dst", "AB", "self", "tile", "__class__")
     for name, memory in itertools.product(names, (GL, SH, RF)):
         if name in "AB" and len(name) == 1 and memory != GL:
-            # From registers to registers other threads may hold the elements afterwards, but not of a single thread.
+            # Between registers other threads may own the elements afterwards, but not for a single thread.
             few = block.tile(4, 4).to(Thread) if memory == RF else block
             yield (
                 f"load {name} to {memory} twice",
@@ -540,8 +540,8 @@ def of_targets():
         yield f"half on {arch}", lambda arch=arch: done(half).program(arch).ir
     for arch in ("sm_50", "sm_52", "sm_53", "sm_70", "sm_75"):
         yield f"bfloat16 on {arch}", lambda arch=arch: done(brain).program(arch).ir
-    for one in (HFMA, BFMA, DFMA, IMAD, HFMA2, BFMA2, vector(4), ThreadInit("i")):
-        yield f"{one.name} for float32", lambda one=one: bind(block.tile(4, 4).to(Thread).split(1).tile(1, 1).done(one))
+    for instruction in (HFMA, BFMA, DFMA, IMAD, HFMA2, BFMA2, vector(4), ThreadInit("i")):
+        yield f"{instruction.name} for float32", lambda one=instruction: bind(block.tile(4, 4).to(Thread).split(1).tile(1, 1).done(one))
     for name in ("sm_30", "sm_999", "", "SM_80", "80", "sm_80 ", "compute_80", "sm_90aa", "hopper"):
         yield f"target {name!r}", lambda name=name: done(mm).program(name)
     for rows, columns in ((1, 1), (2, 1), (1, 2), (1, 4)):
@@ -714,7 +714,7 @@ def of_arrays():
 
 
 def of_no_arrays():
-    """What is no array at all, or cannot be written."""
+    """Values that are not arrays, or are not writable."""
     kernel = done(mm).compile("sm_80")
     a, b = np.zeros((64, 16), np.float32), np.zeros((16, 64), np.float32)
     for name, given in {
@@ -733,7 +733,7 @@ GROUPS = (of_levels, of_divisors, of_operands, of_swizzles, of_targets, of_chain
 
 
 def orders():
-    """All that is wrong together."""
+    """All wrong combinations."""
     for group in GROUPS:
         yield from group()
 
@@ -741,8 +741,8 @@ def orders():
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.__name__)
 def test_wrong_together(group):
-    found = [attempt(action, what) for what, action in group()]
-    assert [one for one in found if one] == []
+    failures = [attempt(action, what) for what, action in group()]
+    assert [one for one in failures if one] == []
 
 
 def test_no_arrays():
@@ -751,7 +751,7 @@ def test_no_arrays():
 
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda position: position[0])
 def test_right_value(position):
-    """The control: what is right in a position is accepted there, so the refusals above are not of something else."""
+    """The control: a right value is accepted in its position, so the refusals above have no other cause."""
     _, action, right, _ = position
     for name in right:
         action(VALUES[name])
@@ -793,13 +793,13 @@ LEGAL = (
 
 @pytest.mark.parametrize("case", LEGAL, ids=lambda case: case[0])
 def test_legal_though_it_looks_wrong(case):
-    _, one, other = case
-    assert one() == other()
-    assert repr(one()) == repr(other())
+    _, unusual, other = case
+    assert unusual() == other()
+    assert repr(unusual()) == repr(other())
 
 
-def test_arrays_of_the_strides_that_the_spec_says():
-    """However they came about; steps along a dimension of one element do not matter."""
+def test_arrays_with_the_strides_of_the_spec():
+    """However they were created; strides along a dimension of one element do not matter."""
     kernel = done(mm).compile("sm_80")
     a, b = np.arange(64 * 16, dtype=np.float32).reshape(64, 16) % 5, np.arange(16 * 64, dtype=np.float32).reshape(16, 64) % 3
     expected, a, b = a @ b, np.asfortranarray(a), np.asfortranarray(b)
@@ -818,11 +818,11 @@ def test_arrays_of_the_strides_that_the_spec_says():
     assert not out[64:].any()
 
 
-# ---------------------------------------------------------------------------------------------- drawn
+# ---------------------------------------------------------------------------------------------- random chains
 
 
 def drawn(generator):
-    """A chain with arguments of all kinds, most of them right: the steps as text, and what to do."""
+    """A chain with arguments of all kinds, most of them right: the steps as text, and the call."""
     right = {
         "size": (1, 2, 4, 8, 8, 16, 16, 32, 3, bm // 2),
         "level": (Block, Warp, Warp, Thread, Thread, Lane, QuadPair),
@@ -862,14 +862,14 @@ def drawn(generator):
 
 @pytest.mark.parametrize("part", range(4))
 def test_drawn(part):
-    """Whatever is drawn, it is accepted or refused by the project's own error, at once."""
-    found = []
+    """Every random chain is accepted, or refused by the project's own error, at once."""
+    failures = []
     for seed in range(part, 1000 * FUZZ, 4):
         for text, action in drawn(random.Random(seed)):
             wrong_ = attempt(action, f"seed {seed}: {text}")
             if wrong_ and not wrong_.endswith("was accepted"):
-                found.append(wrong_)
-    assert found == []
+                failures.append(wrong_)
+    assert failures == []
 
 
 def test_there_are_enough():

@@ -1,4 +1,4 @@
-"""Stacks of matrices on Hopper: TMA with arrays of more than two dimensions, and the library's strategy for them, in the simulator."""
+"""Batched GEMM on Hopper: TMA with arrays of more than two dimensions, and the library's strategy, in the simulator."""
 
 import itertools
 import re
@@ -13,6 +13,7 @@ from test_tma import differences
 
 from fireiron import *
 from fireiron import ir
+from fireiron.batched_matmul import is_batched
 from fireiron.check import safety
 from fireiron.gpu.maps import MapForm
 from fireiron.gpu.toolchain import compile_cuda, toolchains
@@ -21,21 +22,20 @@ from fireiron.measure.norms import tolerance_of
 from fireiron.measure.products import product as made_on_the_gpu
 from fireiron.measure.products import product_bounds
 from fireiron.measure.rounding import error_bounds
-from fireiron.stacks import of_stacks
 from fireiron.strategies import hmma_ampere, hopper, hopper_batched
 from fireiron.values.expr import as_expr, constant
 from fireiron.values.tensor import whole_view
 
 SMALL = {"bm": 64, "bn": 64, "wm": 64, "wn": 64, "stages": 2}
 THREE_BLOCKS = MatMul.tile(b=1).to(Block).then(product((64, 64, 64), stages=2, blocks=3, bands=2))
-"""Blocks that stay, in bands, and take tiles of several matrices."""
+"""Persistent blocks in raster groups, with tiles of several matrices."""
 
 LETTERS = ("bmk,bkn->bmn", "bmk,kn->bmn", "mk,bkn->bmn", "bkm,bnk->bmn", "mbk,bkn->bmn", "bmk,bnk->nbm")
-"""Stacks, one matrix for all, transposed matrices, and matrices that are interleaved."""
+"""Batched operands, one matrix for all, transposed matrices, and interleaved matrices."""
 
 
 def halves(signature="bmk,bkn->bmn", m=72, n=136, k=72, b=3, **options):
-    """A product of stacks of row-major halves, unless said otherwise."""
+    """A GEMM of batched row-major float16 matrices, unless specified otherwise."""
     sizes = {"m": m, "n": n, "k": k, "b": b}
     options = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options}
     result = signature.split("->")[1]
@@ -51,7 +51,7 @@ def require_right(strategy, spec, sizes=None, seed=1, target="sm_90a"):
 
 
 def by_tma(program):
-    """The operands that TMA copies."""
+    """The operands copied by TMA."""
     return {one.buffer for one in program.ir.maps}
 
 
@@ -59,7 +59,7 @@ def by_tma(program):
 
 
 def part_of(rank, layout=RowMajor, dtype=float16, extent=64):
-    """A tile of 64 x 64 of an array whose other dimensions, in front, have five elements each."""
+    """A tile of 64 x 64 of an array whose leading dimensions have five elements each."""
     view = whole_view(Tensor("src", (*[5] * (rank - 2), extent, extent), dtype, GL, layout))
     for _ in range(rank - 2):
         view = view.at(0, as_expr(3), True)
@@ -70,21 +70,21 @@ def part_of(rank, layout=RowMajor, dtype=float16, extent=64):
 def test_ranks(rank):
     """A tile of an array of two to five dimensions."""
     inside = whole_view(Tensor("dst", (64, 64), float16, SH, RowMajor, swizzle=ROWS_OF_128_BYTES))
-    found = differences(TMA_LOAD, Move.on(Block, part_of(rank), inside))
-    assert found == ([] if rank <= 5 else [("src array", "2 to 5 dimensions", f"{rank}")])
+    mismatches = differences(TMA_LOAD, Move.on(Block, part_of(rank), inside))
+    assert mismatches == ([] if rank <= 5 else [("src array", "2 to 5 dimensions", f"{rank}")])
     back = attrs.evolve(inside, tensor=attrs.evolve(inside.tensor, name="src"))
-    there = attrs.evolve(part_of(rank), tensor=attrs.evolve(part_of(rank).tensor, name="dst"))
-    found = differences(TMA_STORE, Move.on(Warpgroup, back, there))
-    assert found == ([] if rank <= 5 else [("dst array", "2 to 5 dimensions", f"{rank}")])
+    stored = attrs.evolve(part_of(rank), tensor=attrs.evolve(part_of(rank).tensor, name="dst"))
+    mismatches = differences(TMA_STORE, Move.on(Warpgroup, back, stored))
+    assert mismatches == ([] if rank <= 5 else [("dst array", "2 to 5 dimensions", f"{rank}")])
 
 
 @pytest.mark.parametrize("apart", [0, 4096, 4100])
 def test_distances_between_matrices(apart):
-    """Multiples of 16 bytes, and not 0; of others all threads copy, and the text says why, if nobody copies the stack first."""
+    """Multiples of 16 bytes, not 0; otherwise all threads copy, and the text states the reason, unless the batch is copied first."""
     spec = halves(m=64, n=64, k=64, A=Strides(b=apart, m=64, k=1))
-    whole = hopper_batched.strategy.with_(**SMALL)
-    assert [one.name for one in whole(spec).program().preceding] == (["A"] if apart == 4100 else [])
-    program = Strategy(whole.steps[2:], spec, whole.start).program()
+    strategy = hopper_batched.strategy.with_(**SMALL)
+    assert [one.name for one in strategy(spec).program().preceding] == (["A"] if apart == 4100 else [])
+    program = Strategy(strategy.steps[2:], spec, strategy.start).program()
     arrays, _ = inputs_of(spec)
     arrays["A"] = np.broadcast_to(arrays["A"][:1], arrays["A"].shape) if apart == 0 else arrays["A"]
     assert errors(program.ir) == [] and outcome(program.ir, arrays, spec.reference(*arrays.values()), 1) == "right"
@@ -96,7 +96,7 @@ def test_distances_between_matrices(apart):
 
 
 def test_maps_and_coordinates():
-    """A map has the array's dimensions, that of neighbours first; a box has one element along the stack."""
+    """A map has the array's dimensions, the contiguous one first; a box has one element along the batch."""
     program = hopper_batched.strategy(hopper_batched.spec(256, 512, 128, batch=5)).program()
     maps = {one.buffer: one for one in program.ir.maps}
     assert {name: (one.order, one.box, one.span) for name, one in maps.items()} == {
@@ -113,7 +113,7 @@ def test_maps_and_coordinates():
 
 
 def test_stacks_of_stacks():
-    """Two dimensions of matrices: arrays of four."""
+    """Two batch dimensions: arrays of four dimensions."""
     spec = MatMul(2, 3, 72, 64, 40, signature="abmk,abkn->abmn", dtype=float16, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
     inner = product((64, 64, 64), stages=2, blocks=3, bands=2)
     for chain in (MatMul.tile(a=1, b=1).to(Block), MatMul.tile(a=1).to(Block).tile(b=1).to(Block)):
@@ -133,7 +133,7 @@ def test_storage_orders(signature, orders):
 
 @pytest.mark.parametrize("signature", LETTERS)
 def test_blocks_that_stay(signature):
-    """Three blocks for the tiles of all matrices, in any order of warps and engines."""
+    """Three blocks for the tiles of all matrices, in any order of warps and TMA."""
     for seed in (1, 2):
         program = require_right(THREE_BLOCKS, halves(signature), seed=seed)
         assert constant(program.ir.grid) == 3 and by_tma(program) == {"A", "B", "C"}
@@ -147,7 +147,7 @@ def test_types(kind, result):
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (8, 8, 8, 2), (3, 5, 7, 3), (65, 63, 33, 2), (72, 129, 40, 2), (200, 64, 57, 1)], ids=str)
 def test_any_size(sizes):
-    """Where TMA takes none or only some of the arrays, all threads copy: the same strategy."""
+    """If TMA supports none or only some of the arrays, all threads copy: the same strategy."""
     require_right(hopper_batched.strategy.with_(**SMALL), hopper_batched.spec(*sizes))
 
 
@@ -162,28 +162,28 @@ def symbols():
 
 
 def test_sizes_known_at_run_time():
-    """One kernel for all sizes and any number of matrices; blocks are told apart, and no tile is beyond the stack."""
+    """One kernel for all sizes and batches; blocks store distinct tiles, and no tile is past the end of the batch."""
     sizes, batch = symbols()
     program = require_right(THREE_BLOCKS, hopper_batched.spec(*sizes, batch), {"M": 72, "N": 136, "K": 40, "batch": 2})
     assert by_tma(program) == {"A", "B", "C"}
 
 
-def test_bands_in_stacks_of_run_time_sizes():
-    """With mma.sync too, a block for each tile."""
+def test_raster_groups_of_batches_with_run_time_sizes():
+    """Also with mma.sync, one block per tile."""
     sizes, batch = symbols()
     strategy = MatMul.tile(b=1).to(Block).then(hmma_ampere.strategy)
     for count in (4, batch):
         assert errors(strategy(hopper_batched.spec(*sizes, count)).program("sm_80").ir) == []
 
 
-# ---------------------------------------------------------------------------------------------- what the checks find
+# ---------------------------------------------------------------------------------------------- what the checks detect
 
 
 def changed(kernel, name, change):
-    """The kernel with another meaning of a name, wherever it is said."""
+    """The kernel with another value of a name, wherever it is defined."""
 
-    def edit(one):
-        return (attrs.evolve(one, value=change(one.value)),) if isinstance(one, ir.Let) and one.var.name == name else (one,)
+    def edit(stmt):
+        return (attrs.evolve(stmt, value=change(stmt.value)),) if isinstance(stmt, ir.Let) and stmt.var.name == name else (stmt,)
 
     body = ir.rewritten(kernel.body, edit)
     assert body != kernel.body
@@ -195,7 +195,7 @@ def changed(kernel, name, change):
 @pytest.mark.parametrize("run_time", [False, True])
 @pytest.mark.parametrize("strategy", [hopper_batched.strategy.with_(blocks=65536), THREE_BLOCKS], ids=["a tile each", "blocks that stay"])
 def test_blocks_at_the_same_matrix(strategy, run_time, meaning):
-    """Two blocks at one tile: found, whatever the sizes."""
+    """Two blocks that store the same tile are reported for any sizes."""
     sizes, batch = symbols() if run_time else ((520, 520, 72), 4)
     kernel = strategy(hopper_batched.spec(*sizes, batch)).program().lowered
     assert errors(kernel) == []
@@ -204,24 +204,26 @@ def test_blocks_at_the_same_matrix(strategy, run_time, meaning):
 
 @pytest.mark.parametrize("run_time", [False, True])
 def test_a_stack_that_is_too_low(run_time):
-    """The tiles of one matrix more than there is: found, and not tested away, as no edge of a tile is there."""
+    """Tiles of one matrix more than there is are reported, and not masked, since no tile edge is there."""
     sizes, batch = symbols() if run_time else ((520, 520, 72), 4)
     kernel = THREE_BLOCKS(hopper_batched.spec(*sizes, batch)).program().lowered
     buffers = tuple(
-        attrs.evolve(one, tensor=attrs.evolve(one.tensor, shape=(one.tensor.shape[0] - 1, *one.tensor.shape[1:]))) if one.parameter else one
-        for one in kernel.buffers
+        attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, shape=(buffer.tensor.shape[0] - 1, *buffer.tensor.shape[1:])))
+        if buffer.parameter
+        else buffer
+        for buffer in kernel.buffers
     )
-    found = errors(attrs.evolve(kernel, buffers=buffers))
-    assert any("coordinate" in one and "dimension 0" in one for one in found), found
+    messages = errors(attrs.evolve(kernel, buffers=buffers))
+    assert any("coordinate" in one and "dimension 0" in one for one in messages), messages
 
 
-def test_what_orders_producer_and_consumers():
-    """A ring that goes on from matrix to matrix: each wait, arrival, fence and commit, left out, is found by both detectors."""
+def test_producer_and_consumer_synchronization_across_matrices():
+    """A ring that continues from matrix to matrix: both detectors report each removed wait, arrival, fence and commit."""
     spec = halves(m=72, n=72, k=72)
     kernel = THREE_BLOCKS(spec).program().lowered
     arrays, expected = inputs_of(spec)
     faults = [(name, faulty) for name, faulty in ring_faults(kernel) if name.startswith(("dropped", "a load", "fewer bytes"))]
-    # Each chunk's store is waited for before the next one's: the wait at the end has nothing left.
+    # The store of each chunk is waited for before the next one, so the final wait is redundant.
     faults = [(name, faulty) for name, faulty in faults if "all stores have read" not in name]
     assert len(faults) > 10
     for name, faulty in faults:
@@ -230,14 +232,14 @@ def test_what_orders_producer_and_consumers():
 
 
 def test_a_load_of_another_matrix_is_wrong():
-    """The coordinate along the stack matters: with that of the first matrix, values are wrong."""
+    """The batch coordinate matters: with that of the first matrix, values are wrong."""
     spec = halves()
     kernel = THREE_BLOCKS(spec).program().lowered
     arrays, expected = inputs_of(spec)
 
-    def first(one):
-        outside, inside = one.accesses
-        return (attrs.evolve(one, accesses=(attrs.evolve(outside, base=(as_expr(0), *outside.base[1:])), inside)),)
+    def first(load):
+        outside, inside = load.accesses
+        return (attrs.evolve(load, accesses=(attrs.evolve(outside, base=(as_expr(0), *outside.base[1:])), inside)),)
 
     assert outcome(with_changed(kernel, is_load, 0, first), arrays, expected) == "wrong"
 
@@ -247,12 +249,12 @@ def test_a_load_of_another_matrix_is_wrong():
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 def test_printed_text(tmp_path):
-    """The text, executed on the CPU: matrices of each storage, one for all, of a slice, and of four dimensions."""
+    """The text executed on the CPU: matrices of each storage order, one for all, of a slice, and of four dimensions."""
     stacks = MatMul(2, 3, 72, 64, 40, signature="abmk,abkn->abmn", dtype=float16, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
     padded = halves(A=Strides(b=8000, m=80, k=1), C=Strides(b=12000, m=1, n=80))
     cases = [(THREE_BLOCKS, spec) for spec in (*map(halves, LETTERS), padded)]
     cases.append((MatMul.tile(a=1).to(Block).then(THREE_BLOCKS), stacks))
-    for part in (cases[:4], cases[4:]):  # descriptors reach as far as shared memory does, and that of all texts is there at once
+    for part in (cases[:4], cases[4:]):  # descriptors address all of shared memory, and the arrays of all texts exist at once
         programs = [strategy(spec).program("sm_90a") for strategy, spec in part]
         assert all(by_tma(one) == {"A", "B", "C"} for one in programs)
         host = HostProgram([Printed.of(one) for one in programs], tmp_path)
@@ -262,7 +264,7 @@ def test_printed_text(tmp_path):
 
 
 def in_clusters(cluster, **options):
-    """A product for each matrix of a stack, in clusters: loads of three dimensions, or of one matrix for all, for several blocks."""
+    """A batched GEMM with clusters: multicast loads of three dimensions, or of one matrix for all."""
     return MatMul.tile(b=1).to(Block).then(product(**{"tiles": (64, 64, 64), "cluster": cluster, "bands": 2, **options}))
 
 
@@ -286,20 +288,20 @@ def test_the_printed_text_in_clusters(tmp_path):
 def test_clusters_compile():
     strategy = in_clusters((2, 1), tiles=(128, 256, 64), warpgroup=(64, 256), stages=4, blocks=132)
     program = strategy(hopper_batched.spec(1000, 1016, 520, 5)).program("sm_90a")
-    found = compile_cuda(program.cuda, "sm_90a")
-    assert "tma_load_multicast_3d(" in program.cuda and found.resources[program.name].spill_stores == 0 and "C75" not in found.log
+    compiled = compile_cuda(program.cuda, "sm_90a")
+    assert "tma_load_multicast_3d(" in program.cuda and compiled.resources[program.name].spill_stores == 0 and "C75" not in compiled.log
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_compiles(tile):
-    """Without spills, and without a word that products were serialised, at a size for which such a tile is taken."""
+    """Without spills or warnings of serialized MMAs, at a size for which such a tile is chosen."""
     size, batch = (1000, 5) if dict(tile)["bm"] > 32 else (256, 2)
     program = hopper_batched.strategy.with_(**dict(tile))(hopper_batched.spec(size, size + 16, 520, batch)).program()
-    found = compile_cuda(program.cuda, "sm_90a")
-    report = found.resources[program.name]
-    assert report.spill_stores == report.spill_loads == report.stack_frame == 0 and "C75" not in found.log
+    compiled = compile_cuda(program.cuda, "sm_90a")
+    report = compiled.resources[program.name]
+    assert report.spill_stores == report.spill_loads == report.stack_frame == 0 and "C75" not in compiled.log
 
 
 def test_rank_of_another_name_is_refused():
@@ -307,12 +309,12 @@ def test_rank_of_another_name_is_refused():
         _ = hopper_batched.strategy(hopper.spec(64, 64, 64)).program().ir
 
 
-# ---------------------------------------------------------------------------------------------- what the library takes by itself
+# ---------------------------------------------------------------------------------------------- defaults of the library
 
 
 def test_defaults():
-    """By the waves of tiles of all matrices; elsewhere a strategy for matrices, with a tile of one in front."""
-    assert of_stacks(halves()) and not of_stacks(hopper.spec(64, 64, 64))
+    """The tile is chosen by waves over the whole batch; elsewhere a strategy for single matrices, preceded by a tile of one matrix."""
+    assert is_batched(halves()) and not is_batched(hopper.spec(64, 64, 64))
 
     def tile(*sizes):
         name, values = defaults(hopper_batched.spec(*sizes), "sm_90a")[0]
@@ -335,15 +337,15 @@ def test_references_of_measurements(signature):
     """In float64, matrix by matrix."""
     spec = halves(signature, m=5, n=6, k=7)
     arrays, expected = inputs_of(spec)
-    made = made_on_the_gpu(np, spec, arrays["A"], arrays["B"])
-    np.testing.assert_array_equal(made, expected)
+    reference = made_on_the_gpu(np, spec, arrays["A"], arrays["B"])
+    np.testing.assert_array_equal(reference, expected)
     (bounds,) = error_bounds(spec, arrays, {}).values()
-    np.testing.assert_allclose(product_bounds(np, spec, [arrays["A"], arrays["B"]], made, None), bounds, rtol=1e-9)
+    np.testing.assert_allclose(product_bounds(np, spec, [arrays["A"], arrays["B"]], reference, None), bounds, rtol=1e-9)
     assert 0 < tolerance_of(spec) < tolerance_of(hopper.spec(5, 6, 7)), "fewer elements may differ more"
 
 
 def test_exported(tmp_path):
-    """The launcher encodes maps of three dimensions, and says which distances between matrices they have."""
+    """The launcher encodes three-dimensional maps, and reports the required distances between matrices."""
     spec = hopper_batched.spec(256, 512, 128, 5, A=Strides(b=sym("apart", multiple_of=8), m=128, k=1))
     export(hopper_batched.strategy(spec), tmp_path, "gemm", arch="sm_90a", cubin=False)
     text = "".join(path.read_text() for path in sorted(tmp_path.iterdir()))
@@ -351,8 +353,8 @@ def test_exported(tmp_path):
     assert re.search(r"\{256, \(cuuint64_t\)\(.*apart", text)
 
 
-def test_sizes_that_nobody_bounds_are_named():
-    """Places of elements that may need more than 64 bits are refused before anything is printed, and the bounds that are proposed do."""
+def test_unbounded_sizes_are_named():
+    """Offsets that may need more than 64 bits are refused before anything is printed, and the proposed bounds suffice."""
 
     def made(**sizes):
         b, m, n, k = (sizes.get(name, sym(name, multiple_of=8)) for name in "SMNK")
@@ -363,8 +365,8 @@ def test_sizes_that_nobody_bounds_are_named():
     for _ in range(3):
         with pytest.raises(DecompositionError, match="may need more than 64 bits: bound ") as error:
             _ = made(**sizes).ir
-        asked = str(error.value).split("bound ")[1].split(", or less")[0]
-        sizes |= {one.name: one for one in eval(f"[{asked}]")}
+        proposed = str(error.value).split("bound ")[1].split(", or less")[0]
+        sizes |= {one.name: one for one in eval(f"[{proposed}]")}
         if set(sizes) == set("SMNK"):
             break
     assert "long long" in made(**sizes).cuda

@@ -1,6 +1,6 @@
-"""What fails a build of the library: spills, products that are serialised (C75xx), and factors in registers that a compiler overwrites.
+"""Build failures of the library: spills, serialized MMAs (C75xx), and A operands in registers that a compiler overwrites.
 
-The long tier compiles every strategy of the library with the library's values for sm_80, sm_90 and sm_90a; the default tier a few.
+The nightly tier compiles every strategy of the library with the library's values for sm_80, sm_90 and sm_90a; the default tier a few.
 """
 
 import inspect
@@ -15,7 +15,7 @@ from fireiron.check import ptxas_register_hazard as hazard
 from fireiron.check.ptxas_register_hazard import holds_operand_in_registers
 from fireiron.cuda import emit
 from fireiron.errors import FireironError
-from fireiron.gpu import clobbered, toolchain
+from fireiron.gpu import sass_register_check, toolchain
 from fireiron.gpu.disassembly import disassemblers, sass
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir import execs
@@ -26,7 +26,7 @@ HOPPER = "sm_90a"
 TARGETS = ("sm_80", "sm_90", HOPPER)
 
 SPILL = {"naive", "listing_1", "hmma_turing", "hmma_volta"}
-"""Strategies of the papers for smaller problems or other targets: all of K in a thread's arrays, say."""
+"""Strategies of the papers for smaller problems or other targets: for example all of K in a thread's arrays."""
 
 SOME = (("gemm_row_sum", "hopper", HOPPER), ("softmax", "strategy", "sm_80"))
 """Those of the default tier."""
@@ -36,13 +36,13 @@ needs_sass = pytest.mark.skipif(not serves[HOPPER] or not disassemblers(), reaso
 
 
 def attended(d=64, keys=64, **form):
-    """Attention of heads of `d` elements, as many registers of queries as of probabilities where `keys` equals `d`."""
-    made = attention.definition()
-    strategy = hopper_attention.by_rows(made, **form).with_(bm=128, bn=keys)
-    return strategy(attention.spec(256, 4 * keys, d, heads=2, made=made)).program(HOPPER)
+    """Attention with head dimension `d`; queries use as many registers as probabilities if `keys` equals `d`."""
+    definition = attention.definition()
+    strategy = hopper_attention.by_rows(definition, **form).with_(bm=128, bn=keys)
+    return strategy(attention.spec(256, 4 * keys, d, heads=2, made=definition)).program(HOPPER)
 
 
-# ---------------------------------------------------------------------------------------------- factors that stay in registers
+# ---------------------------------------------------------------------------------------------- operands in registers
 
 
 def test_queries_in_registers_are_refused_where_some_compilers_overwrite_them():
@@ -70,12 +70,12 @@ SASS = """
 
 def read(written, factor, guard="@P0", label="`(.L_x_1)"):
     head = '\t.section\t.text.k,"ax",@progbits\n' if label.startswith("`") else "\t\tFunction : k\n"
-    return clobbered.clobbered(head + SASS.format(written=written, factor=factor, guard=guard, label=label))
+    return sass_register_check.overwritten_registers(head + SASS.format(written=written, factor=factor, guard=guard, label=label))
 
 
 @pytest.mark.parametrize("label", ("`(.L_x_1)", "0x10"))
 def test_overwritten_factors_are_found_in_machine_code(label):
-    """On the way round the loop; behind it, or in registers of its own, the other factor does no harm."""
+    """A write within the loop overwrites them; after the loop, or in other registers, the second operand is harmless."""
     assert read(156, 156, label=label) == ()
     for register in (152, 155):
         (line,) = read(register, 152, label=label)
@@ -83,7 +83,7 @@ def test_overwritten_factors_are_found_in_machine_code(label):
     assert read(151, 156, label=label) == ()
 
 
-def test_what_a_predicate_decides_to_write_may_be_there_or_not():
+def test_predicated_writes_may_or_may_not_be_reported():
     code = """
 .text.k:
         /*0000*/                   LDSM.16.M88.4 R152, [R4] ;
@@ -91,13 +91,13 @@ def test_what_a_predicate_decides_to_write_may_be_there_or_not():
         /*0020*/                   HGMMA.64x64x16.F32 R24, R152, gdesc[UR4], RZ, !UPT, gsb0 ;
         /*0030*/                   EXIT ;
 """
-    (line,) = clobbered.clobbered("\t\tFunction : k\n" + code.format(guard="@P1"))
+    (line,) = sass_register_check.overwritten_registers("\t\tFunction : k\n" + code.format(guard="@P1"))
     assert "reads R153, which LDSM loads and F2FP.F16.F32.PACK_AB at 0x10 overwrites" in line
-    assert clobbered.clobbered("\t\tFunction : k\n" + code.format(guard="   ")) == ()  # computed in any case
+    assert sass_register_check.overwritten_registers("\t\tFunction : k\n" + code.format(guard="   ")) == ()  # computed unconditionally
 
 
-def test_a_factor_that_is_read_first_behind_the_product_of_the_other_may_share_its_registers():
-    """Computed in front of that product in the same iteration, and read behind it: nothing is computed while the other is awaited."""
+def test_an_operand_first_read_after_the_other_mma_may_share_its_registers():
+    """It is computed before that MMA in the same iteration and read after it, so nothing is computed while the MMA is in flight."""
     kernel = attended(held=True).ir
     (product, *_), others = ([one for one, _ in execs(kernel.body) if has(one)] for has in (reads("q_rf"), reads("p")))
     writers = [one for one, _ in execs(kernel.body) if any(access.buffer == "p" and access.write for access in one.accesses)]
@@ -110,46 +110,46 @@ def reads(name):
     return lambda statement: any(access.buffer == name and not access.write for access in statement.accesses)
 
 
-def test_without_a_disassembler_it_says_so(monkeypatch):
-    monkeypatch.setattr(clobbered, "disassemblers", lambda: ())
-    assert "not checked, for want of nvdisasm" in clobbered.factors_kept(b"")
+def test_a_missing_disassembler_is_reported(monkeypatch):
+    monkeypatch.setattr(sass_register_check, "disassemblers", lambda: ())
+    assert "not checked, for want of nvdisasm" in sass_register_check.registers_intact(b"")
 
 
 def test_machine_code_with_overwritten_factors_is_refused(monkeypatch):
     text = '\t.section\t.text.k,"ax",@progbits\n' + SASS.format(written=152, factor=152, guard="@P0", label="`(.L_x_1)")
-    monkeypatch.setattr(clobbered, "disassemblers", lambda: ("nvdisasm",))
-    monkeypatch.setattr(clobbered, "sass", lambda cubin: text)
+    monkeypatch.setattr(sass_register_check, "disassemblers", lambda: ("nvdisasm",))
+    monkeypatch.setattr(sass_register_check, "sass", lambda cubin: text)
     with pytest.raises(LaunchError, match="while they are in use\nk: HGMMA") as caught:
-        clobbered.factors_kept(b"")
+        sass_register_check.registers_intact(b"")
     assert "13.5" in caught.value.hint
 
 
 @needs_sass
 def test_queries_in_registers_stay():
-    """As the library prints them; the refused order is overwritten by NVRTC 12, where that is installed, and is found."""
+    """As the library prints them; NVRTC 12, if installed, overwrites the refused order, and the test reports it."""
     program = attended(held=True)
     assert holds_operand_in_registers(program.ir)
     assert CompiledKernel(program).report().endswith("each is read as it was written")
     if serving := toolchain.serving(HOPPER, (13, 4)):
         text = emit(attended(delayed=False, held=True).lowered)
-        made = toolchain.compile_cuda(text, HOPPER, werror=False, newest=serving.version)
-        assert len(clobbered.clobbered(sass(made.cubin))) == 16
+        compiled = toolchain.compile_cuda(text, HOPPER, werror=False, newest=serving.version)
+        assert len(sass_register_check.overwritten_registers(sass(compiled.cubin))) == 16
 
 
-# ---------------------------------------------------------------------------------------------- nothing spills, nothing is serialised
+# ---------------------------------------------------------------------------------------------- no spills, no serialized MMAs
 
 FORMS = {"in order": {"delayed": False}, "delayed": {}, "held": {"held": True}}
 
 WITHOUT_REGISTERS = {("held", 256), ("held", 128, "window", "run time")}
-"""Forms of attention whose registers do not suffice: of heads of 256 elements queries in registers are a quarter of them."""
+"""Forms of attention with too few registers: with head dimension 256, queries in registers occupy a quarter of them."""
 
 
 def attention_of(d, mask, lengths, slack, **form):
-    """Attention as the library has it, of two blocks of keys and more."""
-    made = attention.definition(causal=mask == "causal", window=200 if mask == "window" else None, slack=slack)
+    """The library's attention, for two or more blocks of keys."""
+    definition = attention.definition(causal=mask == "causal", window=200 if mask == "window" else None, slack=slack)
     sizes = {"known": (1024, 1024), "odd": (1000, 1000), "run time": (sym("m"), sym("n"))}[lengths]
-    spec = attention.spec(*sizes, d, heads=16, made=made)
-    strategy = hopper_attention.by_rows(made, **form)
+    spec = attention.spec(*sizes, d, heads=16, made=definition)
+    strategy = hopper_attention.by_rows(definition, **form)
     values = {name: value for name, value in hopper_attention.values(spec).items() if name in strategy.tunables()}
     return strategy.with_(**values)(spec).program(HOPPER)
 
@@ -161,7 +161,7 @@ def attention_of(d, mask, lengths, slack, **form):
 @pytest.mark.parametrize("mask", ("", "causal", "window"))
 @pytest.mark.parametrize("d", (64, 96, 128, 256))
 def test_all_forms_of_attention(d, mask, lengths, slack):
-    """Each builds without a spill, but for those of which it is known that they cannot."""
+    """Each compiles without a spill, except for known cases."""
     for name, form in FORMS.items():
         if WITHOUT_REGISTERS.isdisjoint(((name, d), (name, d, mask, lengths))):
             program = attention_of(d, mask, lengths, slack, **form)
@@ -170,8 +170,8 @@ def test_all_forms_of_attention(d, mask, lengths, slack):
 
 
 @pytest.mark.skipif(not serves[HOPPER], reason="no NVRTC for sm_90a")
-def test_products_under_way_behind_a_loop_that_may_have_no_turn():
-    """The compiler would move accumulators where the loop ends, and so let no product fly."""
+def test_mmas_in_flight_after_a_loop_that_may_have_no_iteration():
+    """The compiler would move accumulators at the end of the loop, and so serialize the MMAs."""
     program = hopper_small.strategy(hopper_small.spec(1024, 1024, sym("k", multiple_of=8))).program(HOPPER)
     assert "hold(c_rf);\n#pragma unroll 1\n    for (" in program.cuda
     assert toolchain.compile_cuda(program.cuda, HOPPER).resources[program.name].spill_stores == 0
@@ -181,18 +181,18 @@ def test_products_under_way_behind_a_loop_that_may_have_no_turn():
 
 @pytest.mark.nightly
 @pytest.mark.skipif(not serves[HOPPER], reason="no NVRTC for sm_90a")
-def test_two_products_of_one_turn_fly():
-    """All of k in one step: a compiler that clears the second accumulator behind the first products waits for them."""
+def test_two_mmas_of_one_iteration_are_in_flight():
+    """With all of k in one step, a compiler that clears the second accumulator after the first MMAs waits for them."""
     strategy = gated.hopper.with_(**gated.values(gated.spec(256, 256, 64)))
     program = strategy(gated.spec(256, 256, 64)).program(HOPPER)
     assert toolchain.compile_cuda(program.cuda, HOPPER).resources[program.name].spill_stores == 0
 
 
 def forms(module):
-    """The complete strategies of a module of the library, by name; those of their parts, copies say, are for other specs."""
+    """The complete strategies of a library module, by name; those of its parts, such as copies, are for other specs."""
     kind = type(module.strategy.start)
-    whole = {name: value for name, value in vars(module).items() if isinstance(value, Strategy) and isinstance(value.start, kind)}
-    return [name for name, value in whole.items() if value.finished]
+    strategies = {name: value for name, value in vars(module).items() if isinstance(value, Strategy) and isinstance(value.start, kind)}
+    return [name for name, value in strategies.items() if value.finished]
 
 
 def cases():
@@ -205,7 +205,7 @@ def cases():
     ]
 
 
-def test_nothing_spills_in_some():
+def test_some_strategies_do_not_spill():
     for case in SOME:
         require_no_spill(*case)
 
@@ -213,8 +213,8 @@ def test_nothing_spills_in_some():
 @pytest.mark.nightly
 @pytest.mark.skipif("FIREIRON_FUZZ" not in os.environ, reason="part of the long tier: set FIREIRON_FUZZ")
 @pytest.mark.parametrize(("name", "form", "target"), cases())
-def test_nothing_spills(name, form, target):
-    """With the values that the library states; a remark of ptxas that something does not run as it is written is an error."""
+def test_all_strategies_do_not_spill(name, form, target):
+    """With the values stated by the library; a ptxas remark that MMAs are serialized is an error."""
     require_no_spill(name, form, target)
 
 
@@ -230,12 +230,12 @@ def require_no_spill(name, form, target):
         program = strategy.with_(**{key: value for key, value in stated.items() if key in strategy.tunables()})(spec).program(target)
         text = program.cuda
     except FireironError as error:
-        whole = form in ("strategy", "hopper", "causal")
-        assert not whole or target != HOPPER == strategy.target, error  # the others may be for another spec of their module
+        is_main = form in ("strategy", "hopper", "causal")
+        assert not is_main or target != HOPPER == strategy.target, error  # the others may be for another spec of their module
         pytest.skip(f"not for {target}, or for another spec")
-    made = toolchain.compile_cuda(text, target)
-    report = made.resources[program.name]
+    compiled = toolchain.compile_cuda(text, target)
+    report = compiled.resources[program.name]
     if name not in SPILL:
         assert report.spill_stores == report.spill_loads == report.stack_frame == 0
     if disassemblers() and holds_operand_in_registers(program.ir):
-        assert clobbered.clobbered(sass(made.cubin)) == ()
+        assert sass_register_check.overwritten_registers(sass(compiled.cubin)) == ()

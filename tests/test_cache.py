@@ -1,4 +1,4 @@
-"""The compile cache: what makes a key, what is never used, many processes, killed processes, disks that cannot be written."""
+"""The compile cache: keys, invalid entries, many processes, killed processes, read-only disks."""
 
 import errno
 import hashlib
@@ -25,7 +25,7 @@ from fireiron.gpu.headers import included
 from fireiron.gpu.toolchain import compilation, toolchains
 
 SOURCE = '// a store\nextern "C" __global__ void store(float* a) {\n  a[threadIdx.x] = 1.0f;\n}\n'
-HALVES = '#include <cuda_fp16.h>\nextern "C" __global__ void store(__half* a) {\n  a[threadIdx.x] = __float2half(1.0f);\n}\n'
+FLOAT16 = '#include <cuda_fp16.h>\nextern "C" __global__ void store(__half* a) {\n  a[threadIdx.x] = __float2half(1.0f);\n}\n'
 ARCH = "sm_80"
 
 USER_CACHE = toolchain.user_cache
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """A cache of its own for each test, but for CUDA's headers; every warning is an error unless a test expects it."""
+    """A separate cache per test, except for CUDA's headers; every warning is an error unless a test expects it."""
     usual = settings.cache_folder()
     monkeypatch.setenv("FIREIRON_CACHE_DIR", os.fspath(tmp_path / "cache"))
     monkeypatch.delenv("FIREIRON_NO_CACHE", raising=False)
@@ -49,7 +49,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def compiles(monkeypatch):
-    """The sources that the compiler was really given."""
+    """The sources that were passed to the compiler."""
     given = []
     run = toolchain._run
     monkeypatch.setattr(toolchain, "_run", lambda chain, source, flags: given.append(source) or run(chain, source, flags))
@@ -92,7 +92,7 @@ def test_switched_off(compiles, folder, monkeypatch):
     assert len(compiles) == 2 and not folder.exists()
 
 
-def test_a_refused_source_is_not_kept(compiles):
+def test_a_refused_source_is_not_cached(compiles):
     for _ in range(2):
         with pytest.raises(LaunchError, match="identifier"):
             compile_cached("__global__ void k() { nonsense; }", ARCH)
@@ -110,10 +110,10 @@ def test_a_kernel_uses_it(compiles):
     assert entry.kernels == ("matmul",) and "MatMul(256,256,256)" in entry.about
 
 
-# ---------------------------------------------------------------------------------------------- keys
+# A name that is too long may name no file: the compiler refuses it, the cache accepts it.
 
 
-def test_what_changes_the_result_changes_the_key(monkeypatch):
+def test_a_changed_input_changes_the_key(monkeypatch):
     keys = {
         "as it is": key(),
         "another text": key(SOURCE.replace("1.0f", "2.0f")),
@@ -139,14 +139,14 @@ def test_keys_are_the_same_in_every_process(tmp_path):
     for seed in "12":
         done = subprocess.run(
             [sys.executable, "-c", script],
-            input=HALVES,
+            input=FLOAT16,
             env=os.environ | {"PYTHONHASHSEED": seed},
             cwd=tmp_path,
             capture_output=True,
             text=True,
             check=True,
         )
-        assert done.stdout.strip() == key(HALVES)
+        assert done.stdout.strip() == key(FLOAT16)
 
 
 def header(folder, text="#define VALUE 3.0f\n"):
@@ -158,7 +158,7 @@ def header(folder, text="#define VALUE 3.0f\n"):
 WITH_HEADER = '#include "value.h"\nextern "C" __global__ void k(float* a) { *a = VALUE; }\n'
 
 
-def test_headers_count_by_content_not_by_place(tmp_path, compiles):
+def test_headers_count_by_content_not_by_path(tmp_path, compiles):
     one, two, other = header(tmp_path / "one"), header(tmp_path / "two"), header(tmp_path / "other", "#define VALUE 4.0f\n")
     assert (
         key(WITH_HEADER, options=(one,))
@@ -201,23 +201,23 @@ def test_every_spelling_of_an_inclusion_counts(tmp_path, inclusion):
 
 
 @pytest.mark.parametrize("look", ['#if __has_include("later.h")\n#endif', '#include_next "value.h"', '#embed "value.h"'], ids=repr)
-def test_other_looks_at_files_are_not_kept(tmp_path, look):
+def test_other_queries_of_files_are_not_cached(tmp_path, look):
     option = header(tmp_path)
     assert key(WITH_HEADER, options=(option,)) is not None
     assert key(f"{look}\n{WITH_HEADER}", options=(option,)) is None
 
 
 def test_inclusions_that_no_folder_can_have():
-    """A name that is too long is one that may not appear: the compiler refuses it, the cache does not."""
+    """A CUDA release with one header, and the paths of headers that were read; `fresh` discards what a process remembers."""
     assert included('#include "' + "x" * 300 + '"\n', (), ()) == (("x" * 300, ""),)
 
 
 def test_the_cuda_headers_count(monkeypatch):
-    names = dict(included(HALVES, compilation(HALVES, ARCH).include, compilation(HALVES, ARCH).include))
+    names = dict(included(FLOAT16, compilation(FLOAT16, ARCH).include, compilation(FLOAT16, ARCH).include))
     assert len(names["cuda_fp16.h"]) == 64
-    before = key(HALVES)
+    before = key(FLOAT16)
     monkeypatch.setattr(toolchain, "_include_folders", lambda chain: ())
-    assert key(HALVES) != before
+    assert key(FLOAT16) != before
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ def test_headers_of_a_release_are_read_once_a_machine(release):
     assert reached(folder) == reached(folder, fresh=False) and len(read) == 2
 
 
-def test_kept_headers_that_are_damaged_are_read_anew(release, folder):
+def test_damaged_cached_headers_are_read_again(release, folder):
     place, read = release
     first = reached(place)
     (kept,) = folder.rglob("*.headers")
@@ -256,7 +256,7 @@ def test_kept_headers_that_are_damaged_are_read_anew(release, folder):
     assert reached(place) == first and len(read) == 2 and verify() == ()
 
 
-def test_headers_of_a_user_and_without_a_cache_are_not_kept(release, monkeypatch):
+def test_user_headers_and_disabled_caches_are_not_cached(release, monkeypatch):
     folder, read = release
     for _ in range(2):
         included(WITH_HEADER, (folder,), ())
@@ -267,7 +267,7 @@ def test_headers_of_a_user_and_without_a_cache_are_not_kept(release, monkeypatch
     assert len(read) == 4 and entries() == ()
 
 
-def test_what_cannot_be_told_is_not_kept(tmp_path, compiles, folder, monkeypatch):
+def test_undecidable_inclusions_are_not_cached(tmp_path, compiles, folder, monkeypatch):
     option = header(tmp_path / "headers")
     text = '#define HEADER "value.h"\n#include HEADER\nextern "C" __global__ void k(float* a) { *a = VALUE; }\n'
     assert key(text, options=(option,)) is None
@@ -342,8 +342,8 @@ def test_the_entry_of_another_key_is_not_used():
         assert not compile_cached(other, ARCH).cached
 
 
-def test_a_head_without_what_is_needed_is_damage():
-    """A digest that is right says only that somebody wrote the entry so."""
+def test_an_incomplete_header_is_damage():
+    """A valid digest proves only that the entry was written with it."""
     for head in ({"key": "0" * 64}, {}, [], {"key": "0" * 64, "sizes": "many"}):
         body = json.dumps(head).encode() + b"\n"
         data = cache._FIRST + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
@@ -387,7 +387,7 @@ def test_many_processes_compile_once():
 
 
 def test_many_processes_without_locks():
-    """Where a file system has none, all compile, and every entry that is read is whole."""
+    """On a file system without locks all processes compile, and every entry that is read is complete."""
     children = [child("cache._acquired = lambda handle, path: False") for _ in range(4)]
     answers = [one.communicate(timeout=120) for one in children]
     assert all(error == "" for _, error in answers), answers
@@ -422,7 +422,7 @@ def test_killed_while_it_writes(compiles):
 
 def test_killed_while_it_compiles(tmp_path):
     flag = tmp_path / "compiling"
-    holder = child(f"toolchain._run = lambda *arguments: Path({os.fspath(flag)!r}).touch() or time.sleep(600)")
+    owner = child(f"toolchain._run = lambda *arguments: Path({os.fspath(flag)!r}).touch() or time.sleep(600)")
     try:
         end = time.monotonic() + 60
         while not flag.exists() and time.monotonic() < end:
@@ -431,32 +431,32 @@ def test_killed_while_it_compiles(tmp_path):
         time.sleep(1.0)
         assert waiting.poll() is None, "it waits for the one that compiles"
     finally:
-        holder.kill()
-        holder.communicate()
+        owner.kill()
+        owner.communicate()
     answer, error = waiting.communicate(timeout=60)
     assert error == "" and answer.split()[0] == "False"
     assert len(entries()) == 1
 
 
-def test_nobody_waits_for_ever(monkeypatch, tmp_path):
+def test_waits_have_a_limit(monkeypatch, tmp_path):
     fcntl = pytest.importorskip("fcntl")
     path = cache._place(key())
     path.parent.mkdir(parents=True)
     monkeypatch.setattr(cache, "PATIENCE", 0.2)
-    with path.with_suffix(".lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         assert not compile_cached(SOURCE, ARCH).cached
         assert path.with_suffix(".lock").exists(), "the lock of another is not removed"
     assert compile_cached(SOURCE, ARCH).cached
 
 
 def test_waiting_ends_with_the_entry(monkeypatch):
-    """A child that was forked from the holder may keep its lock: the entry tells that there is nothing to wait for."""
+    """A forked child of the owner may keep its lock: the entry shows that the wait is over."""
     fcntl = pytest.importorskip("fcntl")
     compile_cached(SOURCE, ARCH)
     path = only()
-    with path.with_suffix(".lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         handle = cache._opened(path.with_suffix(".lock"))
         start = time.monotonic()
         assert not cache._acquired(handle, path)
@@ -495,13 +495,13 @@ def test_a_read_only_folder(folder):
     try:
         assert compile_cached(SOURCE, ARCH).cached
         with pytest.warns(CacheWarning, match="cannot be written"):
-            assert not compile_cached(HALVES, ARCH).cached
+            assert not compile_cached(FLOAT16, ARCH).cached
     finally:
         for path in folders:
             path.chmod(0o755)
 
 
-def test_it_says_so_once(folder):
+def test_a_warning_appears_once(folder):
     folder.write_text("a file stands here")
     answer, error = child("cache.compile_cached(source, arch); cache.compile_cached(source, arch)").communicate(timeout=60)
     assert answer.startswith("False") and error.count("CacheWarning: ") == 1
@@ -511,7 +511,7 @@ def test_it_says_so_once(folder):
 
 
 def aged(text, days):
-    """An entry that was last used so many days ago."""
+    """An entry that was last used a given number of days ago."""
     compile_cached(text, ARCH)
     path = cache._place(key(text))
     then = time.time() - days * 86400
@@ -519,7 +519,7 @@ def aged(text, days):
     return path
 
 
-def test_entries_tell_what_they_are(compiles):
+def test_entries_describe_themselves(compiles):
     path = aged(SOURCE, 3)
     (entry,) = entries()
     assert (entry.path, entry.kernels, entry.arch, entry.about, entry.problem) == (path, ("store",), ARCH, "// a store", "")
@@ -531,7 +531,7 @@ def test_entries_tell_what_they_are(compiles):
     assert len(compiles) == 1
 
 
-def test_pruning_keeps_what_was_used_last():
+def test_pruning_keeps_recently_used_entries():
     texts = [SOURCE.replace("1.0f", f"{number}.0f") for number in range(4)]
     paths = [aged(text, 10 * number) for number, text in enumerate(texts)]
     assert [entry.path for entry in entries()] == paths
@@ -543,7 +543,7 @@ def test_pruning_keeps_what_was_used_last():
 
 
 def test_verifying_finds_and_removes():
-    good, bad = aged(SOURCE, 0), aged(HALVES, 1)
+    good, bad = aged(SOURCE, 0), aged(FLOAT16, 1)
     assert verify() == ()
     bad.write_bytes(flipped(bad.read_bytes(), bad.stat().st_size - 1))
     assert [(entry.path, "digest" in entry.problem) for entry in verify()] == [(bad, True)]
@@ -560,14 +560,14 @@ def run(capsys, *arguments):
 def test_the_command(capsys, folder):
     assert run(capsys) == (0, f"0 entries, 0 bytes in {folder}/kernels\n")
     aged(SOURCE, 2)
-    aged(HALVES, 40)
+    aged(FLOAT16, 40)
     status, text = run(capsys, "show")
     assert (
         status == 0 and "a store" in text and "sm_80" in text and "40 d" in text and "3 entries" in text and "what headers contain" in text
     )
-    told = json.loads(run(capsys, "--json")[1])
-    assert told == json.loads(run(capsys, "show", "--json")[1])
-    assert told["bytes"] == sum(entry["size"] for entry in told["entries"]) and len(told["entries"]) == 3
+    listing = json.loads(run(capsys, "--json")[1])
+    assert listing == json.loads(run(capsys, "show", "--json")[1])
+    assert listing["bytes"] == sum(entry["size"] for entry in listing["entries"]) and len(listing["entries"]) == 3
     assert run(capsys, "verify") == (0, "3 entries read, 0 damaged\n")
     assert "removed 1 entry" in run(capsys, "prune", "--older-than", "30d")[1]
     assert run(capsys, "prune", "--max-size", "1M")[1].startswith("removed 0 entries")
@@ -596,7 +596,7 @@ def test_the_command_refuses(arguments, capsys):
 # ---------------------------------------------------------------------------------------------- settings
 
 
-def test_the_folder_is_where_the_variables_say(monkeypatch, tmp_path):
+def test_the_folder_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("FIREIRON_CACHE_DIR", os.fspath(tmp_path / "mine"))
     assert settings.cache_folder() == USER_CACHE() == tmp_path / "mine"
     monkeypatch.setenv("FIREIRON_CACHE_DIR", "")
@@ -608,7 +608,7 @@ def test_the_folder_is_where_the_variables_say(monkeypatch, tmp_path):
     monkeypatch.setenv("FIREIRON_CACHE_DIR", "~/here")
     assert settings.cache_folder() == tmp_path / "here"
     monkeypatch.delenv("FIREIRON_CACHE_DIR")
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # a user without a home
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # a user without a home directory
     assert settings.cache_folder().is_absolute() and "~" not in os.fspath(settings.cache_folder())
 
 
@@ -627,7 +627,7 @@ def test_records_and_flags(monkeypatch, tmp_path):
 
 
 def test_only_settings_reads_the_environment():
-    """But for what decides on colours."""
+    """Except for variables that decide on colors."""
     import fireiron
 
     package = Path(fireiron.__file__).parent
@@ -637,7 +637,7 @@ def test_only_settings_reads_the_environment():
 
 
 def test_a_head_that_does_not_fit_is_damage():
-    """Sizes that leave bytes over, and values of other types, under a digest that is right."""
+    """Sizes that leave extra bytes, and values of wrong types, with a valid digest."""
     key, parts = "0" * 64, (b".version", b"", b"\x7fELF")
     head = {"key": key, "arch": "sm_80", "toolchain": [13, 0], "seconds": 0.5, "sizes": [8, 0, 4], "kernels": [], "about": "", "created": 0}
 

@@ -1,4 +1,4 @@
-"""Campaigns: each subject draws a few seeds in every run; what stops goes on; what is found is kept, with how to see it again."""
+"""Campaigns: each subject draws a few seeds per run; interrupted runs continue; findings are stored with a command that reproduces them."""
 
 import os
 import re
@@ -31,7 +31,7 @@ def test_a_few_draws_of_each_subject(name, seed):
 
 
 def _numbers(seed):
-    """Three of four seeds agree, every fourth is refused; 13 is wrong."""
+    """Three of four seeds agree, every fourth is refused, and 13 is wrong."""
     if seed == 13:
         raise ArithmeticError("thirteen")
     return refused() if seed % 4 == 0 else agreed({"odd" if seed % 2 else "even", f"by {seed % 3}"}, units=seed % 10)
@@ -42,7 +42,7 @@ NUMBERS = Subject("numbers", "numbers", _numbers, nightly=20, campaign=30, first
 
 @pytest.fixture
 def numbers(monkeypatch):
-    """A subject in place of all others, its processes in this one."""
+    """The only subject, with its worker in this process."""
     monkeypatch.setattr(runs, "subjects", lambda: {"numbers": NUMBERS})
     monkeypatch.setattr(runs, "ProcessPoolExecutor", _InThisProcess)
     monkeypatch.setattr("campaign.__main__.subjects", lambda: {"numbers": NUMBERS})
@@ -68,25 +68,25 @@ class _InThisProcess:
 
 
 @pytest.mark.usefixtures("numbers")
-def test_a_run_goes_on_where_it_stopped(tmp_path):
+def test_a_run_continues_where_it_stopped(tmp_path):
     first = Run(NUMBERS, 5, folder=tmp_path, quiet=True).go()
     assert first.next == 7 and first.verdicts == {"agreed": 5, "refused": 2}
-    whole = Run(NUMBERS, 20, folder=tmp_path, quiet=True).go()
-    assert whole.next == 28 and whole.verdicts == {"agreed": 20, "refused": 7, "found": 1}
-    assert whole.counts["units"] == sum(seed % 10 for seed in range(28) if seed % 4 and seed != 13)
-    assert [one["seed"] for one in whole.findings] == [13] and "ArithmeticError: thirteen" in whole.findings[0]["story"]
-    assert states.load("numbers", 0, tmp_path) == whole
+    complete = Run(NUMBERS, 20, folder=tmp_path, quiet=True).go()
+    assert complete.next == 28 and complete.verdicts == {"agreed": 20, "refused": 7, "found": 1}
+    assert complete.counts["units"] == sum(seed % 10 for seed in range(28) if seed % 4 and seed != 13)
+    assert [one["seed"] for one in complete.findings] == [13] and "ArithmeticError: thirteen" in complete.findings[0]["story"]
+    assert states.load("numbers", 0, tmp_path) == complete
 
 
-def test_a_process_that_dies_says_at_which_seed(tmp_path):
-    """The seeds under way in all processes, one of which it was; complete chunks leave none behind."""
+def test_a_dead_process_reports_its_seeds(tmp_path):
+    """It reports the seeds in progress in all processes; complete chunks leave none."""
     run = Run(subjects()["layouts"], 1, folder=tmp_path)
     under_way = {chunk: runs._noted(chunk, run._note(chunk)) for chunk in (range(10, 20), range(20, 30), range(30, 32))}
     for chunk, count in ((range(10, 20), 3), (range(20, 30), 1)):
         assert [next(under_way[chunk]) for _ in range(count)] == [*chunk][:count]
     assert [*under_way[range(30, 32)]] == [30, 31] and not run._note(range(30, 32)).is_file()
-    said = run._died([*under_way])
-    assert re.findall(r"--seed (\d+)", said) == ["12", "20"] and not [*tmp_path.iterdir()]
+    report = run._died([*under_way])
+    assert re.findall(r"--seed (\d+)", report) == ["12", "20"] and not [*tmp_path.iterdir()]
 
 
 @pytest.mark.usefixtures("numbers")
@@ -99,17 +99,17 @@ def test_gaps_are_filled_first(tmp_path):
 
 
 @pytest.mark.usefixtures("numbers")
-def test_what_is_found_is_said_and_fails(tmp_path, capsys):
+def test_findings_are_reported_and_fail(tmp_path, capsys):
     assert main(["numbers", "--folder", str(tmp_path), "--tier", "nightly", "--jobs", "1"]) == 1
-    said = capsys.readouterr()
-    assert "PYTHONPATH=.:tests python -m campaign numbers --seed 13" in said.out
+    output = capsys.readouterr()
+    assert "PYTHONPATH=.:tests python -m campaign numbers --seed 13" in output.out
     assert main(["numbers", "--seed", "12"]) == 0 and main(["numbers", "--seed", "13"]) == 1
     assert main(["--folder", str(tmp_path), "--pairs"]) == 1
     assert "others never together: 4, such as by 0 + by 1" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("numbers")
-def test_what_was_found_is_mended(tmp_path, monkeypatch, capsys):
+def test_fixed_findings_are_closed(tmp_path, monkeypatch, capsys):
     Run(NUMBERS, 20, folder=tmp_path, quiet=True).go()
     assert main(["numbers", "--mended", "--folder", str(tmp_path)]) == 1
     right = attrs.evolve(NUMBERS, draw=lambda seed: agreed({"odd"}, units=seed % 10))
@@ -140,7 +140,7 @@ def test_two_runs_of_a_subject_at_once_are_refused(tmp_path):
         pass
 
 
-def test_found_beside_agreed():
+def test_findings_next_to_agreed_draws():
     state = State("numbers", 1, 1)
     state.add(range(1, 4), [agreed({"a", "b"}), found("wrong", {"a"}), refused({"c"})], 0.5)
     assert state.pairs == {"a + b": 1} and state.features == {"a": 2, "b": 1} and state.amount("drawn") == 3
@@ -149,8 +149,8 @@ def test_found_beside_agreed():
 
 @pytest.mark.usefixtures("numbers")
 def test_parts_that_ran_elsewhere_are_merged(tmp_path, monkeypatch):
-    with monkeypatch.context() as there:
-        there.setattr(states, "machine", lambda: "another one")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(states, "machine", lambda: "another one")
         Run(NUMBERS, 3, folder=tmp_path / "there", quiet=True, begin=14).go()
     Run(NUMBERS, 3, folder=tmp_path / "here", quiet=True).go()
     parts = ["--merge", str(tmp_path / "there" / "numbers.json"), "--folder", str(tmp_path / "here")]
@@ -163,7 +163,7 @@ def test_parts_that_ran_elsewhere_are_merged(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("numbers")
-def test_what_was_published_is_gone_on_with(tmp_path):
+def test_a_run_continues_published_results(tmp_path):
     before = Run(NUMBERS, 12, folder=tmp_path / "states", quiet=True).go()
     page = tmp_path / "page.md"
     page.write_text(f"{ledger.BEGIN}{ledger.END}\n", encoding="utf-8")
@@ -178,27 +178,27 @@ def test_figures_are_published(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"before\n{ledger.BEGIN}{ledger.END}\nbehind\n", encoding="utf-8")
     ledger.publish([NUMBERS], tmp_path / "states", tmp_path / "kept", page)
-    said = page.read_text(encoding="utf-8")
-    assert said.startswith("before\n") and said.endswith("\nbehind\n")
-    cells = [" ".join(cell.split()) for cell in next(line for line in said.splitlines() if "`numbers`" in line).split("|")[1:-1]]
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("before\n") and text.endswith("\nbehind\n")
+    cells = [" ".join(cell.split()) for cell in next(line for line in text.splitlines() if "`numbers`" in line).split("|")[1:-1]]
     assert cells[:8] == ["`numbers`", "numbers", "20", "30", "7", "1", "0", "0 to 27"]
 
 
-def test_the_page_says_what_was_published():
+def test_the_page_shows_published_results():
     assert ledger.up_to_date(), "python -m campaign --publish"
 
 
-# ---------------------------------------------------------------------------------------------- rules that the second generator knows
+# ---------------------------------------------------------------------------------------------- rules of the second generator
 
 
 def test_refusals_that_a_refinement_mends_are_none_without_it():
-    """Storage decides how wide vectors of `coalesced` are; and what a refusal says to do is what the script did."""
+    """Storage decides the width of `coalesced_copy` vectors; and a script must not already contain what its refusal proposes."""
     deals = DecompositionError("src_rf: this path deals elements to threads otherwise than the compute path", hint="Move.done()")
     rows = DecompositionError("load_matrix_sync wants rows 16 bytes apart", hint="pad in multiples of 8, or .to_col_major()")
-    whole = DecompositionError("LDMATRIX_8x8_ROW_T takes all elements of src (b_sh) or none, and the last tile may overhang", hint="load")
+    refusal = DecompositionError("LDMATRIX_8x8_ROW_T takes all elements of src (b_sh) or none, and the last tile may overhang", hint="load")
     for text, error, needed in (
-        (".load(B, SH).pad(3)", whole, True),
-        (".load(B, SH).unroll()", whole, False),
+        (".load(B, SH).pad(3)", refusal, True),
+        (".load(B, SH).unroll()", refusal, False),
         (".load(SRC, RF, Move.coalesced_copy(4).done()).pad(1)", deals, True),
         (".load(SRC, RF, Move.tile(1, 1).to(Thread).done()).pad(1)", deals, False),
         (".load(B, SH).to_col_major()", rows, True),
@@ -207,9 +207,9 @@ def test_refusals_that_a_refinement_mends_are_none_without_it():
         assert second_judge._needed(SimpleNamespace(text=text), error) == needed
 
 
-def test_a_memory_is_said_by_its_words():
-    """A limit of shared memory stands at the step that makes a buffer there, which calls it SH."""
-    assert "SH" in second_judge._spoken("98304 bytes of shared memory in a block, but sm_60 has 49152: c_sh 98304")
+def test_a_memory_is_recognized_by_its_words():
+    """A shared-memory limit is reported at the step that creates the buffer, which names it SH."""
+    assert "SH" in second_judge._spoken("98304 bytes of shared memory in a block, but but but sm_60 has 49152: c_sh 98304")
 
 
 def test_texts_of_the_second_generator_have_the_indices_of_its_letters():

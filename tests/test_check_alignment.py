@@ -405,8 +405,18 @@ def of_matrix(
         (0, BLOCK, {"shape": (16, 64)}, ""),
         (0, BLOCK, {"shape": (8, 64)}, "is not proved to start at a multiple of 32 bytes"),
         (0, BLOCK * 2, {"shape": (8, 64)}, ""),
-        (0, BLOCK * 4, {"shape": (4, 64)}, "the stride of rows or columns of a matrix, 4 elements, is not proved to be a multiple of 16 bytes"),
-        (0, BLOCK * 16, {"shape": (12, 64)}, "the stride of rows or columns of a matrix, 12 elements, is not proved to be a multiple of 16 bytes"),
+        (
+            0,
+            BLOCK * 4,
+            {"shape": (4, 64)},
+            "the stride of rows or columns of a matrix, 4 elements, is not proved to be a multiple of 16 bytes",
+        ),
+        (
+            0,
+            BLOCK * 16,
+            {"shape": (12, 64)},
+            "the stride of rows or columns of a matrix, 12 elements, is not proved to be a multiple of 16 bytes",
+        ),
         (0, 0, {"shape": (24, 64)}, ""),
         (0, 0, {"shape": (N8, 64)}, ""),
         (0, 0, {"shape": (N, 64)}, "the stride of rows or columns of a matrix, N elements, is not proved to be a multiple of 16 bytes"),
@@ -457,7 +467,7 @@ def test_in_roles_those_who_empty_the_rings_say_what_is_in_use():
     assert len(said(roles(fill, (early,), (late,)), **{**options, "threads": 96})) == 1
     assert len(said(roles((early, late), fill, elected=0), **options)) == 0, "the second one is the consumer"
     number = as_expr(0)
-    for statement in (making.acquire("ring", ir.Side.FULL, number), making.release("ring", ir.Side.EMPTY, number)):
+    for statement in (making.acquire("ring", ir.StageState.FULL, number), making.release("ring", ir.StageState.EMPTY, number)):
         between = (late, statement, late)
         assert len(said(*between, rings=(ring(8192),), **{**options, "threads": 32})) == 1, "the ring's buffer is in use"
         assert said(statement, late, late, rings=(ring(8192),), **{**options, "threads": 32}) == []

@@ -336,8 +336,7 @@ def test_drawn_tiles_are_judged_as_by_all_pairs_of_blocks(seed):
         element, blocks = tuple(one.details["element"]), one.details["blocks"]
         assert element in meeting and blocks[0] != blocks[1] and set(blocks) <= set(meeting[element]), (one, meeting.get(element))
         assert (
-            one.message
-            == f"s[{element[0]}, {element[1]}]: blocks {blocks[0]} and {blocks[1]} both access it, and blocks are not ordered"
+            one.message == f"s[{element[0]}, {element[1]}]: blocks {blocks[0]} and {blocks[1]} both access it, and blocks are not ordered"
         )
 
 

@@ -96,10 +96,10 @@ def test_nothing_else_does_anything_in_a_turn(body, expected):
         (writes(i % 4, name="r"), False),
         (reads(ROW), False),
         (reads(T + OTHER), True),
-        (making.acquire("ring", ir.Side.FULL, TURN), True),
-        (making.acquire("ring", ir.Side.FULL, i), False),
-        (making.release("ring", ir.Side.EMPTY, i + 1), False),
-        (making.release("ring", ir.Side.EMPTY, ROW), False),
+        (making.acquire("ring", ir.StageState.FULL, TURN), True),
+        (making.acquire("ring", ir.StageState.FULL, i), False),
+        (making.release("ring", ir.StageState.EMPTY, i + 1), False),
+        (making.release("ring", ir.StageState.EMPTY, ROW), False),
     ],
 )
 def test_all_turns_touch_the_same_of_what_threads_share(work, expected):
@@ -111,10 +111,10 @@ def test_all_turns_touch_the_same_of_what_threads_share(work, expected):
 
 def test_a_ring_goes_on_by_the_number_of_the_turn():
     """What counted the turns that were taken is the loop itself; inside another loop it would go on, and is not counted."""
-    taking = chosen(making.acquire("ring", ir.Side.FULL, TURN), taken=TURN)
+    taking = chosen(making.acquire("ring", ir.StageState.FULL, TURN), prior_iterations=TURN)
     result, _ = counted(CHOOSES, taking)
     (inner,) = result.body
-    assert inner.taken is None and inner.body == (making.acquire("ring", ir.Side.FULL, i),)
+    assert inner.prior_iterations is None and inner.body == (making.acquire("ring", ir.StageState.FULL, i),)
     inside = loop(8, CHOOSES, taking)
     whole = kernel(loop(3, inside, var=OTHER), buffers=BUFFERS, symbols=(N,))
     assert with_counted_iterations(whole) is whole

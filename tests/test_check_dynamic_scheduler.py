@@ -6,7 +6,7 @@ import pytest
 from touching import T, kernel, writes
 
 from fireiron.check import AccessTrace, check_dynamic_scheduler
-from fireiron.ir import Side
+from fireiron.ir import StageState
 from fireiron.values.expr import Var, as_expr, minimum
 
 pytestmark = pytest.mark.sampled(1)
@@ -28,16 +28,16 @@ def release(side, turn=TURN, ring="tiles"):
 
 
 def take(takes, tiles=TILES, number=TURN, var=TILE):
-    return making.next_tile(var, as_expr(tiles), "tiles", as_expr(number), takes=takes)
+    return making.claim_tile(var, as_expr(tiles), "tiles", as_expr(number), takes=takes)
 
 
 def leave(tiles=TILES, var=TILE):
-    return making.leave(var, as_expr(tiles))
+    return making.exit_if_done(var, as_expr(tiles))
 
 
 def turn(takes, tiles=TILES):
     """What a role does in a turn: five statements, the last of which is its work."""
-    waits, arrives = (Side.EMPTY, Side.FULL) if takes else (Side.FULL, Side.EMPTY)
+    waits, arrives = (StageState.EMPTY, StageState.FULL) if takes else (StageState.FULL, StageState.EMPTY)
     return [acquire(waits), take(takes, tiles), release(arrives), leave(tiles), WORK]
 
 
@@ -131,14 +131,14 @@ def test_a_tile_is_of_its_turn():
         return f"tiles: tile tile uses fill {number} in loop turn, whose iterations count from 0"
 
     for takes in (True, False):
-        (found,) = changed(takes, lambda wait, one, give, end, work: (wait, attrs.evolve(one, number=as_expr(0)), give, end, work))[:1]
+        (found,) = changed(takes, lambda wait, one, give, end, work: (wait, attrs.evolve(one, fill_index=as_expr(0)), give, end, work))[:1]
         assert found == text("0")
         for options in ({"first": 1}, {"step": 2}):
             loop = (over(turn(takes), **options),)
             found = said(loop) if takes else said(None, loop)
             assert found == [text("turn")], options
     later = TURN + 1
-    body = [acquire(Side.EMPTY, later), take(True, number=later), release(Side.FULL, later), leave(), WORK]
+    body = [acquire(StageState.EMPTY, later), take(True, number=later), release(StageState.FULL, later), leave(), WORK]
     assert said((over(body),)) == [text("turn + 1")]
 
 
@@ -146,7 +146,7 @@ def test_a_tile_is_taken_in_a_loop_and_directly():
     loose = turn(True)
     assert said(loose) == ["tiles: a tile is claimed outside of any loop"]
     inside = making.skip("r", (take(True),))
-    body = [acquire(Side.EMPTY), inside, release(Side.FULL), leave(), WORK]
+    body = [acquire(StageState.EMPTY), inside, release(StageState.FULL), leave(), WORK]
     assert said((over(body),)) == [
         "loop turn exits on a tile that it does not claim",
         "tiles: tile tile is not directly in loop turn",
@@ -158,7 +158,7 @@ def test_a_tile_is_taken_in_a_loop_and_directly():
 
 @pytest.mark.parametrize("takes", [True, False])
 def test_a_turn_is_waited_for(takes):
-    side, verb, other = (Side.EMPTY, "left for the others", Side.FULL) if takes else (Side.FULL, "read", Side.EMPTY)
+    side, verb, other = (StageState.EMPTY, "left for the others", StageState.FULL) if takes else (StageState.FULL, "read", StageState.EMPTY)
     text = [f"tiles: the number of turn turn is {verb} before the turn is {side.value}"]
     assert changed(takes, lambda wait, *rest: rest) == text
     assert changed(takes, lambda wait, one, *rest: (one, wait, *rest))[:1] == text, "behind it is too late"
@@ -171,7 +171,7 @@ def test_a_turn_is_waited_for(takes):
 
 @pytest.mark.parametrize("takes", [True, False])
 def test_a_number_is_given_on_at_once(takes):
-    side, other = (Side.FULL, Side.EMPTY) if takes else (Side.EMPTY, Side.FULL)
+    side, other = (StageState.FULL, StageState.EMPTY) if takes else (StageState.EMPTY, StageState.FULL)
     text = ["tiles: fill turn is not released directly after its tile index"]
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, end, work)) == text
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, end, give, work)) == text
@@ -193,7 +193,7 @@ def test_the_loop_ends_before_a_number_is_used(takes):
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, leave(13), work)) == text
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, leave(var=Var("other", 0, 63)), work)) == text
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, making.comment("text"), end, work)) == []
-    assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, release(Side.FULL, ring="ring"), end, work)) == []
+    assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, release(StageState.FULL, ring="ring"), end, work)) == []
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, leave(13), end)) == []
     assert changed(takes, lambda wait, one, give, end, work: (wait, one, give, end)) == []
 
@@ -208,6 +208,6 @@ def test_no_loop_ends_by_a_tile_of_another():
 
 
 def test_each_fault_is_told_once():
-    body = [take(True), release(Side.FULL), leave(), WORK]
+    body = [take(True), release(StageState.FULL), leave(), WORK]
     found = said((over(body), over(body)))
     assert len(found) == len(set(found)) == 2

@@ -3,7 +3,7 @@
 import attrs
 import making
 import pytest
-from handrings import J, consume, found, full, produce, ringed, staged
+from handrings import J, consume, full, messages_of, produce, ringed, staged
 from touching import BLOCK_BARRIER, Engine, T, buffer, copies, i, kernel, loop, reads, touch, writes
 
 from fireiron import *
@@ -116,8 +116,8 @@ def test_stores_that_read_when_the_memory_is_gone():
 
 def test_rings_are_held():
     """In kernels with rings alone."""
-    assert any("does not hold it" in one for one in found(ringed([reads(T)], [])))
-    assert found(ringed([*consume(0)], [*produce(0)])) == []
+    assert any("does not hold it" in one for one in messages_of(ringed([reads(T)], [])))
+    assert messages_of(ringed([*consume(0)], [*produce(0)])) == []
     assert said(reads(T), rings=()) == []
 
 
@@ -131,7 +131,7 @@ def test_kernels_with_many_faults_are_left_early(monkeypatch):
     turns = {"symbols": (N,), "buffers": (staged(2), buffer("t", 4096, 4096))}
     apart = writes(T + J % 3 * 128, name="t")
     faulty = lambda: ringed([loop(N, full(J), reads(T, copy=J % 2), apart, var=J)], [loop(N, *produce(J), var=J)], **turns)
-    everything = found(faulty())
+    everything = messages_of(faulty())
     seen = []
     order = subject.HappensBefore
     monkeypatch.setattr(subject, "HappensBefore", lambda *given: seen.append(1) or order(*given))
@@ -139,17 +139,17 @@ def test_kernels_with_many_faults_are_left_early(monkeypatch):
     whole = len(seen)
     seen.clear()
     monkeypatch.setattr(subject, "ENOUGH", 0)
-    fewer = found(faulty())
+    fewer = messages_of(faulty())
     assert 0 < len(seen) < whole and set(fewer) <= set(everything)
     seen.clear()
     monkeypatch.setattr(subject, "ENOUGH", 1 << 20)
     monkeypatch.setattr(subject, "NOTHING_NEW", 1)
     end = reads(T, name="t"), writes(127 - T, name="t")
     late = ringed([loop(N, *consume(J), apart, var=J), *end], [loop(N, *produce(J), var=J)], **turns)
-    assert found(late) and len(seen) == 2, "the second one says nothing new"
+    assert messages_of(late) and len(seen) == 2, "the second one says nothing new"
     seen.clear()
     monkeypatch.setattr(subject, "NOTHING_NEW", 3)
-    assert found(late) and len(seen) == 4
+    assert messages_of(late) and len(seen) == 4
 
 
 def test_a_right_kernel_is_never_left_early(monkeypatch):

@@ -29,7 +29,7 @@ def said(whole, severity=None):
     [
         (32, "note", "32 threads in a block, 1 warps"),
         (1024, "note", "1024 threads in a block, 32 warps"),
-        (1025, "error", "1025 threads in a block, but sm_80 has at most 1024"),
+        (1025, "error", "1025 threads in a block, but but sm_80 has at most 1024"),
         (33, "warning", "33 threads in a block: the last warp has 31 idle lanes"),
         (95, "warning", "95 threads in a block: the last warp has 1 idle lanes"),
     ],
@@ -52,9 +52,9 @@ def test_threads(threads, severity, text):
         (0, 2048, "note", "2048 of 166912 bytes of shared memory: s 1024"),
         (1024, 1024, "error", "buffers reach byte 2048 of shared memory, the kernel asks for 1024"),
         (0, 166912, "note", "166912 of 166912 bytes of shared memory: s 1024"),
-        (0, 166913, "error", "166913 bytes of shared memory in a block, but sm_80 has 166912: s 1024"),
+        (0, 166913, "error", "166913 bytes of shared memory in a block, but but sm_80 has 166912: s 1024"),
         (165888, 166912, "note", "166912 of 166912 bytes of shared memory: s 1024"),
-        (165889, 100, "error", "166913 bytes of shared memory in a block, but sm_80 has 166912: s 1024"),
+        (165889, 100, "error", "166913 bytes of shared memory in a block, but but sm_80 has 166912: s 1024"),
     ],
 )
 def test_shared_memory(offset, asked, severity, text):
@@ -178,9 +178,9 @@ def test_a_report_of_what_was_measured():
     assert "registers: 40 per thread, of 255 (about 32 expected)" in text and "spills: none" in text and "of arrays" not in text
     assert "spills: none; 16 bytes of arrays in local memory" in report(whole, Measured(40, stack=16))
     assert "spills: 8 bytes per thread stored, 4 loaded (12 bytes of local memory)" in report(whole, Measured(40, 8, 4, 12))
-    assert "spills: 8 bytes per thread stored, 0 loaded" in report(whole, Measured(40, 8)) and "0 bytes per thread stored, 4 loaded" in report(
-        whole, Measured(40, 0, 4)
-    )
+    assert "spills: 8 bytes per thread stored, 0 loaded" in report(
+        whole, Measured(40, 8)
+    ) and "0 bytes per thread stored, 4 loaded" in report(whole, Measured(40, 0, 4))
     assert "not all arrays are live at the same time" in report(whole, Measured(7)) and "temporaries" in report(whole, Measured(8))
     assert "(estimated)" in report(whole) and "(estimated)" not in report(whole, Measured(40))
     assert report(whole).startswith("k for sm_80: 128 threads per block, 4 warps\n") and report(of(threads=32)).startswith(
@@ -235,7 +235,7 @@ def test_occupancy_by_the_rules_of_the_toolkit(name, threads):
 def test_errors_alone_are_what_is_lacking():
     assert lacking(of(writes(T), shared_bytes=4096 * 4)) == ()
     assert [one.message for one in lacking(of(writes(0), threads=1025, shared_bytes=4096 * 4))] == [
-        "1025 threads in a block, but sm_80 has at most 1024"
+        "1025 threads in a block, but but sm_80 has at most 1024"
     ]
     (one,) = lacking(of(writes(T), shared_bytes=100))
     assert "the kernel asks for 100" in one.message

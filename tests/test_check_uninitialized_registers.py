@@ -141,10 +141,12 @@ def test_roles_and_what_a_warp_may_leave_out():
     needed = buffer("needed", 1, memory=RF, dtype=int32)
 
     def skipped(*body):
-        return said(put(0, "needed"), making.skip("needed", body), read(1), buffers=(*REGISTERS, needed))
+        return said(put(0, "needed"), making.if_any_lane("needed", body), read(1), buffers=(*REGISTERS, needed))
 
     assert skipped(put(1)) == nothing_put(1, 0, 31)
-    assert said(put(0, "needed"), put(1), making.skip("needed", (read(1), read(2))), buffers=(*REGISTERS, needed)) == nothing_put(2, 0, 31)
+    assert said(put(0, "needed"), put(1), making.if_any_lane("needed", (read(1), read(2))), buffers=(*REGISTERS, needed)) == nothing_put(
+        2, 0, 31
+    )
 
 
 def test_a_finding_names_line_and_buffer():
@@ -308,7 +310,7 @@ def test_a_loop_that_only_writes_is_marked_together():
     assert said(loop(3, put(OUTER), first=1, var=OUTER), read(2), read(0)) == nothing_put(0, 0, 31)
     assert said(loop(6, put(OUTER), first=1, step=2, var=OUTER), read(5), read(3), read(4)) == nothing_put(4, 0, 31)
     needed = buffer("needed", 1, memory=RF, dtype=int32)
-    skipping = loop(3, making.skip("needed", (put(1),)), var=OUTER)
+    skipping = loop(3, making.if_any_lane("needed", (put(1),)), var=OUTER)
     assert said(put(0, "needed"), skipping, read(1), buffers=(*REGISTERS, needed)) == nothing_put(1, 0, 31)
     roles = making.roles((making.role("one", 0, 16, (put(1, active=less(T, 16)),)), making.role("other", 16, 16, (put(2),))))
     assert said(loop(3, roles, var=OUTER), read(2), read(1)) == nothing_put(1, 16, 15)
@@ -369,11 +371,15 @@ def test_statements_that_touch_no_register_are_passed_over():
         making.wait(0),
         making.barrier(ir.BLOCK_SCOPE),
     )
-    names += making.acquire("ring", ir.Side.FULL, as_expr(0)), making.release("ring", ir.Side.FULL, as_expr(0)), making.cluster_barrier()
     names += (
-        making.next_tile(Var("tile", 0, 9), as_expr(9), "ring", as_expr(0)),
-        making.leave(Var("tile", 0, 9), as_expr(9)),
-        making.fence(ir.Reach.PROXY),
+        making.acquire("ring", ir.StageState.FULL, as_expr(0)),
+        making.release("ring", ir.StageState.FULL, as_expr(0)),
+        making.cluster_barrier(),
+    )
+    names += (
+        making.claim_tile(Var("tile", 0, 9), as_expr(9), "ring", as_expr(0)),
+        making.exit_if_done(Var("tile", 0, 9), as_expr(9)),
+        making.fence(ir.FenceKind.ASYNC_PROXY),
     )
     assert said(*names, put(3), *names, read(3), read(4)) == nothing_put(4, 0, 31)
 

@@ -221,16 +221,26 @@ def test_drawn_programs_are_judged_as_by_running_them(chunk):
 
 
 def test_a_skipped_body_reads_and_fills_for_itself_alone():
-    assert said(making.skip("r", (READ,))) == nothing_put(0, 127)
-    assert said(making.skip("r", (writes(T), BLOCK_BARRIER, READ))) == []
-    assert said(making.skip("r", (writes(T),)), BLOCK_BARRIER, READ) == nothing_put(0, 127), "it may be left out"
-    assert said(writes(T), making.skip("r", (writes(T + 128),)), reads(T), reads(T + 128)) == nothing_put(128, 127)
+    assert said(making.if_any_lane("r", (READ,))) == nothing_put(0, 127)
+    assert said(making.if_any_lane("r", (writes(T), BLOCK_BARRIER, READ))) == []
+    assert said(making.if_any_lane("r", (writes(T),)), BLOCK_BARRIER, READ) == nothing_put(0, 127), "it may be left out"
+    assert said(writes(T), making.if_any_lane("r", (writes(T + 128),)), reads(T), reads(T + 128)) == nothing_put(128, 127)
 
 
 def test_statements_that_touch_nothing_are_passed_over():
-    names = making.let(Var("name", 0, 0), as_expr(0)), making.comment("text"), making.commit(), making.wait(0), making.fence(ir.Reach.PROXY)
-    names += making.acquire("ring", ir.Side.FULL, as_expr(0)), making.release("ring", ir.Side.FULL, as_expr(0)), making.cluster_barrier()
-    names += (making.next_tile(Var("tile", 0, 9), as_expr(9), "ring", as_expr(0)), making.leave(Var("tile", 0, 9), as_expr(9)))
+    names = (
+        making.let(Var("name", 0, 0), as_expr(0)),
+        making.comment("text"),
+        making.commit(),
+        making.wait(0),
+        making.fence(ir.FenceKind.ASYNC_PROXY),
+    )
+    names += (
+        making.acquire("ring", ir.StageState.FULL, as_expr(0)),
+        making.release("ring", ir.StageState.FULL, as_expr(0)),
+        making.cluster_barrier(),
+    )
+    names += (making.claim_tile(Var("tile", 0, 9), as_expr(9), "ring", as_expr(0)), making.exit_if_done(Var("tile", 0, 9), as_expr(9)))
     assert said(*names, READ) == nothing_put(0, 127)
     assert said(writes(T), *names, READ) == []
 
@@ -433,8 +443,8 @@ def test_the_length_of_a_loop_inside_may_depend_on_that_around():
     [
         BLOCK_BARRIER,
         making.wait(0),
-        making.acquire("ring", ir.Side.FULL, as_expr(0)),
-        making.release("ring", ir.Side.FULL, as_expr(0)),
+        making.acquire("ring", ir.StageState.FULL, as_expr(0)),
+        making.release("ring", ir.StageState.FULL, as_expr(0)),
         making.cluster_barrier(),
     ],
     ids=lambda one: type(one).__name__,

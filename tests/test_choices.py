@@ -1,4 +1,4 @@
-"""What each step offers for a spec: the legal arguments that the tuner, the fuzzer and messages read."""
+"""The choices of each step for a spec: the legal arguments that the tuner, the fuzzer and messages use."""
 
 import itertools
 from pathlib import Path
@@ -15,16 +15,16 @@ from fireiron.values.expr import Var
 KERNEL = MatMul(64, 48, 12)(GL, GL, GL)(Kernel)
 BLOCK = MatMul(64, 48, 12)(GL, GL, GL)(Block)
 WARP = MatMul(12, 8, 6)(SH, SH, RF)(Warp)
-HALVES = MatMul(16, 16, 16, dtype=float16)(SH, SH, SH)(Warp)
+FLOAT16 = MatMul(16, 16, 16, dtype=float16)(SH, SH, SH)(Warp)
 COPY = Move(24, 18)(GL, SH)(Block)
 ATTENTION = attention.spec(64, 64, 16)
 ROWS = ATTENTION.tile(m=16, r=1, g=1, b=1).to(Block).result
 
 
-def offered(step, spec, dealt=False):
-    """The choices for a spec; `dealt` to a warp of threads, or before any step says who there is."""
+def offered(step, spec, distributed=False):
+    """The choices for a spec; `distributed` to a warp of threads, or before any step defines the threads."""
     context = context_of(spec)
-    context = attrs.evolve(context, workers=32, thread=Var("thread", 0, 31)) if dealt else context
+    context = attrs.evolve(context, workers=32, thread=Var("thread", 0, 31)) if distributed else context
     return list(step.choices(spec, context))
 
 
@@ -38,13 +38,13 @@ def test_tiles_are_all_divisors():
     assert len(offered(Tile(), huge)) == 2 * 31
 
 
-def test_tiles_are_those_that_divide_what_the_operands_have_side_by_side():
-    """Three rows, and three others six further on, are no three pairs."""
-    dealt = Move(24, 16)(GL, GL)(Kernel).tile(Layout((3, 2), (1, 6)), 8).to(Block).result
-    assert {one.sizes for one in offered(Tile(), dealt)} == set(itertools.product((1, 3, 6), (1, 2, 4, 8)))
+def test_tiles_divide_the_contiguous_sizes_of_operands():
+    """Three rows, and three others six rows further, do not form three pairs."""
+    layout_tile = Move(24, 16)(GL, GL)(Kernel).tile(Layout((3, 2), (1, 6)), 8).to(Block).result
+    assert {one.sizes for one in offered(Tile(), layout_tile)} == set(itertools.product((1, 3, 6), (1, 2, 4, 8)))
 
 
-def test_chunks_of_a_split_are_all_divisors_of_what_is_summed():
+def test_chunks_of_a_split_are_all_divisors_of_the_reduced_size():
     assert [one.by_dim for one in offered(Split(), WARP)] == [(("k", size),) for size in divisors(6)]
     assert [one.by_dim for one in offered(Split(), ATTENTION)] == [
         ((dim, size),) for dim, of in (("n", 64), ("d", 16)) for size in divisors(of)
@@ -57,20 +57,22 @@ def test_loads_are_to_nearer_memories():
     assert offered(Load("A", SH), KERNEL) == [], "no group of threads shares them"
 
 
-def test_epilogs_are_in_other_memories_and_wider():
+def test_epilogs_in_other_memories_and_wider_types():
     assert offered(Epilog(), WARP) == [Epilog(SH)]
     assert offered(Epilog(), BLOCK) == [Epilog(SH), Epilog(RF)]
-    assert offered(Epilog(), HALVES) == [Epilog(RF), Epilog(RF, dtype=float32)]
+    assert offered(Epilog(), FLOAT16) == [Epilog(RF), Epilog(RF, dtype=float32)]
     bfloats = MatMul(16, 16, 16, dtype=bfloat16)(SH, SH, SH)(Warp)
     assert offered(Epilog(), bfloats) == [Epilog(RF), Epilog(RF, dtype=float32)]
     assert offered(Epilog(), KERNEL) == [], "not at the kernel"
     assert offered(Epilog(), MatMul(sym("M"), 48, 12)(GL, GL, GL)(Block)) == [], "of known size"
 
 
-@pytest.mark.parametrize(("spec", "dealt", "level", "most"), [(KERNEL, False, Block, 4), (BLOCK, False, Warp, 4), (BLOCK, True, Warp, 1)])
-def test_parts_of_k_are_as_many_as_there_are_units(spec, dealt, level, most):
-    found = [(one.parts, one.step) for one in offered(SplitK(2, Warp, 4), spec, dealt) if one.level == level]
-    assert found == list(itertools.product(range(1, most + 1), divisors(12)))
+@pytest.mark.parametrize(
+    ("spec", "distributed", "level", "most"), [(KERNEL, False, Block, 4), (BLOCK, False, Warp, 4), (BLOCK, True, Warp, 1)]
+)
+def test_parts_of_k_are_as_many_as_there_are_units(spec, distributed, level, most):
+    choices = [(one.parts, one.step) for one in offered(SplitK(2, Warp, 4), spec, distributed) if one.level == level]
+    assert choices == list(itertools.product(range(1, most + 1), divisors(12)))
 
 
 def test_parts_of_k_of_a_block_go_to_groups_of_warps_too():
@@ -86,19 +88,19 @@ def test_copies_of_several_threads_are_coalesced():
 
 
 def test_the_end_is_offered_where_an_instruction_performs_the_spec():
-    """By itself, and by each instruction that would do it as it is."""
-    one = MatMul(1, 1, 1)(RF, RF, RF)(Thread)
-    assert {type(found.executable).__name__ for found in offered(Done(), one, dealt=True)} >= {"NoneType", "Fma"}
-    assert offered(Done(), MatMul(3, 5, 7)(SH, SH, RF)(Warp), dealt=True) == []
+    """Without an instruction, and with each instruction that performs it unchanged."""
+    spec = MatMul(1, 1, 1)(RF, RF, RF)(Thread)
+    assert {type(found.executable).__name__ for found in offered(Done(), spec, distributed=True)} >= {"NoneType", "Fma"}
+    assert offered(Done(), MatMul(3, 5, 7)(SH, SH, RF)(Warp), distributed=True) == []
 
 
 def test_matrix_instructions_are_offered_to_warps():
-    assert offered(MmaTile(), HALVES) == [MmaTile()]
+    assert offered(MmaTile(), FLOAT16) == [MmaTile()]
     assert offered(MmaTile(), WARP) == offered(MmaTile(), BLOCK) == []
 
 
 def test_layouts_of_repacked_operands():
-    """A launch of its own: at the kernel alone."""
+    """A separate launch, so only at the kernel."""
     assert offered(Repack("A"), KERNEL) == [Repack(name, order=order) for name in "AB" for order in (None, RowMajor, ColMajor)]
     assert offered(Repack("A"), BLOCK) == []
 
@@ -107,18 +109,18 @@ def test_layouts_of_repacked_operands():
 
 
 def test_reductions_are_offered_in_parts():
-    """Maxima and sums, which stay in registers; products and what is computed element by element are not."""
-    found = [(one.step, one.parts) for one in offered(Rfactor("sums", 4), ROWS)]
-    assert found == list(itertools.product(("top", "sums"), (2, 4, 8, 16, 32)))
+    """Maxima and sums that stay in registers; MMAs and pointwise values are not offered."""
+    choices = [(one.step, one.parts) for one in offered(Rfactor("sums", 4), ROWS)]
+    assert choices == list(itertools.product(("top", "sums"), (2, 4, 8, 16, 32)))
     assert offered(Rfactor("sums", 4), KERNEL) == []
 
 
 def test_temporaries_are_placed_in_either_memory_and_padded():
-    found = {}
-    for one in offered(SetMemory("s", SH), ROWS):
-        found.setdefault(one.tensor, []).append((one.memory, one.pad))
-    assert {"mx", "l", "acc", "s", "p"} <= found.keys() and not found.keys() & set("QKVO")
-    assert all(places == [(SH, 0), (SH, 1), (SH, 4), (RF, 0)] for places in found.values())
+    by_tensor = {}
+    for choice in offered(SetMemory("s", SH), ROWS):
+        by_tensor.setdefault(choice.tensor, []).append((choice.memory, choice.pad))
+    assert {"mx", "l", "acc", "s", "p"} <= by_tensor.keys() and not by_tensor.keys() & set("QKVO")
+    assert all(places == [(SH, 0), (SH, 1), (SH, 4), (RF, 0)] for places in by_tensor.values())
     assert offered(SetMemory("s", SH), KERNEL) == offered(SetMemory("s", SH), ATTENTION) == []
 
 
@@ -128,14 +130,14 @@ def test_each_step_of_a_definition_may_have_a_strategy():
 
 
 def test_steps_are_skipped_where_values_of_one_shape_agree_or_are_zero_or_one():
-    found = {one.where for one in offered(SkipSteps(("keep",), "alpha == 1"), ROWS)}
-    assert {"alpha == 1", "alpha == 0", "mx == new"} <= found
-    assert "mx == s" not in found, "of one shape"
+    conditions = {one.where for one in offered(SkipSteps(("keep",), "alpha == 1"), ROWS)}
+    assert {"alpha == 1", "alpha == 0", "mx == new"} <= conditions
+    assert "mx == s" not in conditions, "of one shape"
     assert offered(SkipSteps(("keep",), "alpha == 1"), KERNEL) == []
 
 
 def test_each_step_knows_the_line_that_asked_for_it():
-    """Whatever the verb: messages tell where it stands."""
+    """For any verb: messages name the line."""
     block = MatMul.tile(64, 64).to(Block)
     verbs = {
         "tile": lambda: MatMul.tile(64, 64), "split": lambda: block.split(8), "load": lambda: block.load(A, SH), "epilog": lambda: block.epilog(RF),

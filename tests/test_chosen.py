@@ -63,7 +63,7 @@ OTHERS = {
     "several turns": loop(N, BEGIN),
     "from another turn on": loop(N, BEGIN, SEEN, first=1),
     "every second turn": loop(N, BEGIN, SEEN, step=2),
-    "turns that are counted": loop(N, BEGIN, SEEN, taken=TAKEN),
+    "turns that are counted": loop(N, BEGIN, SEEN, prior_iterations=TAKEN),
     "what no data say": loop(N, making.let(Var("seen", 0, 1), less(3, G))),
 }
 
@@ -75,8 +75,8 @@ def test_others_are_loops_as_they_are(name):
 
 
 def test_the_count_of_the_loop_inside_goes_on():
-    inner = making.loop(TURN, SEEN.var, (COPY,), taken=TAKEN)
-    assert chosen_turns(loop(N, BEGIN, SEEN, inner=inner)).loop.taken == TAKEN
+    inner = making.loop(TURN, SEEN.var, (COPY,), prior_iterations=TAKEN)
+    assert chosen_turns(loop(N, BEGIN, SEEN, inner=inner)).loop.prior_iterations == TAKEN
 
 
 CHECKED = """#include <stdio.h>

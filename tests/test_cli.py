@@ -242,7 +242,7 @@ def test_list_for_a_target(fireiron, few: bool, monkeypatch: pytest.MonkeyPatch)
 def test_sizes_types_and_layouts(fireiron) -> None:  # type: ignore[no-untyped-def]
     out = fireiron("show", "naive", "-M", "M:8", "-N", "Rows", "-K", "K", "--dtype", "float16", "--layouts", "TNT", "--json")[1]
     assert json.loads(out)["spec"] == "MatMul(M,Rows,K)(GL,GL,GL)(Kernel) with A, C float16 RowMajor; B float16"
-    status, out, _ = fireiron("run", "listing_2", "-M", "M:8", "-N", "N", "-K", "9", "--let", "M=24", "--layouts", "tt", "--json")
+    status, out, _ = fireiron("run", "listing_2", "-M", "M:8", "-N", "N", "-K", "9", "--size", "M=24", "--layouts", "tt", "--json")
     value = json.loads(out)
     assert status == 0 and value["sizes"] == {"M": 24, "N": 257} and value["passed"]
     assert "const __half* " in fireiron("emit", "naive", *SMALL, "--dtype", "float16")[1]
@@ -382,7 +382,7 @@ def test_run_compares_each_output(fireiron, wrong: Path) -> None:  # type: ignor
     assert value["wrong"]["output"] == "turned" and value["wrong"]["at"] == [49, 39]
     status, _, err = fireiron("run", f"{wrong}:one")
     assert status == 2 and "Cross.reference: Cross has 3 outputs" in err
-    assert fireiron("run", f"{wrong}:sized", "--let", "M=11")[0] == 0
+    assert fireiron("run", f"{wrong}:sized", "--size", "M=11")[0] == 0
 
 
 def test_run_compares_each_output_of_a_sample(fireiron, wrong: Path) -> None:  # type: ignore[no-untyped-def]
@@ -406,16 +406,16 @@ def test_a_sample_of_what_reads_nothing(fireiron, tmp_path: Path) -> None:  # ty
 def test_run_with_normal_numbers(fireiron) -> None:  # type: ignore[no-untyped-def]
     """Each element within its own bound; integers, which are exact, remain what is taken without being asked."""
     small = ("listing_2", "-M", "40", "-N", "30", "-K", "50", "--seed", "3", "--simulate")
-    status, out, _ = fireiron("run", *small, "--normal")
+    status, out, _ = fireiron("run", *small, "--inputs", "normal")
     assert (
         status == 0
         and "normal numbers" in out
         and re.search(r"errors +C\[\d+, \d+\] is off by \S+ of at most \S+, \d+% of its bound\n", out)
     )
-    value = json.loads(fireiron("run", *small, "--normal", "--json")[1])
+    value = json.loads(fireiron("run", *small, "--inputs", "normal", "--json")[1])
     assert value["numbers"] == "normal" and 0 < value["errors"]["C"]["fraction"] < 1 and value["errors"]["C"]["compared"] == 1200
     assert "small integers, whose sums are exact" in fireiron("run", *small)[1]
-    blocks = fireiron("run", "naive", "-M", "200", "-N", "64", "-K", "8", "--simulate", "--normal", "--blocks", "1")[1]
+    blocks = fireiron("run", "naive", "-M", "200", "-N", "64", "-K", "8", "--simulate", "--inputs", "normal", "--blocks", "1")[1]
     assert "of 12800 elements were compared" in blocks
 
 
@@ -431,7 +431,7 @@ def test_a_wrong_element_of_normal_numbers(fireiron, monkeypatch: pytest.MonkeyP
         return result
 
     monkeypatch.setattr(sim, "simulate", wrong)
-    status, out, _ = fireiron("run", "listing_2", "-M", "40", "-N", "30", "-K", "50", "--seed", "3", "--simulate", "--normal")
+    status, out, _ = fireiron("run", "listing_2", "-M", "40", "-N", "30", "-K", "50", "--seed", "3", "--simulate", "--inputs", "normal")
     assert status == 1 and "FAIL  element (3, 4): got " in out and "1 of 1200 differ" in out
 
 
@@ -541,8 +541,8 @@ def test_wrong_sizes(fireiron, dim: str, size: str) -> None:  # type: ignore[no-
         (["show", "naive", "--layouts", "N"], "two or three letters"),
         (["run", "naive", "--seed", "-1"], "seed"),
         (["run", "naive", "--blocks", "0"], "blocks"),
-        (["run", "naive", "--let", "M=3"], "no such size"),
-        (["run", "naive", "-M", "M:8", "--let", "M=3"], "multiples of 8"),
+        (["run", "naive", "--size", "Q=3"], "has no size Q"),
+        (["run", "naive", "-M", "M:8", "--size", "M=3"], "multiples of 8"),
         (["show", "naive", "-M", "S", "-N", "S:8"], "two symbols"),
         (["show", "listing_1", "-K", "K"], "run time"),
         (["emit", "naive", "-o", "/nowhere/x.cu"], "cannot be written"),

@@ -1,4 +1,4 @@
-"""Clusters of blocks: dealing, loads that neighbours share, the protocol across blocks, its planted faults, refusals, every reader."""
+"""Clusters of blocks: assignment of tiles, multicast loads, the protocol across blocks, injected faults, refusals, and all other output."""
 
 import random
 import re
@@ -42,7 +42,7 @@ SMALL = {"tiles": (64, 64, 64)}
 
 
 def kernel_of(sizes=(256, 128, 192), **options):
-    """The final kernel of a product in clusters."""
+    """The final kernel of a GEMM in clusters."""
     return product(**options)(halves(*sizes)).program(TARGET).ir
 
 
@@ -51,20 +51,20 @@ def loads_of(kernel):
     return {one.accesses[0].buffer: one for one, _ in ir.execs(kernel.body) if one.ring}
 
 
-# ---------------------------------------------------------------------------------------------- what is shared
+# ---------------------------------------------------------------------------------------------- multicast
 
 SHARED = {
     (2, 1): {"A": 0, "B": 2},
     (1, 2): {"A": 2, "B": 0},
     (2, 2): {"A": 2, "B": 2},
     (4, 2): {"A": 2, "B": 4},
-    (3, 1): {"A": 0, "B": 0},  # 64 rows are no three equal parts
+    (3, 1): {"A": 0, "B": 0},  # 64 rows do not divide into three equal parts
     (4, 4): {"A": 4, "B": 4},
 }
 
 
-def test_a_cluster_of_one_block_by_tunables_says_nothing():
-    """With tunables that are 1 it is left out, and the strategy is the one without it; of a number it stays as it was written."""
+def test_a_cluster_of_one_block_by_tunables_is_omitted():
+    """With tunables equal to 1 the cluster is omitted, and the strategy equals the one without it; with numbers it is printed as written."""
     chain = MatMul.tile(64, 64).to(Block)
     free = chain.cluster(Tunable("cm", 1, 2), Tunable("cn", 1, 2)).rasterize(group_m=2).done()
     assert free.with_(cm=1, cn=1) == chain.rasterize(group_m=2).done() and str(free.with_(cm=1, cn=1)) == str(
@@ -77,7 +77,7 @@ def test_a_cluster_of_one_block_by_tunables_says_nothing():
 
 
 def test_hopper_takes_clusters():
-    """Its text without them is as it was; with them loads are shared."""
+    """The text without clusters does not change; with them loads are multicast."""
     values = {**hopper.defaults(512, 512, 512)[-1], "blocks": 65536}
     spec = hopper.spec(512, 512, 512)
     alone = hopper.strategy.with_(**values)(spec).program("sm_90a")
@@ -88,8 +88,8 @@ def test_hopper_takes_clusters():
 
 
 @pytest.mark.parametrize("cluster", [one for one in SHARED if one != (3, 1)], ids=str)
-def test_what_does_not_move_along_a_cluster_is_shared(cluster):
-    """Each of those who share a tile loads an equal part, the parts are the tile, and those who receive are the ones who send."""
+def test_tiles_common_to_a_cluster_are_multicast(cluster):
+    """Each block that shares a tile loads an equal part, the parts cover the tile, and the receivers are the senders."""
     kernel = kernel_of((64 * cluster[0] * 2, 64 * cluster[1], 64), cluster=cluster, **SMALL)
     own = cluster[0] * cluster[1]
     assert kernel.cluster.blocks == own and int(str(kernel.grid)) % own == 0
@@ -109,17 +109,19 @@ def test_what_does_not_move_along_a_cluster_is_shared(cluster):
 
 
 def test_bytes_and_arrivals():
-    """A block receives a whole stage whoever sends it; of its empty barrier those are counted who receive from it: a row and a column."""
+    """A block receives a whole stage whichever blocks send it; its empty barrier counts the blocks that receive from it: a row and a
+    column.
+    """
     plain, clustered = (kernel_of((256, 256, 192), cluster=one, **SMALL).rings[0] for one in (None, (2, 2)))
     assert plain.bytes == clustered.bytes == 2 * 64 * 64 * 2
     assert (plain.consumers, clustered.consumers) == (4, 4 * 3)
     kernel = kernel_of((256, 256, 192), cluster=(2, 2), **SMALL)
-    releases = [one for one in all_of_kind(kernel, ir.Release) if one.side is ir.Side.EMPTY]
+    releases = [one for one in all_of_kind(kernel, ir.Release) if one.state is ir.StageState.EMPTY]
     assert all(reached(kernel, one.to) == [{0, 1, 2}, {0, 1, 3}, {0, 2, 3}, {1, 2, 3}] for one in releases)
 
 
 def test_parts_are_chunks_or_rows():
-    """By columns in memory a tile of B is chunks of 64 along n: those are shared out; a single chunk is shared out by rows."""
+    """A column-major tile of B consists of chunks of 64 along n, which are divided among the blocks; a single chunk is divided by rows."""
     wide = kernel_of((128, 128, 64), tiles=(64, 128, 64), warpgroup=(64, 64), cluster=(2, 1))
     assert loads_of(wide)["B"].accesses[1].shape == (64, 64)
     narrow = kernel_of((128, 64, 64), cluster=(2, 1), **SMALL)
@@ -162,7 +164,7 @@ def test_kernels_are_right(name):
 
 
 def stacked(**options):
-    """A product for each matrix of a stack: its blocks load from arrays of three dimensions."""
+    """A batched GEMM whose blocks load from three-dimensional arrays."""
     return MatMul.tile(b=1).to(Block).then(product(**{**SMALL, **options}))
 
 
@@ -178,7 +180,7 @@ STACKS = {
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", STACKS)
 def test_stacks_of_matrices(name):
-    """Clusters are of one matrix; ranks are digits below those of the stack."""
+    """A cluster works on one matrix; the rank is a digit below the batch digits."""
     options, signature = STACKS[name]
     program = require_right(stacked(**options), hopper_batched.spec(200, 136, 72, 3, signature=signature), orders=(1,))
     ranks = {len(load.accesses[0].base) for load in loads_of(program.ir).values() if load.multicast is not None}
@@ -193,8 +195,8 @@ def test_stacks_of_sizes_known_at_run_time(options):
 
 
 @pytest.mark.parametrize("run_time", [False, True])
-def test_stacks_whose_clusters_meet(run_time):
-    """Places of a cluster, or matrices, that are taken for others, so that two blocks store to one tile."""
+def test_clusters_that_store_the_same_tile_are_reported(run_time):
+    """A wrong cluster rank or matrix, so that two blocks store to one tile."""
     sizes = (sym(name, multiple_of=8, high=65536) for name in "MNK") if run_time else (256, 256, 72)
     spec = hopper_batched.spec(*sizes, sym("batch", high=64) if run_time else 3)
     kernel = stacked(cluster=(2, 1), bands=2)(spec).program(TARGET).lowered
@@ -206,21 +208,24 @@ def test_stacks_whose_clusters_meet(run_time):
 
 
 @pytest.mark.parametrize("options", [{}, {"blocks": 4, "bands": 2}], ids=str)
-def test_a_chained_cluster(options):
-    """Barriers of the cluster touch nothing that another kernel sees: the wait for the kernel before stands behind the first of them."""
+def test_a_cluster_with_programmatic_launch(options):
+    """Cluster barriers access nothing that another kernel reads: the wait for the preceding kernel is after the first of them."""
     strategy = product(cluster=(2, 1), **SMALL, **options).at(Tile).refine(ProgrammaticLaunch())
     program = require_right(strategy, halves(256, 128, 136), orders=(1,))
-    kinds = [one for one in program.ir.body if isinstance(one, (ir.Chain, ir.ClusterBarrier, ir.Roles))]
-    assert [type(one) for one in kinds] == [ir.Chain, ir.ClusterBarrier, ir.Chain, ir.Roles, ir.ClusterBarrier]
-    assert [one.link for one in kinds if isinstance(one, ir.Chain)] == [ir.Link.LAUNCH, ir.Link.WAIT]
+    kinds = [one for one in program.ir.body if isinstance(one, (ir.GridDepControl, ir.ClusterBarrier, ir.Roles))]
+    assert [type(one) for one in kinds] == [ir.GridDepControl, ir.ClusterBarrier, ir.GridDepControl, ir.Roles, ir.ClusterBarrier]
+    assert [one.action for one in kinds if isinstance(one, ir.GridDepControl)] == [
+        ir.GridDepAction.LAUNCH_DEPENDENTS,
+        ir.GridDepAction.WAIT,
+    ]
     assert ir.verify(program.ir, final=True) is program.ir
     body = program.cuda[program.cuda.index('extern "C"') :]
     order = ("launch_next_kernel();", "mbarrier_init_fence();", "cluster_sync();", "wait_for_kernel_before();", "if (warp_of_block")
     places = [body.index(one) for one in order]
     assert places[1:] == sorted(places[1:]) and places[0] < places[3] and body.count("cluster_sync();") == 2
-    late = tuple(one for one in program.ir.body if one != making.chain(ir.Link.WAIT))
+    late = tuple(one for one in program.ir.body if one != making.grid_dep_control(ir.GridDepAction.WAIT))
     with pytest.raises(VerificationError, match="is touched before the kernel waits"):
-        ir.verify(attrs.evolve(program.ir, body=(*late, making.chain(ir.Link.WAIT))), final=True)
+        ir.verify(attrs.evolve(program.ir, body=(*late, making.grid_dep_control(ir.GridDepAction.WAIT))), final=True)
 
 
 @pytest.mark.parametrize("orders", ORDERS)
@@ -228,8 +233,8 @@ def test_storage_orders(orders):
     require_right(product(cluster=(2, 2), **SMALL), halves(128, 192, 136, orders=orders), orders=(1,))
 
 
-def test_a_result_lies_where_loads_that_are_shared_came_to():
-    """Each block brings a part of a tile and all parts come to each: a store through the same memory waits for all."""
+def test_a_result_reuses_the_memory_of_multicast_loads():
+    """Each block loads a part of a tile and every block receives all parts: a store through the same memory waits for all."""
     store = Move.tile(64, 64).to(Warpgroup).load(SRC, SH, Move.done()).cast_on_copy().reuse_buffer().done()
     chain = MatMul.tile(128, 64).to(Block).cluster(1, 2).epilog(RF, float32, Init.done(), store).split(64).pipeline(2).warp_specialize()
     strategy = chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
@@ -239,7 +244,7 @@ def test_a_result_lies_where_loads_that_are_shared_came_to():
     require_right(strategy, halves(128, 128, 192))
 
 
-def test_warps_consume_for_others_too():
+def test_warps_also_consume_multicast_loads():
     strategy = by_warps(tma=True)
     steps = (strategy.steps[0].refined(Cluster(2, 1)), *strategy.steps[1:])
     require_right(attrs.evolve(strategy, steps=steps), halves(128, 64, 192, c_dtype=float32))
@@ -248,7 +253,7 @@ def test_warps_consume_for_others_too():
 @pytest.mark.nightly
 @pytest.mark.parametrize("options", [{}, {"blocks": 8, "bands": 4}, {"blocks": 4}], ids=str)
 def test_sizes_known_at_run_time(options):
-    """One kernel for all of them, checked once; clusters overhang where they do not fit."""
+    """One kernel for all of them, checked once; clusters extend past the edge if they do not divide the grid."""
     program = product(cluster=(2, 2), **SMALL, **options)(halves(M, N, K)).program(TARGET)
     assert errors(program.ir) == []
     for sizes in ((136, 72, 40), (256, 128, 192), (1, 8, 8), (300, 264, 200)):
@@ -275,19 +280,19 @@ def test_drawn_clusters():
 
 
 def test_a_sample_of_blocks_is_whole_clusters():
-    """Blocks wait for their neighbours, so that these are executed with them."""
+    """Blocks wait for the others of their cluster, so these are executed together."""
     from fireiron.sim import simulate
 
     kernel = kernel_of((256, 128, 64), cluster=(2, 1), **SMALL)
     arrays, expected = inputs_of(kernel.spec)
     done = simulate(kernel, arrays, blocks=(3,))
     assert done.blocks == (2, 3)
-    found = done.outputs["C"]
-    written = ~np.isnan(found)
-    assert written.sum() == 2 * 64 * 64 and np.array_equal(found[written], expected[written])
+    result = done.outputs["C"]
+    written = ~np.isnan(result)
+    assert written.sum() == 2 * 64 * 64 and np.array_equal(result[written], expected[written])
 
 
-# ---------------------------------------------------------------------------------------------- planted faults
+# ---------------------------------------------------------------------------------------------- injected faults
 
 FAULTY = {
     "(2, 1)": ({"cluster": (2, 1)}, (256, 64, 448)),
@@ -297,7 +302,7 @@ FAULTY = {
 
 @pytest.mark.parametrize("problem", FAULTY)
 def test_faults_across_blocks_are_found_by_both(problem):
-    """A wrong mask, arrivals left out or gone astray, a count of one block alone, either barrier of the cluster left out."""
+    """A wrong mask, arrivals removed or misdirected, a count of one block alone, either cluster barrier removed."""
     options, sizes = FAULTY[problem]
     kernel = kernel_of(sizes, **options)
     arrays, expected = inputs_of(kernel.spec)
@@ -310,11 +315,11 @@ def test_faults_across_blocks_are_found_by_both(problem):
 
 
 def test_faults_of_rings_are_found_in_clusters():
-    """Of what orders a block's own producer and consumers, a few by chance."""
+    """A random sample of faults in the synchronization of a block's own producer and consumers."""
     kernel = kernel_of((256, 64, 448), cluster=(2, 1))
     arrays, expected = inputs_of(kernel.spec)
-    found = [one for one in ring_faults(kernel) if "a round later: Release" not in one[0]]
-    for name, faulty in random.Random(SEED).sample(found, 8):
+    faulty_kernels = [one for one in ring_faults(kernel) if "a round later: Release" not in one[0]]
+    for name, faulty in random.Random(SEED).sample(faulty_kernels, 8):
         assert errors(faulty) and outcome(faulty, arrays, expected, 3) != "right", name
 
 
@@ -322,12 +327,12 @@ CLUSTER_BARRIER = of_kind(ir.ClusterBarrier)
 
 
 def changed_load(kernel, **fields):
-    """The kernel with its first shared load changed."""
+    """The kernel with its first multicast load changed."""
     which = lambda one: is_load(one) and one.multicast is not None
     return with_changed(kernel, which, 0, lambda one: (attrs.evolve(one, **fields),))
 
 
-SAID = {
+REPORTS = {
     "no start": (
         lambda kernel: with_changed(kernel, CLUSTER_BARRIER, 0, lambda _: ()),
         r"b_sh: TMA_LOAD .* arrives in block \d of the cluster, whose barriers may not be made yet",
@@ -344,7 +349,7 @@ SAID = {
         r"k_ring: agent 0 of block 0 of the cluster waits forever for fill 0 to be full",
     ),
     "beyond the cluster": (
-        lambda kernel: changed_load(kernel, multicast=making.peers(0b111, 0)),
+        lambda kernel: changed_load(kernel, multicast=making.block_set(0b111, 0)),
         r"b_sh: TMA_LOAD .* arrives in block 2 of a cluster of 2",
         r"k_ring: fill 0 is loaded, in block 2 of a cluster of 2|b_sh.*no barrier",
     ),
@@ -361,44 +366,44 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("name", SAID)
-def test_both_say_what_is_wrong(name):
-    fault, simulated, checked = SAID[name]
+@pytest.mark.parametrize("name", REPORTS)
+def test_both_detectors_describe_the_fault(name):
+    fault, simulated, checked = REPORTS[name]
     kernel = kernel_of((256, 64, 320), cluster=(2, 1))
     arrays, expected = inputs_of(kernel.spec)
     faulty = fault(kernel)
     for order in (None, 5):
-        said = outcome(faulty, arrays, expected, order)
-        assert re.search(simulated, said, re.DOTALL), said
-    found = errors(faulty)
-    assert any(re.search(checked, one) for one in found), found
+        report = outcome(faulty, arrays, expected, order)
+        assert re.search(simulated, report, re.DOTALL), report
+    messages = errors(faulty)
+    assert any(re.search(checked, one) for one in messages), messages
 
 
-def test_blocks_of_a_cluster_run_the_same_turns():
-    """Where a block of a cluster has a tile less than another, they would wait for each other for ever."""
+def test_blocks_of_a_cluster_run_the_same_iterations():
+    """If a block of a cluster had one tile less than another, they would deadlock."""
     kernel = kernel_of((640, 64, 64), cluster=(2, 1), blocks=2, **SMALL)
-    is_turn = lambda one: isinstance(one, ir.For) and one.var.name == "turn"
-    loops = [one for one in ir.statements(kernel.body) if is_turn(one)]
+    is_tile_loop = lambda one: isinstance(one, ir.For) and one.var.name == "turn"
+    loops = [one for one in ir.statements(kernel.body) if is_tile_loop(one)]
     faulty = kernel
     for number in range(len(loops)):
         fewer = lambda one: (attrs.evolve(one, extent=one.extent - kernel.block),)
-        faulty = with_changed(faulty, is_turn, number, fewer)
+        faulty = with_changed(faulty, is_tile_loop, number, fewer)
     assert any("differs between blocks of a cluster" in one or "may differ" in one for one in errors(faulty)), errors(faulty)
 
 
 @pytest.mark.parametrize("options", [{}, {"blocks": 2}, {"blocks": 4}, {"bands": 2}], ids=str)
 @pytest.mark.parametrize("sizes", [(512, 128, 64), (M, N, K)], ids=["static", "symbolic"])
 def test_blocks_with_one_tile_are_found(sizes, options):
-    """Two blocks of a cluster that store to the same place are told from those that do not."""
+    """Two blocks of a cluster that store to one address are reported."""
     kernel = kernel_of(sizes, cluster=(2, 1), **SMALL, **options)
     place = kernel.cluster.places[0]
     assert errors(kernel) == []
     is_store = lambda one: isinstance(one, ir.Exec) and one.mechanism is TMA_STORES
 
-    def at_the_first(one):
-        target = one.accesses[1]
+    def at_the_first(store):
+        target = store.accesses[1]
         base = tuple(value - place * 64 if place in value.variables() else value for value in target.base)
-        return (attrs.evolve(one, accesses=(one.accesses[0], attrs.evolve(target, base=base))),)
+        return (attrs.evolve(store, accesses=(store.accesses[0], attrs.evolve(target, base=base))),)
 
     faulty = with_changed(kernel, is_store, 0, at_the_first)
     assert any("both touch" in one or "undecided whether two blocks" in one for one in errors(faulty)), errors(faulty)
@@ -408,10 +413,10 @@ def test_blocks_with_one_tile_are_found(sizes, options):
 
 
 def refused(strategy, spec, target=TARGET):
-    """The error of a strategy that is not legal."""
-    with pytest.raises(FireironError) as found:
+    """The error of an illegal strategy."""
+    with pytest.raises(FireironError) as caught:
         _ = strategy(spec).program(target).ir
-    return str(found.value)
+    return str(caught.value)
 
 
 def test_refusals():
@@ -437,7 +442,7 @@ def test_refusals():
         _ = product(cluster=(2, 1), **SMALL, blocks=4, turns=2)(spec).program(TARGET).ir
 
 
-def test_a_cluster_that_shares_nothing_is_refused():
+def test_a_cluster_without_common_tiles_is_refused():
     by_threads = MatMul.tile(64, 64).to(Block).cluster(2, 1).split(8).load(A, SH).load(B, SH).tile(8, 8).to(Thread).tile(1, 1).split(1)
     text = refused(by_threads.done(), halves(1024, 1024, 128))
     assert "no load is shared: none is done by TMA for a ring" in text and ".pipeline(4).warp_specialize()" in text
@@ -450,7 +455,7 @@ def test_a_cluster_that_shares_nothing_is_refused():
     [(133, (2, 1), "132"), (132, (4, 1), "120"), (132, (2, 2), "120"), (132, (4, 2), "120"), (264, (4, 1), "240"), (66, (4, 1), "64")],
 )
 def test_blocks_that_stay_are_whole_clusters_that_fit(blocks, cluster, legal):
-    """Of 132 multiprocessors clusters of 4 take 120: more would run behind all others."""
+    """On 132 SMs clusters of 4 occupy 120: more blocks would run after all others."""
     text = refused(product(cluster=cluster, blocks=blocks, **SMALL), halves(4096, 4096, 64))
     assert f"persistent({blocks}) in clusters of {cluster[0] * cluster[1]} blocks" in text and legal in text
 
@@ -461,19 +466,19 @@ def test_blocks_at_once():
     assert str(program.ir.grid) == "256"
 
 
-# ---------------------------------------------------------------------------------------------- text, documents, readers
+# ---------------------------------------------------------------------------------------------- text, documents, other output
 
 
 def clustered(m, n, **values):
-    """The strategy of the library with one more word behind its tiles, as a user writes it."""
+    """The library's strategy with a cluster added to its tiles, as a user writes it."""
     steps = list(hopper.strategy.steps)
-    dealt = next(number for number, step in enumerate(steps) if step.verb == "tile")
-    steps[dealt] = steps[dealt].refined(Cluster(m, n))
+    block_tile = next(number for number, step in enumerate(steps) if step.verb == "tile")
+    steps[block_tile] = steps[block_tile].refined(Cluster(m, n))
     return attrs.evolve(hopper.strategy, steps=tuple(steps)).with_(**values)
 
 
-def test_the_library_strategy_takes_the_word():
-    """And its numbers may be tunables."""
+def test_the_library_strategy_accepts_a_cluster():
+    """Its numbers may be tunables."""
     strategy = clustered(Tunable("cluster_m", 1, 2), Tunable("cluster_n", 1), bm=64, bn=64, wn=64, stages=2)
     assert {"cluster_m", "cluster_n"} <= set(strategy.tunables())
     spec = hopper.spec(200, 136, 72)
@@ -481,7 +486,7 @@ def test_the_library_strategy_takes_the_word():
     assert strategy(spec).program(TARGET).chosen["cluster_m"] == 1
 
 
-def test_text_and_document_of_the_word():
+def test_text_and_document_of_a_cluster():
     strategy = product(cluster=(2, 2), blocks=120)
     assert ".cluster(m=2, n=2)" in repr(strategy) and eval(repr(strategy)) == strategy
     assert loads(dumps(strategy)) == strategy
@@ -500,7 +505,7 @@ def test_printed_text():
 
 @pytest.mark.parametrize("options", [{"cluster": (2, 1)}, {"cluster": (2, 2), "blocks": 120, "bands": 8, "producer": 128}], ids=str)
 def test_it_compiles(options):
-    """Without a warning: nothing spills, and products run as they are written."""
+    """Without a warning: nothing spills, and MMAs are not serialized."""
     from fireiron.gpu.toolchain import compile_cuda, toolchains
 
     if not any(chain.serves(TARGET) for chain in toolchains()):
@@ -525,7 +530,7 @@ def test_show_and_cost():
 
 
 def test_export_launches_whole_clusters(tmp_path):
-    """An ordinary launch: the kernel says itself what its clusters are; more than 8 blocks have to be allowed."""
+    """The launch is ordinary, since the kernel itself states its cluster size; more than 8 blocks must be allowed explicitly."""
     for cluster, allowed in (((2, 1), False), ((4, 4), True)):
         done = export(
             product(cluster=cluster, **SMALL)(halves(1024, 1024, 64)), tmp_path / str(cluster[0]), "product", arch=TARGET, cubin=False
@@ -537,18 +542,20 @@ def test_export_launches_whole_clusters(tmp_path):
 
 def test_the_verifier():
     kernel = kernel_of((512, 64, 192), cluster=(2, 1))
-    for faulty, said in (
+    for faulty, message in (
         (attrs.evolve(kernel, cluster=None), "barrier of a cluster stands where|no cluster says which"),
         (attrs.evolve(kernel, grid=kernel.grid + 1), "no whole clusters of 2"),
         (with_changed(kernel, of_kind(ir.Acquire), 0, lambda one: (making.cluster_barrier(), one)), "barrier of a cluster stands where"),
-        (changed_load(kernel, multicast=making.peers(3, kernel.block)), "no cluster says which"),
+        (changed_load(kernel, multicast=making.block_set(3, kernel.block)), "no cluster says which"),
     ):
-        with pytest.raises(VerificationError, match=said):
+        with pytest.raises(VerificationError, match=message):
             ir.verify(faulty)
 
 
 def test_a_last_band_that_is_lower_in_clusters_of_blocks_that_stay():
-    """88 tiles in bands of four rows of eleven: the height of the last band, as a quotient and a remainder say it, need not be positive."""
+    """88 tiles in raster groups of four rows of eleven: the height of the last group, written as a quotient and a remainder, need not be
+    positive.
+    """
     values = {"bm": 64, "bn": 64, "wm": 64, "wn": 64, "bk": 64, "rows": 64, "chunk": 64, "stages": 4, "producer": 32, "walk": 0}
     strategy = hopper.strategy.with_(**values, cm=1, cn=2, bands=4, blocks=132)
     assert "__cluster_dims__(2" in strategy(hopper.spec(704, 512, 64)).program("sm_90a").cuda

@@ -1,6 +1,6 @@
-"""Products with indices in any order and number, by every instruction: what a tile of 1 leaves is a matrix, in the operand's own order.
+"""Tensor contractions with indices in any order and number, by every instruction: a tile of 1 leaves a matrix, in the operand's own order.
 
-Property: a drawn signature, with drawn sizes and storage orders, by a drawn instruction, equals `numpy.einsum`.
+Property: a random signature, with random sizes and storage orders, by a random instruction, equals `numpy.einsum`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ def arrays_of(spec, **sizes):
 
 
 def agrees(strategy, spec, target="sm_80", **sizes):
-    """The program, after the checks found nothing and the simulator made what einsum makes."""
+    """The program, after the checks have no findings and the simulator equals einsum."""
     program = strategy(spec).program(target)
     assert not [one for one in check(program.ir) if one.severity == "error"]
     arrays = arrays_of(spec, **sizes)
-    (made,) = simulate(program.ir, arrays, sizes).outputs.values()
-    np.testing.assert_array_equal(made.astype(np.float64), np.einsum(spec.signature, *(one.astype(np.float64) for one in arrays.values())))
+    (result,) = simulate(program.ir, arrays, sizes).outputs.values()
+    np.testing.assert_array_equal(
+        result.astype(np.float64), np.einsum(spec.signature, *(one.astype(np.float64) for one in arrays.values()))
+    )
     return program
 
 
@@ -56,7 +58,7 @@ def tile(spec, m, n):
 
 
 def roles_of(spec):
-    """Which dimensions have the most elements of those that may be m, n and k."""
+    """The largest of the dimensions that may serve as m, n and k."""
     uses = {name: set(dims) for name, dims in spec.uses.items()}
     large = sorted(spec.dims, key=lambda dim: -(constant(spec.size(dim)) or 1 << 20))
     kinds = {"m": uses["A"] & uses["C"] - uses["B"], "n": uses["B"] & uses["C"] - uses["A"], "k": uses["A"] & uses["B"] - uses["C"]}
@@ -64,7 +66,7 @@ def roles_of(spec):
 
 
 def steps(spec, k):
-    """The sizes of splits by name: `k` elements of the largest dimension that is added up, one of the others."""
+    """The sizes of splits by name: `k` elements of the largest reduced dimension, one of the others."""
     return {dim: k if dim == roles_of(spec)["k"] else 1 for dim in spec.dims if dim not in spec.tile_dims}
 
 
@@ -126,14 +128,14 @@ BY = {
     "hfma2": (by_packed_pairs, float16, "sm_80", "HFMA2"),
     "fma": (by_threads, float32, "sm_80", "FFMA"),
 }
-"""Strategies, the element type and the target, and the instruction that must be there."""
+"""Strategies, the element type and the target, and the expected instruction."""
 
 
 # ---------------------------------------------------------------------------------------------- any signature
 
 
 def drawn(seed):
-    """A signature with sizes: m, n and k, and up to three more dimensions of any sort, in any order and by any letters."""
+    """A signature with sizes: m, n and k, and up to three more dimensions of any role, in any order and with any letters."""
     rng = random.Random(seed)
     letters = rng.sample("abcdefghijklmnop", 6)
     sorts = ["AC", "BC", "AB", *rng.choices(["ABC", "ABC", "AC", "BC", "AB"], k=rng.randint(0, 3))]
@@ -160,8 +162,8 @@ def test_drawn_signatures(by, seed):
 
 
 @pytest.mark.parametrize("by", ["mma", "volta", "wmma", "hfma2", "fma"])
-def test_matrices_by_other_letters(by):
-    """The plain product, but for its letters."""
+def test_matrix_products_with_other_letters(by):
+    """The plain matrix product, except for its letters."""
     make, dtype, target, instruction = BY[by]
     result = {"c_dtype": float32} if by == "wmma" else {}
     spec = MatMul(40, 32, 32, dtype=dtype, signature="ij,jg->ig", **result)(GL, GL, GL)(Kernel)
@@ -183,7 +185,7 @@ FORMS = {
 @pytest.mark.parametrize("signature", FORMS.values(), ids=list(FORMS))
 @pytest.mark.parametrize("by", ["mma", "volta", "wmma"])
 def test_printed_texts(signature, by, tmp_path):
-    """The text, executed on the CPU, too: sizes that tiles divide, and sizes that they do not."""
+    """The text is executed on the CPU, too: sizes that tiles divide, and sizes that they do not."""
     make, dtype, target, _ = BY[by]
     cases = []
     for size in (32, 40):
@@ -202,7 +204,7 @@ def test_printed_texts(signature, by, tmp_path):
 
 @pytest.mark.parametrize("signature, trans", [("mkb,knb->mnb", 1), ("mkb,nkb->mnb", 2), ("kmb,knb->mnb", 0), ("kmb,nkb->mnb", 1)])
 def test_storage_decides_how_ldmatrix_loads(signature, trans):
-    """Column-major everywhere: of A with rows side by side, and of B with columns, the matrices are transposed on the way."""
+    """Column-major everywhere: for A with contiguous rows, and B with contiguous columns, the matrices are transposed by the load."""
     spec = MatMul(32, 32, 2, 32, dtype=float16, c_dtype=float32, signature=signature)(GL, GL, GL)(Kernel)
     program = agrees(by_mma(spec), spec)
     loads = {name for name in performing(program) if name.startswith("LDMATRIX")}
@@ -226,7 +228,7 @@ def test_sizes_known_at_run_time():
 
 
 def attrs_with_types(spec, dtype):
-    """A spec of the same sizes, whose inputs have another type."""
+    """A spec of equal sizes whose inputs have another type."""
     sizes = [constant(size) for size in spec.sizes]
     return MatMul(*sizes, signature=spec.signature, dtype=dtype, c_dtype=float32)(GL, GL, GL)(Kernel)
 
@@ -245,13 +247,13 @@ def test_parts_of_k(signature, level):
     inner = MatMul.tile(**tile(spec, 16, 16)).unroll().load(A, RF).load(B, RF).mma_tile().done()
     epilog = MatMul.epilog(RF, float32, Init.done(), Move.done()).split(**steps(spec, 16))
     block = MatMul.tile(**tile(spec, 32, 32)).to(Block)
-    dealt = next(iter(over)) == "k"
-    parts = 2 if dealt else 3
+    in_parts = next(iter(over)) == "k"
+    parts = 2 if in_parts else 3
     if level == Warp:
-        strategy = block.split_k(parts, Warp, 16 if dealt else 1).then(epilog).then(inner)
+        strategy = block.split_k(parts, Warp, 16 if in_parts else 1).then(epilog).then(inner)
     else:
         one_warp = MatMul.tile(**tile(spec, 32, 32)).to(Warp).then(inner)
-        strategy = MatMul.split_k(parts, Block, 16 if dealt else 1).then(block).then(epilog).then(one_warp)
+        strategy = MatMul.split_k(parts, Block, 16 if in_parts else 1).then(block).then(epilog).then(one_warp)
     program = agrees(strategy, spec)
     assert "HMMA_16816_F32" in performing(program)
 
@@ -277,9 +279,9 @@ LIBRARY = {
 @pytest.mark.parametrize("name", LIBRARY)
 @pytest.mark.parametrize("signature", ["bmk,bkn->bmn", "mkb,knb->mnb", "kbm,nkb->bmn"])
 def test_strategies_of_matrices_take_a_batch(name, signature):
-    """A tile of 1 for blocks in front: blocks take a matrix each, and the strategy deals its tiles as it does.
+    """A tile of 1 assigns one matrix to each block, and the strategy distributes its tiles as usual.
 
-    Those that copy by rows and columns (`Move.tile(1, 4)`) are for matrices whose rows and columns stand in that order.
+    Those that copy by rows and columns (`Move.tile(1, 4)`) are for matrices whose rows and columns come in that order.
     """
     if signature == "kbm,nkb->bmn" and name in ("sgemm", "gemm_nn"):
         pytest.skip("their copies name rows and columns by position")
@@ -291,8 +293,8 @@ def test_strategies_of_matrices_take_a_batch(name, signature):
     agrees(MatMul.tile(b=1).to(Block).then(strategy), spec, target)
 
 
-def test_blocks_are_dealt_in_several_steps():
-    """The steps behind have the faster part of the block's number; the grid is the product."""
+def test_blocks_are_assigned_in_several_steps():
+    """Later steps have the faster digits of the block number; the grid is the product."""
     spec = MatMul(3, 2, 40, 33, 8, signature="abmk,bkn->abmn")(GL, GL, GL)(Kernel)
     inner = MatMul.tile(16, 16).to(Block).tile(1, 1).to(Thread).split(1).done()
     program = agrees(MatMul.tile(a=1).to(Block).tile(b=1).to(Block).then(inner), spec)
@@ -308,7 +310,7 @@ def test_blocks_are_dealt_in_several_steps():
 
 
 def test_sizes_by_position_are_those_of_the_matrix():
-    """Fewer sizes than dimensions: those of a matrix in a stack, if that is what is left."""
+    """Fewer sizes than dimensions are those of a matrix in a batch, if that remains."""
     spec = MatMul(4, 32, 16, 8, signature="bmk,bkn->bmn")(GL, GL, GL)(Kernel)
     chain = MatMul.tile(b=1, m=16).to(Block)
     assert str(chain.tile(4, 2)(spec).result) == "MatMul(1,4,2,8)(GL,GL,GL)(Block)"
@@ -329,12 +331,12 @@ def test_plain_forms():
     assert roles(product("abk,kn->abn", 8, 1, 8, 8)) == ("a", "n", "k")
     assert roles(product("bk,bkn->bn", 1, 8, 8)) == ("b", "n", "k"), "one row"
     assert roles(product("bk,bkn->bn", 2, 8, 8)) is None
-    turned = plain(product("kbm,nbk->bnm", 1, 4, 8, 16))
-    assert turned.multiplies and str(turned) == "MatMul(8,4,16)(GL,GL,GL)(Block)"
-    assert [view.axes for view in turned.views] == [(2, 0), (2, 0), (2, 1)]
-    assert [view.storage_order for view in turned.views] == [(1, 0), (1, 0), (1, 0)]
-    assert plain(turned) is turned
-    assert loads_spec(dumps(turned)) == turned
+    transposed = plain(product("kbm,nbk->bnm", 1, 4, 8, 16))
+    assert transposed.multiplies and str(transposed) == "MatMul(8,4,16)(GL,GL,GL)(Block)"
+    assert [view.axes for view in transposed.views] == [(2, 0), (2, 0), (2, 1)]
+    assert [view.storage_order for view in transposed.views] == [(1, 0), (1, 0), (1, 0)]
+    assert plain(transposed) is transposed
+    assert loads_spec(dumps(transposed)) == transposed
     assert as_matrix(product("bmk,bkn->bmn", 1, 8, 8, 8), "B").signature == "bmk,kn->bmn"
     assert as_matrix(product("mlk,lkn->mn", 8, 8, 1, 8), "A").signature == "mk,lkn->mn"
     assert as_matrix(product("mlk,lkn->mn", 8, 8, 2, 8), "A").signature == "mlk,lkn->mn", "no matrix"
@@ -345,8 +347,8 @@ def test_plain_forms():
     )
 
 
-def test_what_no_instruction_takes():
-    """Two matrices at once: the message says which dimensions are too many."""
+def test_specs_that_no_instruction_supports():
+    """Two matrices at once: the message names the extra dimensions."""
     spec = MatMul(2, 32, 32, 16, dtype=float16, c_dtype=float32, signature="bmk,bkn->bmn")(GL, GL, GL)(Kernel)
     chain = MatMul.tile(2, 16, 16).to(Block).epilog(RF).split(16).tile(2, 16, 16).to(Warp)
     with pytest.raises(DecompositionError, match="more than m, n and k") as refused:
@@ -356,18 +358,18 @@ def test_what_no_instruction_takes():
         _ = chain.load(A, RF).load(B, RF).done(HMMA_16816_F32)(spec).program().ir
 
 
-def test_parts_of_sums_of_other_ranks():
+def test_partial_sums_of_other_ranks():
     """A C of one dimension, and one of three of which none is 1: by multiply-adds of threads."""
     for signature, sizes, tiles in (("mkp,kmp->m", (20, 64, 3), (4,)), ("bmk,bkn->bmn", (4, 12, 10, 64), (2, 4, 4))):
         spec = MatMul(*sizes, signature=signature, C=RowMajor)(GL, GL, GL)(Kernel)
-        ones = (1,) * len(tiles)
+        ones_per_dimension = (1,) * len(tiles)
         reduced = dict.fromkeys(("p",) if "p" in signature else (), 1)
         block = MatMul.tile(*tiles).to(Block).split_k(2, Warp, 8).epilog(RF).split(k=8, **reduced)
-        program = agrees(block.tile(*ones).to(Lane).split(k=1).done(), spec)
+        program = agrees(block.tile(*ones_per_dimension).to(Lane).split(k=1).done(), spec)
         assert "FFMA" in performing(program) and "p_sh" in program.cuda
 
 
-# ---------------------------------------------------------------------------------------------- what they mean
+# ---------------------------------------------------------------------------------------------- meaning
 
 
 MEANT = ("bmk,bkn->bmn", "bkm,nkb->nbm", "mk,bkn->bmn", "mkl,kln->mn", "mk,n->mn", "bik,bjk->ijb", "mkx,kn->mn", "mk,kny->mn")
@@ -376,7 +378,7 @@ MEANT = ("bmk,bkn->bmn", "bkm,nkb->nbm", "mk,bkn->bmn", "mkl,kln->mn", "mk,n->mn
 @pytest.mark.parametrize("dtype", [float16, int8, float64], ids=str)
 @pytest.mark.parametrize("signature", MEANT)
 def test_references(signature, dtype):
-    """Against einsum, whatever indices both factors have, one has alone, or the sum runs over."""
+    """Compared with einsum, for indices that both operands have, that one has alone, or that are reduced."""
     left, right, result = signature.replace("->", ",").split(",")
     sizes = {"b": 3, "i": 4, "j": 5, "k": 6, "l": 2, "m": 4, "n": 7, "x": 3, "y": 2}
     summed = [dim for dim in dict.fromkeys(left + right) if dim not in result]
@@ -387,7 +389,7 @@ def test_references(signature, dtype):
 
 
 def test_a_reference_of_a_stack_takes_no_more_memory_than_its_arrays():
-    """All products at once would be 9 GB."""
+    """All matrix products at once would be 9 GB."""
     spec = MatMul(8, 256, 256, 2048, signature="bmk,bkn->bmn", dtype=float16)(GL, GL, GL)(Kernel)
-    ones = np.ones((8, 256, 2048), np.float16), np.ones((8, 2048, 256), np.float16)
-    assert (spec.reference(*ones) == 2048).all()
+    arrays_of_ones = np.ones((8, 256, 2048), np.float16), np.ones((8, 2048, 256), np.float16)
+    assert (spec.reference(*arrays_of_ones) == 2048).all()

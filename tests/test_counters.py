@@ -60,7 +60,7 @@ def test_more_counters_than_are_allocated_at_once(gpu):
 def test_a_launch_is_given_the_counter_of_its_stream(gpu):
     """Whether its arguments lie ready or not, and also where another GPU is the current one."""
     given = gpu.cupy, "tiles", gpu.cupy.cuda.Module().get_function("tiles"), 0, (3, 1, 1, 64, 1, 1), 0, 2, ()
-    fixed = launch.CountedLaunch(*given, (), parameters=[0, 1], counter=Counters(0).of)
+    fixed = launch.DynamicTileLaunch(*given, (), parameters=[0, 1], counter=Counters(0).of)
     frame = fixed.frame((MAP,))
     for stream in (4096, 8192):
         fixed((MAP,), stream)

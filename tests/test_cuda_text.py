@@ -1,4 +1,4 @@
-"""The structure of printed kernels: helper functions once, short lines, names for addresses, and none of a generator's residue."""
+"""The structure of printed kernels: each helper function once, short lines, named addresses, no redundant code."""
 
 import functools
 import itertools
@@ -40,7 +40,7 @@ SYMBOLIC = (sym("M", multiple_of=4), sym("N"), sym("K"))
 
 
 def printed(name):
-    """The texts of a shipped strategy, for several sizes and targets that it serves."""
+    """The texts of a library strategy for several sizes and supported targets."""
     module = library(name)
     for sizes, target in ((module.SIZES, "sm_80"), ((37, 45, 53), "sm_90"), (SYMBOLIC, "sm_80"), ((1000, 500, 300), "sm_70")):
         try:
@@ -68,7 +68,7 @@ def test_shipped_kernels_read_well(name):
 
 
 def test_named_values_are_used():
-    """What is declared is needed: pointers, swizzles and stages too."""
+    """Each declaration is used, including pointers, swizzles and stages."""
     for name in NAMES:
         text = next(printed(name))
         body = text[text.index('extern "C"') :]
@@ -76,8 +76,8 @@ def test_named_values_are_used():
             assert len(re.findall(rf"\b{declared}\b", body)) > 1, (name, declared)
 
 
-def test_addresses_stand_in_front_of_loops():
-    """The main loop of a tensor-core kernel has small offsets only: no block, no thread, no step without its meaning."""
+def test_addresses_are_computed_before_loops():
+    """The main loop of a tensor-core kernel contains only small offsets: no block, no thread, no bare step number."""
     module = library("hmma_ampere")
     text = module.strategy(module.spec(4096, 4096, 4096)).program("sm_80").cuda
     start = text.index("  for (int k = 0;")
@@ -97,8 +97,8 @@ def test_printing_is_little_work(name):
     assert python_calls(lambda: emit(kernel)) < 35_000
 
 
-def test_names_of_the_text_are_nobody_else_s():
-    """Symbols that are called as pointers and helper functions would be keep their names, and the text still compiles."""
+def test_names_in_the_text_do_not_collide_with_symbols():
+    """Symbols keep names that pointers and helper functions would have, and the text still compiles."""
     names = ("a_source", "cp_async_16", "k_stage")
     spec = MatMul(*(sym(name, multiple_of=64) for name in names), dtype=float16, A=RowMajor, B=RowMajor)(GL, GL, GL)(Kernel)
     copy = Move.coalesced_copy(8).done()
@@ -110,20 +110,20 @@ def test_names_of_the_text_are_nobody_else_s():
 
 
 @pytest.mark.parametrize("name", ["main", "threadIdx", "__global__", "__x", "float4", "for", "a b", ""])
-def test_kernels_are_not_called_what_means_something_else(name):
+def test_kernels_have_no_reserved_names(name):
     with pytest.raises(ArgumentError, match="name of a kernel"):
         MatMul.tile(8, 8).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()(MatMul(8, 8, 8)(GL, GL, GL)(Kernel)).program(name=name)
 
 
 def copied(*before):
-    """A kernel that copies 32 elements, a thread each, behind other statements."""
+    """A kernel that copies 32 elements, one per thread, after other statements."""
     move = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, 0)), access("dst", (THREAD, 0), write=True))
     return guard(kernel_of(Move(32, 1)(GL, GL), (*before, move)))
 
 
 @pytest.mark.parametrize("note", ["x \\", "x \\ ", "one\ntwo \\", "\\", "long " * 60 + "\\", "w" * 400])
 def test_comments_end_where_they_end(note):
-    """A backslash at the end of a comment would take the next line with it."""
+    """A backslash at the end of a comment would continue it on the next line."""
     text = emit(copied(making.comment(note)))
     lines = text.split("\n")
     assert not any(line.endswith("\\") for line in lines) and max(map(len, lines)) <= 122
@@ -133,29 +133,31 @@ def test_comments_end_where_they_end(note):
 
 
 def test_names_that_only_register_numbers_would_need_are_not_printed():
-    """Two names for one value, in the coordinates of an array in registers: the number of the register does not have them."""
-    one, other = (Var(name, 0, 31) for name in ("one", "other"))
+    """Two names of one value in the coordinates of a register array: the register number does not use them."""
+    first, other = (Var(name, 0, 31) for name in ("one", "other"))
     registers = attrs.evolve(local("r", (32, 1), RF), storage=local("r", (1, 1), RF).storage, elements=as_expr(1))
     flat = attrs.evolve(registers.storage, layout=Layout((1, 1), (0, 0)))
     registers = attrs.evolve(registers, storage=flat)
-    load = execution(MOVE, Move(1, 1)(GL, RF)(Thread), access("src", (THREAD, 0)), access("r", (one, 0), write=True))
+    load = execution(MOVE, Move(1, 1)(GL, RF)(Thread), access("src", (THREAD, 0)), access("r", (first, 0), write=True))
     store = execution(MOVE, Move(1, 1)(RF, GL)(Thread), access("r", (other, 0)), access("dst", (THREAD, 0), write=True))
-    text = emit(guard(kernel_of(Move(32, 1)(GL, GL), (making.let(one, THREAD), making.let(other, THREAD), load, store), registers)))
+    text = emit(guard(kernel_of(Move(32, 1)(GL, GL), (making.let(first, THREAD), making.let(other, THREAD), load, store), registers)))
     assert "r[0] = src[thread];" in text and " one " not in text and " other " not in text
     if toolchains():
         compile_cuda(text, "sm_80")
 
 
-def test_a_loop_of_one_turn_leaves_nothing():
-    turn = Var("turn", 0, 0)
-    move = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, turn * 5)), access("dst", (THREAD, turn * 5), write=True))
-    text = emit(guard(kernel_of(Move(32, 1)(GL, GL), (making.loop(turn, as_expr(1), (move,)),))))
+def test_a_loop_of_one_iteration_is_removed():
+    iteration = Var("turn", 0, 0)
+    move = execution(
+        MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, iteration * 5)), access("dst", (THREAD, iteration * 5), write=True)
+    )
+    text = emit(guard(kernel_of(Move(32, 1)(GL, GL), (making.loop(iteration, as_expr(1), (move,)),))))
     assert "  dst[thread] = src[thread];" in text.split("\n") and "turn" not in text
 
 
 def test_no_number_is_made_of_its_bits():
     short = {-1.0000000150474662e30: "-1e30f", 9.999999747378752e-06: "1e-05f", 0.1: "0.1f", 16777217: "16777217.0f", 1 / 3: "0.33333334f"}
-    short |= {1e-50: "1e-50f", 1.5e300: "1.5e300f"}  # what no float is stays what was asked for: the compiler rounds it
+    short |= {1e-50: "1e-50f", 1.5e300: "1.5e300f"}  # values that are not floats remain as written: the compiler rounds them
     assert {number: literal(number, float32) for number in short} == short and literal(1 / 3, float64) == "0.3333333333333333"
     assert literal(float("inf"), float32) == "__int_as_float(0x7f800000)"
     assert literal(float("-inf"), float64) == "static_cast<double>(__int_as_float(0xff800000))"
@@ -171,8 +173,8 @@ def test_no_number_is_made_of_its_bits():
         compile_cuda(f'extern "C" __global__ void k(float* out)\n{{\n{values}}}\n', "sm_80")
 
 
-def test_what_moves_several_elements_and_its_zero():
-    """The built-in vector types: of floats, doubles and integers their own, of all others integers as wide (CUDA C++ Programming Guide)."""
+def test_vector_types_and_their_zeros():
+    """The built-in vector types: of floats, doubles and integers their own, of others integers of equal width (CUDA C++ Programming Guide)."""
     carriers = {
         (float32, 2): "float2", (float32, 4): "float4", (float64, 2): "double2", (int32, 2): "int2", (int32, 4): "int4",
         (float16, 2): "unsigned int", (float16, 4): "uint2", (float16, 8): "uint4", (int8, 2): "unsigned short", (bfloat16, 8): "uint4",
@@ -186,12 +188,12 @@ def test_what_moves_several_elements_and_its_zero():
 
 
 def test_the_smallest_integer_is_no_long():
-    """C++ reads the sign apart from the number, which no int holds."""
+    """C++ parses the sign separately from the number, which does not fit an int."""
     assert [literal(number, int32) for number in (-(2**31), -(2**31) + 1)] == ["(-2147483647 - 1)", "-2147483647"]
 
 
 def test_a_micro_kernel_on_partial_sums_compiles():
-    """A view of the part of a buffer has fewer dimensions than the buffer; its accessors named one more."""
+    """A view of a part of a buffer has fewer dimensions than the buffer; its accessors named one too many."""
     dot = "for (int p = 0; p < a_size_k; ++p) c_at(0, 0) = (accumulate || p ? c_at(0, 0) : c_type(0)) + a_at(0, p) * b_at(p, 0);"
     chain = MatMul.tile(8, 8).to(Block).split_k(2, Warp, 4).split(4).tile(2, 1).to(Lane).tile(1, 1).done(MicroKernel("dot", dot))
     text = chain(MatMul(16, 16, 16)(GL, GL, GL)(Kernel)).program("sm_80").cuda
@@ -237,25 +239,25 @@ def test_breaking_a_text_changes_its_spaces_only():
                 assert lines == [str(text)]
 
 
-def test_comments_keep_their_words():
+def test_comments_preserve_their_words():
     words = " ".join(str(number) * (number % 9 + 1) for number in range(200))
     lines = comment(words, 2)
     assert all(line.startswith("    //") and len(line) <= 120 for line in lines)
     assert " ".join(line.strip().removeprefix("//").strip() for line in lines) == words
 
 
-def test_remarks_are_kept_where_they_fit_and_filled_anew_where_not():
-    """A paragraph that somebody wrote stays one: no line of it is broken alone."""
+def test_comments_are_rewrapped_only_if_too_wide():
+    """A paragraph written by a user is rewrapped as a whole: no line of it is broken alone."""
     short = ("// One line.", "//", "// Another \\")
     assert [line.text for line in lines_of([Remark(short)], 1)] == ["  // One line.", "  //", "  // Another \\ ."]
     words = [f"word{number}" for number in range(40)]
     wide = (f"// {' '.join(words[:18])}", f"// {' '.join(words[18:20])}", "//", f"// {' '.join(words[20:])}")
-    found = [line.text for line in lines_of([Remark(wide)], 3)]
-    assert all(line.startswith("      //") and len(line) <= 120 for line in found)
-    texts = [line.strip()[2:].strip() for line in found]
+    printed = [line.text for line in lines_of([Remark(wide)], 3)]
+    assert all(line.startswith("      //") and len(line) <= 120 for line in printed)
+    texts = [line.strip()[2:].strip() for line in printed]
     gap = texts.index("")
     assert " ".join(texts[:gap]).split() == words[:20] and " ".join(texts[gap + 1 :]).split() == words[20:]
-    assert len(found[0]) > 100 and gap == 2, "filled, not broken line by line"
+    assert len(printed[0]) > 100 and gap == 2, "filled, not broken line by line"
 
 
 def test_helper_functions():
@@ -271,14 +273,14 @@ def test_comments_of_single_lines_have_one_space_in_front():
 
 
 def test_shared_memory_is_aligned_to_16_bytes_at_least():
-    """As arrays one by one, or as one: what reads it by vectors finds them."""
-    for align, said in ((4, 16), (16, 16), (128, 128)):
+    """One by one or as one array: vector reads find aligned data."""
+    for align, alignment in ((4, 16), (16, 16), (128, 128)):
         text = emit(attrs.evolve(copied(), buffers=(*copied().buffers, local("s", (8, 1), SH, align=align))))
-        assert f"__shared__ __align__({said}) float s[8];" in text
+        assert f"__shared__ __align__({alignment}) float s[8];" in text
 
 
 def test_loops_that_number_registers_are_unrolled():
-    """Registers have no run-time index; the loop over k numbers none, and is left as it is."""
+    """Registers have no run-time index; the loop over k indexes none and is not unrolled."""
     chain = MatMul.tile(8, 8).to(Block).epilog(RF).tile(4, 2).to(Thread).split(1).tile(1, 1).done()
     lines = chain(MatMul(16, 16, 8)(GL, GL, GL)(Kernel)).cuda().splitlines()
     loops = {line.split("(int ")[1].split(" ")[0]: before.strip() for before, line in itertools.pairwise(lines) if "for (" in line}
@@ -286,7 +288,7 @@ def test_loops_that_number_registers_are_unrolled():
     assert {name for name, before in loops.items() if before == "#pragma unroll"} == set(loops) - {"k"}
 
 
-def test_conditions_stand_around_a_loop_only_where_it_does_not_change_them():
+def test_conditions_enclose_a_loop_only_if_invariant():
     step = Var("step", 0, 3)
     sides = (access("src", (THREAD, step)), access("dst", (THREAD, step), write=True))
     both = all_of((less(THREAD, 7), less(step, 3)))
@@ -296,7 +298,7 @@ def test_conditions_stand_around_a_loop_only_where_it_does_not_change_them():
 
 
 def test_names_of_the_text_are_none_of_the_kernel():
-    """Of its sizes, parameters, buffers, loops and named values, and those that the text has of its own."""
+    """Of its sizes, parameters, buffers, loops and named values, and those defined by the text."""
     size, step, place = sym("a_source"), Var("k_stage", 0, 3), Var("place", 0, 9)
     copy = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, step)), access("dst", (THREAD, step), write=True))
     copy = attrs.evolve(copy, scratch=Tensor("bytes", (as_expr(64),), uint8, SH, ColMajor))
@@ -315,8 +317,8 @@ def test_names_of_the_text_are_none_of_the_kernel():
     ]
 
 
-def test_conditions_on_names_of_a_loop_stand_in_it():
-    """Also where all of its statements have them: in front of it the name is not there yet."""
+def test_conditions_on_names_of_a_loop_are_inside_it():
+    """Even if all of its statements have them: before the loop the name is not defined."""
     step, place = Var("step", 0, 3), Var("place", 0, 9)
     copy = execution(
         MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, step)), access("dst", (THREAD, step), write=True), active=less(place, 5)
@@ -330,15 +332,15 @@ def test_numbers_that_an_int_holds_have_no_suffix():
     assert {number: expression(as_expr(number)) for number in texts} == texts
 
 
-def test_what_would_say_no_more_than_itself_has_no_name():
-    """A step of one variable; nothing with an offset, of two variables, or of what is computed."""
+def test_short_expressions_have_no_name():
+    """A step of one variable is named; offsets, two variables and computed values are not."""
     i, j = Var("i", 0, 99), Var("j", 0, 99)
     assert all(map(_plain, (i, as_expr(4), i * 4)))
     assert not any(map(_plain, (i + 1, i * 4 + 1, i + j, i * j, i * 4 + j, (i // 3) * 4, i // 3)))
 
 
 def test_dynamic_shared_memory_is_aligned_to_16_bytes_at_least():
-    """Also where no buffer in it is read or written by vectors."""
+    """Even if no buffer in it is read or written by vectors."""
     chain = (
         MatMul.tile(128, 128)
         .to(Block)
@@ -350,11 +352,11 @@ def test_dynamic_shared_memory_is_aligned_to_16_bytes_at_least():
     assert "extern __shared__ __align__(16) unsigned char smem[];" in text
 
 
-# ---------------------------------------------------------------------------------------------- pieces of text
+# ---------------------------------------------------------------------------------------------- parts of the text
 
 
 @pytest.mark.parametrize(("extent", "heads"), [(1, 0), (2, 1)])
-def test_a_loop_of_one_turn_is_a_block_where_it_has_names(extent, heads):
+def test_a_loop_of_one_iteration_is_a_block_if_it_has_names(extent, heads):
     step, place = Var("step", 0, extent - 1), Var("place", 0, 9)
     copy = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, place)), access("dst", (THREAD, place), write=True))
     text = emit(
@@ -366,10 +368,10 @@ def test_a_loop_of_one_turn_is_a_block_where_it_has_names(extent, heads):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("threads, groups", [(128, 1), (128, 2), (64, 3)])
 def test_each_group_of_a_role_waits_at_a_barrier_of_its_own(threads, groups):
-    """From the last of the 16 down; one alone asks for no number."""
+    """Barrier numbers count down from the last of 16; a single group needs no number."""
     lines = _role_barrier(threads, groups).body
     assert [re.search(r"bar\.sync (\d+), (\d+);", line).groups() for line in lines] == [
-        (str(15 - one), str(threads)) for one in range(groups)
+        (str(15 - group), str(threads)) for group in range(groups)
     ]
     conditions = [re.match(r"if \(threadIdx\.x / (\d+) == (\d+)\) asm", line) for line in lines]
     if groups == 1:
@@ -378,54 +380,54 @@ def test_each_group_of_a_role_waits_at_a_barrier_of_its_own(threads, groups):
         assert [one.groups() for one in conditions] == [(str(threads), str(group)) for group in range(groups)]
 
 
-def test_blocks_that_are_to_be_resident_stand_in_the_bounds():
+def test_min_blocks_per_sm_is_in_the_launch_bounds():
     move = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (THREAD, 0)), access("dst", (THREAD, 0), write=True))
     kernel = guard(kernel_of(Move(32, 4)(GL, GL), (move,)))
     assert "__launch_bounds__(32)" in emit(kernel) and "__launch_bounds__(32, 3)" in emit(making.evolved(kernel, resident=3))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_loop_that_is_left_has_no_last_turn(dynamic):
-    """Of tiles from a counter nobody knows how many a block takes: in the role that copies, and in the one that multiplies."""
+def test_a_loop_with_an_early_exit_has_no_last_iteration(dynamic):
+    """With a dynamic scheduler the number of tiles per block is unknown: in the producer and in the consumer."""
     text = product((64, 64, 64), (64, 64), blocks=3, dynamic=dynamic)(halves(256, 128, 64)).program("sm_90a").cuda
     bounds = re.findall(r"for \(int turn = 0;(.*); \+\+turn\)", text)
     assert len(bounds) == 2 and [bound == "" for bound in bounds] == [dynamic] * 2
 
 
-def test_steps_are_products_of_strides_that_say_something():
+def test_products_of_strides_keep_meaningful_factors():
     k = Var("k", 0, 9)
     assert summands(k * 12, (6,)) == ("k * 2 * 6",) and summands(k * 12 + 5, (5, 6)) == ("k * 2 * 6", "+ 5")
     assert summands(k * 6, (1,)) == summands(k * 6, (6,)) == summands(k * 6, (12,)) == summands(k * 6, (4,)) == ("k * 6",)
 
 
-def test_quotients_stand_in_front_of_variables_and_need_no_parentheses():
+def test_quotients_precede_variables_without_parentheses():
     x, y = Var("x", 0, 99), Var("y", 0, 99)
     assert expression(x // 4 * y) == "x / 4 * y" and expression(y // 4 * x) == "y / 4 * x"
     assert expression((x % 8) * y) == "x % 8 * y" and expression((y % 8) * x) == "y % 8 * x"
 
 
-def test_who_filled_a_ring():
-    """The copies into it; where these are nobody's in particular, those who made its buffers."""
+def test_comments_name_the_loads_that_fill_a_ring():
+    """The steps of the copies into it; if these have none, those that created its buffers."""
     kernel = product((64, 64, 64), (64, 64))(halves(128, 128, 128)).program("sm_90a").ir
     makers = Makers(kernel)
     (ring,) = kernel.rings
     filled = makers.of_ring(ring.name)
     assert filled and set(filled) == {one.path for one, _ in ir.execs(kernel.body) if one.ring == ring.name}
     nameless = ir.edited(kernel.body, lambda one: attrs.evolve(one, path=None))
-    found = Makers(attrs.evolve(kernel, body=nameless)).of_ring(ring.name)
-    assert found == tuple(dict.fromkeys(kernel.makers[buffer] for buffer in ring.buffers)) != ()
+    steps = Makers(attrs.evolve(kernel, body=nameless)).of_ring(ring.name)
+    assert steps == tuple(dict.fromkeys(kernel.makers[buffer] for buffer in ring.buffers)) != ()
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("step", [1, 2, 8])
 @pytest.mark.parametrize("ahead", [1, 2, 3])
-def test_a_constant_stands_with_the_variable_whose_it_is(step, ahead):
-    """Where it is a whole number of its steps; else behind all terms."""
+def test_constants_are_grouped_with_their_variable(step, ahead):
+    """If the constant is a multiple of the variable's step; otherwise after all terms."""
     k, m = Var("k", 0, 99), Var("m", 0, 9)
     factor = "" if step == 1 else f" * {step}"
     wanted = {f"(k + {ahead}){factor}", "+ m" if step > 1 else "m"}
-    found = summands(k * step + m + ahead * step, shifted={k})
-    assert {one.removeprefix("+ ") for one in found} == {one.removeprefix("+ ") for one in wanted}
+    terms = summands(k * step + m + ahead * step, shifted={k})
+    assert {one.removeprefix("+ ") for one in terms} == {one.removeprefix("+ ") for one in wanted}
     assert summands(k * step + ahead * step) == (f"k{factor}", f"+ {ahead * step}"), "of no variable in particular"
     if step > 1:
         assert summands(k * step + 1, shifted={k}) == (f"k{factor}", "+ 1")
@@ -433,12 +435,12 @@ def test_a_constant_stands_with_the_variable_whose_it_is(step, ahead):
 
 def test_conditions_may_be_broken_between_them():
     x, y = Var("x", 0, 99), Var("y", 0, 99)
-    found = document(all_of((less(x, 5), less(y, 7))))
-    assert isinstance(found, Chain) and [str(one) for one in found.parts] == ["x < 5", "&& y < 7"]
+    chain = document(all_of((less(x, 5), less(y, 7))))
+    assert isinstance(chain, Chain) and [str(one) for one in chain.parts] == ["x < 5", "&& y < 7"]
     assert isinstance(document(x + y), Chain) and document(x * 2) == "x * 2" and document(less(x, 5)) == "x < 5"
 
 
-def test_what_does_not_fit_64_bits_says_which_sizes_to_bound():
+def test_64_bit_overflow_names_the_sizes_to_bound():
     large = sym("N", high=(1 << 31) - 1)
     with pytest.raises(VerificationError, match="does not fit 64 bits") as caught:
         is_wide(large * large * 8 + 1)
@@ -451,8 +453,8 @@ def test_what_does_not_fit_64_bits_says_which_sizes_to_bound():
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("limits", [(20, 20, 20, 20), (20, 9, 20, 13), (9, 20, 20, 20), (32, 32, 32, 7), (0, 20, 20, 20), (32, 0, 32, 0)])
-def test_what_all_stores_test_stands_in_front_and_the_rest_at_each(limits, tmp_path):
-    """Four elements loaded at once where a thread is below 24, and stored one by one, each where it is also below a limit of its own."""
+def test_common_conditions_of_stores_are_hoisted(limits, tmp_path):
+    """Four elements are loaded at once if the thread is below 24, and stored one by one, each if it is also below a separate limit."""
     kept = less(THREAD, 24)
     statement = execution(
         MOVE, Move(1, 4)(GL, GL)(Thread), access("src", (THREAD, 0), (1, 4)), access("dst", (THREAD, 0), (1, 4), write=True)
@@ -471,9 +473,9 @@ def test_what_all_stores_test_stands_in_front_and_the_rest_at_each(limits, tmp_p
 def test_blocks_of_a_cluster_are_a_mask(sets):
     rank = Var("rank", 0, 3)
     printer = types.SimpleNamespace(addresses=types.SimpleNamespace(used=set()))
-    several = [types.SimpleNamespace(pattern=pattern, first=as_expr(first)) for pattern, first in sets]
+    block_sets = [types.SimpleNamespace(pattern=pattern, first=as_expr(first)) for pattern, first in sets]
     wanted = functools.reduce(operator.or_, (pattern << first for pattern, first in sets))
-    assert eval(KernelPrinter.blocks(printer, *several)) == wanted
+    assert eval(KernelPrinter.blocks(printer, *block_sets)) == wanted
     moved = [types.SimpleNamespace(pattern=pattern, first=rank + first) for pattern, first in sets]
     text = KernelPrinter.blocks(printer, *moved)
     assert printer.addresses.used == {rank} and [eval(text, {"rank": number}) for number in range(3)] == [
@@ -490,20 +492,20 @@ def test_blocks_of_a_cluster_are_a_mask(sets):
     ],
 )  # fmt: skip
 def test_coordinates_are_added_in_float_as_far_as_they_are_exact(low, high, times, number, exact):
-    """All integers up to 2^24 are floats; beyond, and where the type is another, or an element may not be read, nothing is said."""
+    """All integers up to 2^24 are floats; beyond, for other types, or if an element may not be read, the result is None."""
     var = Var("x", low, high)
     printer = types.SimpleNamespace(addresses=types.SimpleNamespace(coordinates=lambda access, element: (var, as_expr(0))))
     sides = types.SimpleNamespace(elements=lambda: [()])
     statement = types.SimpleNamespace(accesses=[sides], conditions=lambda position: [all_of(())])
-    found = KernelPrinter.counted(printer, statement, {0: (0, times)}, number, float32)
-    assert bool(found) is exact
+    counted = KernelPrinter.counted(printer, statement, {0: (0, times)}, number, float32)
+    assert bool(counted) is exact
     assert KernelPrinter.counted(printer, statement, {0: (0, times)}, number, float16) == ()
     guarded_one = types.SimpleNamespace(accesses=[sides], conditions=lambda position: [less(Var("y", 0, 9), 5)])
     assert KernelPrinter.counted(printer, guarded_one, {0: (0, times)}, number, float32) == ()
 
 
 def test_only_numbers_of_whole_warps_are_those_of_their_first_lane():
-    """What differs between lanes must not be taken from the first one."""
+    """A value that differs between lanes must not be taken from the first one."""
     thread = Var("thread", 0, 255)
     kernel = types.SimpleNamespace(thread=thread)
     assert all(_of_warp(thread // size, kernel) for size in (32, 64, 128))

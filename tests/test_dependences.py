@@ -332,7 +332,7 @@ def test_an_edge_for_readers():
     graph = Dependences(kernel(one, other))
     edge = Edge(graph.of(one, ())[0], graph.of(other, ())[0], 1, around)
     found = edge.dependence
-    assert (found.buffer, found.before, found.behind, found.writes, found.carried) == ("s", one, other, (False, True), "i")
+    assert (found.buffer, found.before, found.after, found.writes, found.carried) == ("s", one, other, (False, True), "i")
     assert edge.is_reuse and attrs.evolve(edge, carried=None).dependence.carried == ""
 
 

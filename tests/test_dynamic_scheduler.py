@@ -13,7 +13,7 @@ from ringed import halves, product
 from fireiron import *
 from fireiron import ir
 from fireiron.check import AccessTrace, check_dynamic_scheduler, check_races
-from fireiron.check.persistence import static_schedule, persistence
+from fireiron.check.persistence import persistence, static_schedule
 from fireiron.errors import SimulationError
 from fireiron.sim import simulate
 
@@ -44,7 +44,7 @@ def edited(edit, kernel=PROGRAM.lowered):
 
 def of_tiles(change, takes=None):
     """The kernel with another statement in the place of each that says a tile's number, or of those of who takes it, or is told."""
-    return edited(lambda one: change(one) if isinstance(one, ir.NextTile) and takes in (None, one.takes) else (one,))
+    return edited(lambda one: change(one) if isinstance(one, ir.ClaimTile) and takes in (None, one.takes) else (one,))
 
 
 def with_ring(**changes):
@@ -85,8 +85,8 @@ def test_one_way_of_dealing_them():
 
 
 FAULTS = {
-    "nobody leaves the loop": edited(lambda one: () if isinstance(one, ir.Leave) else (one,)),
-    "the number of the next turn": of_tiles(lambda one: (attrs.evolve(one, number=one.number + 1),)),
+    "nobody leaves the loop": edited(lambda one: () if isinstance(one, ir.ExitIfDone) else (one,)),
+    "the number of the next turn": of_tiles(lambda one: (attrs.evolve(one, fill_index=one.fill_index + 1),)),
     "two tiles a turn": of_tiles(lambda one: (one, attrs.evolve(one, var=Var("other", 0, 9))), True),
     "more tiles for the producer": of_tiles(lambda one: (attrs.evolve(one, tiles=one.tiles + 1),), True),
     "nobody takes": of_tiles(lambda one: (attrs.evolve(one, takes=False),), True),

@@ -1,4 +1,4 @@
-"""Work across the threads of a block: reductions over registers, by shuffles and through shared memory. NumPy is the reference."""
+"""Communication between the threads of a block: register reductions by shuffles and through shared memory, compared with NumPy."""
 
 import random
 
@@ -36,7 +36,7 @@ def errors(kernel):
 
 
 def agree(strategies, folder, sizes=None):
-    """Each strategy computes what NumPy does: checked, simulated, and printed, compiled and executed on the CPU."""
+    """Each strategy computes the result of NumPy: checked, simulated, and printed, compiled and executed on the CPU."""
     programs = [strategy.program("sm_80") for strategy in strategies]
     cases = []
     for program in programs:
@@ -54,8 +54,8 @@ def agree(strategies, folder, sizes=None):
     if COMPILER is not None:
         host = HostProgram(map(Printed.of, programs), folder)
         for number, (given, expected) in enumerate(cases):
-            (made,) = host.run(number, given).values()
-            np.testing.assert_array_equal(made, expected)
+            (result,) = host.run(number, given).values()
+            np.testing.assert_array_equal(result, expected)
     return programs
 
 
@@ -68,9 +68,9 @@ def masks(program):
 
 
 def barriers(program):
-    found = []
-    rewritten(program.ir.body, lambda one: found.append(one) or (one,) if isinstance(one, Barrier) else (one,))
-    return len(found)
+    statements = []
+    rewritten(program.ir.body, lambda one: statements.append(one) or (one,) if isinstance(one, Barrier) else (one,))
+    return len(statements)
 
 
 # ---------------------------------------------------------------------------------------------- reductions
@@ -83,7 +83,7 @@ SEVERAL = Reduction.tile(8).to(Block).tile(4).to(Warp).load(Move.src, RF, Move.t
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("by", ["sum", "max", "min"])
 def test_rows(by, tmp_path):
-    """A row for each warp, several warps for two rows, several rows for a warp: rows lie across lanes, and the user writes no shuffle."""
+    """One warp per row, several warps for two rows, several rows per warp: rows extend across lanes, and the user writes no shuffle."""
     strategies = []
     for dtype in (float32, float16, bfloat16, float64, int32, int8):
         options = {"by": by, "dtype": dtype, "src": RowMajor}
@@ -111,7 +111,7 @@ def divisors(size):
 
 
 class Dealing:
-    """A drawn dealing of a tile's dimensions to warps, lanes and turns, in any order."""
+    """A random distribution of a tile's dimensions to warps, lanes and iterations, in any order."""
 
     def __init__(self, seed, shape):
         self.random = random.Random(seed)
@@ -131,7 +131,7 @@ class Dealing:
             self.chain = self.chain.tile(*self.sizes)
 
     def deal(self, level, units):
-        """Tiles for most of the units: which dimensions they lie along is drawn digit by digit."""
+        """Tiles for most of the units; the dimensions along which they extend are drawn digit by digit."""
         left = units
         for dim in self.random.sample(range(len(self.sizes)), len(self.sizes)):
             factor = self.random.choice([one for one in divisors(self.sizes[dim]) if one <= left][-2:])
@@ -145,21 +145,21 @@ class Dealing:
 
 
 def drawn(seed):
-    """A reduction along drawn dimensions of a tile that is dealt anyhow."""
+    """A reduction along random dimensions of a randomly distributed tile."""
     choose = random.Random(seed).choice
     shape = choose(((16, 48), (8, 64), (32, 32), (4, 128), (64, 6), (8, 4, 12), (2, 16, 8), (6, 4, 16)))
     kept = sorted(random.Random(seed + 1).sample(range(len(shape)), choose(range(1, len(shape)))))
     axes = tuple(axis for axis in range(len(shape)) if axis not in kept)
-    whole = [size * choose((1, 2)) + choose((0, 3)) if axis in kept else size for axis, size in enumerate(shape)]
+    sizes = [size * choose((1, 2)) + choose((0, 3)) if axis in kept else size for axis, size in enumerate(shape)]
     options = {"by": choose(("sum", "max", "min")), "dtype": choose((float32, float16, int32)), "src": choose((RowMajor, ColMajor))}
-    spec = Reduction(*whole, axes=axes, **options)(GL, GL)(Kernel)
+    spec = Reduction(*sizes, axes=axes, **options)(GL, GL)(Kernel)
     load = Dealing(seed, shape).done()
     return Reduction.tile(*(shape[axis] for axis in kept)).to(Block).load(Move.src, RF, load).done()(spec)
 
 
 @pytest.mark.parametrize("seed", range(0, 60, 10))
 def test_drawn_dealings(seed, tmp_path):
-    """Whichever dimensions go to warps, lanes and turns: by shuffles, through shared memory, or both."""
+    """For any distribution of dimensions to warps, lanes and iterations: by shuffles, through shared memory, or both."""
     agree([drawn(one) for one in range(seed, seed + 10)], tmp_path)
 
 
@@ -169,15 +169,15 @@ def test_drawn_dealings_take_all_ways():
 
 
 def test_only_the_digits_of_the_reduced_dimension_are_shuffled():
-    """They stand anywhere in the lane's number."""
+    """These digits may be anywhere in the lane number."""
     spec = Reduction(64, 16, src=RowMajor)(GL, GL)(Kernel)
-    for order, found in ((RowMajor, [2, 1]), (ColMajor, [16, 8])):
+    for order, expected in ((RowMajor, [2, 1]), (ColMajor, [16, 8])):
         load = Move.tile(2, 4).to(Lane).layout(order).tile(1, 4).done()
-        assert masks(Reduction.tile(16).to(Block).tile(16).to(Warp).load(Move.src, RF, load).done()(spec).program("sm_80")) == found
+        assert masks(Reduction.tile(16).to(Block).tile(16).to(Warp).load(Move.src, RF, load).done()(spec).program("sm_80")) == expected
 
 
 def test_rows_of_symbolic_sizes():
-    """Rows and their length are known when the kernel is launched: a loop over the parts of a row, the last of which is filled up."""
+    """The number of rows and their length are known at launch: a loop over the parts of a row, the last one padded."""
     strategy = Reduction.tile(4).to(Block).tile(1).to(Warp).split(128).load(Move.src, RF, Move.tile(1, 4).to(Lane).tile(1, 1).done()).done()
     program = strategy(Reduction(sym("M"), sym("N"), src=RowMajor)(GL, GL)(Kernel)).program("sm_80")
     assert not errors(program.ir) and masks(program) == [16, 8, 4, 2, 1]
@@ -188,8 +188,8 @@ def test_rows_of_symbolic_sizes():
         )
 
 
-def test_lanes_in_another_order_meet_in_shared_memory(tmp_path):
-    """A permutation of the lanes: no digits of the lane's number tell who has which terms."""
+def test_lanes_in_another_order_exchange_through_shared_memory(tmp_path):
+    """In a permutation of the lanes, no digits of the lane number select the lanes that own a term."""
     strategies = []
     for permutation in (lambda uid: uid ^ 3, lambda uid: (uid + 5) % 32):
         load = Move.tile(1, 4).to(Lane).swizzle(permutation).tile(1, 4).done()
@@ -198,16 +198,16 @@ def test_lanes_in_another_order_meet_in_shared_memory(tmp_path):
     assert [(masks(program), barriers(program)) for program in agree(strategies, tmp_path)] == [([], 1)] * 2
 
 
-def test_terms_that_other_warps_hold_are_refused():
-    """A row is held by two warps, and reduced at the level of one."""
+def test_terms_owned_by_other_warps_are_refused():
+    """Two warps own a row that is reduced at the level of one warp."""
     chain = Reduction.tile(2).to(Block).load(Move.src, RF, Move.tile(1, 64).to(Warp).tile(1, 2).to(Lane).tile(1, 1).done()).tile(1).to(Warp)
     with pytest.raises(MatchError, match="its threads do not hold all of src_rf that it reduces") as caught:
         _ = chain.done()(Reduction(8, 128)(GL, GL)(Kernel)).program("sm_80").ir
     assert "wants one whose threads hold all of the 1x128 elements, got Warp" in str(caught.value)
 
 
-def test_parts_of_split_k_meet_across_lanes():
-    """The sum of split_k's parts is a reduction like any other: its parts may lie across lanes."""
+def test_parts_of_split_k_are_reduced_across_lanes():
+    """The sum of split_k's parts is an ordinary reduction, so its parts may extend across lanes."""
     combine = Reduction.load(Move.src, RF, Move.tile(8, 1, 2).to(Thread).layout((2, 1, 0)).tile(1, 1, 1).done()).done()
     chain = MatMul.tile(16, 16).to(Block).split_k(8, Warp, 4, combine).tile(4, 2).to(Lane).epilog(RF).split(1)
     chain = chain.load(A, RF, Move.tile(1, 1).done()).load(B, RF, Move.tile(1, 1).done()).tile(1, 1).done()
@@ -222,17 +222,17 @@ def test_parts_of_split_k_meet_across_lanes():
 
 BY_ROWS = Move.tile(1, 4).to(Thread).tile(1, 4).done()
 BY_COLUMNS = Move.tile(4, 1).to(Thread).layout(ColMajor).tile(4, 1).done()
-TURNED = Move(64, 96, src=RowMajor, dst=ColMajor)(GL, GL)(Kernel)
+TRANSPOSE = Move(64, 96, src=RowMajor, dst=ColMajor)(GL, GL)(Kernel)
 
 
 def test_a_copy_between_two_dealings(tmp_path):
-    """Loaded by rows, stored by columns: both by vectors, with one barrier between; in a block, and in each warp its own."""
+    """Loaded by rows, stored by columns, both by vectors with one barrier between; by the block, and by each warp for itself."""
     block = Move.tile(32, 32).to(Block)
     by_block = block.load(Move.src, RF, BY_ROWS).load(Move.src, RF).tile(4, 1).to(Thread).layout(ColMajor).tile(4, 1).done()
     lanes = Move.tile(1, 4).to(Lane).tile(1, 4).done()
     by_warp = block.tile(16, 8).to(Warp).load(Move.src, RF, lanes).load(Move.src, RF).tile(4, 1).to(Lane).layout(ColMajor).tile(4, 1).done()
     alone = block.load(Move.src, RF, BY_ROWS).load(Move.src, RF, Move.done()).then(BY_COLUMNS)
-    first, second, third = agree([chain(TURNED) for chain in (by_block, by_warp, alone)], tmp_path)
+    first, second, third = agree([chain(TRANSPOSE) for chain in (by_block, by_warp, alone)], tmp_path)
     assert [barriers(one) for one in (first, second, third)] == [1, 1, 1]
     assert "__syncthreads();  // src_rf2_sh complete" in first.cuda and "__syncwarp();" in second.cuda
     assert first.cuda.count("float4*>(src_rf)") == 2 and first.ir.buffer("src_rf2_sh").bytes == 32 * 32 * 4
@@ -241,11 +241,11 @@ def test_a_copy_between_two_dealings(tmp_path):
 
 def test_the_same_dealing_is_no_exchange():
     chain = Move.tile(32, 32).to(Block).load(Move.src, RF, BY_ROWS).load(Move.src, RF).tile(1, 4).to(Thread).tile(1, 4).done()
-    assert barriers(chain(TURNED).program("sm_80")) == 0
+    assert barriers(chain(TRANSPOSE).program("sm_80")) == 0
 
 
-def test_operands_that_are_dealt_otherwise_meet(tmp_path):
-    """The first operand says which thread does what; the other comes to it."""
+def test_operands_with_other_distributions_are_exchanged(tmp_path):
+    """The first operand decides which thread computes an element; the others are exchanged to match it."""
     spec = BinaryPointwise("-", 64, 96, lhs=RowMajor)(GL, GL, GL)(Kernel)
     chain = BinaryPointwise.tile(32, 32).to(Block).load("lhs", RF, BY_ROWS).load("rhs", RF, BY_COLUMNS).done()
     (program,) = agree([chain(spec)], tmp_path)
@@ -253,34 +253,34 @@ def test_operands_that_are_dealt_otherwise_meet(tmp_path):
     assert loads(dumps(chain)) == chain
 
 
-def test_a_store_dealt_otherwise_than_the_product(tmp_path):
-    """An accumulator in the registers of a product, stored by other threads: the store loads it anew."""
+def test_store_distributed_unlike_the_product(tmp_path):
+    """The accumulator is in the registers of the threads that multiply; the store reads it through shared memory."""
     store = Move.load(Move.src, RF).tile(4, 1).to(Thread).layout(ColMajor).tile(4, 1).done()
-    one = Move.tile(1, 1).done()
+    element = Move.tile(1, 1).done()
     chain = MatMul.tile(32, 32).to(Block).epilog(RF, None, store).split(8).load(A, SH).load(B, SH)
-    chain = chain.tile(2, 2).to(Thread).split(1).load(A, RF, one).load(B, RF, one).tile(1, 1).done()
+    chain = chain.tile(2, 2).to(Thread).split(1).load(A, RF, element).load(B, RF, element).tile(1, 1).done()
     agree([chain(MatMul(64, 60, 20)(GL, GL, GL)(Kernel))], tmp_path)
 
 
 def two_dealings(seed):
-    """A sum whose operands are dealt in two drawn ways."""
+    """A sum whose operands have two random distributions."""
     choose = random.Random(seed).choice
     shape = choose(((16, 48), (32, 32), (8, 12), (8, 4, 12), (2, 16, 8)))
-    whole = [size * choose((1, 2)) + choose((0, 3)) for size in shape]
+    sizes = [size * choose((1, 2)) + choose((0, 3)) for size in shape]
     options = {name: choose((RowMajor, ColMajor)) for name in ("lhs", "rhs", "dst")}
-    spec = BinaryPointwise("+", *whole, dtype=choose((float32, float16, int32)), **options)(GL, GL, GL)(Kernel)
+    spec = BinaryPointwise("+", *sizes, dtype=choose((float32, float16, int32)), **options)(GL, GL, GL)(Kernel)
     chain = BinaryPointwise.tile(*shape).to(Block).load("lhs", RF, Dealing(seed, shape).done())
     return chain.load("rhs", RF, Dealing(seed + 1000, shape).done()).done()(spec)
 
 
 @pytest.mark.parametrize("seed", range(0, 40, 10))
-def test_drawn_dealings_meet(seed, tmp_path):
+def test_random_distributions_are_exchanged(seed, tmp_path):
     programs = agree([two_dealings(one) for one in range(seed, seed + 10)], tmp_path)
     assert any(barriers(program) for program in programs)
 
 
 def test_explain_names_the_exchange():
-    strategy = Move.tile(32, 32).to(Block).load(Move.src, RF, BY_ROWS).load(Move.src, RF).then(BY_COLUMNS)(TURNED)
+    strategy = Move.tile(32, 32).to(Block).load(Move.src, RF, BY_ROWS).load(Move.src, RF).then(BY_COLUMNS)(TRANSPOSE)
     places = [(leaf.place, str(leaf.spec)) for leaf in explain(strategy, "sm_80").leaves]
     assert ("done() given", "Move(32,32)(RF,SH)(Block)") in places and ("done() taken", "Move(32,32)(SH,RF)(Block)") in places
     assert "src_rf to the threads that want it, through src_rf2_sh" in strategy.program("sm_80").cuda
@@ -291,7 +291,7 @@ def test_explain_names_the_exchange():
 
 @pytest.mark.parametrize("dtype", [float32, float16, int8], ids=str)
 def test_transposed(dtype, tmp_path):
-    """By single elements, through shared memory with vectors on both sides, through registers; the last tiles overhang."""
+    """By single elements, through shared memory with vectors on both sides, through registers; the last tiles extend past the edge."""
     cases = []
     for src, dst, shape in ((RowMajor, RowMajor, (96, 64)), (RowMajor, ColMajor, (70, 101)), (ColMajor, ColMajor, (33, 32))):
         spec = Move(*shape, signature="mn->nm", dtype=dtype, src=src, dst=dst)(GL, GL)(Kernel)
@@ -311,7 +311,7 @@ def test_transposed(dtype, tmp_path):
 
 
 def test_rows_that_become_columns_are_a_plain_copy():
-    """Where both sides have the same neighbours in storage, vectors are legal on both."""
+    """If the same elements are adjacent in storage on both sides, vectors are legal on both."""
     spec = Move(128, 64, signature="mn->nm", src=RowMajor, dst=ColMajor)(GL, GL)(Kernel)
     for chain in (
         Move.tile(32, 32).to(Block).tile(4, 1).to(Thread).tile(4, 1).done(),
@@ -332,7 +332,7 @@ def test_transposed_of_three_dimensions(tmp_path):
 
 @pytest.mark.parametrize("seed", range(0, 20, 10))
 def test_drawn_dealings_are_transposed(seed, tmp_path):
-    """The store follows what the load holds, whichever way it was dealt."""
+    """The store matches the distribution of the load, whichever it is."""
     strategies = []
     for number in range(seed, seed + 10):
         choose = random.Random(number).choice
@@ -344,17 +344,17 @@ def test_drawn_dealings_are_transposed(seed, tmp_path):
 
 
 def test_matrices_of_eight_are_not_transposed_by_a_plain_ldmatrix():
-    """Instructions that copy matrices as they are do not perform a copy that turns them."""
+    """Instructions that copy matrices unchanged do not perform a transposing copy."""
     spec = Move(16, 16, signature="mn->nm", dtype=float16, src=RowMajor)(SH, RF)(Warp)
     performing = [one.name for one in INSTRUCTIONS if one.may_perform(spec) and not one.mismatches(spec, ARCHITECTURES[-1])]
     assert performing == [] and spec.moves and not spec.copies
 
 
-# ---------------------------------------------------------------------------------------------- tiles in turns
+# ---------------------------------------------------------------------------------------------- tiles with several iterations
 
 
-def in_turns(seed):
-    """A tile of which the units take more than one part each, the last turn not all of them: along the slowest of its dimensions."""
+def in_iterations(seed):
+    """A tile of which each unit has several parts along its slowest dimension; in the last iteration some units are idle."""
     choose = random.Random(seed).choice
     rows, long, width = choose((1, 2, 4, 8)), choose((20, 36, 40, 100, 160)), choose((1, 2, 4))
     level = choose((Lane, Thread))
@@ -364,26 +364,28 @@ def in_turns(seed):
 
 
 def several_times(seed):
-    """A copy, a transposed one, a reduction along either dimension, of a tile whose parts go in turns to the lanes of a warp."""
+    """A copy, a transposing copy, and a reduction along either dimension, of a tile whose parts the lanes of a warp process in several
+    iterations.
+    """
     choose = random.Random(seed + 7).choice
-    shape, load = in_turns(seed)
-    whole = [size + choose((0, 3)) for size in shape]
+    shape, load = in_iterations(seed)
+    sizes = [size + choose((0, 3)) for size in shape]
     axis = choose((0, 1))
     order = {"src": choose((RowMajor, ColMajor))}
-    whole[axis] = shape[axis]
+    sizes[axis] = shape[axis]
     specs = (
-        (Move(*whole, **order), shape),
-        (Move(*whole[::-1], signature="mn->nm", **order), shape[::-1]),
-        (Reduction(*whole, axes=axis, by=choose(("sum", "max", "min")), **order), (shape[1 - axis],)),
+        (Move(*sizes, **order), shape),
+        (Move(*sizes[::-1], signature="mn->nm", **order), shape[::-1]),
+        (Reduction(*sizes, axes=axis, by=choose(("sum", "max", "min")), **order), (shape[1 - axis],)),
     )
-    for made, tile in specs:
-        block = made(GL, GL)(Kernel).tile(*tile).to(Block)
+    for operation, tile in specs:
+        block = operation(GL, GL)(Kernel).tile(*tile).to(Block)
         yield block.tile(*tile).to(Warp).load(Move.src, RF, load).done()
 
 
 @pytest.mark.parametrize("seed", range(0, 24, 8))
-def test_what_is_dealt_in_turns_is_held(seed, tmp_path):
-    """Where what a thread has in each turn lies a step further on; in the last turn not all of them have something."""
+def test_registers_of_several_iterations(seed, tmp_path):
+    """The registers of each iteration follow those of the previous one; in the last iteration some lanes have none."""
     programs = agree([strategy for number in range(seed, seed + 8) for strategy in several_times(number)], tmp_path)
     assert any("src_rf_" in program.cuda and " < " in program.cuda for program in programs)
 
@@ -394,8 +396,8 @@ def test_a_row_that_32_lanes_do_not_divide():
     assert program.ir.buffer("src_rf").bytes == 8 * 4, "two turns of four elements"
 
 
-def test_turns_that_mix_two_dimensions_are_refused():
-    """3 columns of tiles for 32 lanes: which row is a lane's changes from turn to turn."""
+def test_iterations_that_mix_two_dimensions_are_refused():
+    """With 3 columns of tiles for 32 lanes, the row of a lane differs between iterations."""
     load = Move.tile(1, 8).to(Lane).tile(1, 1).done()
     chain = Move.tile(16, 24).to(Block).tile(16, 24).to(Warp).load(Move.src, RF, load).done()
     with pytest.raises(DecompositionError, match="src_rf cannot be divided over registers: its tiles are dealt in turns"):
@@ -405,12 +407,12 @@ def test_turns_that_mix_two_dimensions_are_refused():
 # ---------------------------------------------------------------------------------------------- results that stay in registers
 
 SOFTMAX = Kind("Softmax", "y[m,n] = exp(x[m,n])").starter
-"""Its formula has no place for the sum inside: the decomposition says it."""
+"""The formula cannot name the inner sum, so the decomposition defines it."""
 
 
 @attrs.frozen
 class Softmax(Decomposition):
-    """Rows to powers that add up to 1; what is known of a row lies in a memory that the step allocates."""
+    """Normalize the powers of each row to sum 1; the row's statistics are in memory that the step allocates."""
 
     verb = "softmax"
     memory: Memory = RF
@@ -436,7 +438,7 @@ def softmax(array):
     return power / power.sum(axis=1, keepdims=True)
 
 
-DEALT = {
+DISTRIBUTIONS = {
     "a row for a warp": (4, Warp, Move.tile(1, 4).to(Lane).tile(1, 4).done()),
     "rows of several warps": (2, Block, Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()),
     "several rows for a warp": (8, Warp, Move.tile(2, 8).to(Lane).tile(1, 4).done()),
@@ -444,10 +446,10 @@ DEALT = {
 
 
 @pytest.mark.parametrize("memory", [RF, SH], ids=str)
-@pytest.mark.parametrize("name", DEALT)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_results_are_replicas_for_those_that_read_them(name, memory, tmp_path):
-    """All lanes of a row have its maximum and its sum: what reads them goes on in the registers of each, without another exchange."""
-    rows, level, load = DEALT[name]
+    """All lanes of a row have its maximum and its sum, so later steps use their own registers without another exchange."""
+    rows, level, load = DISTRIBUTIONS[name]
     chain = SOFTMAX.tile(rows, 128).to(Block)
     chain = chain if level == Block else chain.tile(rows // 4 if rows > 4 else 1, 128).to(level)
     spec = SOFTMAX(30, 128, x=RowMajor, y=RowMajor)(GL, GL)(Kernel)
@@ -458,17 +460,17 @@ def test_results_are_replicas_for_those_that_read_them(name, memory, tmp_path):
     array = whole_numbers((30, 128)) / 4
     np.testing.assert_allclose(simulate(program.ir, {"x": array}).outputs["y"], softmax(array), rtol=1e-5)
     if COMPILER is not None:
-        (made,) = HostProgram([Printed.of(program)], tmp_path).run(0, {"x": array}).values()
-        np.testing.assert_allclose(made, softmax(array), rtol=1e-5)
+        (result,) = HostProgram([Printed.of(program)], tmp_path).run(0, {"x": array}).values()
+        np.testing.assert_allclose(result, softmax(array), rtol=1e-5)
 
 
-def test_what_a_step_allocates_is_counted():
-    """An `Allocate` in the tree needs no instruction, has no statement, and its bytes are those of the kernel."""
+def test_allocations_of_a_step_are_counted():
+    """An `Allocate` in the tree needs no instruction and has no statement, and its bytes count for the kernel."""
     chain = SOFTMAX.tile(4, 128).to(Block).load("x", RF, Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()).then(Softmax(SH))
     program = chain(SOFTMAX(32, 128)(GL, GL)(Kernel)).program("sm_80")
-    made = [node for node in program.tree.nodes() if node.spec.title == "Allocate"]
-    assert {"Allocate(4)(SH)(Block)", "Allocate(4,128)(RF)(Block)"} <= {str(node.spec) for node in made}
-    assert all(node.complete and not node.program and not node.children for node in made)
+    allocations = [node for node in program.tree.nodes() if node.spec.title == "Allocate"]
+    assert {"Allocate(4)(SH)(Block)", "Allocate(4,128)(RF)(Block)"} <= {str(node.spec) for node in allocations}
+    assert all(node.complete and not node.program and not node.children for node in allocations)
     sizes = {buffer.name: buffer.bytes for buffer in program.ir.buffers if buffer.memory == SH}
     assert sizes["top"] == sizes["total"] == 4 * 4 and program.ir.shared_bytes >= sum(sizes.values())
     assert {buffer.name: buffer.bytes for buffer in program.ir.buffers}["power"] == 4 * 128 * 4 // program.ir.threads
@@ -476,13 +478,13 @@ def test_what_a_step_allocates_is_counted():
 
 
 def test_the_texts_are_taken():
-    """By NVRTC, where it is installed."""
+    """NVRTC compiles the texts, if it is installed."""
     for number in range(4) if toolchains() else ():
         for strategy in (drawn(number), two_dealings(number), *several_times(number)):
             compile_cuda(strategy.program("sm_80").cuda, "sm_90")
 
 
-# ---------------------------------------------------------------------------------------------- planted faults
+# ---------------------------------------------------------------------------------------------- injected faults
 
 
 def result(kernel, array):
@@ -492,12 +494,12 @@ def result(kernel, array):
 EXCHANGED = (
     Move.tile(32, 32).to(Block).load(Move.src, RF, BY_ROWS).load(Move.src, RF).tile(4, 1).to(Thread).layout(ColMajor).tile(4, 1).done()
 )
-FAULTY = {"sum_sh": BY_BLOCK(Reduction(8, 512, src=RowMajor)(GL, GL)(Kernel)), "src_rf2_sh": EXCHANGED(TURNED)}
+FAULTY = {"sum_sh": BY_BLOCK(Reduction(8, 512, src=RowMajor)(GL, GL)(Kernel)), "src_rf2_sh": EXCHANGED(TRANSPOSE)}
 
 
 @pytest.mark.parametrize("buffer", FAULTY)
 def test_a_missing_barrier_is_found(buffer):
-    """By the static check, and by the simulator."""
+    """The static check and the simulator both report it."""
     program = FAULTY[buffer].program("sm_80")
     kernel = program.ir
     without = attrs.evolve(kernel, body=rewritten(kernel.body, lambda one: () if isinstance(one, Barrier) else (one,)))
@@ -509,25 +511,25 @@ def test_a_missing_barrier_is_found(buffer):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", range(5))
 def test_a_wrong_mask_is_found(number):
-    """A lane that joins what it has joined before: the result differs."""
+    """A lane combines with a lane that it has combined with before, so the result differs."""
     kernel = BY_WARP(Reduction(8, 128, src=RowMajor)(GL, GL)(Kernel)).program("sm_80").ir
     array = whole_numbers((8, 128))
     shuffles = [one for one, _ in execs(kernel.body) if one.spec.title == "Shfl"]
     wrong = shuffles[(number + 1) % 5].spec
 
-    def planted(one):
-        return (attrs.evolve(one, spec=wrong),) if one is shuffles[number] else (one,)
+    def planted(stmt):
+        return (attrs.evolve(stmt, spec=wrong),) if stmt is shuffles[number] else (stmt,)
 
     np.testing.assert_array_equal(result(kernel, array), array.sum(axis=1))
     assert (result(attrs.evolve(kernel, body=rewritten(kernel.body, planted)), array) != array.sum(axis=1)).any()
 
 
 def test_results_that_all_lanes_write_are_found():
-    """Without the condition that the first lane stores, 32 of them do."""
+    """Without the condition for the first lane, 32 lanes store."""
     kernel = BY_WARP(Reduction(8, 128, src=RowMajor)(GL, GL)(Kernel)).program("sm_80").ir
 
-    def planted(one):
-        return (attrs.evolve(one, active=as_expr(1)),) if isinstance(one, Exec) and one.accesses[-1].buffer == "dst" else (one,)
+    def planted(stmt):
+        return (attrs.evolve(stmt, active=as_expr(1)),) if isinstance(stmt, Exec) and stmt.accesses[-1].buffer == "dst" else (stmt,)
 
     without = attrs.evolve(kernel, body=rewritten(kernel.body, planted))
     assert any(one.kind == "race" for one in errors(without))

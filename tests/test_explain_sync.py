@@ -188,7 +188,7 @@ def test_a_ring_that_warps_empty():
 
 def test_the_passes_leave_what_is_needed_and_equality_does_not_see_it():
     kernel = product((64, 64, 64), blocks=2)(halves(512, 64, 192)).program(TARGET).ir
-    (fence,) = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Fence) and one.reach is ir.Reach.PROXY]
+    (fence,) = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Fence) and one.kind is ir.FenceKind.ASYNC_PROXY]
     assert fence.orders and fence == attrs.evolve(fence, orders=()) and "orders" not in repr(fence)
 
 

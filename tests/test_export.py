@@ -1,4 +1,4 @@
-"""Exports: the files, the refusals that their C states, what compiles; without a GPU, and as far as possible without CUDA."""
+"""Exports: the files, the refusals by their C code, what compiles; without a GPU, and largely without CUDA."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def test_files(tmp_path):
 
 
 def test_equal_in_every_process(tmp_path):
-    """The bytes hold no date, path or number of a process."""
+    """The bytes contain no date, path or process number."""
     case = "from fireiron.strategies import split_k_blocks as s; from fireiron import export; import sys\n"
     case += "export(s.strategy(s.spec(64, 64, 512)), sys.argv[1], 'gemm', arch='sm_80')"
     for folder in ("one", "two"):
@@ -56,7 +56,7 @@ def test_equal_in_every_process(tmp_path):
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
 
 
-def test_nothing_is_overwritten(tmp_path):
+def test_existing_files_are_not_overwritten(tmp_path):
     (tmp_path / "gemm.cu").write_text("mine")
     with pytest.raises(StoreError, match=r"gemm\.cu exists"):
         export(small(), tmp_path, "gemm", cubin=False)
@@ -65,7 +65,7 @@ def test_nothing_is_overwritten(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"gemm.cu", "gemm.h"} and "gemm_kernel" in (tmp_path / "gemm.cu").read_text()
 
 
-def test_no_machine_code_of_another_export_stays(tmp_path):
+def test_machine_code_of_another_export_is_removed(tmp_path):
     export(small(), tmp_path, "gemm")
     with pytest.raises(StoreError, match="earlier export"):
         export(small(64, 64, 64), tmp_path, "gemm", cubin=False, overwrite=True)
@@ -74,8 +74,8 @@ def test_no_machine_code_of_another_export_stays(tmp_path):
     assert "MatMul(64,64,64)" in (tmp_path / "gemm_driver.h").read_text()
 
 
-def test_all_or_nothing(tmp_path, monkeypatch):
-    """A file that appears between the check and the write, and a disk that fails: what was written is taken back."""
+def test_exports_are_atomic(tmp_path, monkeypatch):
+    """If a file appears between the check and the write, or the disk fails, written files are removed."""
     link = Path.hardlink_to
 
     def race(self, target):
@@ -98,7 +98,7 @@ def test_folder_that_is_a_file(tmp_path):
         export(small(), tmp_path, "gemm", cubin=False, overwrite=True)
 
 
-def test_what_is_exported(tmp_path):
+def test_exported_files(tmp_path):
     compiled = small().compile("sm_80")
     by_kernel = export(compiled, tmp_path / "kernel", cubin=False)
     by_strategy = export(small(), tmp_path / "strategy", arch="sm_80", cubin=False)
@@ -167,7 +167,7 @@ def test_contract_of_several_outputs(tmp_path):
 
 
 def test_version_names_the_kernel(tmp_path):
-    """Another tunable, another version."""
+    """Another tunable value gives another version."""
     entry = library("split_k_blocks")
     texts = []
     for parts in (16, 8):
@@ -218,7 +218,7 @@ def test_command_names_a_users_strategy(tmp_path, capsys):
         main(["export", str(path)])
 
 
-# ---------------------------------------------------------------------------------------------- without CUDA: a driver of our own
+# ---------------------------------------------------------------------------------------------- without CUDA: a stand-in driver
 
 CUDA_H = """
 #ifndef CUDA_H
@@ -241,7 +241,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned 
                         unsigned shared, CUstream stream, void **arguments, void **extra);
 #endif
 """
-"""As much of the driver's header as the launcher needs."""
+"""The part of the driver's header that the launcher needs."""
 
 DRIVER_C = """
 #include <stdio.h>
@@ -309,7 +309,7 @@ int main(int argc, char **argv)
 
 
 def run_driver(tmp_path, strategy, calls, symbols, reciprocals=0):
-    """The lines that the launcher makes a recording driver print, for calls `A, B, C, sizes...`."""
+    """The output of the launcher on a recording driver, for calls `A, B, C, sizes...`."""
     export(strategy, tmp_path, "gemm", arch="sm_80")
     (tmp_path / "cuda.h").write_text(CUDA_H)
     texts = []
@@ -335,9 +335,9 @@ def test_driver_launcher(tmp_path):
         "0x10000, 0x20008, 0x1000000, 65, 72, 520, 84",
         "0x10000, 0x2000000, 0x11000, 65, 72, 520, 84",
         "0x10000, 0x2000000, 0x2000010, 65, 72, 520, 84",
-        "0x10000, 0x1000000, 0x20810, 65, 72, 520, 84",  # C begins where A ends: 65 * 520 halves
+        "0x10000, 0x1000000, 0x20810, 65, 72, 520, 84",  # C begins where A ends: 65 * 520 float16 values
         "0x10000, 0x1000000, 0x20800, 65, 72, 520, 84",
-        "0x1000000, 0x10000, 0xffaae0, 65, 72, 520, 84",  # C ends where A begins: 64 * 84 + 72 floats
+        "0x1000000, 0x10000, 0xffaae0, 65, 72, 520, 84",  # C ends where B begins: 64 * 84 + 72 floats
         "0x1000000, 0x10000, 0xffaaf0, 65, 72, 520, 84",
         "0x1000000000, 0x40000000000, 0x20000000000, 2147479552, 2147479552, 8, 2147479552",
     ]
@@ -359,7 +359,9 @@ def test_driver_launcher(tmp_path):
 
 @needs_cc
 def test_driver_launcher_sends_reciprocals(tmp_path, monkeypatch):
-    """Of the tiles of a band, and the rows of the last one; of sizes that are refused none is worked out: they may be divisions by 0."""
+    """Reciprocals of the tiles of a raster group and of the last group's rows; for refused sizes none is computed, since it may divide by
+    0.
+    """
     monkeypatch.setattr("fireiron.lower.divide.gains", lambda kernel: True)
     strategy = (
         MatMul.tile(16, 16).to(Block).rasterize(group_m=4).split(8).load(A, SH).load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
@@ -367,14 +369,14 @@ def test_driver_launcher_sends_reciprocals(tmp_path, monkeypatch):
     program = strategy(MatMul(*map(sym, "MNK"))(GL, GL, GL)(Kernel)).program("sm_80")
     calls = ["0x10000, 0x20000, 0x30000, 96, 49, 8", "0x10000, 0x20000, 0x30000, 96, -10, 8", "0x10000, 0x20000, 0x30000, 1, 1, 1"]
     lines = run_driver(tmp_path, program, calls, 3, len(program.ir.reciprocals))
-    told = [(-(-(1 << 63) // (4 * 4)), -(-(1 << 63) // 2)), (1 << 61, 1 << 63)]
+    expected = [(-(-(1 << 63) // (4 * 4)), -(-(1 << 63) // 2)), (1 << 61, 1 << 63)]
     served = [line for line in lines if line.startswith("launch")]
-    assert [line.split()[-2:] for line in served] == [[f"{one:x}" for one in pair] for pair in told]
+    assert [line.split()[-2:] for line in served] == [[f"{one:x}" for one in pair] for pair in expected]
     assert [line[0] for line in lines if line[:2] in ("0 ", "1 ")] == list("010")
 
 
 def test_driver_launcher_of_copies(tmp_path):
-    """All launches in order, the last one with the copies in the place of the operands; nothing where scratch memory does not serve."""
+    """All launches in order, the last one with the copies instead of the operands; none if the scratch memory is unsuitable."""
     case = CASES["copied"]
     calls = [f"0x10000, 0x20000, 0x30000, {scratch}" for scratch in ("0x40000", "0", "0x40080", "0x20c00", "0x10000")]
     lines = run_driver(tmp_path, case.program("sm_80"), calls, 0)
@@ -395,7 +397,7 @@ LAUNCHED = {
 
 
 def in_launches(name):
-    """A product of the level above a launch."""
+    """A GEMM of the level above a launch."""
     step, rest = LAUNCHED[name]
     return MatMul.then(step).then(rest)(MatMul(32, 32, 24, C=RowMajor)(GL, GL, GL)(SEQUENCE)).program("sm_80")
 
@@ -427,14 +429,14 @@ def test_driver_launcher_of_temporaries(tmp_path):
 
 
 def test_launches_that_are_more_than_loads_and_stores_are_refused(tmp_path):
-    chained = MatMul.tile(8, 8).to(Block).programmatic_launch().tile(1, 1).to(Thread).split(1).done()
-    bound = MatMul.then(InLaunches()).then(chained)(MatMul(32, 32, 24, C=RowMajor)(GL, GL, GL)(SEQUENCE))
+    programmatic = MatMul.tile(8, 8).to(Block).programmatic_launch().tile(1, 1).to(Thread).split(1).done()
+    bound = MatMul.then(InLaunches()).then(programmatic)(MatMul(32, 32, 24, C=RowMajor)(GL, GL, GL)(SEQUENCE))
     with pytest.raises(ArgumentError, match="the launch part0 takes tensor maps, is chained or a cluster"):
         export(bound, tmp_path, arch="sm_90", cubin=False)
 
 
 def test_contract_of_copies(tmp_path):
-    """Operands as the caller stores them, why they are copied, and how much memory that takes."""
+    """Operands as the caller stores them, why they are copied, and the required memory."""
     case = CASES["any_copied"]
     folder = tmp_path / "files"
     header = export(case.program("sm_80"), folder, "gemm", cubin=False).files[0].read_text()
@@ -453,7 +455,7 @@ def test_copies_that_are_more_than_loads_and_stores_are_refused(tmp_path):
 
 @needs_nvcc
 def test_hopper_with_copies_compiles(tmp_path):
-    """Tensor maps of scratch memory; all of it through nvcc and the C compiler."""
+    """Tensor maps of scratch memory; everything compiled by nvcc and the C compiler."""
     from fireiron.strategies import hopper
 
     exported = export(hopper.strategy(hopper.spec(M, sym("N"), sym("K"))), tmp_path, "gemm")
@@ -472,7 +474,7 @@ def test_driver_launcher_of_fixed_sizes(tmp_path):
 
 @needs_cc
 def test_driver_launcher_of_several_outputs(tmp_path):
-    """Outputs that touch are served, whichever comes first; those that share a byte are not, nor one that lies in an input."""
+    """Adjacent outputs are accepted in any order; outputs that share a byte, or are inside an input, are not."""
     calls = [
         "0x10000, 0x20000, 0x20100, 64",
         "0x10000, 0x20100, 0x20000, 64",
@@ -503,12 +505,12 @@ def test_driver_launcher_of_several_outputs(tmp_path):
     ids=str,
 )
 def test_driver_launcher_of_numbers_above_0(tmp_path, dtype, served, refused):
-    """Zero, negative ones, infinity and NaN; numbers that the definition says nothing of are as they are."""
-    made = Fused(
+    """Zero, negative numbers, infinity and NaN; numbers without a declared condition are passed unchanged."""
+    definition = Fused(
         name="scaled", dims="m", operands={"X": "m", "W": "m", "Y": "m", "factor": "", "added": ""}, positive="factor",
         body={"y": "Y[m] = (X[m] + W[m]) * factor + added"},
     )  # fmt: skip
-    strategy = made.tile(m=32).to(Block).done()(made(m=64, types={"factor": dtype}))
+    strategy = definition.tile(m=32).to(Block).done()(definition(m=64, types={"factor": dtype}))
     calls = [f"0x10000, 0x20000, 0x30000, {one.replace('none', '(float)(argc - 1)')}, 0.0f" for one in (*served, *refused)]
     lines = run_driver(tmp_path, strategy, calls, 0)
     why = [line for line in lines if line[:2] in ("0 ", "1 ")]
@@ -520,7 +522,7 @@ def test_driver_launcher_of_numbers_above_0(tmp_path, dtype, served, refused):
 
 @needs_cc
 def test_driver_launcher_refuses_another_cubin(tmp_path):
-    """One changed byte, of the same length."""
+    """One changed byte, of equal length."""
     export(small(), tmp_path, "gemm", arch="sm_80")
     data = bytearray((tmp_path / "gemm.cubin").read_bytes())
     data[len(data) // 2] ^= 1
@@ -549,13 +551,13 @@ def test_headers_are_c_and_cpp(tmp_path, name, language):
 
 
 LONG = ("added", "copied", "floats", "integers", "padded", "static_halves")
-"""Cases of which others have all that their host code has; each builds a program."""
+"""Cases whose host code is covered by others; each builds a program."""
 
 
 @needs_nvcc
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.nightly) if name in LONG else name for name in CASES])
 def test_compiles_links_and_refuses(tmp_path, name):
-    """The whole way of a C++ user but the GPU: build line, header, link; refusals need no GPU."""
+    """The whole procedure of a C++ user except the GPU: build command, header, link; refusals need no GPU."""
     case = CASES[name]
     exported = export(case.program("sm_80"), tmp_path, name)
     built(
@@ -571,7 +573,7 @@ def test_compiles_links_and_refuses(tmp_path, name):
 
 @needs_nvcc
 def test_two_exports_in_one_program(tmp_path):
-    """Names do not collide, nor do those of the kernels."""
+    """Neither names nor kernels collide."""
     for name in ("first", "second"):
         exported = export(small(), tmp_path, name, arch="sm_80", cubin=False)
         built(*exported.build["object"].split(), folder=tmp_path)
@@ -593,7 +595,7 @@ def test_libraries(tmp_path):
 
 
 def test_the_cubin_is_of_the_kernel_in_the_source(tmp_path):
-    """The text in NAME.cu up to the launcher is what the machine code was made of."""
+    """The text in NAME.cu before the launcher is the source of the machine code."""
     _, source, cubin, *_ = export(small(), tmp_path, "gemm", arch="sm_80").files
     text = source.read_text()
     kernel = text[text.index("// MatMul(") : text.index("static const char *gemm_refusal")].rstrip("\n") + "\n"
@@ -609,7 +611,7 @@ def test_the_program_of_the_documentation(tmp_path):
     built(nvcc(), "-std=c++17", "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra", "-c", "use.cpp", folder=tmp_path)
 
 
-# ---------------------------------------------------------------------------------------------- what a caller gets wrong
+# ---------------------------------------------------------------------------------------------- wrong calls
 
 HOSTILE_C = """
 #include <stdint.h>
@@ -632,11 +634,11 @@ static CUdeviceptr address(void)
   return drawn() % 3 ? odd[drawn() % (sizeof odd / sizeof *odd)] : drawn() % 2 ? drawn() & ~15ULL : drawn();
 }
 """
-"""Calls that a launcher has to survive: sizes and addresses of all kinds, drawn."""
+"""Random calls that a launcher must survive: sizes and addresses of all kinds."""
 
 
 def hostile(tmp_path, program, operands, sizes, calls=4000):
-    """What the check says of drawn calls, in lines: the arguments, then why not; undefined behaviour of C ends it."""
+    """The check's answers for random calls, as lines: the arguments, then the error; undefined behavior in C ends the process."""
     export(program, tmp_path, "gemm", arch="sm_80")
     (tmp_path / "cuda.h").write_text(CUDA_H)
     values = [f"CUdeviceptr p{one} = address();" for one in range(operands)] + [f"int n{one} = size();" for one in range(sizes)]
@@ -657,7 +659,7 @@ def hostile(tmp_path, program, operands, sizes, calls=4000):
 
 @needs_cc
 def test_drawn_arguments_are_refused_or_right(tmp_path):
-    """Beside a check in whole numbers without an end: ranges, leading dimensions, alignment, ends beyond all addresses, overlaps."""
+    """Compared with a check in unbounded integers: ranges, leading dimensions, alignment, ends past all addresses, overlaps."""
     served = 0
     for (a, b, c, m, n, k, ldc), why in hostile(tmp_path, CASES["added_padded"].program("sm_80"), 3, 4):
         right = (
@@ -676,8 +678,8 @@ def test_drawn_arguments_are_refused_or_right(tmp_path):
 
 
 @needs_cc
-def test_launchers_refuse_nothing_at_all(tmp_path):
-    """A null pointer in the place of what is loaded, of its bytes, of a path; what was never loaded, or is not any more."""
+def test_launchers_refuse_null_pointers(tmp_path):
+    """A null pointer instead of the loaded kernel, its bytes, or a path; kernels never loaded or already unloaded."""
     calls = [
         "gemm_driver_load(NULL, argv, 8)", "gemm_driver_load(&fresh, NULL, GEMM_CUBIN_BYTES)", "gemm_driver_load_file(NULL, argv[0])",
         "gemm_driver_load_file(&fresh, NULL)", "gemm_driver_unload(NULL)", "gemm_driver_unload(&fresh)", "gemm_driver_launch(NULL, 16, 4096 * 8, 4096 * 16, NULL)",
@@ -685,8 +687,12 @@ def test_launchers_refuse_nothing_at_all(tmp_path):
     ]  # fmt: skip
     export(small(), tmp_path, "gemm", arch="sm_80")
     (tmp_path / "cuda.h").write_text(CUDA_H)
-    said = "\n".join(f'printf("%d\\n", (int){call});' for call in calls)
-    text = DRIVER_C.replace("SYMBOLS", "0").replace("RECIPROCALS", "0").replace("CALLS", f"gemm_driver fresh = {{0}};\n{said}\nreturn 0;")
+    statements = "\n".join(f'printf("%d\\n", (int){call});' for call in calls)
+    text = (
+        DRIVER_C.replace("SYMBOLS", "0")
+        .replace("RECIPROCALS", "0")
+        .replace("CALLS", f"gemm_driver fresh = {{0}};\n{statements}\nreturn 0;")
+    )
     (tmp_path / "main.c").write_text(text)
     built(CC, "-std=gnu99", "-I.", "gemm_driver.c", "main.c", "-o", "main", folder=tmp_path)
     lines = built(tmp_path / "main", folder=tmp_path).stdout.splitlines()
@@ -696,12 +702,12 @@ def test_launchers_refuse_nothing_at_all(tmp_path):
 @needs_cc
 @pytest.mark.parametrize("which", ["gemm.h", "gemm_driver.h"])
 def test_files_of_two_exports_do_not_build_together(which, tmp_path):
-    """As a writer that is killed between two of them leaves them."""
+    """As a writer leaves them that is killed between two files."""
     export(small(), tmp_path / "new", "gemm", arch="sm_80")
     export(small(128, 48, 20), tmp_path / "old", "gemm", arch="sm_80")
     (tmp_path / "new" / which).write_bytes((tmp_path / "old" / which).read_bytes())
     (tmp_path / "new" / "cuda.h").write_text(CUDA_H)
     (tmp_path / "new" / "cuda_runtime_api.h").write_text("typedef int cudaError_t; typedef void *cudaStream_t;")
     source = {"gemm.h": "gemm.cu", "gemm_driver.h": "gemm_driver.c"}[which]
-    made = subprocess.run([CC, "-x", "c", "-fsyntax-only", "-I.", source], cwd=tmp_path / "new", capture_output=True, text=True)
-    assert f"{which} is of another export than this file" in made.stderr
+    compiled = subprocess.run([CC, "-x", "c", "-fsyntax-only", "-I.", source], cwd=tmp_path / "new", capture_output=True, text=True)
+    assert f"{which} is of another export than this file" in compiled.stderr

@@ -1,5 +1,6 @@
-"""Decompositions, refinements, executables, kinds of spec, levels and memories of one's own: from outside the package by a value, and as one
-new file in it, with the same rights."""
+"""User-defined decompositions, refinements, executables, kinds of spec, levels and memories: from outside the package as a value, and as
+one new file inside it, with the same capabilities.
+"""
 
 import os
 import pkgutil
@@ -27,7 +28,7 @@ from fireiron.values.tensor import Tensor, whole_view
 
 @attrs.frozen
 class Halves(Decomposition):
-    """Divides m into two halves, one after the other: a decomposition of our own."""
+    """Split m into two parts, in order: a user-defined decomposition."""
 
     verb = "halves"
 
@@ -39,7 +40,7 @@ class Halves(Decomposition):
 
 
 def alone(expand):
-    """A decomposition of our own that only has an `expand`."""
+    """A user-defined decomposition with only an `expand`."""
 
     class Own(Decomposition):
         verb = "own"
@@ -55,20 +56,20 @@ def loop_without_a_draft(spec, context):
     return loop_over(spec, views, digits, False, context, (Hole("body"),))
 
 
-def loop_that_is_not_said(spec, context):
+def undeclared_loop(spec, context):
     views, digits = divide(spec, {"m": (4, None)}, "own")
     views, program, _ = loop_over(spec, views, digits, False, context.draft(), (Hole("body"),))
     return Expansion((Child("body", spec.with_operands(**views)),), program)
 
 
-def buffer_that_is_not_said(spec, context):
+def undeclared_buffer(spec, context):
     fresh = whole_view(Tensor("mine", spec.A.shape, float32, SH, ColMajor))
     return Expansion((Child("body", spec.with_operands(A=fresh)),), (Hole("body"),))
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("expand", "says"),
+    ("expand", "message"),
     [
         (lambda spec, context: None, "must return an Expansion"),
         (lambda spec, context: Expansion((Child("body", spec),), (Hole("inner"),)), "holes of its program are not its children"),
@@ -79,20 +80,20 @@ def buffer_that_is_not_said(spec, context):
         (lambda spec, context: context.let("half", context.thread // 2), "names are made in a draft"),
         (lambda spec, context: context.unit(Warp, Block), "names are made in a draft"),
         (loop_without_a_draft, "names are made in a draft"),
-        (loop_that_is_not_said, "makes the names m, which its Expansion does not say"),
-        (buffer_that_is_not_said, "makes the names mine, which its Expansion does not say"),
+        (undeclared_loop, "makes the names m, which its Expansion does not say"),
+        (undeclared_buffer, "makes the names mine, which its Expansion does not say"),
     ],
 )
-def test_expansions_that_break_the_contract_are_refused(expand, says):
-    """By an error of the project that names the class, the line of the strategy and what to do."""
-    with pytest.raises(DecompositionError, match=says) as caught:
+def test_expansions_that_break_the_contract_are_refused(expand, message):
+    """The error names the class, the line of the strategy and a fix."""
+    with pytest.raises(DecompositionError, match=message) as caught:
         _ = alone(expand)(MatMul(8, 8, 8)(GL, GL, GL)(Kernel)).program().tree
     assert "tests/test_extensions.py" in str(caught.value)
 
 
 @attrs.frozen
 class Remark(Refinement):
-    """Prints a remark in front of the step: a refinement of our own."""
+    """Print a comment before the step: a user-defined refinement."""
 
     applies_to = ("tile", "split", "halves")
     text: str = ""
@@ -103,7 +104,7 @@ class Remark(Refinement):
 
 @attrs.frozen
 class Ffma4(Executable):
-    """Four multiply-adds of one thread along m: an instruction of our own."""
+    """Four multiply-adds of one thread along m: a user-defined instruction."""
 
     def performs(self):
         return "MatMul(4,1,1)(RF,RF,RF)(Thread)"
@@ -123,7 +124,7 @@ class Ffma4(Executable):
 
 
 Quad = Level("Quad", Warp, Layout(4))
-"""Four consecutive lanes: a level of our own."""
+"""Four consecutive lanes: a user-defined level."""
 
 DATA = np.random.default_rng(11)
 
@@ -148,7 +149,7 @@ def test_decomposition_and_refinement():
 
 
 def of_four():
-    """A chain down to four multiply-adds of a thread."""
+    """A chain down to four multiply-adds per thread."""
     return (
         MatMul.tile(32, 32).to(Block)
         .epilog(RF, Init.tile(8, 4).to(Thread).tile(1, 1).done(), Move.tile(8, 4).to(Thread).tile(1, 1).done())
@@ -167,8 +168,8 @@ def test_executable():
     assert program.cuda.count("__fmaf_rn") == 4
 
 
-def test_instructions_are_asked_anew():
-    """What one program was matched with is not what another of the same strategy and spec is."""
+def test_instructions_are_matched_for_each_program():
+    """Another program of the same strategy and spec may match other instructions."""
     bound = of_four().done()(MatMul(32, 32, 8)(GL, GL, GL)(Kernel))
     own = (Ffma4("FFMA4"), *INSTRUCTIONS)
     for _ in range(2):
@@ -196,7 +197,7 @@ def test_level_that_does_not_tile_its_parent_is_refused():
 def test_executable_that_emits_several_statements():
     @attrs.frozen
     class Twice(Executable):
-        """Initialises twice: an executable may emit what it likes around its meaning."""
+        """Initializes twice: an executable may emit more than its meaning."""
 
         def mismatches(self, spec, architecture):
             return () if spec.title == "Init" else (Mismatch("spec", "Init", spec.title),)
@@ -216,7 +217,7 @@ def test_executable_that_emits_several_statements():
 
 @pytest.mark.parametrize("text", ["dst[0] = 0;", None, iter(["dst[0] = 0;"])], ids=["text", "nothing", "iterator"])
 def test_an_instruction_that_returns_no_lines_is_refused(text):
-    """Of a text each letter was a line."""
+    """Each letter of a string became a line."""
 
     @attrs.frozen
     class Lettered(Executable):
@@ -234,14 +235,14 @@ def test_an_instruction_that_returns_no_lines_is_refused(text):
     assert type(text).__name__ in str(refused.value) and "return [text] in Lettered.cuda" in str(refused.value)
 
 
-def test_an_open_leaf_says_where_the_last_step_stands():
+def test_an_open_leaf_names_the_line_of_the_last_step():
     with pytest.raises(IncompleteError) as refused:
         MatMul.tile(16, 16).to(Block).split(4)(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).cuda()
     assert "test_extensions.py:" in str(refused.value)
 
 
 def test_chains_with_extensions_of_our_own_evaluate():
-    """Whatever `__str__` says: only refinements of the package have methods of their own."""
+    """For any `__str__`: only refinements of the package have their own methods."""
 
     @attrs.frozen
     class Noted(Remark):
@@ -252,8 +253,8 @@ def test_chains_with_extensions_of_our_own_evaluate():
     assert eval(repr(chain), {**vars(fireiron), "Noted": Noted, "Halves": Halves, "Remark": Remark}) == chain
 
 
-def test_refinements_with_fields_evaluate_wherever_they_stand():
-    """Several fields, one a tuple, one with a value of its own: on steps, on copies inside steps, and on a chain that is bound."""
+def test_refinements_with_fields_evaluate_everywhere():
+    """Several fields, a tuple among them, and one with a user-defined value: on steps, on copies inside steps, and on a bound chain."""
 
     @attrs.frozen
     class Told(Refinement):
@@ -293,7 +294,9 @@ Sums = Memory("SUMS", 4, "thread", "registers of sums")
 
 
 def test_memories():
-    """A memory of one's own is one more of those that the same threads share: allocated, synchronized, checked, simulated, printed, stored."""
+    """A user-defined memory that is shared by the same threads as another one: allocated, synchronized, checked, simulated, printed,
+    stored.
+    """
     copies = MatMul.tile(32, 32).to(Block).epilog(Sums).split(4).load(A, Near).load(B, Near).tile(4, 4).to(Thread).split(1)
     chain = copies.load(A, Sums).load(B, Sums).tile(1, 1).done()
     program = run(chain, 40, 70, 9)
@@ -309,12 +312,12 @@ def test_memories():
 
 
 def body(text):
-    """What a kernel does: its text without comments, however its lines are broken."""
+    """The statements of a kernel: its text without comments and line breaks."""
     return "".join(line.partition("//")[0] for line in text.splitlines()).replace(" ", "")
 
 
 def test_memories_under_a_pipeline_and_by_matrix_instructions():
-    """Asynchronous copies, ldmatrix and mma.sync take what lies in shared memory and in registers, by whatever name."""
+    """Asynchronous copies, ldmatrix and mma.sync accept operands in shared memory and registers under any memory name."""
     chain = (
         MatMul.tile(64, 64).to(Block).epilog(Sums, float32).split(16).pipeline(2)
         .load(A, Near, Move.coalesced_copy(8).done()).load(B, Near, Move.coalesced_copy(8).done())
@@ -524,7 +527,7 @@ assert loads(dumps(Scale.tile(4, 4).to(Block))) == Scale.tile(4, 4).to(Block) an
 
 
 def test_one_new_file_in_each_folder_is_all(tmp_path):
-    """Found, exported, chosen, stored and read again: nothing else in the package names them."""
+    """Discovered, exported, selected, stored and loaded: nothing else in the package names them."""
     shutil.copytree(Path(fireiron.__file__).parent, tmp_path / "fireiron", ignore=shutil.ignore_patterns("__pycache__"))
     for name, text in FILES.items():
         path = tmp_path / "fireiron" / name
@@ -556,7 +559,9 @@ def test_one_new_file_in_each_folder_is_all(tmp_path):
     ],
 )
 def test_verbs_that_are_no_names_or_those_of_another_are_refused(tmp_path, folder, own, verb):
-    """When the package is loaded, whatever is asked of it: else one of the two would be silent. One that shall be a step's, too, is one."""
+    """They are refused when the package loads, since one of two equal verbs would be hidden. A verb that would also become a step's method
+    is one.
+    """
     shutil.copytree(Path(fireiron.__file__).parent, tmp_path / "fireiron", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "fireiron" / folder).write_text(FILES[folder].lstrip().replace(own, verb))
     done = subprocess.run(
@@ -572,17 +577,17 @@ def test_verbs_that_are_no_names_or_those_of_another_are_refused(tmp_path, folde
 
 
 def test_folders_are_read_in_the_order_of_names(monkeypatch):
-    """Whatever the file system lists first."""
+    """In any order of the file system's listing."""
     listed = list(pkgutil.iter_modules(fireiron.refine.__path__))
     monkeypatch.setattr(pkgutil, "iter_modules", lambda path: reversed(listed))
-    found = folders.modules("fireiron.refine", fireiron.refine.__path__)
-    assert found == fireiron.refine.MODULES and [one.__name__ for one in found] == sorted(one.__name__ for one in found)
+    modules = folders.modules("fireiron.refine", fireiron.refine.__path__)
+    assert modules == fireiron.refine.MODULES and [one.__name__ for one in modules] == sorted(one.__name__ for one in modules)
 
 
-# ---------------------------------------------------------------------------------------------- what callers of our own get wrong
+# ---------------------------------------------------------------------------------------------- errors in callers' code
 
 
-def test_levels_that_hold_no_other():
+def test_levels_that_contain_no_other():
     with pytest.raises(DecompositionError, match="is no group of threads inside"):
         units.unit_in(Kernel, Warp)
     with pytest.raises(DecompositionError, match="the number of Warp units in a Block is not known yet"):

@@ -1,4 +1,4 @@
-"""Which thread touches which element, and at which iterations: grids of threads and loop values, and conditions on them."""
+"""Which thread accesses which element in which iteration: grids of threads and loop values, and conditions on them."""
 
 import attrs
 import making
@@ -15,10 +15,10 @@ from fireiron.lower.footprint import (
     _turns_of_steps,
     active_mask,
     closure,
-    comes_round,
     evaluate,
     grid_of,
     require_small,
+    revisits,
 )
 from fireiron.values.expr import FALSE, Var, all_of, as_expr, less
 
@@ -33,16 +33,18 @@ def grid(*loops, program=None, fixed=None):
 
 
 def at_most(extent, **options):
-    """A loop whose extent nobody knows but its upper bound."""
+    """A loop whose trip count is known only by its upper bound."""
     return loop(Var("n", 0, extent), reads(T), **options)
 
 
-# ---------------------------------------------------------------------------------------------- how much is told apart
+# ---------------------------------------------------------------------------------------------- resolution
 
 
 @pytest.mark.parametrize("each", [32768, 32769])
-def test_what_all_threads_touch_in_one_statement_is_bounded(each):
-    """Before any pass lists the elements, which would take minutes and all memory: by 16 times the registers of 1024 threads, of 256 each."""
+def test_the_number_of_accesses_in_a_statement_is_bounded(each):
+    """The bound applies before any pass enumerates the elements, which would take minutes and all memory: 16 times the registers of 1024
+    threads, 256 each.
+    """
     program = kernel(loop(4, writes(T, width=each)))
     if each * 128 <= 16 * 1024 * 256:
         require_small(program)
@@ -51,7 +53,7 @@ def test_what_all_threads_touch_in_one_statement_is_bounded(each):
         require_small(program)
 
 
-def test_what_threads_touch_together_counts_once():
+def test_accesses_common_to_threads_count_once():
     together = writes(0, width=MOST_POINTS, level=Warpgroup)
     assert together.collective
     require_small(kernel(together))
@@ -60,14 +62,14 @@ def test_what_threads_touch_together_counts_once():
 
 
 def test_loops_and_threads_have_axes():
-    found = grid(loop(6, reads(T), period=4), loop(3, reads(T), var=j))
-    assert found.axes == ("i", "j") and found.shape == (4, 3, 128)
-    assert evaluate(i * 1000 + j * 100000 + T, found)[3, 2, 5] == 203005
-    assert found.undecided == {"block"} and [one.var for one in found.repeating] == [i]
+    grid_of_loops = grid(loop(6, reads(T), period=4), loop(3, reads(T), var=j))
+    assert grid_of_loops.axes == ("i", "j") and grid_of_loops.shape == (4, 3, 128)
+    assert evaluate(i * 1000 + j * 100000 + T, grid_of_loops)[3, 2, 5] == 203005
+    assert grid_of_loops.undecided == {"block"} and [one.var for one in grid_of_loops.repeating] == [i]
 
 
-def test_a_loop_without_turns_stands_at_its_first():
-    """So what is in it is compared with the rest, and no table is empty."""
+def test_a_loop_without_iterations_has_its_first_value():
+    """Its statements are still compared with the others, and no table is empty."""
     assert grid(loop(0, reads(T)), loop(3, reads(T), var=j)).shape == (1, 3, 128)
 
 
@@ -79,31 +81,31 @@ def test_loops_that_are_fixed_or_of_no_use_have_none():
 
 @pytest.mark.parametrize(("extent", "axes"), [(4096, ("i",)), (4097, ())])
 def test_loops_of_unknown_extent_run_through_all_values_if_there_are_few(extent, axes):
-    found = grid(at_most(extent))
-    assert found.axes == axes and found.undecided - {"block"} == ({"i"} - {*axes})
+    grid_of_loops = grid(at_most(extent))
+    assert grid_of_loops.axes == axes and grid_of_loops.undecided - {"block"} == ({"i"} - {*axes})
 
 
-def test_the_longest_loop_of_unknown_extent_stays_at_its_first_value_where_there_are_too_many():
-    found = grid(at_most(4000), at_most(3000, var=j))
-    assert found.axes == ("j",) and found.undecided - {"block"} == {"i"}
-    assert evaluate(i + 0 * T, found).max() == 0
+def test_of_too_many_values_the_longest_unknown_loop_keeps_its_first():
+    grid_of_loops = grid(at_most(4000), at_most(3000, var=j))
+    assert grid_of_loops.axes == ("j",) and grid_of_loops.undecided - {"block"} == {"i"}
+    assert evaluate(i + 0 * T, grid_of_loops).max() == 0
 
 
 def test_some_of_the_threads():
-    found = grid(loop(2, reads(T))).at_threads(np.array([7, 3]))
-    assert found.shape == (2, 2) and evaluate(T + i * 1000, found).tolist() == [[7, 3], [1007, 1003]]
+    some_threads = grid(loop(2, reads(T))).at_threads(np.array([7, 3]))
+    assert some_threads.shape == (2, 2) and evaluate(T + i * 1000, some_threads).tolist() == [[7, 3], [1007, 1003]]
 
 
-def test_names_are_followed_to_what_they_are_made_of():
+def test_names_are_resolved_to_their_definitions():
     row, place = Var("row", 0, 1 << 20), Var("place", 0, 1 << 20)
     program = kernel(loop(4, making.let(row, i * 2 + T), making.let(place, row + 5), reads(place)))
     assert closure(program, frozenset({place})) == {place, row, i, T}
     assert closure(program, frozenset({row})) == {row, i, T}
-    found = grid_of(program, (program.body[0],), closure(program, frozenset({place})))
-    assert evaluate(as_expr(place), found)[3, 4] == 15
+    grid_of_names = grid_of(program, (program.body[0],), closure(program, frozenset({place})))
+    assert evaluate(as_expr(place), grid_of_names)[3, 4] == 15
 
 
-# ---------------------------------------------------------------------------------------------- who takes part
+# ---------------------------------------------------------------------------------------------- active threads
 
 
 def taking_part(condition, *loops):
@@ -121,7 +123,7 @@ def test_conditions_on_the_block_or_on_sizes_hold_somewhere(condition):
 
 
 def test_a_condition_on_a_repeating_loop_holds_where_it_does_at_some_iteration():
-    """Iterations 0 to 5 at the places 0, 1, 2, 3, 0, 1: the fifth is the only one from 4 on at place 0."""
+    """Iterations 0 to 5 have the phases 0, 1, 2, 3, 0, 1: the fifth is the only one from 4 on with phase 0."""
     late, early = less(3, i), less(i, 2)
     assert taking_part(late, loop(6, reads(T), period=4))[:, 0].tolist() == [True, True, False, False]
     assert taking_part(early, loop(6, reads(T), period=4))[:, 0].tolist() == [True, True, False, False]
@@ -137,41 +139,41 @@ def test_conditions_on_a_repeating_loop_and_a_thread_count_as_true():
     ("extent", "period", "condition", "round"),
     [
         (6, 4, less(i, 6), True),  # 0 and 4
-        (6, 4, less(i, 4), False),  # each place once
+        (6, 4, less(i, 4), False),  # each phase once
         (6, 4, less(3, i), False),
-        (6, 4, less(as_expr(T), i), True),  # of whom one thread may not be told
-        (4, 4, less(i, 4), False),  # one period alone
-        (6, 0, less(i, 6), False),  # no iteration is like another
+        (6, 4, less(as_expr(T), i), True),  # the condition may differ between threads
+        (4, 4, less(i, 4), False),  # a single period
+        (6, 0, less(i, 6), False),  # no two iterations are equal
         (K, 4, less(i, 1), True),  # some size
     ],
 )
-def test_whether_a_statement_comes_round(extent, period, condition, round):
-    assert comes_round(reads(T, active=condition), loop(extent, reads(T), period=period)) is round
+def test_whether_a_statement_repeats(extent, period, condition, round):
+    assert revisits(reads(T, active=condition), loop(extent, reads(T), period=period)) is round
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("period", [1, 2, 3, 5])
 @pytest.mark.parametrize("count", [1, 2, 7, 30])
 @pytest.mark.parametrize("conditions", [(), ((1, 0, 5),), ((-1, 4, 0),), ((3, 1, 20), (-2, 3, -2)), ((2, 0, 1),), ((1, -3, 4), (1, -3, 6))])
-def test_turns_of_steps_are_those_that_are_enumerated(period, count, conditions):
-    """Each says that step * i + start < end."""
+def test_iterations_from_steps_equal_the_enumerated_ones(period, count, conditions):
+    """Each condition is step * i + start < end."""
     number = Var("i", 0, count - 1)
-    said = [less(number * step + start, as_expr(end)) for step, start, end in conditions]
-    turns = loop(count, reads(T), var=number, period=period)
+    bounds = [less(number * step + start, as_expr(end)) for step, start, end in conditions]
+    periodic = loop(count, reads(T), var=number, period=period)
     wanted = [
         sum(all(step * n + start < end for step, start, end in conditions) for n in range(place, count, period)) for place in range(period)
     ]
-    assert _turns(turns, said).tolist() == wanted
-    if FALSE not in said:  # such a statement is not there
-        assert _turns_of_steps(turns, said, count).tolist() == wanted
+    assert _turns(periodic, bounds).tolist() == wanted
+    if FALSE not in bounds:  # such a statement does not exist
+        assert _turns_of_steps(periodic, bounds, count).tolist() == wanted
 
 
-def test_what_is_made_of_an_iteration_that_nobody_knows_is_undecided_too():
-    """And what is made of that; not what is made of threads, or of loops whose iterations are told apart."""
-    turn, half, place, row, step = (Var(name, 0, 1 << 20) for name in ("turn", "half", "place", "row", "step"))
+def test_values_derived_from_an_unknown_iteration_are_undecided():
+    """This is transitive; values of threads, or of loops with known iterations, are decided."""
+    iteration, half, place, row, step = (Var(name, 0, 1 << 20) for name in ("turn", "half", "place", "row", "step"))
     inner = loop(4, reads(place), var=j)
-    named = (making.let(half, turn // 2), making.let(place, half + T), making.let(row, T // 32), making.let(step, j * 2))
-    outer = loop(Var("n", 0, 1 << 20), attrs.evolve(inner, body=(*named, *inner.body)), var=turn)
-    found = grid(outer, inner, program=kernel(outer))
-    assert {"turn", "half", "place"} <= found.undecided and not {"row", "step", "j"} & found.undecided
+    named = (making.let(half, iteration // 2), making.let(place, half + T), making.let(row, T // 32), making.let(step, j * 2))
+    outer = loop(Var("n", 0, 1 << 20), attrs.evolve(inner, body=(*named, *inner.body)), var=iteration)
+    grid_of_loops = grid(outer, inner, program=kernel(outer))
+    assert {"turn", "half", "place"} <= grid_of_loops.undecided and not {"row", "step", "j"} & grid_of_loops.undecided
     assert grid(outer, inner, program=kernel(outer), fixed={"turn": 3}).undecided.isdisjoint({"half", "place", "row", "step"})

@@ -1,4 +1,4 @@
-"""Formulas: what the parser reads and refuses, what follows from a declaration, and that the meaning rounds as threads do."""
+"""Formulas: what the parser accepts and refuses, what is derived from a declaration, and that the meaning rounds as threads do."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ SCALE = Kind("Scale", "y[i,j] = {by} * x[i,j]", (Parameter("by"),))
 Scale = SCALE.starter
 
 
-# ---------------------------------------------------------------------------------------------- reading
+# ---------------------------------------------------------------------------------------------- parsing
 
 
 def drawn(choose: random.Random) -> Formula:
-    """A formula of every rule of the grammar."""
+    """A random formula with every rule of the grammar."""
     dims = choose.sample("mnkpt", choose.randrange(1, 5))
     cut = choose.randrange(1, len(dims) + 1)
     result, over = tuple(dims[:cut]), tuple(dims[cut:])
@@ -78,30 +78,30 @@ def drawn(choose: random.Random) -> Formula:
 def test_texts_of_formulas_are_read_back() -> None:
     choose = random.Random(7)
     for _ in range(500):
-        one = drawn(choose)
-        again = formula(str(one))
-        assert str(again) == str(one)
-        assert again == one, str(one)
+        random_formula = drawn(choose)
+        again = formula(str(random_formula))
+        assert str(again) == str(random_formula)
+        assert again == random_formula, str(random_formula)
 
 
-def test_a_formula_says_its_operands_and_dimensions() -> None:
-    one = formula("C[m,n]+=sum(k,A[m,k]*B[k,n])")
-    assert str(one) == "C[m,n] += sum(k, A[m,k] * B[k,n])"
-    assert dict(one.uses) == {"A": ("m", "k"), "B": ("k", "n"), "C": ("m", "n")} and list(one.uses) == ["A", "B", "C"]
-    assert (one.dims, one.output, one.operations) == (("m", "n", "k"), "C", 2)
+def test_operands_and_dimensions_are_derived_from_a_formula() -> None:
+    gemm = formula("C[m,n]+=sum(k,A[m,k]*B[k,n])")
+    assert str(gemm) == "C[m,n] += sum(k, A[m,k] * B[k,n])"
+    assert dict(gemm.uses) == {"A": ("m", "k"), "B": ("k", "n"), "C": ("m", "n")} and list(gemm.uses) == ["A", "B", "C"]
+    assert (gemm.dims, gemm.output, gemm.operations) == (("m", "n", "k"), "C", 2)
     assert formula("y[m] max= max(n, X[m,n])").dims == ("m", "n")
     assert formula("d[b,m] = sum(n, k, X[n,m,k,b])").dims == ("b", "m", "n", "k")
 
 
-def test_a_number_in_the_place_of_a_condition_is_that_it_is_not_zero() -> None:
+def test_a_number_as_condition_means_not_zero() -> None:
     assert str(formula("C[m] = where(keep[m], A[m], 0)")) == "C[m] = where(keep[m] != 0, A[m], 0)"
-    one = formula("C[m] = where(((A[m]) + 1) * 2 > B[m] and (x or (y < 1)), 1, 0)")
-    assert str(one) == "C[m] = where((A[m] + 1) * 2 > B[m] and (x != 0 or y < 1), 1, 0)"
+    conditional = formula("C[m] = where(((A[m]) + 1) * 2 > B[m] and (x or (y < 1)), 1, 0)")
+    assert str(conditional) == "C[m] = where((A[m] + 1) * 2 > B[m] and (x != 0 or y < 1), 1, 0)"
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "the tensor that is written is wanted"),
         ("C", "'C' without its indices"),
@@ -135,21 +135,21 @@ def test_a_number_in_the_place_of_a_condition_is_that_it_is_not_zero() -> None:
         (None, "a formula is a text"),
     ],
 )
-def test_what_is_no_formula_is_refused(text: object, says: str) -> None:
-    with pytest.raises(ArgumentError, match=says):
+def test_invalid_formulas_are_refused(text: object, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
         definition(text)  # type: ignore[arg-type]
 
 
-# ---------------------------------------------------------------------------------------------- what follows from a declaration
+# ---------------------------------------------------------------------------------------------- derived from a declaration
 
 
 @pytest.mark.parametrize("spec", [*SPECS, Scale(3, 8, 4)(GL, GL)(Kernel)], ids=str)
 def test_texts_and_json_follow_from_the_declaration(spec: Spec) -> None:
     names: dict[str, object] = {"Scale": Scale}
     exec("from fireiron import *", names)
-    for one in (spec, spec.tile(**{spec.tile_dims[-1]: 2}).result):
-        assert eval(repr(one), dict(names)) == one and hash(eval(repr(one), dict(names))) == hash(one)
-        assert loads_spec(dumps(one)) == one
+    for variant in (spec, spec.tile(**{spec.tile_dims[-1]: 2}).result):
+        assert eval(repr(variant), dict(names)) == variant and hash(eval(repr(variant), dict(names))) == hash(variant)
+        assert loads_spec(dumps(variant)) == variant
     long = repr(spec.starter.on(spec.level, *spec.views, **dict(spec.parameters), names=tuple(f"{dim}_0" for dim in spec.dims)))
     assert ".on(" in long and eval(long, dict(names)).labels == tuple(f"{dim}_0" for dim in spec.dims)
     chain = spec.starter.tile(2).to(Thread)
@@ -159,11 +159,11 @@ def test_texts_and_json_follow_from_the_declaration(spec: Spec) -> None:
 
 
 @pytest.mark.parametrize("text", ["t ^ 5", "t + 3 in 8", "t - 1 in 32", "t = 0 in 4", "t = 3 in 4"])
-def test_indices_of_other_elements_are_printed_and_read(text: str) -> None:
-    made = formula(f"y[t,v] = x[{text},v]")
-    (element,) = made.elements
-    assert str(made) == f"y[t,v] = x[{text},v]" and formula(str(made)) == made and not element.plain
-    assert formula("y[t] = x[t + 0 in 8]").elements[0].plain and not made.copies
+def test_indices_of_other_elements_round_trip(text: str) -> None:
+    stencil = formula(f"y[t,v] = x[{text},v]")
+    (element,) = stencil.elements
+    assert str(stencil) == f"y[t,v] = x[{text},v]" and formula(str(stencil)) == stencil and not element.plain
+    assert formula("y[t] = x[t + 0 in 8]").elements[0].plain and not stencil.copies
 
 
 def test_flops_and_bytes_follow_from_the_formula() -> None:
@@ -180,8 +180,8 @@ def test_flops_and_bytes_follow_from_the_formula() -> None:
 
 
 def test_questions_are_answered_by_the_formula() -> None:
-    asked = ("copies", "fills", "multiplies", "contracts", "reduces", "pointwise", "atomic")
-    answers = {spec.title: [name for name in asked if getattr(spec, name)] for spec in SPECS}
+    properties = ("copies", "fills", "multiplies", "contracts", "reduces", "pointwise", "atomic")
+    answers = {spec.title: [name for name in properties if getattr(spec, name)] for spec in SPECS}
     assert answers == {
         "MatMul": ["multiplies", "contracts"], "Move": ["copies"], "Init": ["fills"], "Reduction": ["reduces"], "AtomicAdd": ["atomic"],
         "UnaryPointwise": ["pointwise"], "BinaryPointwise": ["pointwise"], "Pointwise": ["pointwise"], "Shfl": [], "Allocate": [],
@@ -193,7 +193,7 @@ def test_questions_are_answered_by_the_formula() -> None:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("call", "says"),
+    ("call", "message"),
     [
         (lambda: Scale(8, 8), "Scale: 1 sizes given"),
         (lambda: Scale(), "missing a required argument: 'by'"),
@@ -224,8 +224,8 @@ def test_questions_are_answered_by_the_formula() -> None:
         (lambda: Allocate(8, 4)(SH)(Block).reference(), "says nothing about the values of dst"),
     ],
 )  # fmt: skip
-def test_what_a_declaration_does_not_say_is_refused(call, says: str) -> None:
-    with pytest.raises(ArgumentError, match=says):
+def test_missing_information_in_a_declaration_is_refused(call, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
         call()
 
 
@@ -235,14 +235,14 @@ FLOATS = (float16, bfloat16, float32, float64)
 
 
 def values_of(spec: Spec, seed: int) -> dict[str, np.ndarray]:
-    """Random elements of each operand for 2 x 6 threads, behind its own dimensions."""
+    """Random elements of each operand for 2 x 6 threads, which are the last two dimensions."""
     draw = np.random.default_rng(seed)
-    made = {}
+    arrays = {}
     for name, view in spec.operands.items():
         shape = (*(int(str(size)) for size in view.shape), 2, 6)
         wide = draw.integers(-100, 100, shape) if view.dtype.kind == "int" else draw.standard_normal(shape) * 8
-        made[name] = wide.astype(view.dtype.to_numpy())
-    return made
+        arrays[name] = wide.astype(view.dtype.to_numpy())
+    return arrays
 
 
 def conditions(seed: int) -> list[object]:
@@ -256,20 +256,20 @@ def same_bits(left: np.ndarray, right: np.ndarray) -> bool:
 @pytest.mark.parametrize("result", [*FLOATS, int32], ids=str)
 @pytest.mark.parametrize("factor", [*FLOATS, int8, int32], ids=str)
 def test_a_sum_of_products_rounds_after_each_term(factor: DType, result: DType) -> None:
-    """Written out: multiply-adds in the order of k, each rounded to the type of C, those of 16-bit floats made in float32."""
+    """Written out: multiply-adds in the order of k, each rounded to the type of C; for 16-bit floats in float32."""
     spec = MatMul(3, 4, 7, dtype=factor, c_dtype=result)(RF, RF, RF)(Thread)
     values = values_of(spec, 3)
-    made = result.to_numpy()
-    wide = np.float32 if result in (float16, bfloat16) else made
+    numpy_type = result.to_numpy()
+    wide = np.float32 if result in (float16, bfloat16) else numpy_type
     for accumulate in conditions(3):
-        expected = np.zeros((3, 4, 2, 6), made)
+        expected = np.zeros((3, 4, 2, 6), numpy_type)
         if accumulate is not False:
             expected = np.where(accumulate, values["C"], expected)
         for m in range(3):
             for n in range(4):
                 for k in range(7):
                     product = values["A"][m, k].astype(wide) * values["B"][k, n].astype(wide)
-                    expected[m, n] = (expected[m, n].astype(wide) + product).astype(made)
+                    expected[m, n] = (expected[m, n].astype(wide) + product).astype(numpy_type)
         assert same_bits(spec.perform(values, accumulate)["C"], expected)
 
 
@@ -290,8 +290,8 @@ def test_another_sum_rounds_once(term: DType, result: DType) -> None:
             assert same_bits(spec.perform(values, accumulate)["dst"], total.astype(result.to_numpy()))
 
 
-def test_maxima_join_what_is_there() -> None:
-    """Where nothing joins, the old value does not count, whatever its sign: what changes a maximum is no zero."""
+def test_maxima_accumulate_into_the_output() -> None:
+    """Without accumulation the old value does not count, whatever its sign: the identity of a maximum is not zero."""
     spec = Kind("Top", "y[m] max= max(n, x[m,n])").starter(3, 5)(RF, RF)(Thread)
     values = values_of(spec, 5)
     values = {"x": -abs(values["x"]) - 1, "y": np.zeros((3, 2, 6), np.float32)}
@@ -299,9 +299,9 @@ def test_maxima_join_what_is_there() -> None:
     expected = np.where(joins, 0, values["x"].max(axis=1)).astype(np.float32)
     assert same_bits(spec.perform(values, joins)["y"], expected)
     assert same_bits(spec.perform(values, False)["y"], values["x"].max(axis=1))
-    whole = Kind("Top", "y[m] max= max(n, x[m,n])").starter(3, 5, dtype=int32)(GL, GL)(Kernel)
+    maximum = Kind("Top", "y[m] max= max(n, x[m,n])").starter(3, 5, dtype=int32)(GL, GL)(Kernel)
     array = np.arange(15, dtype=np.int32).reshape(3, 5) - 20
-    np.testing.assert_array_equal(whole.reference(array), array.max(axis=1))
+    np.testing.assert_array_equal(maximum.reference(array), array.max(axis=1))
 
 
 def test_meaning_of_pointwise_formulas() -> None:
@@ -346,7 +346,7 @@ def test_meaning_of_indices_in_any_order() -> None:
 
 
 def test_meaning_of_several_outputs() -> None:
-    """One formula each, in types of their own; what joins, joins, and what does not, does not."""
+    """One formula each, with separate types; accumulation is per output."""
     both = Kind("Both", "s[m] += sum(n, x[m,n]); t[m] = max(n, x[m,n] * 2)").starter
     spec = both(3, 5, dtype=float32, s_dtype=float64, accumulate=True)(GL, GL, GL)(Kernel)
     assert (spec.dims, spec.tile_dims, spec.outputs, list(spec.uses)) == (("m", "n"), ("m",), ("s", "t"), ["x", "s", "t"])
@@ -361,18 +361,18 @@ def test_meaning_of_several_outputs() -> None:
     np.testing.assert_array_equal(total, x.sum(axis=1, dtype=np.float64))
     np.testing.assert_array_equal(largest, 2 * x.max(axis=1))
     assert (total.dtype, largest.dtype) == (np.float64, np.float32)
-    held = {"x": x, "s": np.full(3, 100.0), "t": np.full(3, 100, np.float32)}
-    got = spec.perform(held, True)
+    previous = {"x": x, "s": np.full(3, 100.0), "t": np.full(3, 100, np.float32)}
+    got = spec.perform(previous, True)
     np.testing.assert_array_equal(got["s"], total + 100)
     np.testing.assert_array_equal(got["t"], largest)
     assert loads_spec(dumps(spec)) == spec
 
 
-# ---------------------------------------------------------------------------------------------- a kind of one's own
+# ---------------------------------------------------------------------------------------------- user-defined kinds
 
 
 def test_a_kind_of_ones_own_is_compiled() -> None:
-    """A declaration from outside the package: the verbs, a micro-kernel, the simulator and the printer work on it."""
+    """A declaration from outside the package: the verbs, a micro-kernel, the simulator and the printer support it."""
     chain = Scale.tile(8, 8).to(Block).tile(2, 1).to(Thread).tile(1, 1).done(MicroKernel("scale", "*y = 3 * *x;"))
     program = chain(Scale(3, 20, 16)(GL, GL)(Kernel)).program("sm_80")
     array = np.asfortranarray(np.arange(320, dtype=np.float32).reshape(20, 16))
@@ -384,15 +384,15 @@ def test_a_kind_of_ones_own_is_compiled() -> None:
     plain = Scale.tile(8, 8).to(Block).tile(2, 1).to(Thread).tile(1, 1).done()(Scale(3, 20, 16)(GL, GL)(Kernel)).program("sm_80")
     np.testing.assert_array_equal(simulate(plain.ir, {"x": array}).outputs["y"], 3 * array)
     assert "3.0f *" in plain.cuda
-    turn = Kind("Turn", "y[i,j] = x[j,i]").starter
+    transpose = Kind("Turn", "y[i,j] = x[j,i]").starter
     with pytest.raises(MatchError, match="no instruction of sm_80 performs Turn"):
-        _ = turn.tile(8, 8).to(Block).tile(2, 1).to(Thread).done()(turn(8, 8)(GL, GL)(Kernel)).program("sm_80").ir
+        _ = transpose.tile(8, 8).to(Block).tile(2, 1).to(Thread).done()(transpose(8, 8)(GL, GL)(Kernel)).program("sm_80").ir
 
 
 @pytest.mark.parametrize("text", ["max(m, n) * 2", "2 * max(m, n)", "min(m, n) + 1", "max(m, n) - min(m, n)"])
 def test_a_formula_may_begin_with_the_larger_of_two_coordinates(text):
-    """What goes on behind it is no reduction, which is all of a value."""
-    made = Fused(name="coordinates", dims="m n", operands={"Y": "m n"}, body={"write": f"Y[m,n] = {text}"})
+    """The rest after it is not a reduction, which would apply to a whole value."""
+    definition = Fused(name="coordinates", dims="m n", operands={"Y": "m n"}, body={"write": f"Y[m,n] = {text}"})
     m, n = np.indices((5, 7))
-    result = made(m=5, n=7, dtype=float32).reference()
+    result = definition(m=5, n=7, dtype=float32).reference()
     assert np.array_equal(result, eval(text, {"m": m, "n": n, "max": np.maximum, "min": np.minimum}))

@@ -151,7 +151,7 @@ def test_sums_stay_in_the_type_of_the_plain_product():
 )
 def test_sums_of_rows_and_columns(name):
     program = agrees(of(name, SUMS, (200, 136, 40)), TARGETS.get(name))
-    assert program.cuda.count("atomicAdd(") == 2 and making.said(program.ir, "zeroed") == ("y", "z")
+    assert program.cuda.count("atomicAdd(") == 2 and making.effect_of(program.ir, "zeroed") == ("y", "z")
 
 
 @pytest.mark.sampled(2)
@@ -177,7 +177,7 @@ def test_a_name_and_a_value_are_no_reduction():
 def test_a_whole_sum_takes_no_atomics():
     rows = MatMul.tile(16, 32).to(Block).epilog(RF).split(8).tile(16, 16).to(Warp).tile(4, 2).to(Lane).split(1).tile(1, 1).done()
     program = agrees(rows(MatMul(48, 32, 24, C=RowMajor)(GL, GL, GL)(Kernel)).fuse_epilogue("C = acc; y[m] = sum(n, acc)"))
-    assert "atomicAdd" not in program.cuda and not making.said(program.ir, "zeroed")
+    assert "atomicAdd" not in program.cuda and not making.effect_of(program.ir, "zeroed")
 
 
 def test_what_cannot_be_added_up():
@@ -199,7 +199,7 @@ def test_maxima_of_rows_that_a_block_has(name, options):
     """Of rows that end inside a tile too; no two blocks have parts of one, so nothing is joined in memory but the sums of columns."""
     strategy = of(name, EXTREMA, (200, 24, 40), **options)
     program = agrees(strategy, TARGETS.get(name))
-    assert program.cuda.count("atomicAdd(") == 1 and making.said(program.ir, "zeroed") == ("z",)
+    assert program.cuda.count("atomicAdd(") == 1 and making.effect_of(program.ir, "zeroed") == ("z",)
 
 
 # ---------------------------------------------------------------------------------------------- texts

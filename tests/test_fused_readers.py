@@ -167,7 +167,7 @@ def test_tolerances_follow_the_types_of_the_steps():
     "arguments, spec",
     [
         (["gemm_strategy", "-M", 100, "-N", 72, "-K", 50], "gemm_bias_relu(100,72,50)"),
-        (["gemm_strategy", "-s", "m=M", "-s", "n=72", "-s", "k=64", "--let", "M=70"], "gemm_bias_relu(M,72,64)"),
+        (["gemm_strategy", "-s", "m=M", "-s", "n=72", "-s", "k=64", "--size", "M=70"], "gemm_bias_relu(M,72,64)"),
         (["layernorm_strategy", "-M", 5, "-N", 256], "layernorm(5,256)"),
         (["dual_strategy", "-M", 64, "-N", 60, "-K", 96], "dual(64,60,96)"),
         (["attention_strategy", "-s", "d=32", "-s", "m=100", "-s", "n=90", "-s", "b=3"], "attention(100,90,32,3)"),
@@ -209,8 +209,8 @@ def test_wrong_sizes_on_the_command_line(command):
     for arguments, message in (
         (("-s", "p=3"), "has no size p"),
         (("-s", "i=64", "-s", "I=64"), "the size i is named twice, once as I"),
-        (("-s", "m"), "is no DIMENSION=SIZE"),
-        (("-s", "m=0"), "is no size"),
+        (("-s", "m"), "is not DIMENSION=SIZE"),
+        (("-s", "i=0"), "0 is not a size"),
         (("--layouts", "NT"), "takes no A"),
     ):
         status, said = command("run", f"{FILE}:scaled_strategy", *arguments)

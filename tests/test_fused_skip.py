@@ -20,7 +20,7 @@ from fireiron.gpu.disassembly import disassemblers, sass
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.inspect.show import show
 from fireiron.ir import BLOCK_SCOPE, Exec, execs, rewritten, statements, verify
-from fireiron.ir import Skip as Region
+from fireiron.ir import IfAnyLane as Region
 from fireiron.measure.data import referred
 from fireiron.measure.rounding import differing
 from fireiron.sim import simulate
@@ -369,7 +369,7 @@ def test_one_thread_is_no_warp():
     kernel = program.ir
     roles = (
         making.role("all", 0, kernel.threads, ()),
-        making.role("one", kernel.threads, 32, (making.skip("alpha_needed", ()),), elected=True),
+        making.role("one", kernel.threads, 32, (making.if_any_lane("alpha_needed", ()),), elected=True),
     )
     with pytest.raises(VerificationError, match="is one thread, and no warp decides"):
         verify(attrs.evolve(kernel, threads=kernel.threads + 32, body=(making.roles(roles),)))

@@ -14,7 +14,7 @@ from fireiron.check import check
 from fireiron.cuda.versions import Branch, branched
 from fireiron.gpu.toolchain import compile_cuda
 from fireiron.ir import edited, execs, nest_of, rewritten, statements, whole_of
-from fireiron.lower.covered import covered, strongest
+from fireiron.lower.edge_versioning import edge_versioning, strongest
 from fireiron.sim import simulate
 from fireiron.strategies import attention, hmma_ampere, layernorm
 from fireiron.values.expr import FALSE, TRUE, Var, conjuncts, less
@@ -202,7 +202,7 @@ def test_versions_are_for_pieces_of_one_thread(kind):
         other = attrs.evolve(plain, pieces=()) if kind == "taken as it is" else attrs.evolve(plain, spec=plain.spec.at_level(Warp))
     for one, count in ((plain, 1), (other, 0)):
         body = edited(program.ir.body, lambda each, one=one: one if each == whole else attrs.evolve(each, active=TRUE, pieces=()))
-        found = covered(attrs.evolve(program.ir, body=body))
+        found = edge_versioning(attrs.evolve(program.ir, body=body))
         assert sum(each.whole != FALSE for each, _ in execs(found.body)) == count
 
 

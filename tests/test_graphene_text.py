@@ -492,7 +492,11 @@ def test_lines_about_the_whole_kernel():
     lines = "Resident 2\nWithin 4096\nUnchecked 'by hand'\nFact ('rows are long', 256 < n)\n"
     program = parse_kernel(ADD.replace("Size n\n", f"Size n\n{lines}"))
     kernel = program.walked
-    assert (making.said(kernel, "resident"), making.said(kernel, "within"), making.said(kernel, "unchecked")) == (2, 4096, ("by hand",))
+    assert (making.effect_of(kernel, "resident"), making.effect_of(kernel, "within"), making.effect_of(kernel, "unchecked")) == (
+        2,
+        4096,
+        ("by hand",),
+    )
     assert [str(condition) for node in program.tree.nodes() for _, condition in node.facts] == ["256 < n"]
     text = read_back(program)
     assert all(line in text.splitlines() for line in lines.splitlines())

@@ -13,7 +13,7 @@ from touching import BLOCK_BARRIER, K, T, buffer, i, kernel, loop, placed, reads
 from fireiron import *
 from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, Barrier, statements
 from fireiron.language.library import bind, find
-from fireiron.lower.stabbing import fewest_of_scopes
+from fireiron.lower.barrier_placement import fewest_of_scopes
 from fireiron.lower.synchronize import synchronize
 from fireiron.values.expr import Var, equal, less
 

@@ -1,6 +1,6 @@
-"""Attention on Hopper: what the library's strategy computes, at edges, of several heads and batches; its text on a CPU, and by NVRTC.
+"""Attention on Hopper: results of the library's strategy, also at edges and for several heads and batches; its text on a CPU, and by NVRTC.
 
-The reference is the plain softmax of `test_fused_attention`, which knows nothing of blocks of keys.
+The reference is the plain softmax of `test_fused_attention`, which does not use blocks of keys.
 """
 
 import contextlib
@@ -33,15 +33,15 @@ SMALL = {"bm": 64, "bn": 32}
 
 def programs(m, n, d, values=None, options=None, delayed=False, **problem):
     """The kernel for a problem, of a definition with options."""
-    made = attention.definition(**(options or {}))
+    definition = attention.definition(**(options or {}))
     chosen = {**SMALL, **(values or {})}
     assert isinstance(n, Var) or n > chosen["bn"], "of one block of keys a fault from the second one on is not seen"
-    strategy = hopper_attention.by_rows(made, delayed, blocks=3).with_(**chosen)
-    return strategy(attention.spec(m, n, d, made=made, **problem)).program(TARGET)
+    strategy = hopper_attention.by_rows(definition, delayed, blocks=3).with_(**chosen)
+    return strategy(attention.spec(m, n, d, made=definition, **problem)).program(TARGET)
 
 
 def require_right(program, sizes=None, orders=(None, 1), ramp=False, **masks):
-    """The kernel has no findings, and equals the softmax in step and with its warps in random order."""
+    """Require that the kernel has no findings and equals the softmax, with warps in lockstep and in random order."""
     assert not errors(program.ir)
     assert sizes is None or sizes.get("n", sizes["m"]) > SMALL["bn"]
     arrays = inputs(program.spec, sizes, ramp=ramp)
@@ -83,12 +83,12 @@ def test_simulated(sizes, values, options, problem):
         ((64, 64, 64), {}, {"heads": 4}),  # two blocks of keys, four tiles for three blocks
         ((70, 90, 32), {"slack": 8}, {}),
         ((100, 100, 32), {"causal": True, "slack": 8, "lse": True}, {"heads": 2}),
-        ((100, 70, 16), {"window": 20}, {}),  # of queries behind the last key's window all is hidden in their turn
+        ((100, 70, 16), {"window": 20}, {}),  # the mask excludes all queries past the last key's window
         pytest.param((70, 90, 96), {"slack": 8}, {"dtype": bfloat16}, marks=pytest.mark.nightly),
     ],
 )
 def test_delayed(sizes, options, problem):
-    """Values are multiplied a turn later, and what changes nothing is left out."""
+    """The PV product runs one iteration later, and statements without effect are left out."""
     program = programs(*sizes, {"chunk": min(32, sizes[2])}, options, True, **problem)
     require_right(program, orders=(None, 2), ramp="slack" in options and "dtype" not in problem, **masks_of(options))
     assert "wgmma_wait<1>();" in program.cuda and ("__any_sync" in program.cuda) == ("slack" in options)
@@ -101,26 +101,26 @@ def masks_of(options):
 
 ONE_STAGE = ((64, 32, 16), {"bn": 16, "chunk": 16, "stages": 1}, {})
 WINDOW = ((80, 40, 16), {"bn": 16, "chunk": 16}, {"window": 20})
-"""The last rows see no key, so that a block has no turn, and neither a first one nor a last."""
+"""The last rows see no key, so a block may have no iteration at all, neither a first nor a last one."""
 
 
 @pytest.mark.parametrize(("sizes", "values", "options"), (ONE_STAGE, WINDOW), ids=("one stage of two turns", "window"))
-def test_delayed_turns_of_a_ring(sizes, values, options):
-    """A loop of one turn has a name for its stage, which is the only one; where a block has no turn, it waits for none."""
+def test_deferred_loop_of_one_iteration_with_a_ring(sizes, values, options):
+    """A loop with one iteration names its only stage; a block without iterations does not wait."""
     program = programs(*sizes, values, options, True)
     require_right(program, orders=(2,), **masks_of(options))
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("sizes", "values", "options"), (ONE_STAGE, WINDOW), ids=("one stage of two turns", "window"))
-def test_missing_synchronization_of_delayed_turns_is_found(sizes, values, options):
-    """A fault that the check misses changes nothing, or the simulator refuses it."""
+def test_missing_synchronization_of_a_deferred_loop_is_detected(sizes, values, options):
+    """A fault that the check does not report changes nothing, or the simulator reports it."""
     program = programs(*sizes, values, options, True, heads=4)
     arrays, planted = inputs(program.spec), list(dropped(program.ir))
     near = near_softmax(program.spec, arrays, **masks_of(options))
-    found = [bool(errors(faulty)) for _, faulty in planted]
-    assert sum(found) > 25
-    for (_, faulty), fault in zip(planted, found, strict=True):
+    detected = [bool(errors(faulty)) for _, faulty in planted]
+    assert sum(detected) > 25
+    for (_, faulty), fault in zip(planted, detected, strict=True):
         with contextlib.suppress(SimulationError):
             if not fault:
                 near.require(simulate(faulty, arrays, order=random.Random(2)).outputs)
@@ -136,20 +136,20 @@ def test_delayed_at_run_time(values, options):
             require_right(program, {"m": m, "n": n}, orders=(3,), **masks_of(options))
 
 
-def test_a_wait_for_the_next_turn_is_found():
-    """Of one stage the first block of keys is waited for as if it were the second one."""
+def test_wait_for_the_next_iteration_is_detected():
+    """With one stage, the wait for the first block of keys waits for the second one instead."""
     kernel = programs(*ONE_STAGE[0], ONE_STAGE[1], {}, True).ir
     consumers = next(one for one in kernel.body if isinstance(one, Roles)).roles[0]
     (first,) = (one for one in consumers.body if isinstance(one, Acquire) and one.ring == "k_sh_ring")
 
-    def edit(one):
-        return (attrs.evolve(one, number=one.number + 1),) if one is first else (one,)
+    def edit(stmt):
+        return (attrs.evolve(stmt, fill_index=stmt.fill_index + 1),) if stmt is first else (stmt,)
 
     assert errors(attrs.evolve(kernel, body=rewritten(kernel.body, edit)))
 
 
 def stored(order, **sizes):
-    """The strides of an array whose dimensions are stored in an order, the last side by side."""
+    """The strides of an array whose dimensions are stored in a given order, the last one contiguous."""
     strides, step = {}, 1
     for dim in reversed(order):
         strides[dim], step = step, step * sizes[dim]
@@ -160,7 +160,7 @@ def stored(order, **sizes):
     "orders", ({"Q": "bgrmd", "K": "bgnd", "V": "bgnd", "O": "bgrmd"}, {"Q": "bgrdm", "K": "bgdn", "V": "bgdn", "O": "bgrdm"})
 )
 def test_orders(orders):
-    """Heads as torch keeps them; and all matrices column by column: wgmma reads them as they lie, stmatrix transposes."""
+    """Heads as torch stores them, and all matrices in column-major order: wgmma reads them as stored, stmatrix transposes."""
     sizes = {"b": 2, "m": 64, "n": 40, "g": 1, "r": 1, "d": 32}
     program = programs(64, 40, 32, {"chunk": 32}, batch=2, **{name: stored(order, **sizes) for name, order in orders.items()})
     require_right(program, orders=(5,))
@@ -172,20 +172,20 @@ def test_orders(orders):
 
 @pytest.mark.parametrize("options", ({}, {"causal": True}))
 def test_missing_synchronization_is_found(options):
-    """By the check; what it does not miss the simulator does, or the result is right without it: a wait that others make needless."""
+    """The check reports the fault; otherwise the simulator does, or the result is right because other waits make this one redundant."""
     program = programs(64, 48, 16, {"bn": 16, "chunk": 16}, options, heads=4)
     arrays, planted = inputs(program.spec), list(dropped(program.ir))
     near = near_softmax(program.spec, arrays, **options)
-    found = [bool(errors(faulty)) for _, faulty in planted]
-    assert sum(found) > 10
-    for (_, faulty), fault in zip(planted, found, strict=True):
+    detected = [bool(errors(faulty)) for _, faulty in planted]
+    assert sum(detected) > 10
+    for (_, faulty), fault in zip(planted, detected, strict=True):
         with contextlib.suppress(SimulationError):
             if not fault:
                 near.require(simulate(faulty, arrays, order=random.Random(2)).outputs)
 
 
 def test_growing_scores():
-    """The running maximum moves with every block of keys."""
+    """The running maximum changes with every block of keys."""
     require_right(programs(64, 80, 64, {"bn": 16}), orders=(2,), ramp=True)
 
 
@@ -197,30 +197,31 @@ def test_sizes_known_at_run_time(options):
 
 
 def staying(m=136, d=16, lse=False, dynamic=False, **values):
-    """Blocks that stay, of tiles whose loops over keys differ in length, the longest first; `dynamic`: whoever is free takes the next."""
-    made = attention.definition(causal=True, lse=lse)
-    strategy = hopper_attention.by_rows(made, blocks=2, stays=True, dynamic=dynamic).with_(
+    """A persistent kernel whose tiles have key loops of different lengths, longest first; `dynamic`: a free block claims the next tile."""
+    definition = attention.definition(causal=True, lse=lse)
+    strategy = hopper_attention.by_rows(definition, blocks=2, stays=True, dynamic=dynamic).with_(
         **{**SMALL, "chunk": 16, "together": 0, **values}
     )
-    return strategy(attention.spec(m, m, d, made=made, heads=2)).program(TARGET)
+    return strategy(attention.spec(m, m, d, made=definition, heads=2)).program(TARGET)
 
 
 @pytest.mark.parametrize("dynamic", (pytest.param(False, marks=pytest.mark.nightly), True))
 def test_persistent_blocks_whose_tiles_differ_in_length(dynamic):
-    """The turns of a ring are counted from tile to tile, by each role for itself, whichever tiles these are."""
+    """Each role counts the fills of a ring from tile to tile by itself, whichever tiles these are."""
     program = staying(dynamic=dynamic)
     require_right(program, orders=(4,), causal=True)
     assert program.cuda.count("n_before += min(5, block_m * 2 + 2);") == 2
 
 
 @pytest.mark.parametrize("dynamic", (False, pytest.param(True, marks=pytest.mark.nightly)))
-def test_turns_that_are_counted_wrongly_are_found(dynamic):
-    """By one role or by both: a turn is left out, or counted twice."""
+def test_wrong_fill_counts_are_detected(dynamic):
+    """One role or both skip a fill or count it twice."""
     program = staying(dynamic=dynamic)
     roles = next(one for one in program.ir.body if isinstance(one, Roles))
     for more, which in itertools.product((-1, 1, 2), ({0}, {1}, {0, 1})):
         counted = [
-            attrs.evolve(one, body=rewritten(one.body, growing(more))) if place in which else one for place, one in enumerate(roles.roles)
+            attrs.evolve(role, body=rewritten(role.body, growing(more))) if place in which else role
+            for place, role in enumerate(roles.roles)
         ]
         faulty = attrs.evolve(roles, roles=tuple(counted))
         assert errors(attrs.evolve(program.ir, body=tuple(faulty if one is roles else one for one in program.ir.body))), (more, which)
@@ -228,10 +229,10 @@ def test_turns_that_are_counted_wrongly_are_found(dynamic):
 
 @pytest.mark.parametrize("dynamic", (False, True))
 def test_tiles_whose_lengths_are_known_at_run_time(dynamic):
-    """They are followed in all sequences: turns counted as if all tiles were as long are right where they are, and so are found."""
+    """All tile sequences are checked. Counting fills as if all tiles had the same length is right only for such tiles, so it is reported."""
     kernel = staying(sym("m"), dynamic=dynamic).ir
     assert not errors(kernel) and errors(as_if_alike(kernel, 1))
-    if not dynamic:  # a role whose turns are not those of the tile: it ended in KeyError
+    if not dynamic:  # a role whose iterations are not those of the tile: regression, it raised KeyError
         assert errors(attrs.evolve(kernel, body=rewritten(kernel.body, growing(1))))
 
 
@@ -247,19 +248,21 @@ FRONTS = {
 }
 
 
-def heads_first(made):
-    return made.tile(r=1, g=1, b=1).to(Block).tile(m=64).to(Block)
+def heads_first(definition):
+    return definition.tile(r=1, g=1, b=1).to(Block).tile(m=64).to(Block)
 
 
 @pytest.mark.parametrize("front", FRONTS)
 def test_tiles_of_different_lengths(front):
-    """How many turns they have depends on the tile alone; a turn counted too few or too many, in whichever heads, is found."""
-    made = attention.definition(causal=True)
+    """The trip count depends only on the tile. One fill too few or too many, for any head, is detected."""
+    definition = attention.definition(causal=True)
     start, sizes, options = FRONTS[front]
-    steps = start(made).load("Q", SH, Move.done()).split(n=64).pipeline(2).skip_masked_tiles().warp_specialize(128).defer("pv", after="s")
+    steps = (
+        start(definition).load("Q", SH, Move.done()).split(n=64).pipeline(2).skip_masked_tiles().warp_specialize(128).defer("pv", after="s")
+    )
     rows = steps.load("K", SH, Move.done()).load("V", SH, Move.done()).tile(m=64).to(Warpgroup)
     rows = rows.step("s", hopper_attention.by_warpgroups).step("pv", hopper_attention.by_warpgroups).done()
-    kernel = rows(attention.spec(*sizes, 16, made=made, **options)).program(TARGET).ir
+    kernel = rows(attention.spec(*sizes, 16, made=definition, **options)).program(TARGET).ir
     assert not errors(kernel)
     if front != "no more than blocks":
         assert all(errors(attrs.evolve(kernel, body=rewritten(kernel.body, growing(more)))) for more in (-1, 1))
@@ -281,35 +284,37 @@ def test_lengths_known_at_run_time_are_right(dynamic):
 
 
 def as_if_alike(kernel, role):
-    """The kernel of which a role takes all tiles to have as many turns as the one that it is at."""
-    loop = [one for one in statements(kernel.body) if isinstance(one, For) and one.taken is not None][role]
-    alike = attrs.evolve(loop, taken=None, growth=ONE, body=substituted(loop.body, {loop.taken: loop.var * loop.growth}))
-    return attrs.evolve(kernel, body=rewritten(kernel.body, lambda one: (alike,) if one is loop else (one,)))
+    """The kernel in which a role assumes that all tiles have as many iterations as its current one."""
+    loop = [one for one in statements(kernel.body) if isinstance(one, For) and one.prior_iterations is not None][role]
+    uniform = attrs.evolve(
+        loop, prior_iterations=None, increment=ONE, body=substituted(loop.body, {loop.prior_iterations: loop.var * loop.increment})
+    )
+    return attrs.evolve(kernel, body=rewritten(kernel.body, lambda one: (uniform,) if one is loop else (one,)))
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("options", ({}, {"dynamic": True}))
 def test_one_block_has_all_tiles_at_sizes_known_at_run_time(options):
-    made = attention.definition(causal=bool(options))
-    strategy = hopper_attention.by_rows(made, blocks=1, **options).with_(**SMALL, chunk=16)
-    program = strategy(attention.spec(sym("m"), sym("n"), 16, made=made)).program(TARGET)
+    definition = attention.definition(causal=bool(options))
+    strategy = hopper_attention.by_rows(definition, blocks=1, **options).with_(**SMALL, chunk=16)
+    program = strategy(attention.spec(sym("m"), sym("n"), 16, made=definition)).program(TARGET)
     require_right(program, {"m": 136, "n": 64}, orders=(4,), **({"causal": True} if options else {}))
 
 
 def growing(more):
-    """An edit: a loop that counts turns counts so many more."""
+    """An edit that adds `more` to each fill count of a loop."""
 
     def edit(statement):
-        counts = isinstance(statement, For) and statement.taken is not None
-        return (attrs.evolve(statement, growth=statement.growth + more) if counts else statement,)
+        counts = isinstance(statement, For) and statement.prior_iterations is not None
+        return (attrs.evolve(statement, increment=statement.increment + more) if counts else statement,)
 
     return edit
 
 
-def test_groups_that_take_turns_have_tiles_of_one_length():
-    made = attention.definition(causal=True)
+def test_pingpong_requires_tiles_of_one_length():
+    definition = attention.definition(causal=True)
     blocks = (
-        made.tile(m=64, r=1, g=1, b=1)
+        definition.tile(m=64, r=1, g=1, b=1)
         .to(Block)
         .persistent(2)
         .pingpong(2)
@@ -322,38 +327,44 @@ def test_groups_that_take_turns_have_tiles_of_one_length():
     strategy = blocks.warp_specialize(128).load("K", SH, Move.done()).load("V", SH, Move.done()).tile(m=64).to(Warpgroup)
     strategy = strategy.step("s", product).step("pv", product)
     with pytest.raises(DecompositionError, match="another number of turns in each iteration") as caught:
-        strategy.done()(attention.spec(256, 256, 64, made=made)).program(TARGET).ir  # noqa: B018
+        strategy.done()(attention.spec(256, 256, 64, made=definition)).program(TARGET).ir  # noqa: B018
     assert "leave out .pingpong()" in caught.value.hint
 
 
 @pytest.mark.parametrize("stages", (1, 2))
 def test_a_ring_in_a_loop_that_differs_from_tile_to_tile(stages):
-    """The turns of products inside were numbered as if all tiles were as long as the one at hand: refused as a race."""
-    made = attention.definition(causal=True)
+    """The fills of the inner MMA loop were numbered as if all tiles had the length of the current one, which was refused as a race."""
+    definition = attention.definition(causal=True)
     blocks = (
-        made.tile(m=64, r=1, g=1, b=1).to(Block).persistent(2).load("Q", SH, Move.done()).split(n=32).pipeline(stages).skip_masked_tiles()
+        definition.tile(m=64, r=1, g=1, b=1)
+        .to(Block)
+        .persistent(2)
+        .load("Q", SH, Move.done())
+        .split(n=32)
+        .pipeline(stages)
+        .skip_masked_tiles()
     )
     scores = MatMul.split(16).pipeline(2).warp_specialize().load(B, SH, Move.done()).tile(64, 32).to(Warpgroup).done()
     sums = MatMul.tile(64, 64).to(Warpgroup).split(16).unroll().done()
     strategy = blocks.load("V", SH).step("s", scores).step("pv", sums).done()
-    require_right(strategy(attention.spec(256, 256, 64, made=made)).program(TARGET), orders=(4,), causal=True)
+    require_right(strategy(attention.spec(256, 256, 64, made=definition)).program(TARGET), orders=(4,), causal=True)
 
 
-def test_probabilities_are_held_as_the_next_product_wants_them():
-    """Scores in shared memory or of another type would not be; the instruction says what it takes."""
-    made = attention.definition()
+def test_probabilities_have_the_register_layout_of_the_next_mma():
+    """Scores in shared memory or of another type would not have that layout; the instruction states what it requires."""
+    definition = attention.definition()
     product = MatMul.split(8).unroll().done()
-    strategy = made.tile(m=64, r=1, g=1, b=1).to(Block).load("Q", SH, Move.done()).split(n=32).pipeline(2).warp_specialize(128)
+    strategy = definition.tile(m=64, r=1, g=1, b=1).to(Block).load("Q", SH, Move.done()).split(n=32).pipeline(2).warp_specialize(128)
     strategy = (
         strategy.load("K", SH, Move.done()).load("V", SH, Move.done()).tile(m=64).to(Warpgroup).step("s", MatMul.split(16).unroll().done())
     )
     with pytest.raises(MatchError) as caught:
-        strategy.step("pv", product).done()(attention.spec(64, 64, 64, made=made)).program(TARGET).ir  # noqa: B018
+        strategy.step("pv", product).done()(attention.spec(64, 64, 64, made=definition)).program(TARGET).ir  # noqa: B018
     assert "WGMMA_F16_F32_HELD" in str(caught.value) and "64xnx16" in str(caught.value)
 
 
-def test_descriptors_are_made_once_a_turn():
-    """What unrolled loops add to an address is added to the descriptor, and stages are the same for all lanes; a plain product stays as it is."""
+def test_descriptors_are_built_once_per_iteration():
+    """Offsets of unrolled loops are added to the descriptor, and stages are uniform over all lanes; a plain GEMM does not change."""
     text = programs(64, 96, 64, {"bn": 32}).cuda
     assert re.search(r"matrix_descriptor<\d+, 1024, 1>\(k_sh_address \+ n_stage_of_warp \* \d+ \* \d+\) \+ s_d \* 2,", text)
     assert re.search(r"v_sh_address \+ n_stage_of_warp \* \d+ \* \d+\) \+ pv_n \* 128,", text)
@@ -363,14 +374,14 @@ def test_descriptors_are_made_once_a_turn():
 
 
 def test_printed_text(tmp_path):
-    """The text itself, run by threads in random order."""
+    """The printed text, executed with threads in random order."""
     if printed_text.COMPILER is None:
         pytest.skip("no C++ compiler")
-    made = [programs(70, 40, 64, {"bn": 16}, heads=2), staying(72, 64, lse=True, dynamic=True, bn=16, chunk=64)]
-    host = printed_text.HostProgram([printed_text.Printed.of(one) for one in made], tmp_path)
-    for number, one in enumerate(made):
-        arrays = inputs(one.spec)
-        near_softmax(one.spec, arrays, causal=bool(number)).require(host.run(number, arrays, seed=4))
+    programs_of_tests = [programs(70, 40, 64, {"bn": 16}, heads=2), staying(72, 64, lse=True, dynamic=True, bn=16, chunk=64)]
+    host = printed_text.HostProgram([printed_text.Printed.of(one) for one in programs_of_tests], tmp_path)
+    for number, program in enumerate(programs_of_tests):
+        arrays = inputs(program.spec)
+        near_softmax(program.spec, arrays, causal=bool(number)).require(host.run(number, arrays, seed=4))
 
 
 @pytest.mark.skipif(not any(one.serves(TARGET) for one in toolchains()), reason="no NVRTC for sm_90a")
@@ -387,14 +398,14 @@ def test_printed_text(tmp_path):
     ],
 )
 def test_no_spills(d, values, options):
-    """Two blocks of keys and more; a product that is serialised, or waits where nothing says so, would be a warning."""
+    """For two and more blocks of keys; ptxas warns about a serialized MMA or an unrequested wait."""
     dynamic = options.get("dynamic", False)
-    made = attention.definition(**{name: value for name, value in options.items() if name != "dynamic"})
-    strategy = hopper_attention.by_rows(made, "bm" not in values, held=dynamic, dynamic=dynamic).with_(**values)
-    program = strategy(attention.spec(512, 512, d, heads=16, batch=1 + 3 * dynamic, made=made)).program(TARGET)
+    definition = attention.definition(**{name: value for name, value in options.items() if name != "dynamic"})
+    strategy = hopper_attention.by_rows(definition, "bm" not in values, held=dynamic, dynamic=dynamic).with_(**values)
+    program = strategy(attention.spec(512, 512, d, heads=16, batch=1 + 3 * dynamic, made=definition)).program(TARGET)
     assert (program.ir.counter is not None) == dynamic
-    found = compile_cuda(program.cuda, TARGET).resources[program.name]
-    assert not found.spill_stores and not found.spill_loads and not found.stack_frame
+    resources = compile_cuda(program.cuda, TARGET).resources[program.name]
+    assert not resources.spill_stores and not resources.spill_loads and not resources.stack_frame
 
 
 FORMS = (
@@ -412,21 +423,21 @@ FORMS = (
 @pytest.mark.skipif(not any(one.serves(TARGET) for one in toolchains()), reason="no NVRTC for sm_90a")
 @pytest.mark.parametrize("d", (64, 96, 128, 256))
 @pytest.mark.parametrize("options", FORMS, ids=lambda options: " ".join(map(str, options.values())) or "plain")
-def test_what_is_taken_first_does_not_spill(d, options):
-    """Of each form that `fireiron.attention` knows, in halves and bfloat16."""
-    made = hopper_attention.definition(**options)
+def test_default_forms_do_not_spill(d, options):
+    """For each form that `fireiron.attention` uses, in float16 and bfloat16."""
+    definition = hopper_attention.definition(**options)
     for dtype in (float16, bfloat16):
-        spec = hopper_attention.spec(4096, 4096, d, heads=16, made=made, dtype=dtype)
+        spec = hopper_attention.spec(4096, 4096, d, heads=16, made=definition, dtype=dtype)
         form = hopper_attention.fastest(spec)
-        strategy = hopper_attention.by_rows(made, **hopper_attention.FORMS[form])
+        strategy = hopper_attention.by_rows(definition, **hopper_attention.FORMS[form])
         known = {name: value for name, value in hopper_attention.values_of(form, spec).items() if name in strategy.tunables()}
         program = strategy.with_(**known)(spec).program(TARGET)
-        found = compile_cuda(program.cuda, TARGET).resources[program.name]
-        assert not found.spill_stores and not found.spill_loads and not found.stack_frame
+        resources = compile_cuda(program.cuda, TARGET).resources[program.name]
+        assert not resources.spill_stores and not resources.spill_loads and not resources.stack_frame
 
 
 def test_maxima_that_stay():
-    """Weights are at most 2**SLACK, far below what a half holds, and at least what they are where the maximum moves at once."""
+    """Probabilities are at most 2**SLACK, far below the float16 maximum, and at least those of exact rescaling."""
     assert float(np.finfo(np.float16).max) > 2.0**hopper_attention.SLACK
     scores = np.random.default_rng(0).standard_normal((64, 40)) * 6
     most, seldom = np.full(64, -1e30), np.full(64, -1e30)
@@ -436,10 +447,12 @@ def test_maxima_that_stay():
         assert (seldom <= most).all() and (most <= seldom + hopper_attention.SLACK).all()
 
 
-def chain(made, shares=False, delayed=False, skips=()):
-    """Attention of two stages, whose sums are in parts."""
+def chain(definition, shares=False, delayed=False, skips=()):
+    """Attention with two stages and per-lane partial sums."""
     copy = Move.done()
-    steps = made.rfactor("sums", 4).tile(m=64, r=1, g=1, b=1).to(Block).load("Q", SH, copy).split(n=32).pipeline(4).warp_specialize(128)
+    steps = (
+        definition.rfactor("sums", 4).tile(m=64, r=1, g=1, b=1).to(Block).load("Q", SH, copy).split(n=32).pipeline(4).warp_specialize(128)
+    )
     steps = (steps.defer("pv", after="s") if delayed else steps).load("K", SH, copy).load("V", SH, copy)
     rows = (steps.share_stages("K") if shares else steps).tile(m=64).to(Warpgroup)
     rows = rows.step("s", hopper_attention.by_warpgroups).step("pv", hopper_attention.by_warpgroups)
@@ -449,21 +462,23 @@ def chain(made, shares=False, delayed=False, skips=()):
 @pytest.mark.parametrize(
     "skips", [(), pytest.param(("keep",), marks=pytest.mark.nightly), pytest.param(("alpha",), marks=pytest.mark.nightly)]
 )
-def test_what_may_be_left_out_may_be_done(skips):
-    """Rows that are rescaled in any case, though nobody said so: who has the parts of a row's sum decides before others do."""
-    made = attention.definition(slack=8)
-    require_right(chain(made, skips=skips)(attention.spec(64, 64, 64, made=made)).program(TARGET), orders=(None,))
+def test_optional_steps_may_be_kept(skips):
+    """Rows are always rescaled although no condition was requested: the lanes that own the partial sums of a row decide before the others
+    do.
+    """
+    definition = attention.definition(slack=8)
+    require_right(chain(definition, skips=skips)(attention.spec(64, 64, 64, made=definition)).program(TARGET), orders=(None,))
 
 
-def test_loads_that_share_slots_are_read_in_one_turn():
+def test_loads_that_share_stages_are_read_in_one_iteration():
     with pytest.raises(DecompositionError, match="loads that share the slots of k_sh are read in different turns"):
         _ = chain(attention.definition(), shares=True, delayed=True)(attention.spec(64, 96, 64)).program(TARGET).ir
 
 
 def test_forms_are_strategies_of_the_file():
     for name, options in hopper_attention.FORMS.items():
-        made = hopper_attention.definition(causal="causal" in name)
-        assert getattr(hopper_attention, name) == hopper_attention.by_rows(made, **options)
+        definition = hopper_attention.definition(causal="causal" in name)
+        assert getattr(hopper_attention, name) == hopper_attention.by_rows(definition, **options)
     for d, m, causal, wanted in (
         (128, 4096, False, "held"),
         (128, 512, True, "causal_dynamic_held"),
@@ -473,5 +488,5 @@ def test_forms_are_strategies_of_the_file():
         (64, sym("m"), True, "causal_dynamic_held"),
         (256, sym("m"), True, "causal"),
     ):
-        made = hopper_attention.definition(causal=causal)
-        assert hopper_attention.fastest(hopper_attention.spec(m, m, d, made=made)) == wanted
+        definition = hopper_attention.definition(causal=causal)
+        assert hopper_attention.fastest(hopper_attention.spec(m, m, d, made=definition)) == wanted

@@ -1,4 +1,4 @@
-"""Groups of packed rows by TMA, a ring and wgmma: the ring goes on from group to group, whichever are taken, and loses no turn."""
+"""Groups of packed rows by TMA, a ring and wgmma: the ring continues from group to group, whichever are present, and loses no fill."""
 
 import random
 
@@ -16,7 +16,7 @@ from fireiron.check import safety
 from fireiron.check.data_dependent_loops import with_counted_iterations
 from fireiron.errors import FireironError, VerificationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
-from fireiron.ir import For, Side, rewritten, statements, verify
+from fireiron.ir import For, StageState, rewritten, statements, verify
 from fireiron.sim import simulate
 from fireiron.strategies import hopper_ragged
 
@@ -26,7 +26,7 @@ MANY = 40
 
 
 def program_of(M, stages=3, groups=GROUPS, k=40, **more):
-    """K is two turns of the ring, so that of three stages each group begins at another."""
+    """K is two fills of the ring, so with three stages each group begins at another stage."""
     return hopper_ragged.strategy.with_(**{**SMALL, "stages": stages, **more})(hopper_ragged.spec(M, 72, k, groups=groups)).program(TARGET)
 
 
@@ -41,26 +41,26 @@ def test_rows_of_groups(program, name):
     assert error_of(simulate(program.ir, arrays, order=random.Random(3)).outputs["D"], expected) < 1e-3
 
 
-def test_turns_that_were_taken_are_counted(program):
+def test_executed_iterations_are_counted(program):
     assert safety(program.lowered) == ()
     assert program.cuda.count("int turns_taken = 0;") == program.cuda.count("++turns_taken;") == 2, "each role counts by itself"
     two_rounds = program_of(140, stages=2, k=128)
     assert safety(two_rounds.lowered) == () and "turns_taken" not in two_rounds.cuda, "four turns of two stages end as they began"
-    several = program_of(sym("M"), bm=128)
-    assert safety(several.lowered) == ()
+    run_time_sizes = program_of(sym("M"), bm=128)
+    assert safety(run_time_sizes.lowered) == ()
     arrays, expected = arrays_of((0, 0, 35, 35, 70, 70), 70)
-    assert error_of(simulate(several.ir, arrays, {"M": 70}).outputs["D"], expected) < 1e-3
+    assert error_of(simulate(run_time_sizes.ir, arrays, {"M": 70}).outputs["D"], expected) < 1e-3
 
 
 def counted_otherwise(kernel, number):
-    """The kernel whose ring numbers its turns by the group `g`, or for each group from 0 on."""
-    loop = next(one for one in statements(kernel.body) if isinstance(one, For) and one.taken is not None)
+    """The kernel whose ring numbers its fills by the group `g`, or from 0 for each group."""
+    loop = next(one for one in statements(kernel.body) if isinstance(one, For) and one.prior_iterations is not None)
     (g,) = {one.var for one in statements(kernel.body) if isinstance(one, For) and one.var.name == "g"}
-    return attrs.evolve(kernel, body=ir.substituted(kernel.body, {loop.taken: number(g)}))
+    return attrs.evolve(kernel, body=ir.substituted(kernel.body, {loop.prior_iterations: number(g)}))
 
 
-def test_numbers_of_turns_left_out_are_seen(program):
-    """A ring that counts all groups waits for turns that nobody fills; one that begins again passes by parity, or never."""
+def test_fill_numbers_of_skipped_iterations_are_reported(program):
+    """A ring that counts all groups waits for fills that never happen; one that restarts passes by parity, or never."""
     arrays, _ = arrays_of(OFFSETS["some empty"], 140)
     for number in (lambda g: g, lambda g: 0 * g):
         faulty = counted_otherwise(program.ir, number)
@@ -71,15 +71,16 @@ def test_numbers_of_turns_left_out_are_seen(program):
 
 
 def test_planted_faults_are_found(program):
-    for side in Side:
+    for side in StageState:
         for kind in (ir.Acquire, ir.Release):
-            assert safety(with_changed(program.ir, of_kind(kind, side=side), 0, dropped))
-            assert safety(with_changed(program.ir, of_kind(kind, side=side), 0, later(1)))
+            assert safety(with_changed(program.ir, of_kind(kind, state=side), 0, dropped))
+            assert safety(with_changed(program.ir, of_kind(kind, state=side), 0, later(1)))
 
 
 def test_a_count_has_one_name(program):
     twice = rewritten(
-        program.ir.body, lambda one: (attrs.evolve(one, taken=one.var),) if isinstance(one, For) and one.taken is not None else (one,)
+        program.ir.body,
+        lambda one: (attrs.evolve(one, prior_iterations=one.var),) if isinstance(one, For) and one.prior_iterations is not None else (one,),
     )
     with pytest.raises(VerificationError, match="bound twice"):
         verify(attrs.evolve(program.ir, body=twice))
@@ -91,13 +92,13 @@ def test_a_count_has_one_name(program):
 def test_no_spills(values):
     program = hopper_ragged.strategy.with_(**values)(hopper_ragged.spec(4096, 1024, 1000, groups=64)).program(TARGET)
     report = compile_cuda(program.cuda, TARGET)
-    found = report.resources[program.name]
-    assert found.spill_stores == found.stack_frame == 0 and "C75" not in report.log
+    resources = report.resources[program.name]
+    assert resources.spill_stores == resources.stack_frame == 0 and "C75" not in report.log
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_printed_text_of_many_groups(tmp_path):
-    """More groups than are asked for at once, by a ring and by copies of all threads."""
+    """More groups than are tested at once, by a ring and by copies of all threads."""
     offsets = np.sort(np.random.default_rng(4).integers(0, 101, MANY + 1))
     arrays, expected = arrays_of(offsets, 100)
     host = HostProgram([Printed.of(program_of(100, groups=MANY)), Printed.of(test_ragged.program_of(100, groups=MANY))], tmp_path)
@@ -110,16 +111,16 @@ def test_printed_text_of_many_groups(tmp_path):
 
 def clustered(*cluster):
     """The strategy by clusters of blocks."""
-    made = hopper_ragged.grouped_ragged.definition.tile(m=64, n=32).to(Block).cluster(*cluster).split(g=1).skip_masked_tiles()
+    definition = hopper_ragged.grouped_ragged.definition.tile(m=64, n=32).to(Block).cluster(*cluster).split(g=1).skip_masked_tiles()
     product = (
         MatMul.split(32).pipeline(2).warp_specialize(32).load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 32).to(Warpgroup).done()
     )
     stored = Move.tile(64, 32).to(Warpgroup).tile(64, 32).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
-    return made.step("product", product).step("store", stored).done()(hopper_ragged.spec(140, 72, 40, groups=GROUPS)).program(TARGET)
+    return definition.step("product", product).step("store", stored).done()(hopper_ragged.spec(140, 72, 40, groups=GROUPS)).program(TARGET)
 
 
 def test_clusters_along_columns():
-    """Their blocks have the same rows, so they take the same groups, and share the rows' loads."""
+    """The blocks have the same rows, so they process the same groups, and share the loads of the rows."""
     program = hopper_ragged.clustered.with_(**SMALL, stages=2)(hopper_ragged.spec(140, 72, 40, groups=GROUPS)).program(TARGET)
     assert "multicast" in program.cuda
     arrays, expected = arrays_of(OFFSETS["some empty"], 140)
@@ -127,16 +128,16 @@ def test_clusters_along_columns():
 
 
 def test_clusters_along_rows_are_refused():
-    """Data say for each of their blocks which groups it takes: one would wait for loads that another does not share. By the pass, and without it."""
+    """Data determine the groups of each block: one would wait for loads that another does not share. Refused by the pass, and without it."""
     with pytest.raises(FireironError, match="data say for each which turns it takes"):
         clustered(2, 1).ir  # noqa: B018
     kernel = clustered(1, 2).lowered
     rank = next(one.var for one in statements(kernel.body) if isinstance(one, ir.Let) and one.var.name == "rank_n")
     rows = next(one.var for one in statements(kernel.body) if isinstance(one, ir.Let) and one.var.name == "block_m")
 
-    def of_rows(one):
-        seen = isinstance(one, ir.Let) and one.var.name == "seen"
-        return (attrs.evolve(one, value=one.value.substitute({rows: rows + rank})),) if seen else (one,)
+    def of_rows(stmt):
+        seen = isinstance(stmt, ir.Let) and stmt.var.name == "seen"
+        return (attrs.evolve(stmt, value=stmt.value.substitute({rows: rows + rank})),) if seen else (stmt,)
 
     faulty = attrs.evolve(kernel, body=rewritten(kernel.body, of_rows))
     assert any("may differ between the blocks of a cluster" in one.message for one in safety(faulty))

@@ -1,7 +1,7 @@
-"""Integers in formulas are exact: `reference()`, the simulator and the printed text, executed on the CPU, against integers of Python.
+"""Integers in formulas are exact: `reference()`, the simulator and the printed text, executed on the CPU, compared with Python integers.
 
-Drawn formulas of coordinates, extents, constants and elements of uint8, int8 and int32, at the edges of 31, 32 and 63 bits. They are evaluated
-here by the integers of Python, which know no width. FIREIRON_FUZZ multiplies draws.
+The formulas are random, made of coordinates, extents, constants and elements of uint8, int8 and int32, near the limits of 31, 32 and 63
+bits. This file evaluates them with Python integers, which have no width. FIREIRON_FUZZ multiplies draws.
 """
 
 import os
@@ -22,7 +22,7 @@ SEED = 20281128
 SCALE = int(os.environ.get("FIREIRON_FUZZ", "1"))
 SIZES = {"m": 11, "n": 37}
 EACH = 12
-"""Formulas of a kernel."""
+"""Formulas per kernel."""
 
 NUMBERS = (0, 1, 2, 3, 7, 127, 128, 255, 256, 46341, 65536, 2**24 + 1, 100000000, 2**31 - 1, 2**31, 3000000000, 2**32 - 1, 2**32, 2**40 + 1)
 TENSORS = {"a": uint8, "b": int8, "c": int32}
@@ -31,7 +31,7 @@ RESULTS = (int32, uint8, int8, float32)
 
 @attrs.frozen
 class Node:
-    """A value or a condition: its text, and its integer at a point, by name of what is read."""
+    """A value or a condition: its text, and its integer at a point, which gives the read values by name."""
 
     text: str
     at: object
@@ -56,28 +56,28 @@ def value(random, depth):
     if depth == 0 or random.random() < 0.15:
         return leaf(random)
     kind = random.choice("+++---***^|<>r?")
-    one, other = value(random, depth - 1), value(random, depth - 1)
-    if kind in "<>" and one.text.startswith(("m", "n", "size")):  # a name in front is a dimension that is reduced
-        one = Node(f"(0 + {one.text})", one.at)
+    left, other = value(random, depth - 1), value(random, depth - 1)
+    if kind in "<>" and left.text.startswith(("m", "n", "size")):  # a name as the first argument denotes a reduced dimension
+        left = Node(f"(0 + {left.text})", left.at)
     match kind:
         case "+":
-            return Node(f"({one.text} + {other.text})", lambda point: one.at(point) + other.at(point))
+            return Node(f"({left.text} + {other.text})", lambda point: left.at(point) + other.at(point))
         case "-":
-            return Node(f"({one.text} - {other.text})", lambda point: one.at(point) - other.at(point))
+            return Node(f"({left.text} - {other.text})", lambda point: left.at(point) - other.at(point))
         case "*":
-            return Node(f"({one.text} * {other.text})", lambda point: one.at(point) * other.at(point))
+            return Node(f"({left.text} * {other.text})", lambda point: left.at(point) * other.at(point))
         case "^":
-            return Node(f"(-{one.text})", lambda point: -one.at(point))
+            return Node(f"(-{left.text})", lambda point: -left.at(point))
         case "|":
-            return Node(f"abs({one.text})", lambda point: abs(one.at(point)))
+            return Node(f"abs({left.text})", lambda point: abs(left.at(point)))
         case "<":
-            return Node(f"min({one.text}, {other.text})", lambda point: min(one.at(point), other.at(point)))
+            return Node(f"min({left.text}, {other.text})", lambda point: min(left.at(point), other.at(point)))
         case ">":
-            return Node(f"max({one.text}, {other.text})", lambda point: max(one.at(point), other.at(point)))
+            return Node(f"max({left.text}, {other.text})", lambda point: max(left.at(point), other.at(point)))
         case "r":
-            return Node(f"relu({one.text})", lambda point: max(one.at(point), 0))
+            return Node(f"relu({left.text})", lambda point: max(left.at(point), 0))
     test = condition(random, depth - 1)
-    return Node(f"where({test.text}, {one.text}, {other.text})", lambda point: (one if test.at(point) else other).at(point))
+    return Node(f"where({test.text}, {left.text}, {other.text})", lambda point: (left if test.at(point) else other).at(point))
 
 
 COMPARED = {
@@ -87,11 +87,11 @@ COMPARED = {
 
 def condition(random, depth):
     sign = random.choice(list(COMPARED))
-    one, other = value(random, depth), value(random, max(depth - 1, 0))
+    left, other = value(random, depth), value(random, max(depth - 1, 0))
     if random.random() < 0.2:
         number = random.choice(NUMBERS)
         other = Node(f"{number}.0" if random.random() < 0.5 else str(number), lambda point: number)
-    first = Node(f"{one.text} {sign} {other.text}", lambda point: COMPARED[sign](one.at(point), other.at(point)))
+    first = Node(f"{left.text} {sign} {other.text}", lambda point: COMPARED[sign](left.at(point), other.at(point)))
     if random.random() < 0.2 and depth > 0:
         second = condition(random, depth - 1)
         if random.random() < 0.5:
@@ -105,9 +105,9 @@ def sizes_of(symbolic):
 
 
 def alone(text, result, symbolic):
-    """A definition of one formula, for its refusal alone."""
-    made = Fused(name="one", dims="m n", operands={**operands_of(text), "Y": "m n"}, body={"one": f"Y[m,n] = {text}"})
-    return made(**sizes_of(symbolic), types={**types_of(text), "Y": result})
+    """A definition with only this formula, to test its refusal."""
+    definition = Fused(name="one", dims="m n", operands={**operands_of(text), "Y": "m n"}, body={"one": f"Y[m,n] = {text}"})
+    return definition(**sizes_of(symbolic), types={**types_of(text), "Y": result})
 
 
 def operands_of(text):
@@ -119,9 +119,9 @@ def types_of(text):
 
 
 def drawn(seed, symbolic):
-    """Formulas that are legal, each with its exact integers and the type of its result, and how many were refused."""
-    source, found, refused = random.Random(seed), [], 0
-    while len(found) < EACH:
+    """Legal formulas, each with its exact integers and the type of its result, and the number of refused ones."""
+    source, formulas, refused = random.Random(seed), [], 0
+    while len(formulas) < EACH:
         result = source.choice(RESULTS)
         if source.random() < 0.3:
             test = condition(source, 3)
@@ -136,12 +136,12 @@ def drawn(seed, symbolic):
             assert "64 bits" in str(error), (node.text, error)
             refused += 1
             continue
-        found.append((node, result))
-    return found, refused
+        formulas.append((node, result))
+    return formulas, refused
 
 
 def stored(number, result):
-    """An exact integer as an element of a type: its lower bits, or the float that is nearest."""
+    """An exact integer as an element of a type: its lower bits, or the nearest float."""
     if result.kind == "float":
         return np.int64(number).astype(np.float32) if -(2**63) <= number < 2**63 else None
     return np.array(number & ((1 << result.bits) - 1), np.uint64).astype(result.to_numpy())
@@ -161,29 +161,29 @@ def arrays(seed):
 def kernel_of(formulas, symbolic):
     text = " ".join(node.text for node, _ in formulas)
     outputs = {f"Y{number}": "m n" for number in range(len(formulas))}
-    made = Fused(
+    definition = Fused(
         name="drawn", dims="m n", operands={**operands_of(text), **outputs},
         body={f"s{number}": f"Y{number}[m,n] = {node.text}" for number, (node, _) in enumerate(formulas)},
     )  # fmt: skip
     types = {**types_of(text), **{f"Y{number}": result for number, (_, result) in enumerate(formulas)}}
-    spec = made(**sizes_of(symbolic), types=types)
-    return spec, made.tile(m=4, n=32).to(Block).tile(m=1, n=1).to(Thread).done()(spec)
+    spec = definition(**sizes_of(symbolic), types=types)
+    return spec, definition.tile(m=4, n=32).to(Block).tile(m=1, n=1).to(Thread).done()(spec)
 
 
 def expected(formulas, given):
-    """The exact results, element by element; None in the place of what no 64 bits hold and floats approximate."""
-    found = []
+    """The exact results, element by element; None for values that exceed 64 bits and are approximated in float."""
+    results = []
     for node, result in formulas:
         rows = []
         for m in range(SIZES["m"]):
             points = ({"m": m, "n": n, **{name: int(one[m, n]) for name, one in given.items()}} for n in range(SIZES["n"]))
             rows.append([stored(node.at(point), result) for point in points])
-        found.append(rows)
-    return found
+        results.append(rows)
+    return results
 
 
 def is_float_beyond(node, result, symbolic):
-    """Whether some integer of a formula may need more than 64 bits, and is made in float: then it is rounded on the way."""
+    """Whether some integer of a formula may exceed 64 bits and is computed in float, with intermediate rounding."""
     if result.kind != "float":
         return False
     try:
@@ -194,13 +194,13 @@ def is_float_beyond(node, result, symbolic):
 
 
 def assert_exact(formulas, got, right, what, symbolic):
-    for (node, result), one, rows in zip(formulas, got, right, strict=True):
+    for (node, result), computed, rows in zip(formulas, got, right, strict=True):
         if "X[" not in node.text and is_float_beyond(node, result, symbolic):
             continue
         want = np.array(rows, result.to_numpy())
-        wrong = np.argwhere(np.asarray(one) != want)
+        wrong = np.argwhere(np.asarray(computed) != want)
         place = tuple(wrong[0]) if len(wrong) else ()
-        assert not len(wrong), f"{what}: {node.text} as {result} at {place}: {np.asarray(one)[place]}, {want[place]} expected"
+        assert not len(wrong), f"{what}: {node.text} as {result} at {place}: {np.asarray(computed)[place]}, {want[place]} expected"
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
@@ -223,8 +223,8 @@ def test_drawn_formulas(symbolic, tmp_path):
         assert_exact(formulas, [text[name] for name in spec.outputs], right, f"seed {seed}, the text", symbolic)
 
 
-def strategy_of(made):
-    return made.tile(m=8, n=32).to(Block).tile(m=1, n=1).to(Thread).done()
+def strategy_of(definition):
+    return definition.tile(m=8, n=32).to(Block).tile(m=1, n=1).to(Thread).done()
 
 
 def of_two(formula, **operands):
@@ -233,7 +233,7 @@ def of_two(formula, **operands):
 
 
 def everywhere(spec, arrays, tmp_path, symbols=None):
-    """What the three oracles say: the meaning, the simulator and the printed text."""
+    """The results of the three oracles: the meaning, the simulator and the printed text."""
     strategy = strategy_of(spec.starter)(spec)
     host = HostProgram([Printed.of(strategy.program("sm_80"))], tmp_path)
     (text,) = host.run(0, arrays, symbols).values()
@@ -252,7 +252,7 @@ def test_a_condition_beyond_32_bits(tmp_path):
 
 @needs_compiler
 @pytest.mark.parametrize("literal", ["3000000000", "3000000000.0", "3e9"])
-def test_a_whole_number_is_an_integer_beside_integers(literal, tmp_path):
+def test_whole_number_with_integers_is_an_integer(literal, tmp_path):
     """2999999999 and 3000000001 are the same float."""
     spec = of_two(f"where(m * 2999999999 < {literal}, X[m,n], 0)", X="m n")(m=2, n=32, dtype=float32)
     for got in everywhere(spec, {"X": np.ones((2, 32), np.float32)}, tmp_path):
@@ -261,7 +261,7 @@ def test_a_whole_number_is_an_integer_beside_integers(literal, tmp_path):
 
 @needs_compiler
 def test_unsigned_bytes(tmp_path):
-    """A result in a narrower type has the lower bits; in a wider one it is what it is."""
+    """A result in a narrower type has the lower bits; in a wider type it is unchanged."""
     given = {"A": np.arange(256, dtype=np.uint8).reshape(8, 32)}
     for result in (uint8, int8, int32, float16, float32):
         spec = of_two("A[m,n] - 1", A="m n")(m=8, n=32, types={"A": uint8, "Y": result})
@@ -270,8 +270,8 @@ def test_unsigned_bytes(tmp_path):
 
 
 @needs_compiler
-def test_integers_meet_a_float_as_integers(tmp_path):
-    """A difference of large sums is exact, and converted once: each of them, as a float, would be rounded."""
+def test_integers_are_computed_before_conversion_to_float(tmp_path):
+    """A difference of large sums is exact and converted once; each sum alone would be rounded as a float."""
     spec = of_two("(a[m,n] - z[m]) * s", a="m n", z="m", s="")(m=8, n=32, types={"a": int32, "z": int32, "Y": float32})
     base = 2**30 + 64 * np.arange(8, dtype=np.int32)
     given = {"a": (base[:, None] + np.arange(32)).astype(np.int32), "z": base, "s": np.float32(0.5)}
@@ -282,7 +282,7 @@ def test_integers_meet_a_float_as_integers(tmp_path):
 @needs_compiler
 @pytest.mark.parametrize("result", [float16, bfloat16, float32, float64], ids=str)
 def test_wide_integers_are_rounded_once(result, tmp_path):
-    """Halfway between two floats, and a little beyond, where rounding twice would show."""
+    """Halfway between two floats, and slightly beyond, where double rounding would show."""
     halfway = [2**40 + 2**31 + 1, 2**54 + 2**45 + 1, 2**54 + 2**30 + 1, 2**33 + 2**8 + 1, 2**62 + 2**53 + 1, 2048 + 1, 4096 + 2 + 1]
     for number in halfway:
         spec = of_two(f"m * {number} - {number} + A[m,n] * 0", A="m n")(m=3, n=32, types={"A": uint8, "Y": result})
@@ -293,25 +293,25 @@ def test_wide_integers_are_rounded_once(result, tmp_path):
 
 
 def nearest(number, dtype):
-    """The float of a type that is nearest to an integer, to even between two; by integers of Python."""
+    """The float of a type nearest to an integer, ties to even; computed with Python integers."""
     size, least = abs(number), max(abs(number).bit_length() - dtype.mantissa, 0)
-    whole, rest = size >> least, size & ((1 << least) - 1)
+    quotient, rest = size >> least, size & ((1 << least) - 1)
     half = 1 << least >> 1
-    whole += rest > half or (least > 0 and rest == half and whole % 2 == 1)
-    made = whole << least
-    if dtype == float16 and made > 65504:
-        made = float("inf")
-    return float(made) if number >= 0 else -float(made)
+    quotient += rest > half or (least > 0 and rest == half and quotient % 2 == 1)
+    rounded = quotient << least
+    if dtype == float16 and rounded > 65504:
+        rounded = float("inf")
+    return float(rounded) if number >= 0 else -float(rounded)
 
 
 @needs_compiler
-def test_what_an_integer_sum_is_added_to_is_no_integer(tmp_path):
-    made = Fused(
+def test_an_integer_sum_added_to_a_float_is_converted(tmp_path):
+    definition = Fused(
         name="total", dims="m n", loop="n", operands={"q": "m n", "y": "m"},
         init={"half": "t[m] = 0.5"}, body={"sum": "t[m] += sum(n, q[m,n])"}, final={"y": "y[m] = t[m]"},
     )  # fmt: skip
-    spec = made(m=8, n=64, types={"q": int8, "y": float32})
-    strategy = made.tile(m=8).to(Block).split(n=8).tile(m=1).to(Thread).done()(spec)
+    spec = definition(m=8, n=64, types={"q": int8, "y": float32})
+    strategy = definition.tile(m=8).to(Block).split(n=8).tile(m=1).to(Thread).done()(spec)
     q = np.random.default_rng(0).integers(-128, 128, (8, 64)).astype(np.int8)
     host = HostProgram([Printed.of(strategy.program("sm_80"))], tmp_path)
     for got in (spec.reference(q), strategy.compile("sm_80")(q), host.run(0, {"q": q})["y"]):
@@ -321,9 +321,9 @@ def test_what_an_integer_sum_is_added_to_is_no_integer(tmp_path):
 @needs_compiler
 @pytest.mark.parametrize("by", ["sum", "prod", "max"])
 def test_reductions_of_integers_that_become_floats_do_not_wrap_around(by, tmp_path):
-    made = Fused(name="large", dims="m n", operands={"c": "m n", "y": "m"}, body={"y": f"y[m] = {by}(n, c[m,n])"})
-    spec = made(m=8, n=2, types={"c": int32, "y": float32})
-    strategy = made.tile(m=8).to(Block).tile(m=1).to(Thread).done()(spec)
+    definition = Fused(name="large", dims="m n", operands={"c": "m n", "y": "m"}, body={"y": f"y[m] = {by}(n, c[m,n])"})
+    spec = definition(m=8, n=2, types={"c": int32, "y": float32})
+    strategy = definition.tile(m=8).to(Block).tile(m=1).to(Thread).done()(spec)
     c = np.array(
         [[2**31 - 1, 2**31 - 1], [-(2**31), -(2**31)], [2**31 - 1, -(2**31)], [65537, 65537], [1, 2], [0, -5], [-1, -1], [3, 0]], np.int32
     )
@@ -340,26 +340,26 @@ def test_a_fraction_is_no_factor_of_an_integer_sum():
 
 
 def test_the_width_is_that_of_the_ranges():
-    """32 bits where they are enough, 64 where not; as many bits of `long long` as places in memory have."""
+    """32 bits if they suffice, otherwise 64; addresses use `long long` if they need more than 32 bits."""
     text = "where(m * size(n) + n < 3000000000, X[m,n], 0)"
-    made = of_two(text, X="m n")
-    small, large = (strategy_of(made)(made(m=size, n=size, dtype=float32)).cuda("sm_80") for size in (1024, 65536))
+    definition = of_two(text, X="m n")
+    small, large = (strategy_of(definition)(definition(m=size, n=size, dtype=float32)).cuda("sm_80") for size in (1024, 65536))
     assert "static_cast<long long>" not in small and "static_cast<long long>" in large
-    bounded = made(m=sym("M", high=4096), n=sym("N", high=4096), dtype=float32)
-    assert "static_cast<long long>" not in strategy_of(made)(bounded).cuda("sm_80")
-    free = made(m=sym("M"), n=sym("N"), dtype=float32)
-    assert "static_cast<long long>" in strategy_of(made)(free).cuda("sm_80")
+    bounded = definition(m=sym("M", high=4096), n=sym("N", high=4096), dtype=float32)
+    assert "static_cast<long long>" not in strategy_of(definition)(bounded).cuda("sm_80")
+    free = definition(m=sym("M"), n=sym("N"), dtype=float32)
+    assert "static_cast<long long>" in strategy_of(definition)(free).cuda("sm_80")
 
 
-def test_more_than_64_bits_are_refused_with_what_to_bound():
-    made = of_two("where(m * size(n) * size(m) + n < 3000000000, X[m,n], 0)", X="m n")
+def test_values_beyond_64_bits_are_refused_with_sizes_to_bound():
+    definition = of_two("where(m * size(n) * size(m) + n < 3000000000, X[m,n], 0)", X="m n")
     with pytest.raises(ArgumentError, match=r'm \* size\(n\) \* size\(m\).*may need more than 64 bits[\s\S]*sym\("M", high=65536\)'):
-        made(m=sym("M"), n=sym("N"), dtype=float32)
-    assert made(m=sym("M", high=65536), n=sym("N", high=65536), dtype=float32)
+        definition(m=sym("M"), n=sym("N"), dtype=float32)
+    assert definition(m=sym("M", high=65536), n=sym("N", high=65536), dtype=float32)
 
 
 def test_of_elements_beyond_64_bits_lower_ones_do_and_floats_do():
-    """What is stored as an integer, or becomes a float, needs no bound; what is compared or ordered does."""
+    """Values stored as integers or converted to float need no bound; compared or ordered values do."""
     cube = "c[m,n] * c[m,n] * c[m,n]"
     for formula, result in ((cube, int32), (f"{cube} * 0.5", float32), (f"max({cube}, 0) * 0.5", float32)):
         assert of_two(formula, c="m n")(m=8, n=32, types={"c": int32, "Y": result})
@@ -379,13 +379,13 @@ def test_nvrtc_takes_each_width(result):
     )
     for formula in formulas:
         operands = {"c": "m n", **({"X": "m n"} if "X[" in formula else {})}
-        made = of_two(formula, **operands)
-        spec = made(m=8, n=32, types={"c": int32, "Y": result, **({"X": float32} if "X[" in formula else {})})
-        compile_cuda(strategy_of(made)(spec).cuda("sm_80"), "sm_80")
+        definition = of_two(formula, **operands)
+        spec = definition(m=8, n=32, types={"c": int32, "Y": result, **({"X": float32} if "X[" in formula else {})})
+        compile_cuda(strategy_of(definition)(spec).cuda("sm_80"), "sm_80")
 
 
 @pytest.mark.parametrize("number", [-(10**30), 1 << 63, (1 << 64) + (1 << 45), -1000000015047466219876688855040])
 def test_whole_numbers_beyond_64_bits_are_floats_where_floats_are_stored(number):
-    """A running maximum begins at -1e30, which the text of its spec writes as a whole number."""
+    """A running maximum begins at -1e30, which the text of its spec writes as an integer."""
     result = meaning.perform(formula_of(f"dst[m] = {number}"), {"dst": np.zeros(4, np.float32)}, {"dst": float32}, False)
     assert np.array_equal(result, np.full(4, number, np.float32))

@@ -144,7 +144,7 @@ def test_outputs_are_set_to_zero_first_and_nothing_between(gpu):
     from test_split_k import blocks
 
     kernel = compiled(spec, blocks(2, 2))
-    assert making.said(kernel.ir, "zeroed") == ("C",)
+    assert making.effect_of(kernel.ir, "zeroed") == ("C",)
     a, b = gpu.array((20, 8), order="F"), gpu.array((8, 12), order="F")
     whole = gpu.array((32, 12), order="F")
     whole.host[...] = 9

@@ -335,7 +335,7 @@ def test_a_frame_serves_for_many_launches(gpu):
 
 def test_a_chained_launch_of_each_thread_has_a_configuration_of_its_own(gpu):
     """Shape, shared memory, stream and the one attribute; used again by the launches of that thread."""
-    chained, seen = launch.ChainedLaunch(1, SHAPE, 48), []
+    chained, seen = launch.ProgrammaticLaunch(1, SHAPE, 48), []
     gpu.parameters = 1
     plain = gpu.cuLaunchKernelEx
     chained._launch = lambda config, *rest: (seen.append(ctypes.addressof(config._obj)), plain(config, *rest))[1]
@@ -360,7 +360,7 @@ def test_the_driver_names_its_errors(gpu, tell, text):
         gpu.cuGetErrorName = tell
     gpu.refuse = "yes"
     with pytest.raises(RuntimeError, match=re.escape(text)):
-        launch.ChainedLaunch(1, SHAPE, 0)(0, 0, 0)
+        launch.ProgrammaticLaunch(1, SHAPE, 0)(0, 0, 0)
 
 
 def _named(name):

@@ -24,15 +24,15 @@ TENSOR = Move(4, 4)(GL, GL)(Kernel).operands["src"].tensor
 GIVEN = {
     "kernel": {}, "buffer": {"tensor": TENSOR}, "access": {"buffer": "src", "base": (ZERO, ZERO)}, "piece": {"first": 0},
     "tensor_map": {"name": "map", "buffer": "src", "order": (0, 1), "box": (4, 4), "span": 4}, "hole": {"child": "body"},
-    "comment": {"text": "a"}, "begin": {"step": ()}, "let": {"var": VAR, "value": ZERO}, "loop": {"var": VAR, "extent": as_expr(4)},
-    "execution": {"instruction": None, "spec": None, "accesses": ()}, "skip": {"needed": "needed"},
+    "comment": {"text": "a"}, "step_marker": {"step": ()}, "let": {"var": VAR, "value": ZERO}, "loop": {"var": VAR, "extent": as_expr(4)},
+    "execution": {"instruction": None, "spec": None, "accesses": ()}, "if_any_lane": {"needed": "needed"},
     "sync_point": {"require": True, "subject": "src"}, "scope": {"name": "warp", "threads": 32}, "barrier": {}, "cluster_barrier": {},
-    "commit": {}, "wait": {}, "fence": {"reach": ir.Reach.PROXY}, "chain": {"link": None},
-    "ring": {"name": "k_ring", "stages": 2, "buffers": ("src",)}, "acquire": {"ring": "k_ring", "side": ir.Side.FULL, "number": VAR},
-    "release": {"ring": "k_ring", "side": ir.Side.FULL, "number": VAR}, "role": {"name": "producer", "first": 0, "threads": 32},
-    "roles": {"roles": ()}, "next_tile": {"var": VAR, "tiles": as_expr(4), "ring": "k_ring", "number": VAR},
-    "leave": {"tile": VAR, "tiles": as_expr(4)}, "counter": {"name": "counter"}, "block_cluster": {"sizes": (2,), "places": (ZERO,)},
-    "peers": {"pattern": (0,), "first": ZERO},
+    "commit": {}, "wait": {}, "fence": {"kind": ir.FenceKind.ASYNC_PROXY}, "grid_dep_control": {"action": None},
+    "ring": {"name": "k_ring", "stages": 2, "buffers": ("src",)}, "acquire": {"ring": "k_ring", "state": ir.StageState.FULL, "fill_index": VAR},
+    "release": {"ring": "k_ring", "state": ir.StageState.FULL, "fill_index": VAR}, "role": {"name": "producer", "first": 0, "threads": 32},
+    "roles": {"roles": ()}, "claim_tile": {"var": VAR, "tiles": as_expr(4), "ring": "k_ring", "fill_index": VAR},
+    "exit_if_done": {"tile": VAR, "tiles": as_expr(4)}, "counter": {"name": "counter"}, "block_cluster": {"sizes": (2,), "places": (ZERO,)},
+    "block_set": {"pattern": (0,), "first": ZERO},
 }  # fmt: skip
 """What a factory cannot do without."""
 
@@ -96,7 +96,7 @@ def test_a_factory_fills_the_rest(cls):
 def test_a_kernel_is_given_what_a_test_is_about():
     body = (making.loop(VAR, as_expr(4), (making.commit(),), stages=2), making.wait(1))
     made = making.kernel(body=body, threads=64, chained=True)
-    assert (made.body, made.threads, making.said(made, "chained"), made.grid) == (body, 64, True, as_expr(1)) and making.asked(
+    assert (made.body, made.threads, making.effect_of(made, "chained"), made.grid) == (body, 64, True, as_expr(1)) and making.ask_of(
         made.body[0], "stages"
     ) == 2
     assert attrs.evolve(making.piece(3), condition=TRUE) == making.piece(3, 1, condition=TRUE) == ir.Piece(3, 1, TRUE)

@@ -43,23 +43,23 @@ def gpu(tuned, monkeypatch):
     monkeypatch.setattr(tuned, "_prepared", lambda *given: lambda: None)
     monkeypatch.setattr(place, "gpu_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(place, "refused_by_compiler", lambda kernel: None)
-    monkeypatch.setattr(tuned, "with_adding", lambda choice, problem, device: matmul_choice.with_adding(choice, problem, None))
+    monkeypatch.setattr(tuned, "with_reduction", lambda choice, problem, device: matmul_choice.with_reduction(choice, problem, None))
     monkeypatch.setattr(kept, "decided", lambda *given: setattr(found, "decided", given))
     return found
 
 
 def asked_of(m, n, k, dtype="float16"):
     a, b = np.ones((m, k), dtype), np.ones((k, n), dtype)
-    asked, stacked = key_and_views(request(a, b, arch="sm_90a", require_record=False))
+    asked, views = key_and_views(request(a, b, arch="sm_90a", require_record=False))
     problems = (*asked.problems, attrs.evolve(asked.problems[0], transposed=True))  # as of arrays with views
-    return attrs.evolve(asked, problems=problems, place=attrs.evolve(asked.place, device=0)), stacked, (a, b, None)
+    return attrs.evolve(asked, problems=problems, place=attrs.evolve(asked.place, device=0)), views, (a, b, None)
 
 
 def test_the_fastest_is_taken_and_kept(tuned, gpu):
-    asked, stacked, arrays = asked_of(1100, 1104, 512)
+    asked, views, arrays = asked_of(1100, 1104, 512)
     gpu.us = lambda number: [9.0, 7.0, 8.0, 6.5, 7.5][number]
     lines = []
-    made = tuned.measured(asked, stacked, arrays, 4, lines.append)
+    made = tuned.measured(asked, views, arrays, 4, lines.append)
     assert len(gpu.names) == len(lines) in (4, 5) and lines[1].startswith("7.00 us  1: hopper")
     assert f"fastest of {len(lines)} that were measured for these arrays, 6.5 us" in made.choice.why
     call, architecture, device, told, choice, number = gpu.decided
@@ -67,29 +67,29 @@ def test_the_fastest_is_taken_and_kept(tuned, gpu):
 
 
 def test_what_is_taken_unasked_is_measured_first(tuned, gpu):
-    asked, stacked, arrays = asked_of(1100, 1104, 512)
+    asked, views, arrays = asked_of(1100, 1104, 512)
     unasked, _ = matmul_choice.decided(asked)
-    made = tuned.measured(asked, stacked, arrays, 3, lambda line: None)
+    made = tuned.measured(asked, views, arrays, 3, lambda line: None)
     assert made.choice.program.strategy == unasked.program.strategy and unasked.why in made.choice.why
     values = [name.split(": ", 1)[1] for name in gpu.names]
     assert len(set(values)) == len(values) in (3, 4), "each once"
-    tuned.measured(asked, stacked, arrays, 0, lambda line: None)
+    tuned.measured(asked, views, arrays, 0, lambda line: None)
     assert len(gpu.names) == 1
 
 
 def test_parts_of_k_are_measured_too(tuned, gpu):
-    asked, stacked, arrays = asked_of(128, 128, 4096)
+    asked, views, arrays = asked_of(128, 128, 4096)
     gpu.us = lambda number: 10.0 - number
-    made = tuned.measured(asked, stacked, arrays, 1, lambda line: None)
+    made = tuned.measured(asked, views, arrays, 1, lambda line: None)
     assert made.parts > 1 and made.behind is not None and "parts of K" in made.choice.why
     assert sum("parts of K" in name for name in gpu.names) >= 2 and sum("parts of K" not in name for name in gpu.names) == 1
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, True, "4"])
 def test_numbers_of_candidates(tuned, gpu, count):
-    asked, stacked, arrays = asked_of(512, 512, 512)
+    asked, views, arrays = asked_of(512, 512, 512)
     with pytest.raises(ArgumentError, match="candidates"):
-        tuned.measured(asked, stacked, arrays, count, lambda line: None)
+        tuned.measured(asked, views, arrays, count, lambda line: None)
 
 
 def test_without_a_gpu():
@@ -109,7 +109,7 @@ def test_calls_take_what_was_measured(tuned, monkeypatch):
     matmul(a, b, arch="sm_80"), matmul(a, c, arch="sm_80")
     before = dict(matmul.answers.entries)
 
-    def measured(asked, stacked, arrays, candidates, report):
+    def measured(asked, views, arrays, candidates, report):
         made = matmul.kernels.entries[asked]
         return attrs.evolve(made, choice=attrs.evolve(made.choice, why="measured"))
 

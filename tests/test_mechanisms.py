@@ -15,15 +15,15 @@ from fireiron.ir.mechanism import Mechanism, Order
 TABLE = {
     # PTX ISA, "cp.async": "non-blocking"; "cp.async.wait_group ... the executing thread": each thread waits for its own groups. Of the proxies only
     # bulk copies and wgmma are named under "Async proxy", so it is of the generic one.
-    "group": (Order.GROUPS, False, True, False, False, False, False),
+    "cp_async_group": (Order.GROUPS, False, True, False, False, False, False),
     # "wgmma.mma_async": "performed in the async proxy"; ".sync.aligned": all threads of the warpgroup; "accessing the registers ... before
     # wgmma.wait_group ... is undefined"; factors in shared memory are read meanwhile.
-    "product": (Order.GROUPS, True, False, True, True, False, True),
+    "wgmma_group": (Order.GROUPS, True, False, True, True, False, True),
     # "cp.async.bulk.tensor ... .mbarrier::complete_tx::bytes": async proxy, one thread, complete when the barrier has counted the bytes.
-    "ring": (Order.COUNTED, False, True, True, False, False, False),
+    "mbarrier": (Order.COUNTED, False, True, True, False, False, False),
     # "cp.async.bulk.tensor ... .bulk_group", source in shared memory; "cp.async.bulk.wait_group.read": the source has been read. Shared memory of a
     # block that has ended is given to another one. Ours are issued by one lane for a warp or warpgroup, and all of them wait.
-    "bulk": (Order.GROUPS, True, False, True, False, True, True),
+    "bulk_group": (Order.GROUPS, True, False, True, False, True, True),
 }
 
 
@@ -45,9 +45,9 @@ def test_each_row_is_a_file_and_ranks_differ():
 
 
 COMMITS_AND_WAITS = {
-    "group": ("cp.async.commit_group", "cp.async.wait_group"),
-    "product": ("wgmma.commit_group.sync.aligned", "wgmma.wait_group.sync.aligned"),
-    "bulk": ("cp.async.bulk.commit_group", "cp.async.bulk.wait_group.read"),
+    "cp_async_group": ("cp.async.commit_group", "cp.async.wait_group"),
+    "wgmma_group": ("wgmma.commit_group.sync.aligned", "wgmma.wait_group.sync.aligned"),
+    "bulk_group": ("cp.async.bulk.commit_group", "cp.async.bulk.wait_group.read"),
 }
 
 
@@ -64,7 +64,7 @@ def test_commits_and_waits_are_the_instructions_of_the_ptx_isa(mechanism):
 # "cp.async.mbarrier.arrive": "an arrive-on operation triggered by the system on the mbarrier object upon the completion of all the prior cp.async
 # operations initiated by the executing thread"; without .noinc the pending count is incremented first, so that the arrival must not be counted by
 # mbarrier.init; with it, it must be. An ordinary "mbarrier.arrive" is no later than its statement. Of bulk copies and of wgmma there is none.
-ARRIVALS = {"group": "cp.async.mbarrier.arrive.noinc.shared::cta.b64", "none": "mbarrier.arrive.shared::cta.b64"}
+ARRIVALS = {"cp_async_group": "cp.async.mbarrier.arrive.noinc.shared::cta.b64", "none": "mbarrier.arrive.shared::cta.b64"}
 
 
 @pytest.mark.parametrize("mechanism", [AT_ONCE, *mechanisms.found()], ids=repr)
@@ -83,7 +83,14 @@ def test_deferred_arrivals_are_the_instructions_of_the_ptx_isa(mechanism):
 
 
 @pytest.mark.parametrize(
-    ("prefix", "name"), [("WGMMA_", "product"), ("TMA_LOAD", "ring"), ("TMA_VECTOR", "ring"), ("TMA_STORE", "bulk"), ("CP_ASYNC", "group")]
+    ("prefix", "name"),
+    [
+        ("WGMMA_", "wgmma_group"),
+        ("TMA_LOAD", "mbarrier"),
+        ("TMA_VECTOR", "mbarrier"),
+        ("TMA_STORE", "bulk_group"),
+        ("CP_ASYNC", "cp_async_group"),
+    ],
 )
 def test_instructions_name_their_own(prefix, name):
     found = [one for one in INSTRUCTIONS if one.name.startswith(prefix)]

@@ -1,4 +1,4 @@
-"""Matrix instructions of a warp: lane maps against the PTX ISA's formulas, small kernels against NumPy, compilers, refusals."""
+"""Warp-level matrix instructions: lane maps compared with the PTX ISA's formulas, small kernels with NumPy, compilers, refusals."""
 
 import itertools
 import re
@@ -42,7 +42,7 @@ needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (p
 
 
 def ptx_884_f16(lane, i, operand, orders, result):
-    """mma.m8n8k4 with .f16 floating point type; the coordinates inside the product of the lane's quad-pair."""
+    """mma.m8n8k4 with .f16 floating point type; the coordinates within the matrices of the lane's quad-pair."""
     low = lane < 16
     if operand == "A":
         return (lane % 4 if low else lane % 4 + 4, i) if orders[0] == "row" else (i % 4 if low else i % 4 + 4, lane % 4)
@@ -174,11 +174,11 @@ def test_lane_maps_are_those_of_the_ptx_isa(form):
 
 @pytest.mark.sampled(1)
 @named
-def test_each_element_has_one_holder(form):
+def test_each_element_has_one_owner(form):
     for operand, lane_map in form.maps().items():
-        held = [point for row in lane_map.table for point in row]
+        points = [point for row in lane_map.table for point in row]
         repeated = 2 if form.shape == (16, 16, 4) and operand != "C" else 1  # two quad-pairs share rows of A, columns of B
-        assert len(held) == repeated * len(set(held)), operand
+        assert len(points) == repeated * len(set(points)), operand
 
 
 @pytest.mark.sampled(1)
@@ -226,7 +226,7 @@ def test_products(form):
 @pytest.mark.sampled(2)
 @named
 def test_probes(form):
-    """Each element of A and of B comes out in its place; the same probes run on a GPU in test_probe_gpu.py."""
+    """Each element of A and of B arrives at its position; the same probes run on a GPU in test_probe_gpu.py."""
     depth = max(form.shape[2], 4)
     spec = spec_of(form, *layouts_of(form)[0], sizes=(16, 16, depth))
     kernel = simulated(strategy_of(form, tiles=(16, 16), chunk=depth)(spec), first_target(form.capability))
@@ -298,7 +298,7 @@ def test_none_left_on_older_targets():
 
 
 def test_tf32_drops_the_last_bits():
-    """On data with full mantissas the simulator multiplies what the hardware reads: the upper 19 bits."""
+    """With full mantissas the simulator multiplies what the hardware reads: the upper 19 bits."""
     form = HMMA_1688_F32_TF32
     spec = spec_of(form, sizes=(16, 16, 8), b=RowMajor)
     kernel = strategy_of(form, tiles=(16, 16), chunk=8)(spec).compile("sm_80")
@@ -314,7 +314,7 @@ def test_tf32_drops_the_last_bits():
     assert not np.array_equal(cut, values)
 
 
-def test_tf32_is_kept_whole_until_then():
+def test_tf32_is_stored_with_all_bits():
     copy = Move.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()
     values = np.random.default_rng(2).standard_normal((16, 16)).astype(np.float32)
     for types in ((tf32, tf32), (float32, tf32), (tf32, float32)):
@@ -324,7 +324,7 @@ def test_tf32_is_kept_whole_until_then():
 
 @pytest.mark.parametrize("dtype", [float8_e4m3, float8_e5m2], ids=str)
 def test_conversions_to_8_bits_saturate(dtype):
-    """As `__nv_fp8_e4m3(float)` and its kin do, with `__NV_SATFINITE`."""
+    """As `__nv_fp8_e4m3(float)` and similar conversions do with `__NV_SATFINITE`."""
     most = 448 if dtype == float8_e4m3 else 57344
     values = np.array([0, 1, -1, 0.3, most, most * 1.01, 1e30, -1e30, np.inf, -np.inf], np.float32)
     for source in (np.float32, np.float64):
@@ -351,7 +351,7 @@ def test_no_arithmetic_of_threads(dtype):
 
 
 def figure_1(lane):
-    """Graphene, Figure 1c: the shared-memory offset of a lane, 16x16 halves row-major, groups of eight threads as (2,2)."""
+    """Graphene, Figure 1c: the shared-memory offset of a lane, 16x16 float16 row-major, groups of eight threads as (2,2)."""
     group, idx = lane // 8, lane % 8
     grp_m, grp_n = group // 2, group % 2
     return grp_m * 128 + grp_n * 8 + idx * 16
@@ -359,8 +359,8 @@ def figure_1(lane):
 
 def test_addresses_of_figure_1():
     """Up to the order of the four groups, which is free (T027)."""
-    (one,) = [one for one in LDMATRIX if one.name == "LDMATRIX_16x16_ROW"]
-    source = one.maps()["src"]
+    (ldmatrix,) = [one for one in LDMATRIX if one.name == "LDMATRIX_16x16_ROW"]
+    source = ldmatrix.maps()["src"]
     offsets = [row * 16 + column for row, column in (source.coordinate(lane, 0) for lane in range(32))]
     groups = [tuple(offsets[start : start + 8]) for start in range(0, 32, 8)]
     assert set(groups) == {tuple(figure_1(lane) for lane in range(start, start + 8)) for start in range(0, 32, 8)}
@@ -370,9 +370,9 @@ def test_addresses_of_figure_1():
 
 
 def test_registers_of_table_2():
-    """Table 2 rows 4 and 11: what ldmatrix delivers is what m16n8k16 holds of A, register by register, in its own order."""
-    (one,) = [one for one in LDMATRIX if one.name == "LDMATRIX_16x16_ROW"]
-    assert one.maps()["dst"].table == HMMA_16816_F32.a.table
+    """Table 2 rows 4 and 11: ldmatrix loads the registers that m16n8k16 owns of A, register by register, in its own order."""
+    (ldmatrix,) = [one for one in LDMATRIX if one.name == "LDMATRIX_16x16_ROW"]
+    assert ldmatrix.maps()["dst"].table == HMMA_16816_F32.a.table
 
 
 @pytest.mark.sampled(1)
@@ -416,20 +416,20 @@ def test_random_data_through_ldmatrix_and_mma(layouts):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("one", LDMATRIX, ids=lambda one: one.name)
-def test_every_ldmatrix(one):
-    kernel = loaded_by(one).compile("sm_80")
-    opcode = f"ldmatrix.sync.aligned.m8n8.x{one.count}{'.trans' if one.transposes else ''}.shared.b16"
+@pytest.mark.parametrize("instruction", LDMATRIX, ids=lambda one: one.name)
+def test_every_ldmatrix(instruction):
+    kernel = loaded_by(instruction).compile("sm_80")
+    opcode = f"ldmatrix.sync.aligned.m8n8.x{instruction.count}{'.trans' if instruction.transposes else ''}.shared.b16"
     assert opcode in kernel.asm["cuda"]
     generator = np.random.default_rng(1)
     a, b = integers((32, 64), float16, generator), integers((64, 32), float16, generator)
     assert np.array_equal(called(kernel, a, b), a @ b)
 
 
-@pytest.mark.parametrize("one", [one for one in STMATRIX if one.pairs], ids=lambda one: one.name)
-def test_every_stmatrix_of_accumulators(one):
-    kernel = stored_by(one).compile("sm_90")
-    opcode = f"stmatrix.sync.aligned.m8n8.x{one.count}{'.trans' if one.transposes else ''}.shared.b16"
+@pytest.mark.parametrize("instruction", [one for one in STMATRIX if one.pairs], ids=lambda one: one.name)
+def test_every_stmatrix_of_accumulators(instruction):
+    kernel = stored_by(instruction).compile("sm_90")
+    opcode = f"stmatrix.sync.aligned.m8n8.x{instruction.count}{'.trans' if instruction.transposes else ''}.shared.b16"
     assert opcode in kernel.asm["cuda"]
     generator = np.random.default_rng(1)
     a, b = integers((32, 64), float16, generator), integers((64, 32), float16, generator)
@@ -448,20 +448,20 @@ def test_copies_through_all_three(dtype):
     assert used == {*LDMATRIX, *MOVMATRIX, *STMATRIX}
 
 
-def test_nothing_is_converted_silently():
-    """A float32 accumulator goes by its threads, which round; stmatrix refuses it."""
+def test_stmatrix_does_not_convert():
+    """Threads store and round a float32 accumulator; stmatrix refuses it."""
     assert "stmatrix" in stored_by(None, float16).cuda("sm_90")
     assert "stmatrix" not in stored_by(None, float16).cuda("sm_80")
     assert "stmatrix" not in stored_by(None, float32).cuda("sm_90")
-    (one,) = [one for one in STMATRIX if one.name == "STMATRIX_16x16_ROW"]
+    (stmatrix,) = [one for one in STMATRIX if one.name == "STMATRIX_16x16_ROW"]
     with pytest.raises(MatchError, match="src type +wants float16 or bfloat16, got float32"):
-        stored_by(one, float32).cuda("sm_90")
+        stored_by(stmatrix, float32).cuda("sm_90")
     mixed = Move(16, 16, dtype=bfloat16, dst_dtype=float16, dst=RowMajor)(RF, SH)(Warp)
-    assert [found.field for found in one.mismatches(mixed, ARCHITECTURES[-1])] == ["dst type"]
+    assert [found.field for found in stmatrix.mismatches(mixed, ARCHITECTURES[-1])] == ["dst type"]
 
 
 def test_wrong_order_in_registers_is_shown():
-    """Both layouts, two lanes of each, and where they first differ (T027)."""
+    """Both layouts, two lanes of each, and their first difference (T027)."""
     (wrong,) = [one for one in LDMATRIX if one.name == "LDMATRIX_16x16_ROW_T"]
     chain = MatMul.tile(16, 16).to(Block).epilog(RF, float32, Init.tile(16, 16).to(Warp).done(), Move.tile(16, 16).to(Warp).done())
     chain = chain.split(16).load(A, SH, one_each).load(B, SH, one_each).tile(16, 16).to(Warp)
@@ -475,14 +475,14 @@ def test_wrong_order_in_registers_is_shown():
     assert "(1, 0) as its value 1" in text, "where they first differ"
 
 
-def test_no_fragments_of_other_element_sizes():
-    """ldmatrix delivers pairs of 16-bit elements; a float32 operand is refused by name, and loaded lane by lane without one."""
+def test_ldmatrix_requires_16_bit_elements():
+    """ldmatrix loads pairs of 16-bit elements; for a float32 operand it is refused if named, and loads are done by lane otherwise."""
     form = HMMA_1688_F32_TF32
-    (one,) = [one for one in LDMATRIX if one.name == "LDMATRIX_16x8_ROW"]
+    (ldmatrix,) = [one for one in LDMATRIX if one.name == "LDMATRIX_16x8_ROW"]
     chain = MatMul.tile(16, 16).to(Block).epilog(RF, Init.tile(16, 16).to(Warp).done(), Move.tile(16, 16).to(Warp).done())
     chain = chain.split(8).load(A, SH, one_each).load(B, SH, one_each).tile(16, 16).to(Warp)
     with pytest.raises(MatchError, match="src type"):
-        chain.load(A, RF, Move.done(one)).load(B, RF, Move.done()).mma_tile().done()(spec_of(form, sizes=(16, 16, 8))).cuda("sm_80")
+        chain.load(A, RF, Move.done(ldmatrix)).load(B, RF, Move.done()).mma_tile().done()(spec_of(form, sizes=(16, 16, 8))).cuda("sm_80")
 
 
 # ---------------------------------------------------------------------------------------------- compiled
@@ -492,13 +492,13 @@ def test_no_fragments_of_other_element_sizes():
 @needs_nvrtc
 @named
 def test_compiles(form):
-    """On the first target that has it, and on Blackwell; m8n8k4 too (T019). On Hopper `test_contracts` compiles the same kernels."""
+    """On the first target that supports it, and on Blackwell; m8n8k4, too (T019). On Hopper `test_contracts` compiles the same kernels."""
     spec = spec_of(form, *layouts_of(form)[0])
     served = {first_target(form.capability), "sm_120"} & {one.name for one in ARCHITECTURES}
     new = any(kind in form.name for kind in ("QMMA_16816", "QMMA_16832_F16"))
     for target in sorted(served):
-        found = [chain for chain in toolchains() if chain.serves(target) and (not new or chain.version >= (12, 8))]
-        if not found:
+        compilers = [chain for chain in toolchains() if chain.serves(target) and (not new or chain.version >= (12, 8))]
+        if not compilers:
             pytest.skip(f"no installed NVRTC serves {form.name} on {target}")
         (report,) = compile_cuda(strategy_of(form)(spec).cuda(target), target).resources.values()
         assert report.registers <= 255
@@ -524,7 +524,7 @@ def test_conversions_compile(dtype):
 
 
 def leaf(form, **changes):
-    """The spec that a form performs, changed."""
+    """The spec of a form, with changes."""
     options = {"dtype": tuple(form.factors.values()), "c_dtype": form.result, "level": form.level, "sizes": form.shape} | changes
     order = dict(zip("AB", ({"row": RowMajor, "col": ColMajor}[one] for one in form.orders or ("row", "col")), strict=True))
     memories = options.get("memories", (RF, RF, RF))
@@ -533,7 +533,7 @@ def leaf(form, **changes):
 
 @pytest.mark.sampled(1)
 @named
-def test_says_what_differs(form):
+def test_mismatches_are_reported(form):
     target = next(one for one in ARCHITECTURES if one.name == "sm_90")
     assert form.mismatches(leaf(form), target) == ()
 
@@ -549,12 +549,12 @@ def test_says_what_differs(form):
     assert fields(memories=(SH, RF, RF)) == ["A memory"]
     assert [found.field for found in form.mismatches(Move(m, n)(RF, RF)(Warp), target)] == ["spec"]
     for older in ARCHITECTURES:
-        found = form.mismatches(leaf(form), older)
-        assert [one.field for one in found] == ([] if older.capability >= form.capability else ["target"])
+        mismatches = form.mismatches(leaf(form), older)
+        assert [one.field for one in mismatches] == ([] if older.capability >= form.capability else ["target"])
     if form.orders:
         a = leaf(form).A
-        turned = attrs.evolve(a.tensor, layout={"row": ColMajor, "col": RowMajor}[form.orders[0]])
-        other = leaf(form).with_operands(A=attrs.evolve(a, tensor=turned))
+        transposed = attrs.evolve(a.tensor, layout={"row": ColMajor, "col": RowMajor}[form.orders[0]])
+        other = leaf(form).with_operands(A=attrs.evolve(a, tensor=transposed))
         assert [found.field for found in form.mismatches(other, target)] == ["A layout"]
 
 
@@ -574,7 +574,7 @@ def test_errors_of_a_strategy():
 
 
 def test_quad_pairs_of_a_warp_work_together():
-    """Two tiles for the four quad-pairs of a warp would leave lanes out of an instruction of the whole warp."""
+    """Two tiles for the four quad-pairs of a warp would leave lanes out of a warp-wide instruction."""
     chain = MatMul.tile(16, 8).to(Block).epilog(RF, Init.tile(8, 8).to(QuadPair).done(), Move.tile(8, 8).to(QuadPair).done())
     chain = chain.split(4).tile(16, 8).to(Warp).tile(8, 8).to(QuadPair).load(A, RF, Move.done()).load(B, RF, Move.done()).done()
     with pytest.raises(DecompositionError, match="wants all lanes of a warp"):
@@ -613,16 +613,18 @@ def test_lane_maps_are_checked(fields):
     ids=str,
 )  # fmt: skip
 def test_layouts_of_lane_maps_are_checked(layouts):
-    """What is no layout, reaches too far or too little, or carries from one dimension into the next."""
+    """Values that are not layouts, of wrong size, or with carries from one dimension into the next."""
     with pytest.raises(ArgumentError):
         _ = LaneMap((8, 8), *layouts).table
 
 
-@pytest.mark.parametrize("one", [*FORMS, *LDMATRIX, *STMATRIX, *MOVMATRIX, ThreadMove("M"), ThreadInit("I")], ids=lambda one: one.name)
-def test_instructions_are_stored(one):
-    """Inside strategies, also inside strategies of loads, as JSON and as Python."""
-    chain = MatMul.tile(16, 16).to(Warp).load(A, RF, Move.done(one))
-    strategy = (chain.mma_tile(one) if isinstance(one, Mma) else chain).done(one)
+@pytest.mark.parametrize(
+    "instruction", [*FORMS, *LDMATRIX, *STMATRIX, *MOVMATRIX, ThreadMove("M"), ThreadInit("I")], ids=lambda one: one.name
+)
+def test_instructions_are_stored(instruction):
+    """Inside strategies, also in strategies of loads, as JSON and as Python."""
+    chain = MatMul.tile(16, 16).to(Warp).load(A, RF, Move.done(instruction))
+    strategy = (chain.mma_tile(instruction) if isinstance(instruction, Mma) else chain).done(instruction)
     again = Strategy.from_json(strategy.to_json())
     assert again == strategy and hash(again) == hash(strategy)
     assert eval(repr(strategy), dict(vars(fireiron))) == strategy
@@ -643,8 +645,8 @@ def test_a_stored_form_is_checked():
 
 
 def test_an_instruction_of_your_own():
-    """A form is data: this one is m16n8k16 under another name, built outside the package."""
-    mine = attrs.evolve(HMMA_16816_F32, name="MINE")
+    """A form is data: this one is m16n8k16 under another name, constructed outside the package."""
+    own_form = attrs.evolve(HMMA_16816_F32, name="MINE")
     spec = spec_of(HMMA_16816_F32)
-    program = strategy_of(mine)(spec).program("sm_80", instructions=(mine, *INSTRUCTIONS))
-    assert mine in {statement.instruction for statement, _ in execs(program.ir.body)}
+    program = strategy_of(own_form)(spec).program("sm_80", instructions=(own_form, *INSTRUCTIONS))
+    assert own_form in {statement.instruction for statement, _ in execs(program.ir.body)}

@@ -1,4 +1,4 @@
-"""The tool that makes mutants and judges them (`mutation`): what it changes, that a change takes effect, and that a child cannot stay."""
+"""The mutation tool (`mutation`): the changes that it makes, that a change takes effect, and that a child process always ends."""
 
 import ast
 import functools
@@ -28,9 +28,9 @@ KEPT = [by_name()[one.name] for one in CASES]
 
 def changes(text, monkeypatch):
     """The changed texts of a module, by operator."""
-    made = Sites("module.py", text).found()
+    sites = Sites("module.py", text).found()
     monkeypatch.setattr("mutation.operators.source", lambda module: text)
-    return [(one.operator, one.source()) for one in made if one.is_one()]
+    return [(one.operator, one.source()) for one in sites if one.is_one()]
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def changes(text, monkeypatch):
     ],
 )
 def test_operators(text, operator, new, monkeypatch):
-    made = changes(text, monkeypatch)
-    assert new is None or (operator, new) in made, made
+    changed_texts = changes(text, monkeypatch)
+    assert new is None or (operator, new) in changed_texts, changed_texts
 
 
 @pytest.mark.parametrize(
@@ -82,26 +82,28 @@ def test_operators(text, operator, new, monkeypatch):
         "return_ = None",
     ],
 )
-def test_what_is_left_alone(text, monkeypatch):
+def test_excluded_code_is_not_mutated(text, monkeypatch):
     assert not changes(text, monkeypatch)
 
 
 def test_lines_stay_where_they_are():
-    for one in mutants("lower/guard.py"):
-        assert one.source().count("\n") == source("lower/guard.py").count("\n"), one.difference()
-        ast.parse(one.source())
+    for mutant in mutants("lower/guard.py"):
+        assert mutant.source().count("\n") == source("lower/guard.py").count("\n"), mutant.difference()
+        ast.parse(mutant.source())
 
 
 def test_the_order_is_the_same_everywhere_and_holds_all():
-    every = sample(("lower/guard.py", "lower/outside.py"))
-    assert every == sample(("lower/outside.py", "lower/guard.py"))
-    assert sorted(one.name for one in every) == sorted(one.name for name in ("guard", "outside") for one in mutants(f"lower/{name}.py"))
-    assert len({one.module for one in every[:20]}) == 2
+    mutants_of_both = sample(("lower/guard.py", "lower/peeled_fills.py"))
+    assert mutants_of_both == sample(("lower/peeled_fills.py", "lower/guard.py"))
+    assert sorted(one.name for one in mutants_of_both) == sorted(
+        one.name for name in ("guard", "peeled_fills") for one in mutants(f"lower/{name}.py")
+    )
+    assert len({one.module for one in mutants_of_both[:20]}) == 2
 
 
-def test_every_module_that_is_judged_has_files_near_to_it():
-    every = modules(*PASSES, *PRINTER)
-    assert not [one for one in every if not nearest(one) and mutants(one)]
+def test_every_mutated_module_has_near_test_files():
+    mutated_modules = modules(*PASSES, *PRINTER)
+    assert not [one for one in mutated_modules if not nearest(one) and mutants(one)]
     assert set(nearest("lower/guard.py")) >= {"tests/test_guard.py"}
 
 
@@ -110,13 +112,13 @@ def rounding():
 
 
 def test_a_change_takes_effect_in_a_child_alone():
-    """Whoever imported the function, and in what form, has the change; this process has not."""
+    """Every importer of the function, in any form, sees the change in the child; this process does not."""
     from fireiron.lower import allocate
 
     mutant = rounding()
     function = getattr(allocate, mutant.where)
 
-    def changed(asked):
+    def changed(request):
         zygote.swap(mutant.module, mutant.source())
         return {"value": function(17, 16)}
 
@@ -124,18 +126,18 @@ def test_a_change_takes_effect_in_a_child_alone():
     assert function(17, 16) == 32
 
 
-def test_what_runs_at_import_cannot_be_changed_in_place():
+def test_code_that_runs_at_import_cannot_be_changed_in_place():
     outside = next(one for one in mutants("lower/pipeline.py") if not one.inside)
     with pytest.raises(zygote.NoPlace):
         zygote.swap(outside.module, outside.source())
 
 
 def test_a_process_of_its_own_has_the_change(tmp_path):
-    """Also of a module that nobody imports before pytest does, whose own importer comes first."""
+    """Also for a module that is imported only after pytest starts, and whose import hook comes first."""
     (tmp_path / "test_it.py").write_text("from fireiron.cuda.types import INT_MIN\n\n\ndef test_it():\n    assert INT_MIN == -(2**31)\n")
     (tmp_path / "kernels.json").write_text("[]")
     mutant = next(one for one in mutants("cuda/types.py") if one.where == "" and one.old == "31" and one.new == "30")
-    asked = {
+    request = {
         "module": mutant.module,
         "text": mutant.source(),
         "kernels": [],
@@ -143,34 +145,37 @@ def test_a_process_of_its_own_has_the_change(tmp_path):
         "tests": [str(tmp_path / "test_it.py")],
         "enough": 1e9,
     }
-    (tmp_path / "asked.json").write_text(json.dumps(asked))
+    (tmp_path / "asked.json").write_text(json.dumps(request))
     environment = {**os.environ, zygote.FRESH: str(tmp_path / "asked.json"), zygote.KERNELS: str(tmp_path / "kernels.json")}
     environment["PYTHONPATH"] = os.pathsep.join([str(judge.ROOT), str(judge.ROOT / "tests")])
     done = subprocess.run([sys.executable, "-m", "mutation.fresh"], env=environment, cwd=judge.ROOT, capture_output=True, text=True)
     assert json.loads(done.stdout.splitlines()[-1])["by"] == "tests", done.stderr
 
 
-def test_what_stands_in_a_function_comes_with_it():
-    """A change that leaves out a generator inside of a function is one in place."""
+def test_nested_functions_are_replaced_with_their_enclosing_one():
+    """A change that removes a generator inside a function is made in place."""
     from fireiron.cuda import chosen
 
     mutant = next(
-        one
-        for one in mutants("cuda/chosen.py")
-        if one.where == "chosen_turns" and one.operator == "operand dropped" and "for one in" in one.old and "for one in" not in one.new
+        mutant
+        for mutant in mutants("cuda/chosen.py")
+        if mutant.where == "chosen_turns"
+        and mutant.operator == "operand dropped"
+        and "for one in" in mutant.old
+        and "for one in" not in mutant.new
     )
     assert zygote.in_a_child(lambda asked: {"by": str(zygote.swap(mutant.module, mutant.source()))}, {"seconds": 20})["by"] == "None"
     assert callable(chosen.chosen_turns)
 
 
-def test_a_child_that_stays_or_dies_is_a_verdict():
+def test_a_child_that_hangs_or_dies_gives_a_verdict():
     assert zygote.in_a_child(lambda asked: time.sleep(600), {"seconds": 0.01})["by"] == "time"
     assert zygote.in_a_child(lambda asked: os._exit(3), {"seconds": 1})["by"] == "crash: process"
     assert zygote.in_a_child(lambda asked: 1 // 0, {"seconds": 1})["by"] == "crash: ZeroDivisionError"
 
 
 class Kernel:
-    """One whose text changes, or which somebody says is wrong."""
+    """A kernel whose text changes, or which a detector reports."""
 
     name = "kernel"
 
@@ -189,7 +194,7 @@ def test_the_first_kernel_that_is_wrong_kills():
 
 
 class Text:
-    """A kernel that was lowered before; what is printed now, and whether that runs wrong."""
+    """A lowered kernel, its printed text, and whether that gives wrong results."""
 
     item = Kernel("", "")
     kernels = ()
@@ -206,7 +211,7 @@ class Text:
         return self.said[text]
 
 
-def test_texts_that_run_wrong_kill_and_others_do_not():
+def test_only_texts_with_wrong_results_kill():
     assert printing.judged([Text("text")]) == {"by": "", "changed": False, "what": ""}
     assert printing.judged([Text("text"), Text("other")])["changed"], "another text alone kills nobody"
     assert printing.judged([Text("text"), Text("other", "C is not what NumPy says")])["by"] == "printed text"
@@ -217,7 +222,7 @@ def test_texts_that_run_wrong_kill_and_others_do_not():
 
 @pytest.mark.nightly
 def test_a_kernel_is_printed_and_run():
-    """Twice it is compiled with sanitizers."""
+    """Compiled twice, with sanitizers."""
     from printed_text import COMPILER
     from test_texts import kernel
 
@@ -231,13 +236,13 @@ def test_a_kernel_is_printed_and_run():
         assert one.wrong(one.text.replace("k > 0 ?", "k > 1 ?")) == "C is not what NumPy says"
 
 
-def test_tests_that_fail_without_a_change_kill_nobody(monkeypatch):
+def test_tests_that_fail_without_a_change_kill_nothing(monkeypatch):
     failing = {"a": {None, "change"}, "b": {"change"}, "c": set()}
 
     class Asked:
-        def ask(self, asked):
-            tests = [one for one in asked["tests"] if one not in asked["without"]]
-            failed = next((one for one in tests if asked["text"] in failing[one]), None)
+        def ask(self, request):
+            tests = [one for one in request["tests"] if one not in request["without"]]
+            failed = next((one for one in tests if request["text"] in failing[one]), None)
             return {"by": "tests", "what": failed} if failed else {"by": ""}
 
     monkeypatch.setattr(judge, "zygote_of", lambda module: Asked())
@@ -249,36 +254,36 @@ def test_tests_that_fail_without_a_change_kill_nobody(monkeypatch):
 
 
 def test_the_nearest_files_are_found_by_a_rule(monkeypatch, tmp_path):
-    """By name with more of the path first, the table, imports, the beginnings of names, folders."""
-    there = {
+    """By name, longer parts of the path first; the table; imports; prefixes of names; folders."""
+    files = {
         "test_order.py": "", "test_races_order.py": "", "test_other.py": "from fireiron.check.races import order, places",
         "test_orders.py": "", "test_races.py": "", "test_check.py": "import fireiron.check.races.order_of",
     }  # fmt: skip
-    for name, text in there.items():
+    for name, text in files.items():
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(few, "TESTS", tmp_path)
     monkeypatch.setattr(covering, "TESTS", tmp_path)
-    every = ["test_races_order", "test_order", "test_told", "test_other", "test_orders", "test_races", "test_check"]
+    test_names = ["test_races_order", "test_order", "test_told", "test_other", "test_orders", "test_races", "test_check"]
     monkeypatch.setitem(covering.NEAREST, "check/races/order.py", "told")
     few.files.cache_clear(), covering.importing.cache_clear()
     try:
         assert few.files("check/races/order.py") == ("tests/test_races_order.py", "tests/test_order.py", "tests/test_other.py")
-        monkeypatch.setattr(few, "MOST_FILES", len(every))
+        monkeypatch.setattr(few, "MOST_FILES", len(test_names))
         few.files.cache_clear()
         (tmp_path / "test_told.py").write_text("")
-        assert few.files("check/races/order.py") == tuple(f"tests/{name}.py" for name in every)
+        assert few.files("check/races/order.py") == tuple(f"tests/{name}.py" for name in test_names)
     finally:
         few.files.cache_clear(), covering.importing.cache_clear()
 
 
-def test_every_detector_has_files_near_to_it():
-    every = modules("check", "sim")
-    assert not [one for one in every if mutants(one) and not few.files(one)]
-    assert all(len(few.files(one)) <= few.MOST_FILES for one in every)
+def test_every_detector_has_near_test_files():
+    detector_modules = modules("check", "sim")
+    assert not [one for one in detector_modules if mutants(one) and not few.files(one)]
+    assert all(len(few.files(one)) <= few.MOST_FILES for one in detector_modules)
 
 
 def test_only_the_nearest_files_are_asked(monkeypatch):
-    """A test there that fails kills, in a child as in a process that imports the change; without one the mutant survives."""
+    """A near test that fails kills, in a child as in a process that imports the change; without one the mutant survives."""
     outside = next(one for one in mutants("lower/allocate.py") if not one.inside and one.is_one())
     chosen = [(3, rounding()), (4, outside)]
     monkeypatch.setattr(few, "files", lambda module: ("tests/test_numerals.py",))
@@ -289,10 +294,10 @@ def test_only_the_nearest_files_are_asked(monkeypatch):
 
 
 def test_assertions_are_left_alone():
-    every = mutants("gpu/prepared.py")
-    found = [one for one in every if judge.asserted(one)]
-    assert {one.operator for one in found} == {"keyword dropped", "constant"} and all("strict" in one.text for one in found)
-    others = {one.operator for one in every if "strict=True" in one.text and not judge.asserted(one)}
+    all_mutants = mutants("gpu/prepared.py")
+    assertions = [one for one in all_mutants if judge.asserted(one)]
+    assert {one.operator for one in assertions} == {"keyword dropped", "constant"} and all("strict" in one.text for one in assertions)
+    others = {one.operator for one in all_mutants if "strict=True" in one.text and not judge.asserted(one)}
     assert "loop never" in others, "what else may be changed of such a line"
 
 
@@ -304,21 +309,21 @@ def test_the_score_leaves_out_equivalents():
 
 
 def test_equivalents_are_of_mutants_that_are():
-    """A line that is gone takes its mutants with it."""
+    """A removed line takes its mutants with it."""
     listed = judge.equivalents()
     known = {one.name for module in {name.partition(":")[0] for name in listed} for one in mutants(module)}
     assert not [name for name in listed if name not in known], "remove these from equivalent.json"
     assert all(len(reason) > 20 for reason in listed.values())
 
 
-def test_lines_that_moved_keep_their_tests(monkeypatch):
+def test_moved_lines_keep_their_tests(monkeypatch):
     old = "a\nb\nc\n"
     covering = Covering([("tests/test_a.py::test", 0.5)], {"m.py": {"2": [0]}}, {"m.py": old})
     monkeypatch.setattr("mutation.covering.source", functools.partial({"m.py": "x\na\nb\nc\n"}.__getitem__))
     assert covering.of("m.py", 3) == [("tests/test_a.py::test", 0.5)] and covering.of("m.py", 2) == []
 
 
-def test_of_a_line_the_shortest_tests_of_each_file_are_kept():
+def test_the_shortest_tests_of_each_file_are_stored_for_a_line():
     few = [("a::1", 3.0), ("a::2", 1.0), ("b::1", 2.0), ("a::3", 2.5)]
     assert _shortest(few, range(4)) == [1, 2, 3, 0]
     many = [(f"{'abc'[number % 3]}::{number}", float(number)) for number in range(200)]
@@ -329,10 +334,10 @@ def test_of_a_line_the_shortest_tests_of_each_file_are_kept():
 def test_strategies_of_the_corpus_are_asked_by_function(tmp_path):
     names, seconds = keeping._traced(KEPT[0])
     assert {"lower/walk.py:grow_tree", "compiler.py:Program.lowered"} <= names and seconds > 0
-    made = keeping.Kept({"lower/walk.py:a.b": [2, 0]})
-    made.save(tmp_path / "kept.json")
-    assert keeping.Kept.load(tmp_path / "kept.json") == made
-    assert made.of("lower/walk.py", "a.b") == [2, 0] and made.of("lower/walk.py", "a") == []
+    stored = keeping.Kept({"lower/walk.py:a.b": [2, 0]})
+    stored.save(tmp_path / "kept.json")
+    assert keeping.Kept.load(tmp_path / "kept.json") == stored
+    assert stored.of("lower/walk.py", "a.b") == [2, 0] and stored.of("lower/walk.py", "a") == []
     assert keeping._name("lower/walk.py", ["a", "<locals>", "b", "<locals>", "<listcomp>"]) == "lower/walk.py:a.b"
 
 
@@ -354,14 +359,14 @@ def test_a_process_of_its_own_stops_when_it_has_run_long_enough():
     assert watch.pytest_runtest_protocol() is True and watch.failed == ""
 
 
-def test_a_mutant_has_a_name_that_other_changes_leave():
-    one = rounding()
-    assert isinstance(one, Mutant) and one.name.startswith("lower/allocate.py:") and str(one.line) not in one.name.split(":")[1]
+def test_a_mutant_name_is_stable_under_other_changes():
+    mutant = rounding()
+    assert isinstance(mutant, Mutant) and mutant.name.startswith("lower/allocate.py:") and str(mutant.line) not in mutant.name.split(":")[1]
 
 
 @pytest.mark.parametrize(("module", "name"), [("lower/walk.py", "fireiron.lower.walk"), ("ir/__init__.py", "fireiron.ir")])
 def test_a_process_of_its_own_imports_the_change(module, name, tmp_path):
-    """Also of a module that nothing has imported when pytest begins, which finds the package's files by itself."""
+    """Also for a module that is not imported when pytest starts, and which finds the package's files itself."""
     assert zygote.dotted(module) == name
     request = tmp_path / "request.json"
     request.write_text(json.dumps({"module": module, "text": "1 // 0", "kernels": [], "tests": [], "always": False}), encoding="utf-8")

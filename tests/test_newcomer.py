@@ -1,4 +1,4 @@
-"""What somebody new meets: names that are taken, arrays in the wrong order, errors that come late, explanations that do not hold."""
+"""First contact of a new user: names already in use, arrays in the wrong order, late errors, unhelpful explanations."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def own_strategies(tmp_path: Path) -> Path:
 
 
 def used(own_strategies: Path, place: Path) -> Path:
-    """The file of a strategy of the library, as a user of the package in `place` gets it, whose own package stands before it."""
+    """The path of a library strategy's file, as a user gets it whose own package comes first on the path."""
     script = own_strategies / "uses.py"
     script.write_text(USES)
     run = subprocess.run([sys.executable, script, own_strategies, place], capture_output=True, text=True, cwd=own_strategies)
@@ -62,12 +62,12 @@ def used(own_strategies: Path, place: Path) -> Path:
     return Path(run.stdout.strip())
 
 
-def test_users_own_strategies_beside_a_checkout(own_strategies: Path) -> None:
+def test_users_own_strategies_next_to_a_checkout(own_strategies: Path) -> None:
     assert used(own_strategies, ROOT) == ROOT / "strategies" / "gemm_nn.py"
 
 
-def test_users_own_strategies_beside_an_installation(own_strategies: Path, tmp_path: Path) -> None:
-    """As an installation lays the files out: the library inside the package, nothing else called `strategies`."""
+def test_users_own_strategies_next_to_an_installation(own_strategies: Path, tmp_path: Path) -> None:
+    """The layout of an installation: the library inside the package, and nothing else called `strategies`."""
     pytest.importorskip("setuptools")
     place = tmp_path / "installed"
     build = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", place]
@@ -83,7 +83,7 @@ ROWS = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
 
 
 def product(**options):
-    """A small kernel, and a, b and a @ b for it in NumPy's own order."""
+    """A small kernel, and a, b and a @ b for it in NumPy's default order."""
     kernel = library("naive").strategy(MatMul(20, 12, 8, **options)(GL, GL, GL)(Kernel)).compile("sm_80")
     a, b = np.arange(160, dtype=np.float32).reshape(20, 8) % 5, np.arange(96, dtype=np.float32).reshape(8, 12) % 7
     return kernel, a, b, a @ b
@@ -112,7 +112,7 @@ def test_columns_are_refused_where_rows_are_meant():
     assert np.array_equal(result, c) and result.flags.c_contiguous
 
 
-def test_leading_dimensions_are_checked_and_kept():
+def test_leading_dimensions_are_checked_and_preserved():
     kernel, a, b, c = product(A=RowMajor(ld=11), B=RowMajor, C=RowMajor(ld=16))
     with pytest.raises(LaunchError, match="A has other strides") as caught:
         kernel(a, b)
@@ -123,15 +123,15 @@ def test_leading_dimensions_are_checked_and_kept():
 
 
 @pytest.mark.parametrize("what", ["stream", "type", "overlap", "alignment", "broadcast", "reversed", "masked", "masked out"])
-def test_what_a_gpu_refuses_is_refused_of_numpy(what):
+def test_numpy_arrays_are_refused_like_gpu_arrays(what):
     kernel, a, b, _ = product(**ROWS)
     shifted = np.empty(4 * 160 + 16, np.uint8)[4 : 4 + 4 * 160].view(np.float32).reshape(20, 8)
     square = library("naive").strategy(MatMul(8, 8, 8, **ROWS)(GL, GL, GL)(Kernel)).compile("sm_80")
-    whole = np.zeros((8, 8), np.float32)
+    square_array = np.zeros((8, 8), np.float32)
     calls = {
         "stream": (lambda: kernel(a, b, stream=0), ArgumentError, "stream= is for arrays on a GPU"),
         "type": (lambda: kernel(a.astype(np.float64), b), LaunchError, "A has elements of another type"),
-        "overlap": (lambda: square(whole, np.ones((8, 8), np.float32), out=whole), LaunchError, "out overlaps A in memory"),
+        "overlap": (lambda: square(square_array, np.ones((8, 8), np.float32), out=square_array), LaunchError, "out overlaps A in memory"),
         "alignment": (lambda: kernel(shifted, b), LaunchError, "A starts at an address that is no multiple of 16 bytes"),
         "broadcast": (lambda: kernel(np.broadcast_to(a[:1], (20, 8)), b), LaunchError, "A has other strides"),
         "reversed": (lambda: kernel(a[::-1], b), LaunchError, "A has other strides"),
@@ -154,7 +154,7 @@ def test_matmul_takes_arrays_that_start_anywhere():
 
 
 def test_a_strategy_is_predicted_for_the_gpu_that_is_named():
-    """As docs/cost-model.md says: the strategy has no target of its own, so it is lowered for the GPU's."""
+    """As docs/cost-model.md states: the strategy names no target, so it is lowered for the target of the GPU."""
     module = library("small")
     bound = module.strategy(module.spec(256, 256, 256))
     assert predict(bound, "A100").gpu.name.startswith("A100")
@@ -169,19 +169,19 @@ SHAPES = ((64, 64, 64), (256, 256, 4096), (1024, 1024, 1024), (4096, 4096, 4096)
 
 @pytest.mark.parametrize("name", ["naive", "gemm_nn", "small", "hmma_ampere", "split_k", "wmma_simple", "listing_2"])
 def test_the_bottleneck_is_first_in_its_table(name):
-    """Unless multiprocessors are mostly empty; then the line of the bottleneck says so, and no row is marked."""
+    """Unless SMs are mostly idle; then the bottleneck line reports that, and no row is marked."""
     module = library(name)
     for sizes in SHAPES:
-        found = predict(module.strategy(module.spec(*sizes)))
-        rows = str(found).split("\n\n")[1].splitlines()[2:]
+        prediction = predict(module.strategy(module.spec(*sizes)))
+        rows = str(prediction).split("\n\n")[1].splitlines()[2:]
         shares = [int(row.split("%")[0].split()[-1]) for row in rows]
         assert shares == sorted(shares, reverse=True)
-        if found.bottleneck == "tail (waves)":
-            assert found.filled < 0.5 and "% of the multiprocessors' time has no block" in str(found)
+        if prediction.bottleneck == "tail (waves)":
+            assert prediction.filled < 0.5 and "% of the multiprocessors' time has no block" in str(prediction)
             assert not [row for row in rows if "<--" in row]
         else:
-            assert rows[0].startswith(found.bottleneck) and rows[0].endswith("<-- bottleneck")
-        for phase in found.phases:
+            assert rows[0].startswith(prediction.bottleneck) and rows[0].endswith("<-- bottleneck")
+        for phase in prediction.phases:
             assert phase.bounds[phase.limit] == max(phase.bounds.values())
 
 
@@ -195,22 +195,22 @@ strategy = MatMul.tile(16, 16).to(Block).epilog(RF).tile(1, 1).to(Thread).split(
 """
 
 
-def test_a_micro_kernel_lies_beside_its_strategy(tmp_path, monkeypatch):
-    """Wherever the work is done; a file of the same name in the working directory is not meant."""
-    beside, elsewhere = tmp_path / "beside", tmp_path / "elsewhere"
-    beside.mkdir()
+def test_a_micro_kernel_file_is_found_next_to_its_strategy(tmp_path, monkeypatch):
+    """From any working directory; a file of the same name in the working directory is ignored."""
+    project, elsewhere = tmp_path / "beside", tmp_path / "elsewhere"
+    project.mkdir()
     elsewhere.mkdir()
-    (beside / "mine.py").write_text(WITH_FILE.format(name="own_dot.cu"))
-    (beside / "own_dot.cu").write_text(DOT)
+    (project / "mine.py").write_text(WITH_FILE.format(name="own_dot.cu"))
+    (project / "own_dot.cu").write_text(DOT)
     (elsewhere / "own_dot.cu").write_text("// another one")
     monkeypatch.chdir(elsewhere)
-    assert find(str(beside / "mine.py")).strategy.steps[-1].executable.text == DOT
-    (beside / "own_dot.cu").unlink()
-    assert find(str(beside / "mine.py")).strategy.steps[-1].executable.text == "// another one"
+    assert find(str(project / "mine.py")).strategy.steps[-1].executable.text == DOT
+    (project / "own_dot.cu").unlink()
+    assert find(str(project / "mine.py")).strategy.steps[-1].executable.text == "// another one"
     (elsewhere / "own_dot.cu").unlink()
     with pytest.raises(ArgumentError, match=r"'own_dot.cu' cannot be read: it does not exist") as caught:
-        find(str(beside / "mine.py"))
-    assert f"{beside / 'own_dot.cu'} and {elsewhere / 'own_dot.cu'}" in str(caught.value)
+        find(str(project / "mine.py"))
+    assert f"{project / 'own_dot.cu'} and {elsewhere / 'own_dot.cu'}" in str(caught.value)
 
 
 GARBAGE = MatMul.tile(16, 16).to(Block).epilog(RF).tile(1, 1).to(Thread).split(8).done("this is no C++ at all;")
@@ -221,7 +221,7 @@ needs_nvrtc = pytest.mark.skipif(not toolchain.toolchains(), reason="needs NVRTC
 
 @pytest.fixture
 def files(tmp_path):
-    """A file with a micro-kernel that is no C++, and with one that is."""
+    """A file with a micro-kernel that is not valid C++, and one with a valid one."""
     (tmp_path / "texts.py").write_text(f"from fireiron import *\ngarbage = {GARBAGE!r}\ngood = {GOOD!r}\n")
     return str(tmp_path / "texts.py")
 
@@ -231,7 +231,7 @@ SMALL = ["-M", "32", "-N", "32", "-K", "16", "--arch", "sm_80"]
 
 @needs_nvrtc
 def test_a_garbage_micro_kernel_is_found_without_a_gpu(files, capsys, monkeypatch):
-    """The simulator takes the spec's meaning, so the text is compiled beside it."""
+    """The simulator uses the spec's meaning, so the text is compiled separately."""
     monkeypatch.setattr(launch, "gpu_available", lambda: False)
     assert main(["run", f"{files}:garbage", *SMALL]) == 1
     out = capsys.readouterr().out
@@ -246,7 +246,7 @@ def test_a_garbage_micro_kernel_is_found_without_a_gpu(files, capsys, monkeypatc
     assert "0 errors" in capsys.readouterr().out
 
 
-def test_what_was_not_compiled_is_said(files, capsys, monkeypatch):
+def test_uncompiled_text_is_reported(files, capsys, monkeypatch):
     monkeypatch.setattr(launch, "gpu_available", lambda: False)
     monkeypatch.setattr(toolchain, "toolchains", tuple)
     for name in ("garbage", "good"):
@@ -263,7 +263,7 @@ PROBLEM = MatMul(32, 32, 16)(GL, GL, GL)(Kernel)
 
 
 def shown(error: BaseException) -> list[str]:
-    """The files that a traceback of the error goes through."""
+    """The files in the traceback of the error."""
     return [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
 
 
@@ -287,7 +287,7 @@ def test_compile_needs_no_compiler(monkeypatch):
         _ = kernel.resources
 
 
-def test_errors_come_at_compile_and_are_short():
+def test_errors_appear_at_compile_and_are_short():
     copy = Move.tile(1, 1).to(Thread).done()
     racy = MatMul.tile(32, 32).to(Block).split(8).load(A, SH, copy).no_sync().load(B, SH, copy).no_sync().tile(4, 4).to(Thread)
     racy = racy.split(1).tile(1, 1).done()
@@ -309,11 +309,11 @@ def test_a_micro_kernel_of_the_working_directory_where_there_is_no_file(tmp_path
     assert scope["strategy"].steps[-1].executable.text == DOT
 
 
-# ---------------------------------------------------------------------------------------------- the command line answers at once
+# ---------------------------------------------------------------------------------------------- the command line responds at once
 
 
 class Terminal(io.StringIO):
-    """A stream that says that a person reads it."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self):
         return True
@@ -323,8 +323,8 @@ def refuse_to_lower(*_, **__):
     raise AssertionError("nothing is lowered here")
 
 
-def test_the_list_lowers_nothing(capsys, monkeypatch):
-    """Names, sizes, tunables, records and what it is are in the files; threads and bytes are for one strategy, or for a target."""
+def test_list_lowers_nothing(capsys, monkeypatch):
+    """Names, sizes, tunables, records and descriptions are in the files; threads and bytes are computed for one strategy or target only."""
     monkeypatch.setattr(lowering, "grow_tree", refuse_to_lower)
     assert main(["list"]) == 0
     out = capsys.readouterr().out
@@ -335,7 +335,7 @@ def test_the_list_lowers_nothing(capsys, monkeypatch):
         main(["list", "naive"])
 
 
-def test_the_list_of_a_target_comes_row_by_row(capsys, monkeypatch):
+def test_list_of_a_target_appears_row_by_row(capsys, monkeypatch):
     def grown(spec, steps, *rest):
         printed.append(capsys.readouterr().out)
         return real(spec, steps, *rest)
@@ -355,8 +355,8 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_terminal_is_told_at_once_what_is_under_way(command, capsys, monkeypatch, tmp_path):
-    """Before anything is lowered; and the line is gone before the result is printed."""
+def test_progress_is_shown_on_a_terminal(command, capsys, monkeypatch, tmp_path):
+    """The line appears before anything is lowered, and disappears before the result is printed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "gpu_available", lambda: False)
     terminal = Terminal()
@@ -374,7 +374,7 @@ def test_a_terminal_is_told_at_once_what_is_under_way(command, capsys, monkeypat
     extra = ["--jobs", "1"] if command == "tune" else []
     assert main([command, name, *COMMANDS[command], *SMALL, *extra]) == 0
     assert terminal.getvalue().lstrip("\r\x1b[K").split(" ...")[0].endswith((name, "naive")), terminal.getvalue()
-    assert all(" ..." in said for said in before)
+    assert all(" ..." in line for line in before)
     assert terminal.getvalue().endswith("\r\x1b[K")
     assert capsys.readouterr().out
 
@@ -382,7 +382,7 @@ def test_a_terminal_is_told_at_once_what_is_under_way(command, capsys, monkeypat
 # ---------------------------------------------------------------------------------------------- explain
 
 
-HALVES = MatMul(256, 256, 128, dtype=float16, c_dtype=float16, **ROWS)(GL, GL, GL)(Kernel)
+FLOAT16 = MatMul(256, 256, 128, dtype=float16, c_dtype=float16, **ROWS)(GL, GL, GL)(Kernel)
 TO_WARPS = (
     MatMul.tile(128, 128)
     .to(Block)
@@ -402,21 +402,21 @@ FRAGMENTS = MatMul.load(A, RF, Move.done()).load(B, RF, Move.done())
 @pytest.mark.parametrize(
     "end", [MatMul.tile(16, 16).unroll().mma_tile().done(), MatMul.tile(16, 16).unroll().mma_tile()], ids=["done", "open"]
 )
-def test_loads_of_fragments_that_are_missing_are_told(end):
-    """Not tiles for single threads, with which nothing compiles: the loads into registers that the instruction wants."""
-    found = explain(TO_WARPS.then(end)(HALVES), "sm_80")
-    main_leaf = next(leaf for leaf in found.leaves if leaf.place == "main")
+def test_missing_fragment_loads_are_suggested(end):
+    """The suggestion is the register loads that the instruction requires, not tiles for single threads, with which nothing compiles."""
+    explanation = explain(TO_WARPS.then(end)(FLOAT16), "sm_80")
+    main_leaf = next(leaf for leaf in explanation.leaves if leaf.place == "main")
     assert main_leaf.steps == FRAGMENTS.steps and main_leaf.behind == ".split(16).unroll()"
     assert main_leaf.others[0][0].name == "HMMA_16816_F32"
-    said = inspect_explain.text(found)
-    assert ".load(A, RF, Move.done()).load(B, RF, Move.done())" in said and "tried: the strategy is complete then" in said
-    assert "Thread).split(1)" not in said and "other leaves remain" not in said
-    assert said.count("closed as it is, once the other leaves are") == 2
-    assert "mma.sync" in TO_WARPS.then(FRAGMENTS).then(MatMul.tile(16, 16).unroll().mma_tile().done())(HALVES).cuda("sm_80")
+    report = inspect_explain.text(explanation)
+    assert ".load(A, RF, Move.done()).load(B, RF, Move.done())" in report and "tried: the strategy is complete then" in report
+    assert "Thread).split(1)" not in report and "other leaves remain" not in report
+    assert report.count("closed as it is, once the other leaves are") == 2
+    assert "mma.sync" in TO_WARPS.then(FRAGMENTS).then(MatMul.tile(16, 16).unroll().mma_tile().done())(FLOAT16).cuda("sm_80")
 
 
 def test_a_strategy_that_emit_refuses_is_not_explained_as_done(tmp_path, capsys):
-    """Every leaf matches, but the store deals elements otherwise than the compute path."""
+    """Every leaf matches, but the store distributes elements differently from the compute path."""
     path = tmp_path / "mine.py"
     path.write_text(
         "from fireiron import *\n"
@@ -429,8 +429,8 @@ def test_a_strategy_that_emit_refuses_is_not_explained_as_done(tmp_path, capsys)
     refusal = capsys.readouterr().err
     assert "compute path" in refusal
     assert main(["explain", f"{path}:s"]) == 1
-    said = capsys.readouterr().out
-    assert "every leaf matches, but no code can be made" in said and refusal.split("error: ")[1].splitlines()[0] in said
+    report = capsys.readouterr().out
+    assert "every leaf matches, but no code can be made" in report and refusal.split("error: ")[1].splitlines()[0] in report
     assert main(["explain", f"{path}:s", "--json"]) == 1
     assert "compute path" in json.loads(capsys.readouterr().out)["refused"]
     assert main(["explain", "naive"]) == 0
@@ -439,56 +439,56 @@ def test_a_strategy_that_emit_refuses_is_not_explained_as_done(tmp_path, capsys)
 
 
 def test_no_reason_is_empty_and_the_instruction_is_the_one_that_is_used():
-    found = explain(TO_WARPS.then(FRAGMENTS).then(MatMul.tile(16, 16).unroll().mma_tile().done())(HALVES), "sm_80")
-    by_place = {leaf.place: leaf for leaf in found.leaves}
+    explanation = explain(TO_WARPS.then(FRAGMENTS).then(MatMul.tile(16, 16).unroll().mma_tile().done())(FLOAT16), "sm_80")
+    by_place = {leaf.place: leaf for leaf in explanation.leaves}
     copies = [leaf for place, leaf in by_place.items() if "SH" in place]
-    assert found.refused is None and len(copies) == 2
+    assert explanation.refused is None and len(copies) == 2
     for leaf in copies:
         assert [one.name for one in leaf.performers] == ["CP_ASYNC_16"] and leaf.as_dict()["match"] == "CP_ASYNC_16"
-    said = inspect_explain.text(found)
-    assert "done by CP_ASYNC_16" in said and "not Move   performs it too; CP_ASYNC_16 is taken" in said
-    for line in said.splitlines():
+    report = inspect_explain.text(explanation)
+    assert "done by CP_ASYNC_16" in report and "not Move   performs it too; CP_ASYNC_16 is taken" in report
+    for line in report.splitlines():
         if line.startswith("  not ") and not line.endswith("more"):
             assert len(line.split(None, 2)) == 3, f"no reason: {line!r}"
-    older = inspect_explain.text(explain(TO_WARPS.then(FRAGMENTS).then(MatMul.tile(16, 16).unroll().mma_tile().done())(HALVES), "sm_75"))
+    older = inspect_explain.text(explain(TO_WARPS.then(FRAGMENTS).then(MatMul.tile(16, 16).unroll().mma_tile().done())(FLOAT16), "sm_75"))
     assert "done by CP_ASYNC" not in older and "done by Move" in older
 
 
-def test_steps_are_not_shown_where_nothing_compiles_with_them():
-    """The instruction would match, but the whole is refused: that is what is said."""
+def test_steps_that_do_not_compile_are_not_suggested():
+    """The instruction would match, but the whole strategy is refused; the report states that."""
     copy = Move.tile(1, 1).to(Thread).done()
     chain = MatMul.tile(32, 32).to(Block).split(8).load(A, SH, copy).no_sync().load(B, SH, copy).no_sync().tile(4, 4).to(Thread)
-    found = explain(chain.split(1).done()(PROBLEM), "sm_80")
-    (leaf,) = [leaf for leaf in found.leaves if leaf.match is None]
+    explanation = explain(chain.split(1).done()(PROBLEM), "sm_80")
+    (leaf,) = [leaf for leaf in explanation.leaves if leaf.match is None]
     assert leaf.steps is None and "an instruction matches, but then the strategy is refused: race on" in leaf.outcome
 
 
-# ---------------------------------------------------------------------------------------------- what is analysed, and that it is said
+# ---------------------------------------------------------------------------------------------- which spec is analyzed
 
 PLAIN = "from fireiron import *\nstrategy = MatMul.tile(32, 32).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()\n"
-SAID = {
+OUTPUTS = {
     "spec": "spec = MatMul(96, 64, 20, dtype=float16, A=RowMajor)(GL, GL, GL)(Kernel)\n",
     "problem": "problem = MatMul(96, 64, 20, dtype=float16, A=RowMajor)(GL, GL, GL)(Kernel)\n",
     "function": "SIZES = (96, 64, 20)\ndef problem(M, N, K):\n    return MatMul(M, N, K, dtype=float16, A=RowMajor)(GL, GL, GL)(Kernel)\n",
 }
 
 
-@pytest.mark.parametrize("way", SAID)
+@pytest.mark.parametrize("way", OUTPUTS)
 def test_the_spec_of_a_file_is_the_one_that_is_analysed(way, tmp_path, capsys):
     path = tmp_path / "mine.py"
-    path.write_text(PLAIN + SAID[way])
+    path.write_text(PLAIN + OUTPUTS[way])
     assert main(["show", str(path)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("MatMul(96,64,20)(GL,GL,GL)(Kernel) with A float16 RowMajor; B, C float16\n")
     assert main(["run", str(path), "--simulate", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["operands"] == "A float16 RowMajor, B float16 ColMajor, C float16 ColMajor"
     status = main(["show", str(path), "-M", "32"])
-    said = capsys.readouterr().err
-    assert status == (0 if way == "function" else 2) and ("a function spec(M, N, K, **options)" in said) == (way != "function")
+    stderr = capsys.readouterr().err
+    assert status == (0 if way == "function" else 2) and ("a function spec(M, N, K, **options)" in stderr) == (way != "function")
 
 
 def test_storage_is_shown(capsys):
-    """`--layouts NNN` and `TTT` are different kernels, and look different."""
+    """`--layouts NNN` and `TTT` are different kernels with different output."""
     shown = {}
     for layouts in ("NNN", "TTT"):
         assert main(["show", "naive", *SMALL, "--layouts", layouts]) == 0
@@ -497,7 +497,7 @@ def test_storage_is_shown(capsys):
     assert [line.split()[-1] for line in shown["TTT"].splitlines()[-3:]] == ["RowMajor"] * 3
 
 
-def test_the_tree_is_shown_before_what_fails(tmp_path, capsys):
+def test_tree_is_shown_before_the_error(tmp_path, capsys):
     path = tmp_path / "mine.py"
     path.write_text(
         "from fireiron import *\n"

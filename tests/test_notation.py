@@ -1,4 +1,4 @@
-"""Values of the compiler in Graphene's notation: what is printed is read back as an equal value, and Table 2's texts name instructions."""
+"""Graphene's notation for values of the compiler: printed text reads back as an equal value, and Table 2's texts name instructions."""
 
 import math
 import os
@@ -47,7 +47,7 @@ def draws(name, count):
         yield random.Random(f"{SEED}/{name}/{number}")
 
 
-# ------------------------------------------------------------------------------------------------------------ what is printed
+# ------------------------------------------------------------------------------------------------------------ printing
 
 
 def test_as_the_paper_prints():
@@ -64,8 +64,8 @@ def test_as_the_paper_prints():
     assert spec_text(Move(16, 8)(SH, RF)(Warp)) == text
 
 
-def test_what_str_says():
-    """Views and tensors print in the notation; where no text says all, as Python reads them."""
+def test_str_of_values():
+    """Views and tensors print in the notation; if no text states everything, they print as Python."""
     a = Tensor("A", (Const(16), Const(16)), float16, SH, ColMajor)
     tiled = whole_view(a).tile(Layout(4, 2), 8)
     assert str(a) == str(whole_view(a)) == "%A:[16,16]:[1,16].fp16.SH"
@@ -101,16 +101,16 @@ def test_names_of_types_and_memories():
         assert parse_tensor(f"[4].{name}.GL").dtype == dtype and tensor_text(parse_tensor(f"[4].{dtype.name}.GL")) == f"[4].{name}.GL"
     for dtype in DTYPES:
         for memory in (*MEMORIES, *FRAGMENTS):
-            one = Tensor("x", (Const(4),), dtype, memory, ColMajor)
-            assert parse_tensor(tensor_text(one)) == one
+            tensor = Tensor("x", (Const(4),), dtype, memory, ColMajor)
+            assert parse_tensor(tensor_text(tensor)) == tensor
     far = Memory("DSM", 1, "block", "distributed shared memory")
     wide = DType("int16", 16, "int", "short", "int16")
-    one = Tensor("x", (Const(4),), wide, far, ColMajor)
-    assert tensor_text(one) == "%x:[4].int16.DSM" and parse_tensor("%x:[4].int16.DSM", {"DSM": far, "int16": wide}) == one
+    tensor = Tensor("x", (Const(4),), wide, far, ColMajor)
+    assert tensor_text(tensor) == "%x:[4].int16.DSM" and parse_tensor("%x:[4].int16.DSM", {"DSM": far, "int16": wide}) == tensor
 
 
-def test_what_strides_do_not_say_stands_in_braces():
-    """Equal addresses, other values: each has a text of its own."""
+def test_information_beyond_strides_is_in_braces():
+    """Different values with equal addresses have different texts."""
     padded = Tensor("A", (Const(16), Const(8)), float32, SH, ColMajor, pad=4)
     same = [
         padded, attrs.evolve(padded, pad=0, layout=ColMajor(20)), attrs.evolve(padded, pad=0, layout=Layout((16, 8), (1, 20))),
@@ -126,7 +126,8 @@ def test_what_strides_do_not_say_stands_in_braces():
         parse_tensor("%A:[16,8]:[1,20].fp32.SH{layout=col}")
 
 
-# -------------------------------------------------------------------------------------------------------------- library and draws
+# -------------------------------------------------------------------------------------------------------------- library and random
+# strategies
 
 
 def values_of(program):
@@ -155,8 +156,8 @@ def test_round_trips_in_the_library(name):
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_round_trips_in_drawn_strategies(part):
-    made = 0
+def test_round_trips_in_random_strategies(part):
+    checked = 0
     for seed in range(12):
         try:
             drawn = Drawn(f"notation {part} {seed}")
@@ -164,8 +165,8 @@ def test_round_trips_in_drawn_strategies(part):
             assert program.tree
         except FireironError:
             continue
-        made += check_round_trips(program)
-    assert made > 40
+        checked += check_round_trips(program)
+    assert checked > 40
 
 
 M, N, LD = sym("M", multiple_of=8), sym("N"), sym("ld", low=64)
@@ -185,7 +186,7 @@ def draw_tensor(rng):
 
 
 def draw_layout(rng, sizes):
-    """A layout of these sizes, some of whose dimensions have several strides."""
+    """A layout of these sizes, with several strides in some dimensions."""
     leaves = [[2, size // 2] if size % 2 == 0 and rng.random() < 0.5 else [size] for size in sizes]
     slots = [(dim, place) for dim, part in enumerate(leaves) for place in range(len(part))]
     strides, current = [[0] * len(part) for part in leaves], 1
@@ -232,13 +233,13 @@ def test_drawn_tensors_and_views_are_read_back():
 
 
 def test_another_text_is_another_value():
-    """Each integer of a text counts: with one more it is read as another value, or refused."""
+    """Each integer of a text matters: increased by one, the text reads as another value or is refused."""
     refused = checked = 0
     for rng in draws("changes", 200):
         view = draw_view(rng, draw_tensor(rng))
         text, symbols = view_text(view), symbols_of(view)
-        for found in re.finditer(r"(?<![\w.])[0-9]+(?!\w)", text):
-            other = f"{text[: found.start()]}{int(found[0]) + 1}{text[found.end() :]}"
+        for match in re.finditer(r"(?<![\w.])[0-9]+(?!\w)", text):
+            other = f"{text[: match.start()]}{int(match[0]) + 1}{text[match.end() :]}"
             checked += 1
             try:
                 assert parse_view(other, symbols) != view, (text, other)
@@ -258,8 +259,8 @@ def test_drawn_layouts_are_levels():
         level = Level("Mine", Warpgroup, layout) if 128 % current == 0 else Level("Mine", Block, layout)
         assert parse_level(level_text(level), symbols_of(level)) == level
         shapes = (layout, *([Layout(4, current)] if rng.random() < 0.5 else []))
-        found = parse_threads(threads_text(shapes, "g"))
-        assert [shape.modes for shape in found] == [shape.modes for shape in shapes]
+        parsed = parse_threads(threads_text(shapes, "g"))
+        assert [shape.modes for shape in parsed] == [shape.modes for shape in shapes]
 
 
 def test_specs_of_all_kinds_are_read_back():
@@ -306,7 +307,7 @@ def matching(spec):
     ("[].fp32.RF <- MatMul<<<[1].thread>>>([].fp32.RF, [].fp32.RF)", "FFMA"),
 ])  # fmt: skip
 def test_rows_of_one_thread(text, instruction):
-    """Rows 1-3 and 5-9 of Table 2. Of row 8 the scalar factor is written once: the paper gives it as the pair that it is duplicated to."""
+    """Rows 1-3 and 5-9 of Table 2. In row 8 the scalar factor is written once; the paper writes the pair to which it is duplicated."""
     assert matching(parse_spec(text))[:1] == [instruction]
 
 
@@ -319,27 +320,29 @@ def size_of(text):
     ("[32].thread", "[2,2].[1,2].fp16.RF", "[2,1].[2,1].fp16.RF", "[2,1].[1,2].fp32.RF", "HMMA_16816_F32"),
 ])  # fmt: skip
 def test_rows_of_matrix_instructions(threads, a, b, c, instruction):
-    """Rows 10 and 11: what the threads of the group hold is all of A, B and C, which leaves one size for each dimension; `row.col`: B in columns."""
+    """Rows 10 and 11: the threads of the group own all of A, B and C, which leaves one size for each dimension; `row.col`: B is
+    column-major.
+    """
     group = parse_level(threads)
     mk, kn, mn = (size_of(text) * group.threads for text in (a, b, c))
     m, n, k = (math.isqrt(number) for number in (mk * mn // kn, kn * mn // mk, mk * kn // mn))
     assert (m * k, k * n, m * n) == (mk, kn, mn)
     spec = parse_spec(f"[{m},{n}].fp32.RF <- MatMul<<<{threads}>>>([{m},{k}].fp16.RF, [{k},{n}]:[1,{k}].fp16.RF)")
     assert matching(spec)[0] == instruction
-    (one,) = [one for one in INSTRUCTIONS if one.name == instruction]
-    maps = one.maps()
+    (mma,) = [one for one in INSTRUCTIONS if one.name == instruction]
+    maps = mma.maps()
     assert [maps[name].count for name in "ABC"] == [size_of(text) for text in (a, b, c)]
     assert [maps[name].tile for name in "ABC"] == [(m, k), (k, n), (m, n)]
-    assert [parse_tensor(text).dtype for text in (a, b, c)] == [one.factors["A"], one.factors["B"], one.result]
+    assert [parse_tensor(text).dtype for text in (a, b, c)] == [mma.factors["A"], mma.factors["B"], mma.result]
 
 
 def test_row_of_ldmatrix():
     """Row 4: each thread names a row [1,8]; its registers are [2,2] tiles [1,2], in rows and columns of the group's tile."""
-    (one,) = [one for one in INSTRUCTIONS if one.name == "LDMATRIX_16x16_ROW"]
+    (ldmatrix,) = [one for one in INSTRUCTIONS if one.name == "LDMATRIX_16x16_ROW"]
     spec = parse_spec("[16,16].fp16.RF <- Move<<<[32].thread>>>([16,16].fp16.SH)")
-    assert one.name in matching(spec)
+    assert ldmatrix.name in matching(spec)
     row, registers = parse_tensor("[1,8].fp16.SH"), parse_tensor("[2,2].[1,2].fp16.RF")
-    for map_, text in ((one.source, row), (one.target, registers)):
+    for map_, text in ((ldmatrix.source, row), (ldmatrix.target, registers)):
         rows, columns = zip(*(map_.coordinate(5, value) for value in range(map_.count)), strict=True)
         assert [len(set(rows)), len(set(columns))] == [size.low for size in text.shape] and map_.count == size_of(tensor_text(text))
     with pytest.raises(ArgumentError, match="elements along m"):
@@ -349,7 +352,7 @@ def test_row_of_ldmatrix():
 # -------------------------------------------------------------------------------------------------------- definitions and refusals
 
 
-def test_names_stand_for_what_was_defined():
+def test_names_refer_to_definitions():
     """Figure 1d's statement, and Figure 8's last one."""
     figure = """
         %1:[16,16].fp16.SH
@@ -386,7 +389,7 @@ FIGURE_8 = """
 
 
 def test_the_outer_spec_of_figure_8():
-    """Its blocks and threads are those that the strategy deals tiles to, in its order."""
+    """Its blocks and threads are those to which the strategy assigns tiles, in its order."""
     spec, execution = parse_statement(FIGURE_8)
     program = library.find("naive").strategy(spec).program("sm_90")
     assert spec == MatMul.on(Kernel, *spec.views) and execution == execution_of(program.tree, program.grown.whole, program.grown.threads)
@@ -410,19 +413,19 @@ def test_the_outer_spec_of_figure_8():
     ("[1].block, #quadpair:[(4,2):(1,16)].thread", QuadPair, Execution()),
 ])  # fmt: skip
 def test_executions(groups, level, execution):
-    found = parse_statement(f"[64].fp32.GL <- Init<<<{groups}>>>()")
-    assert (found[0].level, found[1]) == (level, execution)
-    assert parse_statement(statement_text(*found)) == found
+    parsed = parse_statement(f"[64].fp32.GL <- Init<<<{groups}>>>()")
+    assert (parsed[0].level, parsed[1]) == (level, execution)
+    assert parse_statement(statement_text(*parsed)) == parsed
 
 
-def test_levels_of_ones_own_come_first():
+def test_user_defined_levels_come_first():
     half, other = Level("Half", Warp, Layout(16)), Level("Mine", Warpgroup, Layout(32), "warp")
     assert parse_level("#half:[16].thread", {"Half": half}) == parse_level("[16].thread", {"Half": half}) == half
     assert parse_level(level_text(other), symbols_of(other)) == other and parse_level(level_text(other)) == Warp
     assert parse_level("#block:[_].thread") == Block and parse_level("#kernel:[_].block") == Kernel
 
 
-def test_sizes_that_may_be_nothing_are_sizes_of_something():
+def test_optional_sizes_round_trip():
     m = Var("m", 0, 10, 1, True)
     assert (
         parse_tensor("[m].fp32", {"m": m}).shape == (assume_positive(m),)
@@ -430,8 +433,8 @@ def test_sizes_that_may_be_nothing_are_sizes_of_something():
     )
     with pytest.raises(LayoutError, match="no text says all"):
         tensor_text(Tensor("A", (m,), float32, GL, ColMajor))
-    one = Tensor("A", (assume_positive(m), Const(4)), float32, GL, RowMajor)
-    assert parse_tensor(tensor_text(one), symbols_of(one)) == one
+    tensor = Tensor("A", (assume_positive(m), Const(4)), float32, GL, RowMajor)
+    assert parse_tensor(tensor_text(tensor), symbols_of(tensor)) == tensor
 
 
 def test_expressions_are_all_that_is_evaluated():
@@ -500,7 +503,7 @@ def test_only_texts_are_read(read):
         read(3)
 
 
-def test_what_has_no_text_is_refused():
+def test_values_without_a_text_are_refused():
     block = Var("block", 0, 7)
     tensor = Tensor("A", (Const(64),), float32, GL, ColMajor)
     view = View(tensor, (Dim((), None, (Fixed(8, 8, True, block), Fixed(8, 1, True, Var("block", 0, 3)))),))
@@ -525,7 +528,7 @@ def test_places_of_threads_are_refused_where_there_is_none():
 
 
 def test_broken_texts_are_refused_by_our_own_errors():
-    """A character dropped, doubled or swapped: read as something, or refused with a message."""
+    """A character dropped, doubled or swapped: the text reads as a value, or is refused with a message."""
     texts = ["%A:Sw<2,3,3> o [16,(2,4)]:[1,(16,64)].fp16.SH{pad=4, copies=2}[2:1 #8:2=(w < 3) @1:1=0 < 9, (2,2):(1,4)]{copy=w // 2}",
              "#quadpair:[4:4].[(4,2):(1,16)].thread", "[].fp16.RF <- BinaryPW<*><<<[1].block, [1].thread>>>([].fp16.RF, [].fp16.RF) {names=m n}"]  # fmt: skip
     symbols = {"w": Var("w", 0, 7)}

@@ -1,4 +1,4 @@
-"""Nothing is hidden: types and storage are said, what has no effect is told, texts of micro-kernels are executed, explanations hold."""
+"""Reports of unusual types and storage orders, of refinements without effect, of micro-kernel tests on the host, and of `explain`."""
 
 import ast
 import random
@@ -30,7 +30,7 @@ PLAIN = MatMul.tile(32, 32).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).
 
 
 @pytest.mark.parametrize(
-    ("made", "stored"),
+    ("problem", "stored"),
     [
         (MatMul(8, 8, 8), ""),
         (MatMul(8, 8, 8, **ROWS), "A, B, C RowMajor"),
@@ -39,13 +39,13 @@ PLAIN = MatMul.tile(32, 32).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).
         (MatMul(sym("M"), 8, 8, A=RowMajor), "A RowMajor"),
     ],
 )
-def test_a_spec_says_types_and_orders_that_are_not_usual(made, stored):
-    spec = made(GL, GL, GL)(Kernel)
+def test_spec_text_includes_unusual_types_and_orders(problem, stored):
+    spec = problem(GL, GL, GL)(Kernel)
     assert spec.stored == stored and str(spec) == spec.notation + (f" with {stored}" if stored else "")
     assert spec.notation.endswith(",8,8)(GL,GL,GL)(Kernel)")
 
 
-def test_what_lies_below_a_kernel_says_nothing():
+def test_spec_text_below_a_kernel_is_short():
     bound = PLAIN(MatMul(64, 64, 32, dtype=float16, **ROWS)(GL, GL, GL)(Kernel))
     assert all(" with " not in str(spec) for _, spec in bound.trace())
 
@@ -55,15 +55,15 @@ def test_vectors_have_no_order():
     assert str(spec) == "Axpy(64)(VAL,GL,GL)(Kernel)"
 
 
-def test_headers_and_pictures_say_it():
+def test_headers_and_pictures_include_types_and_orders():
     bound = PLAIN(MatMul(64, 64, 32, dtype=float16, **ROWS)(GL, GL, GL)(Kernel))
-    said = "MatMul(64,64,32)(GL,GL,GL)(Kernel) with A, B, C float16 RowMajor"
-    assert bound.cuda("sm_80").splitlines()[0] == f"// {said}"
+    title = "MatMul(64,64,32)(GL,GL,GL)(Kernel) with A, B, C float16 RowMajor"
+    assert bound.cuda("sm_80").splitlines()[0] == f"// {title}"
     for what in ("tree", "tiles"):
         picture = draw(bound, what)
-        assert picture.title.endswith(said)
+        assert picture.title.endswith(title)
         heading = picture.shapes[0]
-        assert heading.text.endswith(said) and heading.size == 15.0
+        assert heading.text.endswith(title) and heading.size == 15.0
     strided = {name: Strides(**{one: ANY(8) for one in dims}) for name, dims in (("A", "mk"), ("B", "kn"), ("C", "mn"))}
     long = draw(PLAIN(MatMul(64, 64, 32, **strided)(GL, GL, GL)(Kernel)), "tree").shapes[0]
     assert long.size < 15.0 and long.width <= 880.0, "a long one is written smaller, inside the picture"
@@ -93,13 +93,13 @@ def test_equal_strategies_have_no_differences(capsys):
         ("--dtype", "complex64", None),
     ],
 )  # fmt: skip
-def test_names_of_other_places_are_understood(option, value, meant, capsys):
+def test_names_of_other_packages_are_suggested(option, value, meant, capsys):
     assert main(["show", "naive", option, value]) == 2
-    said = capsys.readouterr().err
-    assert (f"did you mean {meant}?" in said) if meant else ("did you mean" not in said)
+    stderr = capsys.readouterr().err
+    assert (f"did you mean {meant}?" in stderr) if meant else ("did you mean" not in stderr)
 
 
-def test_values_of_other_packages_are_understood():
+def test_values_of_other_packages_are_suggested():
     import numpy
 
     for value, meant in ((numpy.float16, "float16"), (numpy.dtype("f8"), None), (float, "float32"), (None, None), (3, None)):
@@ -114,18 +114,18 @@ def test_values_of_other_packages_are_understood():
 
 
 def test_brackets_in_hints_are_quoted_for_a_shell():
-    found = []
+    unquoted = []
     for path in sorted((ROOT / "fireiron").rglob("*.py")):
         source = path.read_text(encoding="utf-8")
         for node in ast.walk(ast.parse(source)) if "pip install" in source else ():
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and "pip install" in node.value:
                 words = [word.strip("`(),") for word in node.value.split() if "fireiron[" in word]
-                found += [(path.name, word) for word in words if not word.startswith("'")]
-    assert found == []
+                unquoted += [(path.name, word) for word in words if not word.startswith("'")]
+    assert unquoted == []
 
 
-def test_what_is_said_alike_of_several_accesses_is_said_once():
-    """A pipelined load stands in front of its loop and in it."""
+def test_equal_findings_of_several_accesses_are_merged():
+    """A pipelined load occurs before its loop and inside it."""
     chain = MatMul.tile(32, 32).to(Block).epilog(RF).split(8).pipeline(2).load(A, SH, COPY).load(B, SH, COPY)
     program = chain.tile(4, 4).to(Thread).split(1).tile(1, 1).done()(SMALL).program("sm_80")
     rows = [(one.severity, one.kind, one.buffer, one.access, one.message, one.at) for one in check(program.ir)]
@@ -145,17 +145,17 @@ CHAIN = (
 def idle(**refinements):
     chain = CHAIN.format(**{name: refinements.get(name, "") for name in "teslbwkr"})
     program = eval(chain)(SMALL).program("sm_80")
-    found = [*check(program.ir), *ineffective(program)]
-    return {one.details["refinement"] for one in found if one.kind == "ineffective"}
+    findings = [*check(program.ir), *ineffective(program)]
+    return {one.details["refinement"] for one in findings if one.kind == "ineffective"}
 
 
-TOLD = (
+REPORTED = (
     ({"t": ".max_shared_bytes(100000).unchecked('why').swizzle('uid')", "e": ".prefetch_epilogue()", "l": ".no_sync().align(4).to_col_major()"},
      {"max_shared_bytes", "unchecked", "swizzle", "prefetch_epilogue", "no_sync", "align", "storage_layout"}),
     ({"t": ".persistent(4)", "s": ".sync()", "l": ".pad(0)", "w": ".unroll()", "k": ".pipeline(1)"}, {"persistent", "sync", "pad", "unroll", "pipeline"}),
     ({"t": ".cluster(1).pingpong(1).rasterize(group_m=1)", "w": ".layout(RowMajor)", "r": ".swizzle_storage()"}, {"cluster", "pingpong", "rasterize", "layout", "swizzle_storage"}),
 )  # fmt: skip
-"""Refinements that change nothing where they stand, and what is told of."""
+"""Refinements that change nothing on their step, and the findings about them."""
 
 REFUSED = {
     "t": (".programmatic_launch()", ".pingpong(2)"),
@@ -164,16 +164,16 @@ REFUSED = {
     "b": (".reuse_buffer()",),
     "r": (".no_sync()", ".reuse_buffer()", ".stages(2)"),
 }
-"""Refinements that have nothing to change where they stand."""
+"""Refinements that have nothing to change on their step."""
 
 ALWAYS = {"To", "MinBlocksPerSm", "LongestFirst", "StaggerBlocks"}
 """Refinements that change the kernel wherever they are legal."""
 
 
-@pytest.mark.parametrize("case", TOLD, ids=lambda case: " ".join(sorted(case[1])))
-def test_refinements_without_effect_are_told(case):
-    refinements, told = case
-    assert idle(**refinements) == told
+@pytest.mark.parametrize("case", REPORTED, ids=lambda case: " ".join(sorted(case[1])))
+def test_refinements_without_effect_are_reported(case):
+    refinements, reported = case
+    assert idle(**refinements) == reported
 
 
 @pytest.mark.sampled(1)
@@ -187,8 +187,8 @@ def test_every_refinement_is_in_one_of_the_tables():
     kinds = {one for module in refine.MODULES for one in vars(module).values() if isinstance(one, type) and issubclass(one, Refinement)}
     written = CHAIN
     for name in "teslbwkr":
-        told = "".join(case[0].get(name, "") for case in TOLD)
-        written = written.replace(f"{{{name}}}", told + "".join(REFUSED.get(name, ())))
+        reported = "".join(case[0].get(name, "") for case in REPORTED)
+        written = written.replace(f"{{{name}}}", reported + "".join(REFUSED.get(name, ())))
     methods = {
         call.func.attr for call in ast.walk(ast.parse(written)) if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
     }
@@ -215,27 +215,27 @@ TILE = (
 
 def tried(micro_kernel, sizes=(32, 32, 16), **options):
     chain = MatMul.tile(16, 16).to(Block).epilog(RF).tile(1, 1).to(Thread).split(8).done(micro_kernel)
-    (found,) = trials(chain(MatMul(*sizes, **options)(GL, GL, GL)(Kernel)).program("sm_80").ir)
-    return found
+    (trial,) = trials(chain(MatMul(*sizes, **options)(GL, GL, GL)(Kernel)).program("sm_80").ir)
+    return trial
 
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", [float32, float16], ids=str)
 def test_a_right_text_agrees_with_its_spec(dtype):
-    found = tried(DOT, (30, 31, 13), dtype=dtype)
-    assert found.executed and found.wrong is None and "6 trials agree with what its spec means" in found.said
+    trial = tried(DOT, (30, 31, 13), dtype=dtype)
+    assert trial.executed and trial.wrong is None and "6 trials agree with what its spec means" in trial.said
 
 
 @needs_compiler
 def test_a_text_sees_all_that_the_contract_promises():
     chain = MatMul.tile(16, 16).to(Block).split(8).tile(4, 2).to(Thread).done(TILE)
-    (found,) = trials(chain(MatMul(30, 31, 13, A=RowMajor)(GL, GL, GL)(Kernel)).program("sm_80").ir)
-    assert found.executed and found.wrong is None and found.said.count("12 trials") == 1, "at edges and not, adding up and not"
+    (trial,) = trials(chain(MatMul(30, 31, 13, A=RowMajor)(GL, GL, GL)(Kernel)).program("sm_80").ir)
+    assert trial.executed and trial.wrong is None and trial.said.count("12 trials") == 1, "at edges and not, adding up and not"
 
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("micro_kernel", "said"),
+    ("micro_kernel", "difference"),
     [
         (DOT.replace("+=", "-="), "c_at(0, 0) is "),
         (DOT.replace("a_size_k", "8"), "c_at(0, 0) is nan where the spec means "),
@@ -244,34 +244,38 @@ def test_a_text_sees_all_that_the_contract_promises():
     ],
     ids=["another sum", "over the edge", "a neighbour", "its own end"],
 )
-def test_a_wrong_text_is_found_without_a_gpu(micro_kernel, said):
-    found = tried(micro_kernel, (30, 31, 13))
-    assert found.executed and said in found.wrong and "MatMul(1,1,8)" in found.wrong
+def test_a_wrong_text_is_found_without_a_gpu(micro_kernel, difference):
+    trial = tried(micro_kernel, (30, 31, 13))
+    assert trial.executed and difference in trial.wrong and "MatMul(1,1,8)" in trial.wrong
 
 
 @needs_compiler
-def test_what_is_no_plain_text_is_said_to_be_unexecuted():
-    found = tried("__syncwarp();" + DOT)
-    assert not found.executed and found.wrong is None
-    assert found.said.startswith("NOT executed on the host: it is no plain C++ (") and "__syncwarp" in found.said
+def test_micro_kernels_that_need_cuda_are_reported_as_unexecuted():
+    trial = tried("__syncwarp();" + DOT)
+    assert not trial.executed and trial.wrong is None
+    assert trial.said.startswith("NOT executed on the host: it is no plain C++ (") and "__syncwarp" in trial.said
 
 
-def test_texts_of_many_threads_are_said_to_be_unexecuted():
+def test_micro_kernels_of_several_threads_are_reported_as_unexecuted():
     chain = MatMul.tile(16, 16).to(Block).done("if (threadIdx.x == 0) c_at(0, 0) = 1;")
-    (found,) = trials(chain(SMALL).program("sm_80").ir)
-    assert not found.executed and "its text is for all threads of a Block, and the host has one" in found.said
+    (trial,) = trials(chain(SMALL).program("sm_80").ir)
+    assert not trial.executed and "its text is for all threads of a Block, and the host has one" in trial.said
 
 
 def test_a_compiler_that_cannot_be_run_is_named(tmp_path):
-    """One that is gone, or may not be executed, is no statement about the text."""
+    """A compiler that is missing or not executable proves nothing about the text."""
     with pytest.raises(trial._NotTried, match="gone: No such file or directory"):
         trial._done([str(tmp_path / "gone")])
 
 
-def test_without_a_compiler_nothing_is_claimed(monkeypatch):
+def test_without_a_compiler_the_text_is_unexecuted(monkeypatch):
     monkeypatch.setattr(trial, "COMPILERS", ("no-such-compiler", "nor-this-one"))
-    found = tried("x" + DOT)
-    assert not found.executed and found.wrong is None and "no C++ compiler is installed (no-such-compiler or nor-this-one)" in found.said
+    untested = tried("x" + DOT)
+    assert (
+        not untested.executed
+        and untested.wrong is None
+        and "no C++ compiler is installed (no-such-compiler or nor-this-one)" in untested.said
+    )
 
 
 @needs_compiler
@@ -289,7 +293,7 @@ def test_the_command_line_refuses_a_wrong_text(tmp_path, capsys):
 
 # ---------------------------------------------------------------------------------------------- explain
 
-HALVES = MatMul(256, 256, 128, dtype=float16, c_dtype=float16, **ROWS)(GL, GL, GL)(Kernel)
+FLOAT16 = MatMul(256, 256, 128, dtype=float16, c_dtype=float16, **ROWS)(GL, GL, GL)(Kernel)
 BLOCK = MatMul.tile(128, 128).to(Block)
 WITH_EPILOG = BLOCK.epilog(RF, float32, Init.tile(64, 64).to(Warp).done(), Move.tile(64, 64).to(Warp).done())
 TO_SHARED = MatMul.split(32).pipeline(2).load(A, SH, Move.coalesced_copy(8).done()).load(B, SH, Move.coalesced_copy(8).done())
@@ -306,17 +310,17 @@ FRAGMENTS = MatMul.tile(64, 64).to(Warp).split(16).unroll().load(A, RF, Move.don
     ids=["no accumulator", "open at the block", "open at the warp"],
 )
 def test_a_chain_for_tensor_cores_is_not_closed_by_scalars(chain, closed):
-    found = explain(chain(HALVES), "sm_80")
-    (leaf,) = [one for one in found.leaves if one.place == "main"]
+    explanation = explain(chain(FLOAT16), "sm_80")
+    (leaf,) = [one for one in explanation.leaves if one.place == "main"]
     assert leaf.as_dict()["steps"] == closed and "tried: the strategy is complete then" in leaf.outcome
     assert leaf.others[0][0].name.startswith("HMMA")
 
 
 def test_a_chain_for_warpgroups_is_not_closed_by_scalars():
-    """Nothing is found for it, and that is said: arithmetic of single threads would be no answer."""
+    """No instruction matches, and the explanation reports this: arithmetic of single threads would be no answer."""
     chain = MatMul.tile(128, 128).to(Block).epilog(RF).split(64).tile(64, 128).to(Warpgroup).done()
-    found = explain(chain(HALVES), "sm_90a")
-    (leaf,) = [one for one in found.leaves if one.place == "main"]
+    explanation = explain(chain(FLOAT16), "sm_90a")
+    (leaf,) = [one for one in explanation.leaves if one.place == "main"]
     assert leaf.steps is None and leaf.outcome.startswith("matrix instructions are meant")
 
 
@@ -328,7 +332,7 @@ SCALARS = (
 
 
 def spoilt(seed):
-    """A right chain of which steps or refinements are missing, or which ends too early."""
+    """A legal chain with a missing step or refinement, or with a step that ends too early."""
     generator = random.Random(seed)
     chain = generator.choice(SCALARS)
     steps = list(chain.steps)
@@ -348,21 +352,21 @@ def spoilt(seed):
 
 
 def explained_as_emitted(strategy, arch="sm_80"):
-    """`explain` says that code can be made where it can, and else that it cannot, and why."""
+    """`explain` agrees with code generation: whether there is code, and otherwise the reason."""
     try:
         _ = strategy.cuda(arch)
         refused = None
     except FireironError as error:
         refused = error
     try:
-        found = explain(strategy, arch)
+        explanation = explain(strategy, arch)
     except FireironError:
         assert refused is not None
         return
-    assert (found.refused is None) == (refused is None)
-    said = text(found)
-    assert ("no code can be made" in said) == (refused is not None)
-    reasons = [line for line in said.splitlines() if line.startswith("  not ") and not line.endswith(" more")]
+    assert (explanation.refused is None) == (refused is None)
+    report = text(explanation)
+    assert ("no code can be made" in report) == (refused is not None)
+    reasons = [line for line in report.splitlines() if line.startswith("  not ") and not line.endswith(" more")]
     assert all(len(line.split(None, 2)) == 3 for line in reasons)
 
 
@@ -383,13 +387,13 @@ def test_explain_and_emit_agree_at_length(seed):
 
 @pytest.mark.parametrize("sizes", [(256, 256, 256), (512, 256, 512)])
 def test_a_launch_that_takes_longest_is_the_bottleneck(sizes):
-    """A kernel that takes longer than its launch in all, but in no part of it."""
+    """A kernel that is slower than its launch in total, but in none of its parts."""
     module = library("small")
-    found = predict(module.strategy(module.spec(*sizes)), "A100")
-    rows = str(found).split("\n\n")[1].splitlines()[2:]
+    prediction = predict(module.strategy(module.spec(*sizes)), "A100")
+    rows = str(prediction).split("\n\n")[1].splitlines()[2:]
     shares = [int(row.split("%")[0].split()[-1]) for row in rows]
-    assert shares == sorted(shares, reverse=True) and rows[0].endswith("<-- bottleneck") and rows[0].startswith(found.bottleneck)
-    assert (found.bottleneck == "launch") == (sizes == (256, 256, 256)) and found.us > 2 * found.parts["launch"]
+    assert shares == sorted(shares, reverse=True) and rows[0].endswith("<-- bottleneck") and rows[0].startswith(prediction.bottleneck)
+    assert (prediction.bottleneck == "launch") == (sizes == (256, 256, 256)) and prediction.us > 2 * prediction.parts["launch"]
 
 
 # ---------------------------------------------------------------------------------------------- the papers' spellings

@@ -87,7 +87,7 @@ def in_other_order(kernel):
 
     def change(one):
         mine = isinstance(one, (ir.Acquire, ir.Release)) and one.ring == "n_order"
-        return (attrs.evolve(one, number=one.number.substitute({unit: (unit + 1) % groups})),) if mine else (one,)
+        return (attrs.evolve(one, fill_index=one.fill_index.substitute({unit: (unit + 1) % groups})),) if mine else (one,)
 
     return attrs.evolve(kernel, body=ir.rewritten(kernel.body, change))
 
@@ -143,7 +143,7 @@ def test_a_stage_given_back_in_a_turn_is_found():
     """A warpgroup that waits for its turn while it holds the stage that the others' turns need: all wait for ever."""
     kernel = program(128, 48, 16, {"stages": 1}, delayed=False, blocks=1).ir
     arrays = inputs(kernel.spec)
-    given_back = next(one for one in ir.statements(kernel.body) if of_kind(ir.Release, ring="v_sh_ring", side=ir.Side.EMPTY)(one))
+    given_back = next(one for one in ir.statements(kernel.body) if of_kind(ir.Release, ring="v_sh_ring", state=ir.StageState.EMPTY)(one))
     without = with_changed(kernel, lambda one: one is given_back, 0, dropped)
     faulty = with_changed(without, IN_ORDER[0], 0, lambda one: (one, given_back))
     assert any("waits forever" in one for one in errors(faulty))

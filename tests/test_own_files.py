@@ -175,7 +175,7 @@ def test_the_target_of_a_compiled_kernel_is_the_one_that_is_meant(folder, capsys
 
 
 @pytest.mark.parametrize(
-    ("given", "said"), [(["-M", "4", "-s", "M=8"], "the size M is named twice"), (["-s", "m=4", "-s", "m=8"], "the size m is named twice")]
+    ("given", "said"), [(["-M", "4", "-s", "M=8"], "the size M is given twice"), (["-s", "m=4", "-s", "m=8"], "the size m is given twice")]
 )
 def test_a_size_is_named_once(folder, given, said, capsys):
     assert main(["show", f"{folder / 'free'}.py", *given]) == 2

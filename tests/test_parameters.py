@@ -1,4 +1,4 @@
-"""Parameters of kernels: arrays of any strides, given by dimension name, and numbers by value; checked, passed, refused (oracle: NumPy)."""
+"""Parameters of kernels: arrays of any strides, named by dimension, and scalars by value; checked, passed, refused (oracle: NumPy)."""
 
 import contextlib
 import ctypes
@@ -56,7 +56,7 @@ ARRAYS = {
 
 
 def compiled(strategy):
-    """A kernel whose machine code is pretended."""
+    """A kernel whose machine code is simulated."""
     kernel = strategy.compile("sm_90")
     kernel.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
     return kernel
@@ -69,9 +69,9 @@ def compiled(strategy):
 def test_arrays_of_any_strides(name):
     """One kernel takes them all; a new output has no gaps, a given one keeps its strides."""
     kernel, array = COPY(ANYWHERE).compile("sm_80"), ARRAYS[name]
-    made = kernel(array)
-    np.testing.assert_array_equal(made, array)
-    assert made.strides == (128, 4)
+    result = kernel(array)
+    np.testing.assert_array_equal(result, array)
+    assert result.strides == (128, 4)
     out = np.full((32, 80), -1, np.float32).T[:64]
     assert kernel(array, out=out) is out
     np.testing.assert_array_equal(out, array)
@@ -99,7 +99,7 @@ def test_the_printed_text_reads_and_writes_by_strides(tmp_path):
 
 
 def test_a_tensor_of_heads_as_torch_stores_it():
-    """(batch, sequence, head, channel) read as (batch, head, sequence, channel), eight halves at once."""
+    """(batch, sequence, head, channel) read as (batch, head, sequence, channel), eight float16 values at once."""
     b, s, h = sym("B", high=4096), sym("S", high=65536), sym("H", high=256)
     by_name = {"m": ANY(8), "n": ANY(8), "p": ANY(8), "q": 1}
     spec = Move(b, h, s, 64, dtype=float16, src=Strides(**by_name), dst=Strides(**by_name))(GL, GL)(Kernel)
@@ -126,8 +126,8 @@ def test_products_of_transposed_and_sliced_matrices():
 
 @pytest.mark.parametrize("name", ["wmma_simple", "hmma_ampere", "sgemm", "naive"])
 @pytest.mark.parametrize("rows", [True, False], ids=["by rows", "by columns"])
-def test_strides_and_orders_say_the_same(name, rows):
-    """Strides with a unit one are the text of RowMajor(ld) and ColMajor(ld)."""
+def test_strides_and_orders_are_equivalent(name, rows):
+    """With a unit stride, the text is that of RowMajor(ld) and ColMajor(ld)."""
     from fireiron.language.library import bind, find
 
     own = bind(find(name), {}, {}, {}).spec
@@ -199,7 +199,7 @@ def _symbols(spec):
 
 
 def test_a_matrix_of_a_stack_has_a_text():
-    """Its tensor has a dimension that the operand has not, so the short form does not say it."""
+    """The tensor has a dimension that the operand lacks, so the short form cannot state it."""
     stack = whole_view(Tensor("x", tuple(map(Const, (8, 4, 6))), float32, SH, Layout((8, 4, 6), (4, 1, 32))))
     spec = Move.on(Block, stack.at(2, Const(3), unit=False), whole_view(Tensor("y", (Const(8), Const(4)), float32, SH, RowMajor)))
     assert repr(spec).startswith("Move.on(") and loads_spec(dumps(spec)) == spec
@@ -212,7 +212,7 @@ def test_the_text_of_strides():
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: Strides(m=-1), "negative"),
         (lambda: Strides(m=1.5), "integer, a symbol or ANY"),
@@ -232,8 +232,8 @@ def test_the_text_of_strides():
         (lambda: Move(8, 8, dst=Strides(m=ANY, n=0))(GL, GL)(Kernel), "elements of the output dst overlap"),
     ],
 )  # fmt: skip
-def test_strides_that_are_refused(make, said):
-    with pytest.raises(ArgumentError, match=said):
+def test_strides_that_are_refused(make, message):
+    with pytest.raises(ArgumentError, match=message):
         make()
 
 
@@ -241,21 +241,21 @@ def test_inputs_may_repeat_elements():
     assert Move(8, 8, src=Strides(m=0, n=0))(GL, GL)(Kernel) and Move(8, 8, src=Strides(m=1, n=1))(GL, GL)(Kernel)
 
 
-def test_lie_apart_never_says_yes_to_an_overlap():
+def test_lie_apart_never_accepts_an_overlap():
     generator = np.random.default_rng(5)
-    found = set()
+    results = set()
     for _ in range(3000):
         shape, strides = generator.integers(1, 5, 3).tolist(), generator.integers(0, 13, 3).tolist()
         places = sum(np.indices(shape)[axis] * stride for axis, stride in enumerate(strides))
         really = np.unique(places).size == places.size
-        said = lie_apart(shape, strides)
-        assert really or not said
-        found.add((really, said))
-    assert found == {(True, True), (False, False), (True, False)}, "what interleaves counts as overlapping"
+        accepted = lie_apart(shape, strides)
+        assert really or not accepted
+        results.add((really, accepted))
+    assert results == {(True, True), (False, False), (True, False)}, "what interleaves counts as overlapping"
 
 
 def test_arrays_without_shared_places_are_stored_as_they_are():
-    """Also those of which one dimension has several strides; elements that share a place get one value, the last."""
+    """Also arrays of which one dimension has several strides; elements at one address get one value, the last."""
     array = np.arange(64.0, dtype=np.float32).reshape(8, 8)
     plain, split, row = (
         Move(8, 8, src=layout)(GL, GL)(Kernel).views[0].tensor
@@ -265,7 +265,7 @@ def test_arrays_without_shared_places_are_stored_as_they_are():
     assert (as_stored(row, array, {}) == array[-1]).all()
 
 
-def test_strides_that_nobody_tells_leave_no_gaps():
+def test_unspecified_strides_leave_no_gaps():
     storage = Move(M, 6, 4, src=Strides(m=ANY, n=ANY(8), p=1))(GL, GL)(Kernel).views[0].tensor.storage()
     assert strides_chosen(storage, (5, 6, 4), {"M": 5}) == {"stride_src_n": 8, "stride_src_m": 48}
     assert strides_chosen(storage, (5, 6, 4), {"M": 5, "stride_src_m": 4}) == {"stride_src_n": 24}, "behind what is known"
@@ -294,7 +294,7 @@ def test_outputs_that_overlap_themselves_are_refused():
 
 
 def test_a_stride_beyond_32_bits_is_refused():
-    """It could not be passed: no array of this machine has it, so the array is only said to."""
+    """No array of this size can exist here, so the test only claims the stride."""
     array = as_strided(np.zeros(8, np.float32), (64, 32), (1 << 33, 4))
     with pytest.raises(LaunchError, match="src has a stride along m") as error:
         COPY(ANYWHERE).compile("sm_80")(array)
@@ -306,8 +306,8 @@ def test_a_stride_beyond_32_bits_is_refused():
     "stride, hint",
     [(-4, "reversed view"), (0, "broadcast view"), (104, "bound the kernel's sizes"), (3, "fewer multiples"), (6, "fewer multiples")],
 )
-def test_each_stride_that_is_refused_says_why(stride, hint):
-    """Of a kernel that has assumed multiples of 4, from 4 to 100."""
+def test_each_refused_stride_is_explained(stride, hint):
+    """For a kernel that assumes multiples of 4, from 4 to 100."""
     symbol = Var("stride_src_m", 4, 100, 4)
     with pytest.raises(LaunchError, match="src has a stride along m") as error:
         _check_stride(symbol, stride, "src", "m")
@@ -330,7 +330,7 @@ def test_addresses_of_large_strides_are_of_64_bits():
 
 
 def test_vectors_are_proven_or_not_taken():
-    """Rows that begin anywhere are copied element by element, and what a kernel assumed of an array is checked at the call."""
+    """Rows with any alignment are copied element by element, and the call checks what the kernel assumes about the array."""
     loose = Move(64, 32, src=Strides(m=ANY, n=1), dst=RowMajor)(GL, GL)(Kernel)
     tight = Move(64, 32, src=Strides(m=ANY(4), n=1), dst=RowMajor)(GL, GL)(Kernel)
     assert "float4" not in COPY(loose).program("sm_80").cuda and "float4" in COPY(tight).program("sm_80").cuda
@@ -344,7 +344,7 @@ def test_vectors_are_proven_or_not_taken():
 
 
 def test_slices_that_begin_anywhere():
-    """An array that begins at a multiple of its element's bytes only is read element by element, and its address still checked."""
+    """An array aligned only to its element size is read element by element, and its address is still checked."""
     spec = Move(64, 32, src=Strides(m=ANY(4), n=1).aligned(4), dst=RowMajor)(GL, GL)(Kernel)
     kernel = COPY(spec).compile("sm_80")
     assert "float4*>(&src" not in kernel.program.cuda and kernel.ir.buffer("src").tensor.align == 4
@@ -354,14 +354,14 @@ def test_slices_that_begin_anywhere():
         kernel(as_strided(fake_gpu.memory(64 * 36 * 4, 2)[: 63 * 144 + 128].view(np.float32), (64, 32), (144, 4)))
 
 
-def test_other_strides_say_what_to_do():
+def test_errors_for_other_strides_propose_a_fix():
     kernel = COPY(Move(64, 32, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)).compile("sm_80")
     with pytest.raises(LaunchError, match="src has other strides") as error:
         kernel(ARRAYS["one row"])
     assert "src=Strides(m=ANY, n=ANY)" in str(error.value)
 
 
-# ---------------------------------------------------------------------------------------------- launches, on a pretended GPU
+# ---------------------------------------------------------------------------------------------- launches on a simulated GPU
 
 
 def test_strides_reach_the_launch(gpu):  # noqa: F811
@@ -373,13 +373,13 @@ def test_strides_reach_the_launch(gpu):  # noqa: F811
         kernel(src, out=dst)
         strides = [ld, 1] if order == "C" else [1, ld]
         assert gpu.launches[-1][-1] == [*addresses(src, dst), *strides, 1, 64]
-    made = kernel(gpu.array((64, 32), order="F"))
-    assert made.strides == (128, 4) and gpu.launches[-1][-1][2:] == [1, 64, 32, 1]
+    result = kernel(gpu.array((64, 32), order="F"))
+    assert result.strides == (128, 4) and gpu.launches[-1][-1][2:] == [1, 64, 32, 1]
     with pytest.raises(LaunchError, match="out: its elements overlap"):
         kernel(src, out=gpu.cupy.ndarray((64, 32), np.dtype("float32"), fake_gpu.memory(9000), (64, 4)))
 
 
-def test_prepared_launches_keep_their_strides(gpu):  # noqa: F811
+def test_prepared_launches_preserve_strides(gpu):  # noqa: F811
     gpu.parameters = 6
     prepared = compiled(COPY(ANYWHERE)).prepare(src := gpu.array((64, 32), ld=40), out=(dst := gpu.array((64, 32))))
     prepared()
@@ -392,8 +392,8 @@ def test_strides_of_torch(gpu, torch):  # noqa: F811
     gpu.parameters = 6
     kernel = compiled(COPY(ANYWHERE))
     tensor = torch.Tensor((64, 32), (1, 70), torch.float32)
-    made = kernel(tensor)
-    assert made.stride() == (32, 1) and gpu.launches[-1][-1][2:] == [1, 70, 32, 1]
+    result = kernel(tensor)
+    assert result.stride() == (32, 1) and gpu.launches[-1][-1][2:] == [1, 70, 32, 1]
 
 
 # ---------------------------------------------------------------------------------------------- export, command line
@@ -401,7 +401,7 @@ def test_strides_of_torch(gpu, torch):  # noqa: F811
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 def test_the_launcher_in_c_checks_strides(tmp_path):
-    """The refusal of an export, compiled and called: NULL, or a text."""
+    """The refusal of an exported launcher, compiled and called: NULL, or a text."""
     unit = Unit.of(COPY(ANYWHERE).program("sm_80"), "copy")
     assert unit.parameters().endswith("int stride_src_m, int stride_src_n, int stride_dst_m, int stride_dst_n")
     source = tmp_path / "refusal.c"
@@ -425,7 +425,7 @@ def test_the_launcher_in_c_checks_strides(tmp_path):
 
 
 def test_the_command_line_knows_strides(tmp_path, capsys, monkeypatch):
-    """Those that nobody gives leave no gaps; broadcast inputs get data that agree."""
+    """Unspecified strides leave no gaps; broadcast inputs get consistent data."""
     (tmp_path / "strided.py").write_text(
         "from fireiron import *\n"
         "strategy = Move.tile(16, 16).to(Block).coalesced_copy(4).done()\n"
@@ -433,17 +433,17 @@ def test_the_command_line_knows_strides(tmp_path, capsys, monkeypatch):
         "    return Move(sym('M'), 40, src=Strides(m=ANY(4), n=0), dst=Strides(m=1, n=ANY))(GL, GL)(Kernel)\n"
     )
     monkeypatch.chdir(tmp_path)
-    assert main(["run", "strided.py", "--simulate", "--let", "stride_src_m=48"]) == 0
-    said = capsys.readouterr().out
-    assert "PASS" in said and "M=257 stride_src_m=48 stride_dst_n=257" in said
-    assert main(["cost", "strided.py", "--let", "M=64"]) == 0
+    assert main(["run", "strided.py", "--simulate", "--size", "stride_src_m=48"]) == 0
+    report = capsys.readouterr().out
+    assert "PASS" in report and "M=257 stride_src_m=48 stride_dst_n=257" in report
+    assert main(["cost", "strided.py", "--size", "M=64"]) == 0
     assert main(["show", "strided.py"]) == 0 and "stride_dst_n * 156 + M * 4" in capsys.readouterr().out
     assert main(["export", "strided.py", "-o", "there", "--no-cubin"]) == 0
     assert "int stride_src_m, int stride_dst_n, cudaStream_t stream" in (tmp_path / "there" / "strided.h").read_text()
 
 
 def test_data_on_the_gpu_has_the_strides(monkeypatch):
-    """On a stand-in for CuPy: sets of arrays for timing and verifying."""
+    """With a stand-in for CuPy: sets of arrays for timing and verifying."""
     monkeypatch.setattr(launch, "require_cupy", lambda: stand_in(Clock()))
     spec = Move(M, 40, src=Strides(m=ANY(16), n=0), dst=Strides(m=ANY, n=ANY))(GL, GL)(Kernel)
     data = Data.of(spec, sizes={"M": 70, "stride_dst_m": 1}, rotate_bytes=0)
@@ -477,7 +477,7 @@ def axpy(accumulate=True, memory=VAL, size=1000):
 
 
 def test_axpy_by_declaration():
-    """The kernel takes a number, which the text reads as it is."""
+    """The kernel takes a number that the text reads directly."""
     kernel = LINE(axpy()).compile("sm_80")
     assert "axpy(const float a, const float* __restrict__ x, float* __restrict__ y)" in kernel.program.cuda
     assert "y[block * 256 + thread] = y[block * 256 + thread] + a * x[block * 256 + thread];" in kernel.program.cuda
@@ -491,17 +491,17 @@ def test_axpy_by_declaration():
 
 
 def test_scalars_have_types_of_their_own():
-    """float32 and float64 beside halves: the work is made in the widest, and rounded once."""
+    """float32 and float64 with float16: computed in the widest type, and rounded once."""
     x = (numbers(64, 32) / 7).astype(np.float16)
-    made = TILES(MIXED).compile("sm_80")(0.1, np.asfortranarray(x), 1e-3)
-    np.testing.assert_array_equal(made, (np.float64(np.float32(0.1)) * x.astype(np.float64) + 1e-3).astype(np.float16))
+    result = TILES(MIXED).compile("sm_80")(0.1, np.asfortranarray(x), 1e-3)
+    np.testing.assert_array_equal(result, (np.float64(np.float32(0.1)) * x.astype(np.float64) + 1e-3).astype(np.float16))
     assert "scale(const float a, const __half* __restrict__ x, const double b, __half* __restrict__ y)" in TILES(MIXED).cuda("sm_80")
 
 
 @pytest.mark.parametrize(("sign", "join"), [("+=", np.add), ("max=", np.fmax), ("min=", np.fmin)])
 @pytest.mark.parametrize("dtype", [float32, float16, int32], ids=str)
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
-def test_results_join_what_the_output_holds(sign, join, dtype, tmp_path):
+def test_results_accumulate_into_the_output(sign, join, dtype, tmp_path):
     """In the simulator and in the printed text on the CPU, with a condition that is true, false, or known in the kernel."""
     kind = Kind("Joined", f"y[m] {sign} a * x[m]").starter
     x, old = numbers(300, dtype=dtype.to_numpy()) % 11, numbers(300, dtype=dtype.to_numpy()) % 7
@@ -514,15 +514,15 @@ def test_results_join_what_the_output_holds(sign, join, dtype, tmp_path):
         joined = number == 0 or symbols.get("M") == 6
         neutral = np.zeros_like(x) if sign == "+=" else None
         expected = join(old, 3 * x) if joined else 3 * x if neutral is None else neutral + 3 * x
-        made = simulate(programs[number].ir, given, symbols).outputs["y"]
-        np.testing.assert_array_equal(made, expected)
-        np.testing.assert_array_equal(host.run(number, given, symbols)["y"], made)
+        result = simulate(programs[number].ir, given, symbols).outputs["y"]
+        np.testing.assert_array_equal(result, expected)
+        np.testing.assert_array_equal(host.run(number, given, symbols)["y"], result)
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 @pytest.mark.parametrize("formula", ["C[m,n] += sum(k, alpha * A[m,k] * B[k,n])", "C[m,n] += sum(k, A[m,k] * (alpha * 2) * B[k,n])"])
 def test_products_with_a_scalar(formula, tmp_path):
-    """Threads add terms of three factors, with overhanging tiles and through shared memory."""
+    """Threads add terms of three factors, with tiles that extend past the edge and through shared memory."""
     kind, programs, given = Kind("Scaled", formula).starter, [], []
     chain = kind.tile(16, 8).to(Block).split(4).load("A", SH).load("B", SH).tile(2, 2).to(Thread).split(1).tile(1, 1).done()
     for dtype, accumulate in ((float32, True), (float16, False), (int32, True), (int8, False)):
@@ -548,7 +548,7 @@ def test_a_scalar_is_written_to_all_elements():
 
 
 def test_a_scalar_may_lie_in_memory():
-    """An array of no dimensions: a pointer, whose one element the threads read."""
+    """An array without dimensions: a pointer to one element, which the threads read."""
     kernel = LINE(axpy(memory=GL)).compile("sm_80")
     assert "a[0] * x[" in kernel.program.cuda
     out = np.ones(1000, np.float32)
@@ -558,7 +558,7 @@ def test_a_scalar_may_lie_in_memory():
 
 
 def test_registers_that_a_product_holds_are_scaled():
-    """A scalar beside fragments of registers: who holds what still follows, and nothing is asked of the scalar."""
+    """A scalar used with register fragments: ownership of the registers still propagates, and the scalar has no layout."""
     spec = Pointwise("d[m,n] = alpha * c[m,n] + beta * e[m,n]", 32, 16)(VAL, GL, VAL, GL, GL)(Kernel)
     chain = Pointwise.tile(16, 8).to(Block).load("c", RF).load("e", SH).tile(2, 2).to(Thread).tile(1, 1).done()
     c, e = numbers(32, 16), numbers(32, 16) % 5
@@ -567,7 +567,7 @@ def test_registers_that_a_product_holds_are_scaled():
 
 @attrs.frozen
 class Fused(Executable):
-    """An instruction of one's own reads a number as any operand."""
+    """A user's instruction that reads a number as any operand."""
 
     def performs(self):
         return "Axpy(1)(VAL,GL,GL)(Thread)"
@@ -598,10 +598,10 @@ def test_ones_own_instruction_and_micro_kernel(tmp_path):
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 @pytest.mark.parametrize("text", ["*dst = *src;", "dst_at(0, 0) = src_at(0, 0);", "*dst = src_at(0, 0);"])
 def test_a_micro_kernel_whose_parameters_are_called_as_its_operands(text, tmp_path):
-    """Its names hide the parameters, so the arrays have second names there."""
+    """Operand names hide the parameters, so the arrays have second names in the micro-kernel."""
     program = Move.tile(16, 16).to(Block).tile(1, 1).to(Thread).done(text)(Move(64, 32)(GL, GL)(Kernel)).program("sm_80")
-    made = HostProgram([Printed.of(program)], tmp_path).run(0, {"src": numbers(64, 32)})["dst"]
-    np.testing.assert_array_equal(made, numbers(64, 32))
+    result = HostProgram([Printed.of(program)], tmp_path).run(0, {"src": numbers(64, 32)})["dst"]
+    np.testing.assert_array_equal(result, numbers(64, 32))
 
 
 @pytest.mark.parametrize("spec", [axpy(), MIXED, PUT(8)(VAL, GL)(Kernel), axpy(memory=GL)], ids=str)
@@ -621,7 +621,7 @@ def test_the_meaning_of_scalars():
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: AXPY(8)(VAL, VAL, GL)(Kernel), "x has dimensions, and only one element is passed by value"),
         (lambda: AXPY(8)(VAL, GL, VAL)(Kernel), "y has dimensions"),
@@ -632,13 +632,13 @@ def test_the_meaning_of_scalars():
         (lambda: AXPY.tile(4).to(Block).load("a", SH).tile(1).to(Thread).done()(axpy()).program("sm_80").tree, "one element is not loaded"),
     ],
 )
-def test_scalars_that_are_refused(make, said):
-    with pytest.raises(FireironError, match=said):
+def test_scalars_that_are_refused(make, message):
+    with pytest.raises(FireironError, match=message):
         make()
 
 
 @pytest.mark.parametrize("given", ["2", True, None, 1j, [2.0], np.ones(1), np.ones(3)], ids=repr)
-def test_what_is_no_number_is_refused(given):
+def test_arguments_other_than_numbers_are_refused(given):
     with pytest.raises(ArgumentError, match="a is passed by value: not a number"):
         LINE(axpy()).compile("sm_80")(given, numbers(1000), out=numbers(1000))
 
@@ -663,7 +663,7 @@ def test_bits_reach_the_launch(gpu, dtype, number):  # noqa: F811
 
 
 def test_a_number_overlaps_no_array(gpu):  # noqa: F811
-    """Its bits look like an address inside the output, at no multiple of 16."""
+    """Its bits look like an address inside the output, not a multiple of 16."""
     kernel = compiled(LINE(AXPY(1000, dtype=(float64, float32), y_dtype=float32, accumulate=True)(VAL, GL, GL)(Kernel)))
     x, y = (gpu.cupy.ndarray((1000,), np.dtype("float32"), fake_gpu.memory(4000), (4,)) for _ in range(2))
     inside = addresses(y)[0] + 8
@@ -673,7 +673,7 @@ def test_a_number_overlaps_no_array(gpu):  # noqa: F811
         kernel(2.0, y, out=y)
 
 
-def test_prepared_launches_keep_their_numbers(gpu):  # noqa: F811
+def test_prepared_launches_preserve_numbers(gpu):  # noqa: F811
     kernel = compiled(LINE(axpy()))
     x, y = (gpu.cupy.ndarray((1000,), np.dtype("float32"), fake_gpu.memory(4000), (4,)) for _ in range(2))
     prepared = kernel.prepare(2.0, x, out=y)
@@ -689,15 +689,15 @@ def test_prepared_launches_keep_their_numbers(gpu):  # noqa: F811
 
 
 def test_numbers_lie_on_no_gpu(monkeypatch):
-    """They go where the arrays are, whichever GPU that is."""
+    """Scalars go to the GPU of the arrays, whichever it is."""
     two = installed(monkeypatch, fake_gpu.FakeGpu(devices=2))
     x, y = (two.cupy.ndarray((1000,), np.dtype("float32"), fake_gpu.memory(4000), (4,), 1) for _ in range(2))
     compiled(LINE(axpy()))(2.0, x, out=y)
     assert two.launches[0][0] == 1
 
 
-def test_a_launch_says_how_many_bytes_a_number_has(gpu, monkeypatch):  # noqa: F811
-    """The driver tells each parameter's size, and arguments of another are refused."""
+def test_launches_pass_the_size_of_each_number(gpu, monkeypatch):  # noqa: F811
+    """The driver reports each parameter's size, and arguments of another size are refused."""
     for sizes, fits in (((4, 8, 8), True), ((8, 8, 8), False)):
         monkeypatch.setattr(launch, "_parameter_sizes", lambda function, sizes=sizes: sizes)
         x, y = (gpu.cupy.ndarray((1000,), np.dtype("float32"), fake_gpu.memory(4000), (4,)) for _ in range(2))
@@ -716,7 +716,7 @@ def test_data_and_references_with_numbers(monkeypatch):
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 def test_numbers_in_c(tmp_path):
-    """The launcher takes them by value; a half by its bits, as C has no type for it."""
+    """The launcher takes numbers by value; float16 as its bits, since C has no such type."""
     unit = Unit.of(
         TILES(SCALE(sym("M"), 32, dtype=(float32, float16, float16), y_dtype=float16)(VAL, GL, VAL, GL)(Kernel)).program("sm_80"), "scale"
     )
@@ -739,7 +739,7 @@ def test_the_command_line_runs_kernels_with_numbers(tmp_path, capsys, monkeypatc
     assert main(["run", "axpy.py", "--simulate"]) == 0 and "PASS" in capsys.readouterr().out
     for command in ("emit", "show", "explain", "check"):
         assert main([command, "axpy.py"]) == 0
-    assert main(["cost", "axpy.py", "--let", "M=100000"]) == 0
+    assert main(["cost", "axpy.py", "--size", "M=100000"]) == 0
     assert "VAL" in capsys.readouterr().out
     assert main(["export", "axpy.py", "-o", "there", "--no-cubin"]) == 0
     assert "axpy_launch(float a, const float *x, float *y, int M, cudaStream_t stream)" in (tmp_path / "there" / "axpy.h").read_text()
@@ -771,19 +771,19 @@ on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not launch.gpu_available(), reason
 @pytest.mark.parametrize("name", ARRAYS)
 @pytest.mark.parametrize("library", ["cupy", "torch"])
 def test_arrays_of_any_strides_on_a_gpu(name, library):
-    array, there = ARRAYS[name], pytest.importorskip(library)
-    on_gpu = _viewed(there, array)
-    made = COPY(ANYWHERE).compile()(on_gpu)
-    np.testing.assert_array_equal(made.cpu().numpy() if library == "torch" else there.asnumpy(made), array)
+    array, xp = ARRAYS[name], pytest.importorskip(library)
+    on_gpu = _viewed(xp, array)
+    result = COPY(ANYWHERE).compile()(on_gpu)
+    np.testing.assert_array_equal(result.cpu().numpy() if library == "torch" else xp.asnumpy(result), array)
     prepared = COPY(ANYWHERE).compile().prepare(on_gpu)
     out = prepared()
-    np.testing.assert_array_equal(out.cpu().numpy() if library == "torch" else there.asnumpy(out), array)
+    np.testing.assert_array_equal(out.cpu().numpy() if library == "torch" else xp.asnumpy(out), array)
 
 
-def _viewed(there, array):
-    """The same view, of a copy of the same memory on the GPU."""
+def _viewed(xp, array):
+    """The same view of a copy of the memory on the GPU."""
     extent = 1 + sum((size - 1) * stride // 4 for size, stride in zip(array.shape, array.strides, strict=True))
-    flat = there.asarray(as_strided(array, (extent,), (4,)).copy())
+    flat = xp.asarray(as_strided(array, (extent,), (4,)).copy())
     if hasattr(flat, "as_strided"):
         return flat.cuda().as_strided(array.shape, [stride // 4 for stride in array.strides])
-    return there.lib.stride_tricks.as_strided(flat, array.shape, array.strides)
+    return xp.lib.stride_tricks.as_strided(flat, array.shape, array.strides)

@@ -1,4 +1,4 @@
-"""Persistent blocks: tiles in turns, the loop that the checks recognise as such and its near misses, against NumPy."""
+"""Persistent blocks: loops over tiles, how the checks recognize them, and near misses, compared with NumPy."""
 
 import attrs
 import pytest
@@ -25,37 +25,37 @@ def singles(*sizes):
 
 
 def tiles_of(kernel, sizes=None):
-    """The tiles that each block takes, from the loop itself."""
-    (found,) = {one.tile.var: one for one in persistence(kernel)}.values()
+    """The tiles of each block, computed from the loop."""
+    (tile_loop,) = {one.tile.var: one for one in persistence(kernel)}.values()
     sizes = dict(sizes or {})
-    for one in ir.lets(kernel.body).items():
-        if all(var.name in sizes for var in one[1].variables()):
-            sizes[one[0].name] = one[1].evaluate(sizes)
-    taken = []
+    for definition in ir.lets(kernel.body).items():
+        if all(var.name in sizes for var in definition[1].variables()):
+            sizes[definition[0].name] = definition[1].evaluate(sizes)
+    tiles = []
     for block in range(kernel.grid.evaluate(sizes)):
         values = {**sizes, "block": block}
-        turns = found.loop.extent.evaluate(values)
-        taken.append([found.tile.value.evaluate({**values, found.loop.var.name: turn}) for turn in range(turns)])
-    return taken
+        trip_count = tile_loop.loop.extent.evaluate(values)
+        tiles.append([tile_loop.tile.value.evaluate({**values, tile_loop.loop.var.name: iteration}) for iteration in range(trip_count)])
+    return tiles
 
 
-# ---------------------------------------------------------------------------------------------- tiles in turns
+# ---------------------------------------------------------------------------------------------- tiles of persistent blocks
 
 
 @pytest.mark.parametrize("tiles", range(1, 14))
 def test_each_tile_is_taken_once(tiles):
-    """Whatever the number of tiles; no more blocks than tiles are launched."""
+    """For any number of tiles; at most as many blocks as tiles are launched."""
     kernel = plain()(singles(16 * tiles, 16, 8)).program("sm_80").ir
     if tiles <= BLOCKS:
         assert persistence(kernel) == () and constant(kernel.grid) == tiles, "a tile for each block, and no loop"
         return
     assert constant(kernel.grid) == BLOCKS
-    taken = tiles_of(kernel)
-    assert taken == [list(range(block, tiles, BLOCKS)) for block in range(BLOCKS)]
+    tiles_by_block = tiles_of(kernel)
+    assert tiles_by_block == [list(range(block, tiles, BLOCKS)) for block in range(BLOCKS)]
 
 
 def test_a_last_band_of_few_rows():
-    """The tiles of the last turn are fewer than blocks: a band behind the last one, of no height, is never asked for."""
+    """The last iteration has fewer tiles than blocks: a group after the last one, of height zero, is never accessed."""
     kernel = plain(132, 4)(singles(16 * 43 - 3, 16 * 43 - 5, 8)).program("sm_80").ir
     assert errors(kernel) == [] and len(persistence(kernel)) > 0
 
@@ -63,8 +63,8 @@ def test_a_last_band_of_few_rows():
 @pytest.mark.parametrize("tiles", range(1, 9))
 def test_tiles_known_at_run_time(tiles):
     kernel = plain()(singles(sym("M"), 16, 8)).program("sm_80").ir
-    taken = tiles_of(kernel, {"M": 16 * tiles - 3})
-    assert taken == [list(range(block, tiles, BLOCKS)) for block in range(min(BLOCKS, tiles))]
+    tiles_by_block = tiles_of(kernel, {"M": 16 * tiles - 3})
+    assert tiles_by_block == [list(range(block, tiles, BLOCKS)) for block in range(min(BLOCKS, tiles))]
 
 
 @pytest.mark.parametrize("bands", [0, 2, (2, 1), (1, 2)])
@@ -79,7 +79,7 @@ def test_without_a_ring(sizes, bands):
 @pytest.mark.parametrize("blocks", [1, 2, 3, 5])
 @pytest.mark.parametrize("sizes", [(384, 128, 128), (392, 72, 192)])
 def test_with_a_ring(sizes, blocks):
-    """Counts of tiles that the blocks divide, and others; turns of a ring that begin anywhere in a round."""
+    """Numbers of tiles that the blocks divide, and others; the fills of a ring begin at any stage."""
     require_right(product(stages=3, blocks=blocks, bands=2), halves(*sizes))
 
 
@@ -99,17 +99,17 @@ def test_sizes_known_at_run_time_without_a_ring(bands):
 
 def test_the_loop_of_each_role_is_recognised():
     kernel = product(blocks=2)(halves(512, 64, 192)).program(TARGET).ir
-    found = persistence(kernel)
-    assert [constant(one.tiles) for one in found] == [4, 4] and len({id(one.loop) for one in found}) == 2
+    loops = persistence(kernel)
+    assert [constant(one.tiles) for one in loops] == [4, 4] and len({id(one.loop) for one in loops}) == 2
 
 
 def test_one_tile_each():
-    """The kernel that stands for it in checks between blocks: as many blocks as tiles, and no turns."""
+    """The equivalent kernel for checks between blocks: one block per tile, without iterations."""
     kernel = plain()(singles(16 * 7, 16, 8)).program("sm_80").ir
     other = one_tile_per_block(kernel)
     assert constant(other.grid) == 7 and persistence(other) == ()
-    (found,) = persistence(kernel)
-    assert all(found.loop.var not in value.variables() for one in ir.statements(other.body) for value in one.expressions)
+    (loop_of_tiles,) = persistence(kernel)
+    assert all(loop_of_tiles.loop.var not in value.variables() for one in ir.statements(other.body) for value in one.expressions)
     arrays, expected = inputs_of(kernel.spec)
     assert outcome(other, arrays, expected) == "right"
     unchanged = one_tile_per_block(other)
@@ -117,9 +117,11 @@ def test_one_tile_each():
 
 
 def changed_loop(kernel, change):
-    """The kernel with the loop over tiles changed."""
-    (found,) = persistence(kernel)
-    body = ir.rewritten(kernel.body, lambda one: (change(found, one),) if one is found.loop or one is found.tile else (one,))
+    """The kernel with a changed loop over tiles."""
+    (loop_of_tiles,) = persistence(kernel)
+    body = ir.rewritten(
+        kernel.body, lambda one: (change(loop_of_tiles, one),) if one is loop_of_tiles.loop or one is loop_of_tiles.tile else (one,)
+    )
     assert body != kernel.body
     return attrs.evolve(kernel, body=body)
 
@@ -128,12 +130,12 @@ BLOCK = Var("block", 0, BLOCKS - 1)
 
 
 def at_loop(value):
-    """A change of the loop's extent."""
+    """A change of the loop's trip count."""
     return lambda found, one: attrs.evolve(one, extent=as_expr(value(found))) if one is found.loop else one
 
 
 def at_tile(value):
-    """A change of the number of a tile."""
+    """A change of the tile number."""
     return lambda found, one: attrs.evolve(one, value=as_expr(value(found))) if one is found.tile else one
 
 
@@ -146,33 +148,33 @@ NEAR_MISSES = {
 
 
 @pytest.mark.parametrize("name", NEAR_MISSES)
-def test_near_misses_are_none(name):
-    """7 tiles, 3 blocks: 2 turns, and one more for block 0."""
+def test_near_misses_are_not_recognized(name):
+    """7 tiles, 3 blocks: 2 iterations, and one more for block 0."""
     kernel = plain()(singles(16 * 7, 16, 8)).program("sm_80").ir
-    (found,) = persistence(kernel)
-    assert [found.loop.extent.evaluate({"block": block}) for block in range(BLOCKS)] == [3, 2, 2]
+    (loop_of_tiles,) = persistence(kernel)
+    assert [loop_of_tiles.loop.extent.evaluate({"block": block}) for block in range(BLOCKS)] == [3, 2, 2]
     other = changed_loop(kernel, NEAR_MISSES[name])
     assert persistence(other) == () and one_tile_per_block(other) is other
 
 
-@pytest.mark.parametrize(("turns", "tiles"), [(as_expr(2), 6), (3 + less(BLOCK, as_expr(1)), 10), (less(BLOCK, as_expr(2)), 2)])
-def test_the_loop_itself_says_how_many_tiles_there_are(turns, tiles):
-    """Each of so many belongs to one block and turn; whether they are all that there are is another question."""
-    kernel = changed_loop(plain()(singles(16 * 7, 16, 8)).program("sm_80").ir, at_loop(lambda found: turns))
-    found = persistence(attrs.evolve(kernel, grid=as_expr(min(tiles, BLOCKS))))
-    assert [constant(one.tiles) for one in found] == [tiles]
+@pytest.mark.parametrize(("trip_count", "tiles"), [(as_expr(2), 6), (3 + less(BLOCK, as_expr(1)), 10), (less(BLOCK, as_expr(2)), 2)])
+def test_the_loop_determines_the_number_of_tiles(trip_count, tiles):
+    """Each tile belongs to one block and iteration; whether the tiles cover the whole grid is checked elsewhere."""
+    kernel = changed_loop(plain()(singles(16 * 7, 16, 8)).program("sm_80").ir, at_loop(lambda found: trip_count))
+    loops = persistence(attrs.evolve(kernel, grid=as_expr(min(tiles, BLOCKS))))
+    assert [constant(one.tiles) for one in loops] == [tiles]
 
 
 @pytest.mark.parametrize("grid", [BLOCKS + 1, BLOCKS - 1, 7])
 def test_another_grid_is_none(grid):
-    """With more blocks than the loop steps by tiles would be taken twice, with fewer some never."""
+    """If the grid has more blocks than the loop's step, tiles would be computed twice; with fewer, some never."""
     kernel = plain()(singles(16 * 7, 16, 8)).program("sm_80").ir
     assert persistence(attrs.evolve(kernel, grid=as_expr(grid))) == ()
     assert persistence(attrs.evolve(kernel, grid=minimum(as_expr(7), as_expr(BLOCKS)))) != ()
 
 
 def test_tiles_taken_twice_are_found():
-    """What is no such loop is checked as it is: that blocks store the same tile is seen, or that they do not is not proved."""
+    """Other loops are checked as they are: two blocks that store the same tile are detected, or the absence is unproved."""
     kernel = plain()(singles(16 * 7, 16, 8)).program("sm_80").ir
     assert errors(kernel) == []
     twice = changed_loop(kernel, at_tile(lambda found: BLOCK * 2 + found.loop.var))
@@ -184,7 +186,7 @@ def test_tiles_taken_twice_are_found():
 
 
 def test_whole_tiles_of_a_size_at_run_time_are_inside():
-    """Nothing tests a bound where tiles divide a size of one dimension of tiles; a tile's number is below their count, and no further."""
+    """No bounds test is needed if tiles divide a size with one dimension of tiles; a tile number is less than the number of tiles."""
     kernel = plain()(singles(sym("M", multiple_of=16), 16, 8)).program("sm_80").ir
     assert errors(kernel) == []
     for change in (at_tile(lambda found: found.tile.value + 1), at_loop(lambda found: found.loop.extent + 1)):
@@ -214,16 +216,16 @@ def test_text():
     assert "turn" not in plain()(singles(48, 16, 8)).program("sm_80").cuda, "as many blocks as tiles"
 
 
-def test_tiles_known_at_run_time_are_told_apart_as_any_number():
-    """The kernel with a tile for each block has as many blocks as there may be tiles: a name that all of them share is found."""
+def test_tiles_of_run_time_sizes_are_distinct():
+    """The kernel with one block per tile has as many blocks as there may be tiles: a number shared by all blocks is detected."""
     kernel = product((64, 64, 64), stages=2, blocks=BLOCKS)(halves(sym("M", high=65536), 128, 64)).program(TARGET).lowered
     assert errors(kernel) == []
     (tile,) = {one.tile.var for one in persistence(kernel)}
     (block,) = {var for one in ir.lets(one_tile_per_block(kernel).body).items() for var in one[1].variables() if var.name == "block"}
     assert block.high == tile.high > 2**8
 
-    def same(one):
-        return (attrs.evolve(one, value=as_expr(0)),) if isinstance(one, ir.Let) and one.var.name == "block_m" else (one,)
+    def same(stmt):
+        return (attrs.evolve(stmt, value=as_expr(0)),) if isinstance(stmt, ir.Let) and stmt.var.name == "block_m" else (stmt,)
 
     shared = attrs.evolve(kernel, body=ir.rewritten(kernel.body, same))
     assert shared.body != kernel.body

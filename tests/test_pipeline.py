@@ -1,4 +1,4 @@
-"""Pipelines: simulated exactly, few barriers and deep waits, refused where they cannot be; planted faults are found twice."""
+"""Pipelines: exact in simulation, few barriers and deep waits, refused if illegal; two detectors report injected faults."""
 
 import itertools
 import random
@@ -18,11 +18,11 @@ from fireiron.refine.swizzle_storage import by_rows
 from fireiron.sim import simulate
 from fireiron.values.expr import constant, hilbert
 
-HALVES = {"dtype": float16, "c_dtype": float16, "accumulator": float32, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+FLOAT16 = {"dtype": float16, "c_dtype": float16, "accumulator": float32, "A": RowMajor, "B": RowMajor, "C": RowMajor}
 
 
 def fma(stages, ahead=1, spread=False, step=8, width=4):
-    """A product by threads: a pipeline to shared memory, and one to registers."""
+    """A GEMM by threads: a pipeline to shared memory, and one to registers."""
     return (
         MatMul.tile(32, 32)
         .to(Block)
@@ -69,7 +69,7 @@ def arrays_for(kernel, sizes):
 
 
 def require_exact(kernel, sizes, orders=(None, 1)):
-    """Simulated, in step and with warps in random order, it equals NumPy; the static check has no word to say."""
+    """The simulation equals NumPy, with warps in lockstep and in random order; the static check has no findings."""
     arrays, symbols = arrays_for(kernel, sizes)
     for order in orders:
         got = simulate(kernel, arrays, symbols, order=None if order is None else random.Random(order)).outputs["C"]
@@ -92,7 +92,7 @@ def all_execs(kernel):
 @pytest.mark.parametrize("target", ["sm_70", "sm_80"])
 @pytest.mark.parametrize("stages", range(1, 7))
 def test_pipelines_of_threads(stages, target):
-    """Fewer K steps than stages, as many, more; ragged ones; numbers of steps known at run time."""
+    """Fewer K steps than stages, as many, more; partial last steps; numbers of steps known at run time."""
     ways = [(1, False), (2, False), *([(1 + stages % 2, True)] if stages > 1 else [])]
     problems = [(5, False), (8 * stages, False), (8 * stages + 20, False), (8 * stages - 3, True), (8 * stages + 28, True)]
     for (ahead, spread), (K, symbolic) in itertools.product(ways, problems):
@@ -104,7 +104,7 @@ def test_pipelines_of_threads(stages, target):
 
 @pytest.mark.parametrize("dtype", [float32, float64, float16, bfloat16, int32, int8], ids=str)
 def test_element_types(dtype):
-    """Narrow elements are copied four bytes at a time where four bytes are proved, else one by one."""
+    """Narrow elements are copied four bytes at a time if the alignment to four bytes is proved, otherwise one by one."""
     for sizes, order in (((64, 32, 40), RowMajor), ((33, 31, 50), ColMajor)):
         kernel = lowered(fma(3, 2, width=16), sizes, dtype=dtype, A=order)
         require_exact(kernel, sizes)
@@ -115,20 +115,20 @@ def test_element_types(dtype):
 @pytest.mark.parametrize("stages", [2, 3, 5])
 def test_pipelines_of_tensor_cores(stages, sizes):
     for ahead, symbolic in itertools.product((1, 2), (False, True)):
-        require_exact(lowered(small(stages=stages, ahead=ahead), sizes, symbolic=symbolic, **HALVES), sizes)
+        require_exact(lowered(small(stages=stages, ahead=ahead), sizes, symbolic=symbolic, **FLOAT16), sizes)
 
 
 @pytest.mark.parametrize("orders", list(itertools.product((RowMajor, ColMajor), repeat=2)), ids=str)
 def test_spread_pipelines_of_tensor_cores(orders):
     for sizes, stages in (((64, 72, 200), 3), ((65, 63, 64), 4)):
-        kernel = lowered(ampere(stages=stages), sizes, **{**HALVES, "A": orders[0], "B": orders[1]})
+        kernel = lowered(ampere(stages=stages), sizes, **{**FLOAT16, "A": orders[0], "B": orders[1]})
         require_exact(kernel, sizes)
 
 
 @pytest.mark.parametrize("name", ["small", "hmma_ampere"])
 def test_tensor_cores_without_asynchronous_copies(name):
     strategy = small(stages=3) if name == "small" else ampere(stages=3)
-    kernel = lowered(strategy, (40, 40, 130), "sm_75", **HALVES)
+    kernel = lowered(strategy, (40, 40, 130), "sm_75", **FLOAT16)
     assert count(kernel, ir.Commit) == count(kernel, ir.Wait) == 0
     require_exact(kernel, (40, 40, 130))
 
@@ -141,7 +141,7 @@ def loop_of(kernel):
 
 
 def test_fragments_ahead_wait_late():
-    """Registers a step ahead: the wait stands before the last step, and lets the youngest groups be under way."""
+    """Registers are loaded one step ahead: the wait is before the last step, and leaves the youngest groups in flight."""
     for stages in (3, 4, 5):
         kernel = lowered(fma(stages, 2), (64, 64, 128))
         loop = loop_of(kernel)
@@ -182,7 +182,7 @@ def test_more_stages_than_steps_load_before_the_loop_only():
 
 
 def test_a_barrier_of_the_user_is_none_for_the_first_iteration():
-    """One warp, a barrier asked for at the end of each step: what was copied ahead still needs one before the loop."""
+    """With one warp and a requested barrier at the end of each step, prefetched copies still need a barrier before the loop."""
     chain = MatMul.tile(32, 8).to(Block).split(4).pipeline(4).load(A, SH, Move.tile(1, 4).to(Thread).done()).load(B, SH)
     chain = chain.tile(8, 1).to(Thread).split(1).sync().tile(1, 1).done()
     for target in ("sm_70", "sm_80"):
@@ -200,22 +200,22 @@ def test_text_of_a_pipeline():
     assert "cp.async" not in fma(4, 2)(MatMul(64, 64, 128)(GL, GL, GL)(Kernel)).cuda("sm_75")
 
 
-def test_nothing_is_in_flight_unnoticed():
-    """Every asynchronous copy is committed, and every group is waited for before its data is read, or never read."""
-    for strategy, options in ((fma(4, 2), {}), (fma(3, 1, True), {}), (small(stages=4), HALVES), (ampere(stages=3), HALVES)):
+def test_every_copy_in_flight_is_waited_for():
+    """Every asynchronous copy is committed, and every group is waited for before its data is read, if it is read at all."""
+    for strategy, options in ((fma(4, 2), {}), (fma(3, 1, True), {}), (small(stages=4), FLOAT16), (ampere(stages=3), FLOAT16)):
         kernel = lowered(strategy, (64, 64, 256), **options)
-        for path, one in located(kernel.body, ir.Exec):
-            if one.asynchronous:
+        for path, stmt in located(kernel.body, ir.Exec):
+            if stmt.asynchronous:
                 outer = [kernel.body]
                 for position in path[:-1]:
                     outer.append(outer[-1][position].body)
-                behind = [other for depth, body in enumerate(outer) for other in body[path[depth] :]]
-                assert any(isinstance(other, ir.Commit) for other in behind), one
+                later_statements = [other for depth, body in enumerate(outer) for other in body[path[depth] :]]
+                assert any(isinstance(other, ir.Commit) for other in later_statements), stmt
 
 
 @pytest.mark.parametrize("dtype", [float16, bfloat16, int8], ids=str)
 def test_narrow_copies_are_plain(dtype):
-    """A copy of fewer than four bytes cannot be under way: it stays a load and a store, and nothing is committed."""
+    """A copy of fewer than four bytes cannot be asynchronous: it remains a load and a store, and nothing is committed."""
     kernel = lowered(fma(3, 1), (33, 31, 49), dtype=dtype)
     copies = [one for one in all_execs(kernel) if one.spec.title == "Move" and one.spec.memories == (GL, SH)]
     assert len(copies) == 4 and not any(one.asynchronous for one in copies)
@@ -224,11 +224,11 @@ def test_narrow_copies_are_plain(dtype):
 
 
 def test_mixed_widths():
-    """A copied one by one, B sixteen bytes at a time: one of them is asynchronous, both are right."""
+    """A is copied element by element, B sixteen bytes at a time: one copy is asynchronous, and both are right."""
     sizes = (33, 64, 72)
-    kernel = lowered(fma(3, 2, width=8), sizes, **{**HALVES, "A": ColMajor})
-    found = {one.accesses[1].buffer: one.asynchronous for one in all_execs(kernel) if one.spec.memories == (GL, SH)}
-    assert found == {"a_sh": False, "b_sh": True}
+    kernel = lowered(fma(3, 2, width=8), sizes, **{**FLOAT16, "A": ColMajor})
+    asynchronous = {one.accesses[1].buffer: one.asynchronous for one in all_execs(kernel) if one.spec.memories == (GL, SH)}
+    assert asynchronous == {"a_sh": False, "b_sh": True}
     require_exact(kernel, sizes)
 
 
@@ -243,14 +243,14 @@ def test_spread_copies_are_issued_in_the_steps():
 
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_a_barrier_of_the_user_among_spread_copies(symbolic):
-    """The barrier of each step stands in front of the commit, and is no place to wait for the copies of the steps."""
+    """The barrier of each step precedes the commit, so the copies of the steps cannot be waited for there."""
     chain = MatMul.tile(16, 8).to(Block).epilog(RF).split(k=8).pipeline(2, interleave=True).load(B, SH)
     chain = chain.split(4).sync().tile(2, 2).to(Thread).split(1).tile(1, 1).done()
     require_exact(lowered(chain, (16, 8, 24), symbolic=symbolic), (16, 8, 24))
 
 
 def test_spread_loops_have_names_of_their_own():
-    """A share of a copy takes fewer turns than the copy: a range belongs to one name."""
+    """A part of a copy takes fewer iterations than the whole copy, and a name has one range."""
     copy = Move.tile(1, 4).to(Warp).tile(1, 2).unroll().tile(1, 2).to(Lane).done()
     chain = MatMul.tile(16, 16).to(Block).split(2).pipeline(3, interleave=True).load(A, SH).load(B, SH, copy)
     chain = chain.tile(16, 16).to(Warp).tile(2, 4).to(Lane).split(1).tile(1, 1).done()
@@ -306,14 +306,14 @@ def test_refused(name):
     assert "test_pipeline.py" in str(caught.value.at)
 
 
-def test_an_output_of_what_is_no_product_is_not_loaded():
+def test_outputs_other_than_products_are_not_loaded():
     for start, spec, legal in ((Move, Move(64, 64)(GL, GL)(Kernel), ("src",)), (Init, Init(64, 64)(GL)(Kernel), "none: it has no inputs")):
         with pytest.raises(DecompositionError, match=r"load\(dst\): an output is not loaded") as caught:
             _ = start.tile(16, 16).to(Block).load("dst", SH).tile(4, 4).to(Thread).tile(1, 1).done()(spec).program("sm_80").lowered
         assert caught.value.hint == "load(src, ...) instead" and caught.value.legal == legal
 
 
-# ---------------------------------------------------------------------------------------------- planted faults
+# ---------------------------------------------------------------------------------------------- injected faults
 
 
 FAULTY = {
@@ -326,9 +326,9 @@ FAULTY = {
     "threads, 3 stages, 2 ahead, K at run time": (fma(3, 2), (33, 40, 72), "sm_90", True, {}),
     "threads, 3 stages, plain": (fma(3), (33, 40, 72), "sm_70", False, {}),
     "threads, 3 stages, 2 ahead, plain": (fma(3, 2), (33, 40, 72), "sm_70", False, {}),
-    "small, 2 ahead": (small(stages=3, ahead=2), (40, 40, 256), "sm_90", False, HALVES),
-    "small": (small(stages=4, ahead=1), (40, 40, 320), "sm_80", False, HALVES),
-    "hmma_ampere": (ampere(stages=3), (72, 80, 256), "sm_80", False, HALVES),
+    "small, 2 ahead": (small(stages=3, ahead=2), (40, 40, 256), "sm_90", False, FLOAT16),
+    "small": (small(stages=4, ahead=1), (40, 40, 320), "sm_80", False, FLOAT16),
+    "hmma_ampere": (ampere(stages=3), (72, 80, 256), "sm_80", False, FLOAT16),
     "sgemm": (library("sgemm").strategy.with_(bk=8, stages=3), (100, 130, 64), "sm_80", False, {}),
 }
 
@@ -338,7 +338,7 @@ EQUIVALENT = {
         "behind the next touch",
     ): "plain copies have arrived an iteration before they are needed: the barrier of that iteration orders the reads moved before this one",
 }
-"""Faults that make no difference, each with the reason."""
+"""Faults without effect, each with the reason."""
 
 
 @pytest.mark.parametrize("name", FAULTY)
@@ -348,21 +348,21 @@ def test_planted_faults_are_found_by_both_detectors(name):
     require_exact(kernel, sizes, (None, 1, 2))
     arrays, symbols = arrays_for(kernel, sizes)
     missed = []
-    found = 0
+    detected = 0
     for fault, faulty in faults(kernel):
         replay = any(one.severity == "error" for one in safety(faulty))
         shadow = any(is_seen(faulty, arrays, symbols, order) for order in (None, 1, 2))
-        found += replay and shadow
+        detected += replay and shadow
         if not (replay and shadow):
             missed.append((fault, replay, shadow))
     reasons = [(fault, replay or shadow) for fault, replay, shadow in missed if (name, fault.split(":")[0]) in EQUIVALENT]
     assert len(reasons) == len(missed) and len(missed) <= 1, missed
     assert not any(seen for _, seen in reasons), "what makes no difference is no alarm for either"
-    assert found >= 5
+    assert detected >= 5
 
 
 def test_number_of_planted_faults():
-    """At least 60 of them, of every kind."""
+    """At least 60, of every kind."""
     kinds = [fault.split(":")[0] for s, sizes, target, symbolic, options in FAULTY.values() for fault, _ in faults(lowered(s, sizes, target, symbolic, **options))]  # fmt: skip
     assert len(kinds) >= 150
     assert set(kinds) == {
@@ -371,7 +371,7 @@ def test_number_of_planted_faults():
 
 
 def is_seen(faulty, arrays, symbols, order):
-    """Whether shadow memory names a fault."""
+    """Whether shadow memory reports a fault."""
     try:
         simulate(faulty, arrays, symbols, order=None if order is None else random.Random(order))
     except SimulationError as error:
@@ -383,24 +383,24 @@ def is_seen(faulty, arrays, symbols, order):
 
 
 def banks(strategy, **options):
-    """Findings of reads by ldmatrix, by buffer."""
-    kernel = lowered(strategy, (64, 64, 128), **{**HALVES, **options})
+    """Findings about reads by ldmatrix, by buffer."""
+    kernel = lowered(strategy, (64, 64, 128), **{**FLOAT16, **options})
     return {one.buffer: one for one in check_banks(AccessTrace(kernel)) if "LDMATRIX" in one.access}
 
 
 def test_ldmatrix_counts_by_phases():
-    """Four phases, of eight lanes with 16 bytes each: rows of 128 bytes all start in bank 0, rows of 64 in two."""
+    """Four phases of eight lanes with 16 bytes each: rows of 128 bytes all start in bank 0, rows of 64 bytes in two banks."""
     whole = small(bk=64, stages=2, ahead=1)
     plain = whole.at(Load, "A").unrefine(SwizzleStorage).at(Load, "B").unrefine(SwizzleStorage)
-    found = banks(plain)
-    assert [(found[name].details["wavefronts"], found[name].details["ideal"]) for name in ("a_sh", "b_sh")] == [(32, 4), (16, 4)]
-    assert [(found[name].details["degree"], found[name].severity) for name in ("a_sh", "b_sh")] == [(8, "warning"), (4, "warning")]
-    assert (found["a_sh"].details["pad"], found["a_sh"].details["vector_bytes"]) == (8, 16)
+    findings = banks(plain)
+    assert [(findings[name].details["wavefronts"], findings[name].details["ideal"]) for name in ("a_sh", "b_sh")] == [(32, 4), (16, 4)]
+    assert [(findings[name].details["degree"], findings[name].severity) for name in ("a_sh", "b_sh")] == [(8, "warning"), (4, "warning")]
+    assert (findings["a_sh"].details["pad"], findings["a_sh"].details["vector_bytes"]) == (8, 16)
     assert {one.severity for one in banks(whole).values()} == {"note"}
     for name, buffer in (("A", "a_sh"), ("B", "b_sh")):
-        swizzled = plain.at(Load, name).refine(SwizzleStorage(Swizzle(*found[buffer].details["swizzle"])))
+        swizzled = plain.at(Load, name).refine(SwizzleStorage(Swizzle(*findings[buffer].details["swizzle"])))
         assert banks(swizzled)[buffer].details["degree"] == 1
-    assert banks(plain.at(Load, "A").refine(Pad(found["a_sh"].details["pad"])))["a_sh"].details["degree"] == 1
+    assert banks(plain.at(Load, "A").refine(Pad(findings["a_sh"].details["pad"])))["a_sh"].details["degree"] == 1
     half = banks(plain.at(Load, "A").refine(Pad(16)))["a_sh"]
     assert half.details["degree"] == 2, "rows 160 bytes apart: the fifth one starts in the bank of the first"
 
@@ -416,8 +416,8 @@ def test_main_loop_of_hmma_ampere_has_no_conflicts(orders):
             kernel = strategy.with_(**values)(spec).program("sm_80").lowered
         except FireironError:
             continue
-        found = [one for one in check_banks(AccessTrace(kernel)) if one.buffer in ("a_sh", "b_sh")]
-        assert found and all(one.details["degree"] == 1 and one.severity == "note" for one in found), values
+        findings = [one for one in check_banks(AccessTrace(kernel)) if one.buffer in ("a_sh", "b_sh")]
+        assert findings and all(one.details["degree"] == 1 and one.severity == "note" for one in findings), values
         checked += 1
         if checked == 5:
             return
@@ -426,7 +426,7 @@ def test_main_loop_of_hmma_ampere_has_no_conflicts(orders):
 
 @pytest.mark.parametrize("element", [1, 2, 4, 8])
 def test_swizzle_by_rows_is_free_of_conflicts(element):
-    """Eight pieces of 16 bytes, in neighbouring rows, lie in all banks: rows of 32 to 512 bytes, odd multiples of 16 too."""
+    """Eight 16-byte pieces of adjacent rows cover all banks: rows of 32 to 512 bytes, including odd multiples of 16."""
     for size in range(32, 513, 16):
         leading = size // element
         swizzle = by_rows(leading, element) or (lambda offset: offset)
@@ -437,7 +437,8 @@ def test_swizzle_by_rows_is_free_of_conflicts(element):
     assert by_rows(9, element) is None, "pieces are not whole"
 
 
-# ---------------------------------------------------------------------------------------------- bands, resident, coalesced, converted
+# ---------------------------------------------------------------------------------------------- raster order, blocks per SM, coalesced
+# copies, casts
 
 
 def tiles_of_blocks(kernel, symbols):
@@ -456,14 +457,14 @@ GRIDS = ((1, 1), (1, 7), (5, 1), (8, 3), (7, 5), (16, 16), (17, 2), (3, 20))
 
 
 def ordered(order, *numbers):
-    """A product whose blocks walk in an order: of groups of tile rows or columns, or along Hilbert's curve."""
+    """A GEMM with a raster order: groups of tile rows or columns, or the Hilbert curve."""
     tile = MatMul.tile(16, 16).to(Block)
     chain = tile.hilbert() if order == "hilbert" else tile.rasterize(group_n=numbers[0]) if order == "group_n" else tile.rasterize(*numbers)
     return chain.tile(4, 4).to(Thread).tile(1, 1).split(1).done()
 
 
 def ordered_kernel(order, numbers, grid, symbolic=""):
-    """The kernel, and the values of its symbols, for a grid of tiles of which the last ones overhang."""
+    """The kernel and the values of its symbols, for a grid of tiles whose last ones extend past the edge."""
     sizes = {"M": grid[0] * 16 - 3, "N": grid[1] * 16 - 5}
     named = {name: sym(name) if name in symbolic else size for name, size in sizes.items()}
     kernel = ordered(order, *numbers)(MatMul(named["M"], named["N"], 4)(GL, GL, GL)(Kernel)).program("sm_80").lowered
@@ -471,7 +472,7 @@ def ordered_kernel(order, numbers, grid, symbolic=""):
 
 
 def places_of(kernel, symbols, grid):
-    """The tile of each block, as pairs; every tile of the grid is one block's."""
+    """The tile of each block, as pairs; every tile of the grid belongs to one block."""
     places = list(zip(*(one.tolist() for one in tiles_of_blocks(kernel, symbols)), strict=True))
     assert sorted(places) == list(itertools.product(*map(range, grid)))
     return places
@@ -480,7 +481,7 @@ def places_of(kernel, symbols, grid):
 @pytest.mark.parametrize("rows", [1, 2, 3, 8, 16])
 @pytest.mark.parametrize("symbolic", ["", "M", "N", "MN"])
 @pytest.mark.parametrize("order", ["group_m", "group_n"])
-def test_bands_are_a_permutation(order, rows, symbolic):
+def test_raster_groups_are_a_permutation(order, rows, symbolic):
     for grid in GRIDS:
         kernel, symbols = ordered_kernel(order, (rows,), grid, symbolic)
         places = places_of(kernel, symbols, grid)
@@ -503,7 +504,7 @@ def test_hilbert_is_a_permutation(symbolic):
 
 @pytest.mark.parametrize(("order", "numbers"), [("group_m", (3,)), ("group_n", (4,)), ("hilbert", ())])
 def test_orders_of_all_small_grids(order, numbers):
-    """One kernel for all sizes takes each tile of each grid once, and as one for that grid alone does."""
+    """One kernel for all sizes visits each tile of each grid once, and agrees with a kernel for that grid alone."""
     kernel, _ = ordered_kernel(order, numbers, (1, 1), "MN")
     for grid in itertools.product(range(1, 21), repeat=2):
         places_of(kernel, {"M": grid[0] * 16 - 3, "N": grid[1] * 16 - 5}, grid)
@@ -550,19 +551,20 @@ CURVE_FAULTS = {
 @pytest.mark.parametrize("sizes", [("M", "N"), (70, 40)], ids=str)
 @pytest.mark.parametrize("fault", CURVE_FAULTS)
 def test_another_curve_is_not_believed(fault, sizes):
-    """The proof that blocks on a curve meet nowhere is of this curve through this grid; for known sizes it is seen by the tiles, and
-    with sides exchanged they are still all different."""
+    """The proof that blocks on a curve do not overlap holds for this curve on this grid. For known sizes the check compares the tiles, and
+    with exchanged sides they are still all different.
+    """
     M, N = (sym(size) if isinstance(size, str) else size for size in sizes)
     kernel = ordered("hilbert")(MatMul(M, N, 4)(GL, GL, GL)(Kernel)).program("sm_80").lowered
     (place,) = [one for one in kernel.body if isinstance(one, ir.Let) and one.var.name == "place"]
     body = [making.let(one.var, CURVE_FAULTS[fault](one.value)) if one is place else one for one in kernel.body]
-    found = safety(with_body(kernel, body))
+    findings = safety(with_body(kernel, body))
     harmless = fault == "sides exchanged" and "M" not in sizes
-    assert {one.buffer for one in found if one.kind == "race"} == (set() if harmless else {"C"})
+    assert {one.buffer for one in findings if one.kind == "race"} == (set() if harmless else {"C"})
 
 
-def test_bands_of_wrong_height_are_not_believed():
-    """The proof that banded blocks meet nowhere is of this walk, not of one like it."""
+def test_raster_groups_of_wrong_height_are_not_proved():
+    """The proof that grouped blocks do not overlap holds only for this order, not for a similar one."""
     kernel = (
         MatMul.tile(16, 16)
         .to(Block)
@@ -579,8 +581,8 @@ def test_bands_of_wrong_height_are_not_believed():
     at = next(number for number, one in enumerate(body) if isinstance(one, ir.Let) and one.var.name == "block_m")
     for wrong in (body[at].value // 2 * 2, body[at].value % 3):
         changed = making.let(body[at].var, wrong)
-        found = safety(with_body(kernel, (*body[:at], changed, *body[at + 1 :])))
-        assert found and {one.buffer for one in found} == {"C"}
+        findings = safety(with_body(kernel, (*body[:at], changed, *body[at + 1 :])))
+        assert findings and {one.buffer for one in findings} == {"C"}
 
 
 def with_body(kernel, body):
@@ -600,7 +602,7 @@ def test_resident_prints_launch_bounds():
 
 
 def test_coalesced_picks_widths_by_alignment():
-    """The widest vector that sizes, tiles and leading dimensions prove, in the order of the side in global memory."""
+    """The widest vector that sizes, tiles and leading dimensions prove, along the contiguous dimension in global memory."""
     cases = (
         ((64, 32), 8, {"src": RowMajor}, (1, 8)),
         ((64, 32), 8, {"src": ColMajor}, (8, 1)),
@@ -638,7 +640,7 @@ def test_converted_stages_in_the_type_of_the_destination():
         if not converted:
             store = Move.load(SRC, SH, Move.tile(32, 32).to(Warp).done()).pad(8).reuse_buffer().coalesced_copy(8).done()
             strategy = strategy.at(Epilog).replace(MatMul.epilog(RF, float32, Init.tile(32, 32).to(Warp).done(), store).steps[0])
-        kernel = lowered(strategy, sizes, **HALVES)
+        kernel = lowered(strategy, sizes, **FLOAT16)
         staged = next(buffer for buffer in kernel.buffers if buffer.name.startswith("store"))
         assert staged.dtype == dtype and staged.bytes == 64 * (64 + 8) * size
         require_exact(kernel, sizes)
@@ -646,28 +648,28 @@ def test_converted_stages_in_the_type_of_the_destination():
         _ = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).cast_on_copy()(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program().tree
 
 
-@pytest.mark.parametrize(("elements", "turns"), [(1, 64), (4, 16)])
-def test_copies_of_many_turns_are_no_long_text(elements, turns):
-    """Up to sixteen turns of a coalesced copy are unrolled; more are a loop."""
+@pytest.mark.parametrize(("elements", "iterations"), [(1, 64), (4, 16)])
+def test_copies_of_many_iterations_are_loops(elements, iterations):
+    """Up to sixteen iterations of a coalesced copy are unrolled; more remain a loop."""
     blocks = MatMul.tile(64, 64).to(Block).split(64).load(A, SH, Move.coalesced_copy(elements).done()).load(B, SH)
     strategy = blocks.tile(8, 8).to(Thread).split(1).tile(1, 1).done()
     text = strategy(MatMul(64, 64, 64, A=RowMajor, B=RowMajor)(GL, GL, GL)(Kernel)).program("sm_80").cuda
     copy = text[text.index("// A to a_sh") : text.index("// B to b_sh")]
-    assert f"a_sh_m < {turns}" in copy and ("#pragma unroll" in copy) == (turns <= 16)
+    assert f"a_sh_m < {iterations}" in copy and ("#pragma unroll" in copy) == (iterations <= 16)
 
 
 COPIED = "for (int number = 0; number < dst_registers; ++number) dst[number] = src_at(dst_m(number), dst_n(number));"
 
 
 def test_registers_that_all_threads_fill_have_no_stages():
-    """A micro-kernel of a block knows its registers by one name, so that each stage would be the first one."""
+    """A block-level micro-kernel has one name for its registers, so each stage would be the first one."""
 
     def by_block(stages):
         chain = MatMul.tile(8, 8).to(Block).split(4).pipeline(stages).load(B, RF, Move.done(MicroKernel("copy", text=COPIED)))
         return chain.tile(1, 1).to(Thread).split(1).done()(MatMul(8, 8, 8)(GL, GL, GL)(Kernel))
 
     arrays = {name: np.arange(64, dtype=np.float32).reshape(8, 8) % 5 for name in "AB"}
-    found = simulate(by_block(1).program("sm_75").lowered, arrays).outputs["C"]
-    assert np.array_equal(found, arrays["A"] @ arrays["B"])
+    result = simulate(by_block(1).program("sm_75").lowered, arrays).outputs["C"]
+    assert np.array_equal(result, arrays["A"] @ arrays["B"])
     with pytest.raises(FireironError, match=r"pipeline\(2\): copy fills b_rf by all threads of a Block"):
         by_block(2).cuda("sm_75")

@@ -251,7 +251,7 @@ TURN = Var("turn", 0, 9)
 
 def spread(turns=10, steps=4, **fields):
     turning = making.loop(TURN, as_expr(turns), (load(k=K + TURN),))
-    return loop(turning, making.loop(STEP, as_expr(steps), (use(),)), spread=True, **fields)
+    return loop(turning, making.loop(STEP, as_expr(steps), (use(),)), interleave=True, **fields)
 
 
 @pytest.mark.parametrize(("turns", "steps"), [(10, 4), (8, 4), (3, 4), (4, 1)])
@@ -277,7 +277,7 @@ def test_shares_of_a_copy_are_issued_in_the_steps(turns, steps):
 
 def test_there_must_be_steps_to_spread_over():
     with pytest.raises(DecompositionError, match="no loop of steps inside"):
-        passed(loop(load(), use(), spread=True))
+        passed(loop(load(), use(), interleave=True))
 
 
 def test_nothing_is_spread_where_nothing_is_loaded():

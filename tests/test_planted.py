@@ -1,5 +1,5 @@
-"""What planted faults showed that no static check saw: boxes of TMA, barriers of rings in other bytes, registers of roles, shared memory that is
-read before anything was put there; and the catalogue of faults itself.
+"""Injected faults that no static check found at first: TMA boxes, mbarriers of rings with other bytes, registers of roles, reads of
+uninitialized shared memory; and the catalog of faults itself.
 """
 
 import contextlib
@@ -26,20 +26,20 @@ from fireiron.values.tensor import Storage
 RINGED = product((64, 64, 64), (64, 64), producer=128)(halves(64, 64, 320)).program("sm_90a").ir
 
 
-def said(check, faulty):
-    """What a check says of a kernel, of errors alone."""
+def messages_of(check, faulty):
+    """The errors of a check for a kernel."""
     return [one.message for one in check(AccessTrace(faulty)) if one.severity == "error"]
 
 
 def test_the_catalogue():
-    """At least 30 kinds, of all three families; each has a name of its own and its forms."""
+    """At least 30 kinds of all three families, each with a unique name and its forms."""
     assert len(KINDS) >= 80 and len({one.name for one in KINDS}) == len(KINDS) and all(one.forms for one in KINDS)
     assert sum(one.about == "synchronisation" for one in KINDS) >= 50
     planted = {one.name for one in KINDS if next(one.plant(RINGED), None) is not None}
     assert len(planted) >= 50
 
 
-def test_a_place_is_changed_and_nothing_else():
+def test_a_fault_changes_one_statement_only():
     for spot in spots(RINGED, ir.Acquire):
         faulty = spot.with_one()
         kept, before = all_of_kind(faulty, ir.Acquire), all_of_kind(RINGED, ir.Acquire)
@@ -47,33 +47,33 @@ def test_a_place_is_changed_and_nothing_else():
         assert len(all_of_kind(faulty, ir.Stmt)) == len(all_of_kind(RINGED, ir.Stmt)) - 1
 
 
-FEW_TURNS = {
+SHORT_LOOPS = {
     "warpgroups": product((64, 64, 64), (64, 64), 4),
     "a warpgroup that produces": product((64, 64, 64), (64, 64), 4, producer=128),
     "warps": by_warps(4),
     "threads": by_threads(4),
 }
-"""Kernels in which no stage is filled twice: what is wrong with who holds it happens to make no race."""
+"""Kernels in which no stage is filled twice, so that wrong ownership happens to cause no race."""
 
 
-@pytest.mark.parametrize("name", FEW_TURNS)
-def test_stages_that_nobody_fills_again_are_held_all_the_same(name):
-    """Each fault of synchronisation, at each of its places: shadow memory finds it exactly if the static check does."""
+@pytest.mark.parametrize("name", SHORT_LOOPS)
+def test_ownership_of_stages_filled_once_is_checked(name):
+    """Each synchronization fault at each position: shadow memory reports it exactly if the static check does."""
     spec = halves(64, 64, 128)
-    plain, (arrays, _) = FEW_TURNS[name](spec).program("sm_90a").ir, inputs_of(spec)
-    one = Case(name, plain, arrays, {}, frozenset(), "")
-    clean = detectors.outputs(one, plain, None)
-    found = set()
+    plain, (arrays, _) = SHORT_LOOPS[name](spec).program("sm_90a").ir, inputs_of(spec)
+    case = Case(name, plain, arrays, {}, frozenset(), "")
+    clean = detectors.outputs(case, plain, None)
+    statically_found = set()
     for kind in KINDS:
         for where, make in kind.plant(plain) if kind.about == "synchronisation" else ():
             with contextlib.suppress(VerificationError):
-                said = detectors.found(one, make(), clean, list(detectors.schedules(1, 4)))
-                assert said.verifier or bool(said.static) == bool(said.shadow or said.values), (kind.name, where, said)
-                found |= {kind.name} if said.static else set()
-    assert len(found) >= 20
+                verdict = detectors.found(case, make(), clean, list(detectors.schedules(1, 4)))
+                assert verdict.verifier or bool(verdict.static) == bool(verdict.shadow or verdict.values), (kind.name, where, verdict)
+                statically_found |= {kind.name} if verdict.static else set()
+    assert len(statically_found) >= 20
 
 
-# ---------------------------------------------------------------------------------------------- boxes of TMA
+# ---------------------------------------------------------------------------------------------- TMA boxes
 
 
 @pytest.mark.parametrize(
@@ -88,18 +88,18 @@ def test_stages_that_nobody_fills_again_are_held_all_the_same(name):
         ({"span": 16}, "in spans of 16 bytes"),
     ],
 )
-def test_boxes_that_lie_otherwise_than_readers_say(change, text):
-    assert said(check_tma_boxes, RINGED) == []
+def test_boxes_that_differ_from_their_readers(change, text):
+    assert messages_of(check_tma_boxes, RINGED) == []
     faulty = with_changed(RINGED, is_load, 0, lambda one: (attrs.evolve(one, tensor_map=attrs.evolve(one.tensor_map, **change)),))
-    (found,) = said(check_tma_boxes, faulty)
-    assert text in found
+    (message,) = messages_of(check_tma_boxes, faulty)
+    assert text in message
 
 
 @pytest.mark.parametrize("strides", [(64, 2), (64, 0), (0, 1), (32, 1), (128, 1), (72, 1), (1, 64)], ids=str)
 @pytest.mark.parametrize("swizzled", [True, False], ids=["swizzled", "plain"])
 @pytest.mark.parametrize("name", ["a_sh", "store_c_sh"])
 def test_another_stride_than_the_engine_has_is_an_error(name, strides, swizzled):
-    """Also where two elements of the box have one place: the checks answer by findings alone."""
+    """Also if two elements of the box have one address: the checks report findings, and raise nothing."""
 
     def restrided(buffer):
         swizzle = buffer.storage.swizzle if swizzled else None
@@ -111,7 +111,7 @@ def test_another_stride_than_the_engine_has_is_an_error(name, strides, swizzled)
 
 def test_boxes_of_fewer_rows_are_more_boxes():
     halved = with_changed(RINGED, is_load, 0, lambda one: (attrs.evolve(one, tensor_map=attrs.evolve(one.tensor_map, box=(64, 32))),))
-    assert said(check_tma_boxes, halved) == []
+    assert messages_of(check_tma_boxes, halved) == []
 
 
 # ---------------------------------------------------------------------------------------------- barriers and registers
@@ -119,10 +119,10 @@ def test_boxes_of_fewer_rows_are_more_boxes():
 
 def test_barriers_of_rings_have_bytes_of_their_own():
     (ring,) = RINGED.rings
-    assert said(check_alignment, RINGED) == []
+    assert messages_of(check_alignment, RINGED) == []
     for offset, text in ((0, "as a_sh does"), (ring.offset + 4, "multiples of 8"), (ring.offset + 8, "multiples of 8 in the block's")):
         faulty = attrs.evolve(RINGED, rings=(attrs.evolve(ring, offset=offset),))
-        assert any(text in one for one in said(check_alignment, faulty)), offset
+        assert any(text in one for one in messages_of(check_alignment, faulty)), offset
 
 
 @pytest.mark.parametrize(
@@ -142,11 +142,11 @@ def test_registers_that_roles_exchange(registers, text):
         roles = [attrs.evolve(role, registers=number) for role, number in zip(RINGED.body[place].roles, numbers, strict=True)]
         return making.evolved(RINGED, resident=2, body=(*RINGED.body[:place], making.roles(tuple(roles)), *RINGED.body[place + 1 :]))
 
-    assert said(check_resources, RINGED) == [] and said(check_resources, given(*registers))
-    assert any(text in one for one in said(check_resources, given(*registers))), said(check_resources, given(*registers))
+    assert messages_of(check_resources, RINGED) == [] and messages_of(check_resources, given(*registers))
+    assert any(text in one for one in messages_of(check_resources, given(*registers))), messages_of(check_resources, given(*registers))
 
 
-# ---------------------------------------------------------------------------------------------- shared memory before its first write
+# ---------------------------------------------------------------------------------------------- uninitialized shared memory
 
 BARRIER = making.barrier(ir.BLOCK_SCOPE)
 HALF = less(T, 64)
@@ -174,38 +174,38 @@ HALF = less(T, 64)
 )
 def test_shared_memory_before_its_first_write(body, right):
     faulty = kernel(*body, buffers=[buffer("s", 640)], symbols=(K,))
-    assert (said(check_uninitialized_shared, faulty) == []) == right
+    assert (messages_of(check_uninitialized_shared, faulty) == []) == right
 
 
 def test_elements_beyond_a_buffer_are_not_its_own():
-    assert said(check_uninitialized_shared, kernel(writes(T), BARRIER, reads(T + 600), buffers=[buffer("s", 640)])) != []
-    assert said(check_uninitialized_shared, kernel(writes(T + 600), BARRIER, reads(T + 640), buffers=[buffer("s", 640)])) == []
+    assert messages_of(check_uninitialized_shared, kernel(writes(T), BARRIER, reads(T + 600), buffers=[buffer("s", 640)])) != []
+    assert messages_of(check_uninitialized_shared, kernel(writes(T + 600), BARRIER, reads(T + 640), buffers=[buffer("s", 640)])) == []
 
 
 def test_a_ring_is_filled_by_its_producer():
-    assert said(check_uninitialized_shared, RINGED) == []
-    (found,) = said(check_uninitialized_shared, with_changed(RINGED, is_load, 0, lambda one: ()))
-    assert "a_sh[0]" in found and "shared memory that before any write" in found
+    assert messages_of(check_uninitialized_shared, RINGED) == []
+    (message,) = messages_of(check_uninitialized_shared, with_changed(RINGED, is_load, 0, lambda one: ()))
+    assert "a_sh[0]" in message and "shared memory that before any write" in message
 
 
 @pytest.mark.parametrize("number", range(2))
 def test_a_copy_left_out_is_found(number):
     lowered = LISTING_2(MatMul(16, 16, 8)(GL, GL, GL)(Kernel)).program("sm_80").lowered
-    assert said(check_uninitialized_shared, lowered) == []
+    assert messages_of(check_uninitialized_shared, lowered) == []
     copies = [one for one, _ in ir.execs(lowered.body) if lowered.buffer(one.accesses[-1].buffer).memory.of_block]
     faulty = with_changed(lowered, lambda one: one is copies[number], 0, lambda one: ())
-    assert any("before any write" in one for one in said(check_uninitialized_shared, faulty))
+    assert any("before any write" in one for one in messages_of(check_uninitialized_shared, faulty))
 
 
 def test_the_schedule_of_a_caller_reaches_the_warps():
-    """Which warp goes on is asked of the generator that was given, not of another one."""
-    asked = []
+    """The given generator, and no other, decides which warp continues."""
+    calls = []
 
     class Counted(Slow):
         def randrange(self, *arguments):
-            asked.append(arguments)
+            calls.append(arguments)
             return super().randrange(*arguments)
 
     arrays, _ = inputs_of(RINGED.spec)
     simulate(RINGED, arrays, order=Counted(1))
-    assert asked
+    assert calls

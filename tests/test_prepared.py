@@ -1,4 +1,4 @@
-"""Plans of launches, part by part: what is kept, overlap and alignment byte by byte, streams that must agree, outputs, what is prepared anew."""
+"""Launch plans: caching, overlap and alignment byte by byte, agreeing streams, outputs, and repeated preparation."""
 
 import itertools
 import threading
@@ -43,10 +43,10 @@ def tensors(torch):
     return tuple(torch.Tensor(shape, (shape[1], 1), torch.float32) for shape in ((20, 8), (8, 12), (20, 12)))
 
 
-# ---------------------------------------------------------------------------------------------- what is kept
+# ---------------------------------------------------------------------------------------------- caching
 
 
-def test_the_newest_are_kept(monkeypatch):
+def test_the_newest_plans_are_cached(monkeypatch):
     monkeypatch.setattr(prepared, "KEPT", 3)
     kept = prepared._Kept()
     assert [kept.add(number, -number) for number in range(3)] == [0, -1, -2] and len(kept) == 3
@@ -54,15 +54,15 @@ def test_the_newest_are_kept(monkeypatch):
     assert [kept.get(number) for number in range(4)] == [None, -1, -2, -3] and len(kept) == 3
 
 
-def test_plans_are_kept_by_signatures_and_sizes(gpu, programs, monkeypatch):
-    kernel, made = kernel_of(programs["sized"]), []
+def test_plans_are_cached_by_signatures_and_sizes(gpu, programs, monkeypatch):
+    kernel, planned = kernel_of(programs["sized"]), []
     plain = prepared.Calls._planned
-    monkeypatch.setattr(prepared.Calls, "_planned", lambda calls, *given: made.append(given) or plain(calls, *given))
+    monkeypatch.setattr(prepared.Calls, "_planned", lambda calls, *given: planned.append(given) or plain(calls, *given))
     a, b, c = operands(gpu)
     for _ in range(2):
         kernel(a, b, out=c)
         kernel(a, b, out=c, M=20)
-    assert len(made) == 2
+    assert len(planned) == 2
     with pytest.raises(ArgumentError, match="A has the shape"):
         kernel(a, b, out=c, M=21)
     outputs = []
@@ -74,7 +74,7 @@ def test_plans_are_kept_by_signatures_and_sizes(gpu, programs, monkeypatch):
 
 
 class _Made:
-    """An output that is there."""
+    """An existing output."""
 
     def __init__(self, array):
         self.array = array
@@ -87,7 +87,7 @@ class _Made:
 
 
 def test_a_call_without_sizes_has_a_plan_of_its_signatures_alone(gpu, kernel):
-    """The key of most calls is what was read, as it is."""
+    """The key of most calls is the signature as read."""
     a, b, c = operands(gpu)
     kernel(a, b, out=c)
     (key,) = kernel._calls._plans._found
@@ -95,14 +95,14 @@ def test_a_call_without_sizes_has_a_plan_of_its_signatures_alone(gpu, kernel):
 
 
 def test_a_kernel_is_loaded_once_on_each_gpu(gpu, kernel):
-    calls, threads, found = kernel._calls, [], []
+    calls, threads, launchers = kernel._calls, [], []
     for device in (0, 1, 0, 1):
-        threads.append(threading.Thread(target=lambda device=device: found.append((device, calls.launcher(device)))))
+        threads.append(threading.Thread(target=lambda device=device: launchers.append((device, calls.launcher(device)))))
     for thread in threads:
         thread.start()
         thread.join()
     assert [device for device, _ in gpu.loaded] == [0, 1] and gpu.current == 0
-    assert len({(device, id(one)) for device, one in found}) == 2
+    assert len({(device, id(one)) for device, one in launchers}) == 2
 
 
 # ---------------------------------------------------------------------------------------------- overlap and alignment
@@ -118,9 +118,9 @@ def a_view(elements, step=4, device=0):
 
 
 def a_plan(gpu, kind, buffers, views):
-    found = kind([one.name for one in buffers], buffers, views, [library_of(gpu.cupy.ndarray)] * len(buffers))
-    found.launch = lambda addresses, stream: gpu.done.append((tuple(addresses), stream))
-    return found
+    plan = kind([one.name for one in buffers], buffers, views, [library_of(gpu.cupy.ndarray)] * len(buffers))
+    plan.launch = lambda addresses, stream: gpu.done.append((tuple(addresses), stream))
+    return plan
 
 
 def refused(plan, *addresses):
@@ -131,9 +131,9 @@ def refused(plan, *addresses):
     return None
 
 
-@pytest.mark.parametrize("kind", [prepared._Plan, prepared._PlanOfSeveral])
+@pytest.mark.parametrize("kind", [prepared._Plan, prepared._MultiOutputPlan])
 def test_an_output_may_touch_an_input_and_share_no_byte(gpu, kind):
-    """Each distance between four elements and three: they meet where a byte is in both."""
+    """For each distance between four elements and three, they overlap if a byte is in both."""
     plan = a_plan(gpu, kind, [a_buffer("a"), a_buffer("b"), a_buffer("out", written=True)], [a_view(4), a_view(4), a_view(3)])
     for place, distance in itertools.product((0, 1), range(-24, 28, 4)):
         addresses = [4096, 8192, 0]
@@ -145,7 +145,7 @@ def test_an_output_may_touch_an_input_and_share_no_byte(gpu, kind):
 
 def test_each_output_shares_no_byte_with_another(gpu):
     buffers = [a_buffer("a"), a_buffer("x", written=True), a_buffer("y", written=True)]
-    plan = a_plan(gpu, prepared._PlanOfSeveral, buffers, [a_view(4), a_view(3), a_view(2)])
+    plan = a_plan(gpu, prepared._MultiOutputPlan, buffers, [a_view(4), a_view(3), a_view(2)])
     for (place, elements), (before, others) in (((1, 3), (0, 4)), ((2, 2), (0, 4)), ((2, 2), (1, 3))):
         for distance in range(-24, 28, 4):
             addresses = [4096, 8192, 16384]
@@ -154,24 +154,24 @@ def test_each_output_shares_no_byte_with_another(gpu):
             assert refused(plan, *addresses) == (f"{buffers[place].name} overlaps {buffers[before].name} in memory" if meets else None)
 
 
-@pytest.mark.parametrize("kind", [prepared._Plan, prepared._PlanOfSeveral])
+@pytest.mark.parametrize("kind", [prepared._Plan, prepared._MultiOutputPlan])
 def test_arrays_apart_are_not_looked_at_any_closer(gpu, kind, monkeypatch):
-    """At each launch two comparisons decide; byte by byte it would take longer than the launch."""
+    """Each launch compares twice; a comparison byte by byte would take longer than the launch."""
     plan = a_plan(gpu, kind, [a_buffer("a"), a_buffer("b"), a_buffer("out", written=True)], [a_view(4), a_view(4), a_view(3)])
     monkeypatch.setattr(prepared._Plan, "_refuse", None)
     for out in (4084, 4112, 8180, 8208, 0, 1 << 40):
         plan.check((4096, 8192, out))
 
 
-@pytest.mark.parametrize("kind", [prepared._Plan, prepared._PlanOfSeveral])
+@pytest.mark.parametrize("kind", [prepared._Plan, prepared._MultiOutputPlan])
 def test_arrays_that_interleave_do_not_overlap(gpu, kind):
     plan = a_plan(gpu, kind, [a_buffer("a"), a_buffer("out", written=True)], [a_view(4, 8), a_view(4, 8)])
     assert refused(plan, 4096, 4100) is None and refused(plan, 4096, 4104) == "out overlaps a in memory"
 
 
-@pytest.mark.parametrize("kind", [prepared._Plan, prepared._PlanOfSeveral])
+@pytest.mark.parametrize("kind", [prepared._Plan, prepared._MultiOutputPlan])
 def test_each_address_is_a_multiple_of_its_alignment(gpu, kind):
-    """But a number that is passed by value, which overlaps nothing either."""
+    """Except a number passed by value, which also overlaps nothing."""
     buffers = [a_buffer("a", 16), a_buffer("n", 16, by_value=True), a_buffer("out", 8, written=True)]
     views = [a_view(4), ArrayView((), (), "float32", 4, NO_DEVICE, True), a_view(4)]
     plan = a_plan(gpu, kind, buffers, views)
@@ -186,27 +186,27 @@ def test_each_address_is_a_multiple_of_its_alignment(gpu, kind):
 def test_addresses_go_where_the_kernel_takes_them(gpu):
     buffers = [a_buffer("a"), a_buffer("b"), a_buffer("out", written=True)]
     views = [a_view(4)] * 3
-    for places, found in (((0, 1, 2), (4096, 8192, 0)), ((2, 0, 1), (0, 4096, 8192)), ((2, 0), (0, 4096)), ((0, 1), (4096, 8192))):
+    for places, expected in (((0, 1, 2), (4096, 8192, 0)), ((2, 0, 1), (0, 4096, 8192)), ((2, 0), (0, 4096)), ((0, 1), (4096, 8192))):
         plan = a_plan(gpu, prepared._Plan, buffers, views)
         assert plan.launches(plan.launch, places) is plan
-        assert tuple(plan.placed((4096, 8192, 0))) == found
+        assert tuple(plan.placed((4096, 8192, 0))) == expected
         plan.run((4096, 8192, 0), (), 640)
         plan.run((4096, 8192, 0), (), None)
-        assert gpu.done[-2:] == [(found, 640), (found, 0)] and plan.stream(None) == 0 and plan.stream(640) == 640
+        assert gpu.done[-2:] == [(expected, 640), (expected, 0)] and plan.stream(None) == 0 and plan.stream(640) == 640
 
 
-def test_orders_stand_around_the_launch(gpu):
-    told = []
+def test_stream_ordering_encloses_the_launch(gpu):
+    events = []
     order = types.SimpleNamespace(
-        before=lambda at: told.append(("before", at, gpu.current)), after=lambda at: told.append(("after", at, gpu.current))
+        before=lambda at: events.append(("before", at, gpu.current)), after=lambda at: events.append(("after", at, gpu.current))
     )
     plan = a_plan(gpu, prepared._Plan, [a_buffer("a"), a_buffer("out", written=True)], [a_view(4, device=1), a_view(4, device=1)])
-    plan.launch = lambda addresses, stream: told.append((tuple(addresses), stream, gpu.current))
+    plan.launch = lambda addresses, stream: events.append((tuple(addresses), stream, gpu.current))
     plan.launches(plan.launch, (1, 0)).run((4096, 8192), [order, order], 640)
-    assert told == [("before", 640, 1)] * 2 + [((8192, 4096), 640, 1)] + [("after", 640, 1)] * 2 and gpu.current == 0
+    assert events == [("before", 640, 1)] * 2 + [((8192, 4096), 640, 1)] + [("after", 640, 1)] * 2 and gpu.current == 0
     with pytest.raises(LaunchError, match="out overlaps a"):
         plan.run((4096, 4096), [order], 640)
-    assert len(told) == 5
+    assert len(events) == 5
 
 
 # ---------------------------------------------------------------------------------------------- streams
@@ -229,76 +229,76 @@ class Guest(Owner):
 
 
 def test_the_current_stream_is_that_of_the_libraries_that_have_one():
-    one, same, other, guest = Owner("One", 640), Owner("Same", 640), Owner("Other", 77), Guest("Guest", 5)
+    first, same, other, guest = Owner("One", 640), Owner("Same", 640), Owner("Other", 77), Guest("Guest", 5)
     stream = lambda *found: prepared._current_stream([f"x{number}" for number in range(len(found))], found)(0)
-    assert stream(guest, guest) == 5 and stream(guest, one) == stream(one, guest, one) == 640 and stream(guest, same, one) == 640
-    for found, said in (
-        ((guest, one, other), "x1 is an array of One, x2 one of Other, and their current streams differ"),
-        ((one, same, other), "x0 is an array of One, x2 one of Other"),
-        ((other, other, same, one), "x0 is an array of Other, x2 one of Same"),
+    assert stream(guest, guest) == 5 and stream(guest, first) == stream(first, guest, first) == 640 and stream(guest, same, first) == 640
+    for owners, message in (
+        ((guest, first, other), "x1 is an array of One, x2 one of Other, and their current streams differ"),
+        ((first, same, other), "x0 is an array of One, x2 one of Other"),
+        ((other, other, same, first), "x0 is an array of Other, x2 one of Same"),
     ):
-        with pytest.raises(LaunchError, match=said):
-            stream(*found)
+        with pytest.raises(LaunchError, match=message):
+            stream(*owners)
 
 
 # ---------------------------------------------------------------------------------------------- outputs
 
 
 def test_outputs_are_made_on_their_gpu_and_stream(gpu, torch, monkeypatch):
-    """Where neither has to be changed nothing is."""
+    """Nothing changes unless necessary."""
     changes = []
     monkeypatch.setattr(gpu.cupy.cuda.runtime, "setDevice", lambda device: (changes.append(device), setattr(gpu, "current", device)))
     library = library_of(torch.Tensor)
     here = prepared._Output(library, (4, 6), (24, 4), float32, 0)
-    (made,) = here.make(None)
-    assert made.index == 0 and not changes and here.finished((made,), None) is made and not changes
-    (made,) = here.make(640)
+    (outputs,) = here.make(None)
+    assert outputs.index == 0 and not changes and here.finished((outputs,), None) is outputs and not changes
+    (outputs,) = here.make(640)
     assert gpu.of("empty") == [(0,), (640,)] and changes == [0, 0]
-    there = prepared._Output(library, (4, 6), (24, 4), float32, 1)
-    (made,) = there.make(None)
-    assert made.index == 1 and changes[2:] == [1, 0] and gpu.of("empty")[-1] == (0,)
-    assert there.finished((made,), 640) is made and len(changes) == 4, "nothing is left to be done"
+    on_second_gpu = prepared._Output(library, (4, 6), (24, 4), float32, 1)
+    (outputs,) = on_second_gpu.make(None)
+    assert outputs.index == 1 and changes[2:] == [1, 0] and gpu.of("empty")[-1] == (0,)
+    assert on_second_gpu.finished((outputs,), 640) is outputs and len(changes) == 4, "nothing is left to be done"
 
 
 def test_outputs_of_jax_are_imported_on_the_stream_of_the_kernel(gpu, jax):
-    found = prepared._Output(library_of(jax.Array), (4, 6), (24, 4), float32, 0)
+    output = prepared._Output(library_of(jax.Array), (4, 6), (24, 4), float32, 0)
     for stream, at in ((None, 0), (640, 640)):
         gpu.done.clear()
-        (made,) = found.make(stream)
-        array = types.SimpleNamespace(**{name: getattr(made, name) for name in ("shape", "strides", "dtype", "host", "T")})
-        assert isinstance(found.finished((array,), stream), jax.Array) and gpu.of("import") == [(at,)]
+        (imported,) = output.make(stream)
+        array = types.SimpleNamespace(**{name: getattr(imported, name) for name in ("shape", "strides", "dtype", "host", "T")})
+        assert isinstance(output.finished((array,), stream), jax.Array) and gpu.of("import") == [(at,)]
     between = prepared._Output(library_of(jax.Array), (4, 6), (32, 4), float32, 0, between=True)
-    (made,) = between.make(None)
-    assert between.finished((made,), None).array is made
+    (imported,) = between.make(None)
+    assert between.finished((imported,), None).array is imported
 
 
 def test_several_outputs_are_made_and_finished_in_order(gpu):
     parts = [
-        types.SimpleNamespace(make=lambda stream, one=one: ((one, stream),), finished=lambda given, stream, one=one: (one, given, stream))
-        for one in "xy"
+        types.SimpleNamespace(make=lambda stream, one=name: ((one, stream),), finished=lambda given, stream, one=name: (one, given, stream))
+        for name in "xy"
     ]
-    several = prepared._Outputs(parts)
-    assert several.make(640) == (("x", 640), ("y", 640))
-    assert several.finished((1, 2), 640) == (("x", (1,), 640), ("y", (2,), 640))
+    outputs = prepared._Outputs(parts)
+    assert outputs.make(640) == (("x", 640), ("y", 640))
+    assert outputs.finished((1, 2), 640) == (("x", (1,), 640), ("y", (2,), 640))
 
 
 # ---------------------------------------------------------------------------------------------- prepared launches
 
 
-def test_a_prepared_launch_that_follows_tensors_is_made_anew_once(gpu, torch, kernel, monkeypatch):
-    """However many of them moved."""
+def test_a_prepared_launch_on_moved_tensors_is_prepared_again_once(gpu, torch, kernel, monkeypatch):
+    """However many of them have moved."""
     a, b, c = tensors(torch)
-    ready, made = kernel.prepare(a, b, out=c), []
+    ready, preparations = kernel.prepare(a, b, out=c), []
     plain = prepared.PreparedLaunch._prepare
-    monkeypatch.setattr(prepared.PreparedLaunch, "_prepare", lambda one: made.append(one) or plain(one))
+    monkeypatch.setattr(prepared.PreparedLaunch, "_prepare", lambda one: preparations.append(one) or plain(one))
     ready()
-    assert not made
-    for one in (a, b, c):
-        one.bytes = fake_gpu.memory(2000)
-    assert ready() is c and len(made) == 1
+    assert not preparations
+    for tensor in (a, b, c):
+        tensor.bytes = fake_gpu.memory(2000)
+    assert ready() is c and len(preparations) == 1
     assert gpu.launches[-1][-1] == [one.data_ptr() for one in (a, b, c)]
     ready()
-    assert len(made) == 1 and gpu.launches[-1] == gpu.launches[-2]
+    assert len(preparations) == 1 and gpu.launches[-1] == gpu.launches[-2]
     b.bytes = fake_gpu.memory(2000, 2)
     with pytest.raises(LaunchError, match="B starts at an address"):
         ready()
@@ -341,7 +341,7 @@ def test_prepared_launches_run_on_the_stream_of_the_call(gpu, kernel):
     assert [one[4] for one in gpu.launches] == [640, 641, 642, 8192]
 
 
-def test_arrays_that_are_read_anew_are_ordered_each_time(gpu, kernel):
+def test_arrays_read_again_are_ordered_each_time(gpu, kernel):
     a, b, c = operands(gpu)
     ready = kernel.prepare(Interfaced(a, stream=640), b, out=c)
     assert not gpu.done
@@ -350,7 +350,7 @@ def test_arrays_that_are_read_anew_are_ordered_each_time(gpu, kernel):
     assert ready.out is c
 
 
-def test_a_launch_on_arrays_of_jax_alone_keeps_no_output(gpu, jax, kernel):
+def test_a_launch_on_jax_arrays_alone_keeps_no_output(gpu, jax, kernel):
     ready = kernel.prepare(jax.Array((20, 8)), jax.Array((8, 12)))
     assert ready.out is None
     c = gpu.array((20, 12))
@@ -360,17 +360,17 @@ def test_a_launch_on_arrays_of_jax_alone_keeps_no_output(gpu, jax, kernel):
 
 def test_read_only_outputs(gpu, jax, kernel):
     a, b, c = operands(gpu)
-    for out, said in (
+    for out, message in (
         (Interfaced(c, readonly=True), "out is read-only"),
         (jax.Array((20, 12)), "out is a JAX array, which cannot be written"),
     ):
         with pytest.raises(LaunchError) as caught:
             kernel(a, b, out=out)
-        assert caught.value.asked == said and not gpu.launches
+        assert caught.value.asked == message and not gpu.launches
     kernel(Interfaced(a, readonly=True), b, out=c)
 
 
-def test_numpy_beside_arrays_of_a_gpu_is_not_run_there(gpu, kernel):
+def test_numpy_arrays_mixed_with_gpu_arrays_are_refused(gpu, kernel):
     a, b, c = operands(gpu)
     host = np.zeros((8, 12), np.float32)
     assert kernel._calls.read((a, host, c), kernel._calls.names) is None

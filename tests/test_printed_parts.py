@@ -1,4 +1,6 @@
-"""Parts of the printed text at their edges: widths, signs, parentheses, comments, blocks, names that are taken, who made what."""
+"""Edge cases of the printed text: integer widths, signs, parentheses, comments, blocks, reserved names, and the steps recorded for each
+line.
+"""
 
 import attrs
 import making
@@ -18,7 +20,7 @@ from fireiron.cuda.micro_kernel import _MicroKernel
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.cuda.versions import Branch
 from fireiron.executable.thread_move import MOVE
-from fireiron.ir import Reciprocal, Side
+from fireiron.ir import Reciprocal, StageState
 from fireiron.ir.mechanism import AT_ONCE
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.ir.statement import Dependence
@@ -53,12 +55,12 @@ WIDE = [
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", range(len(WIDE)))
-def test_what_needs_64_bits(number):
+def test_offsets_that_need_64_bits(number):
     value, wide = WIDE[number]
     assert is_wide(value) is wide, value
 
 
-def test_what_does_not_fit_64_bits():
+def test_values_that_exceed_64_bits():
     most = 1 << 62
     assert is_wide(var(0, most - 1) * 2 + 1)
     for value in (var(0, most) * 2, var(0, most - 1) * 2 + 2, var(-most, 0) * 2):
@@ -93,7 +95,7 @@ def test_parentheses_around_operands():
     assert operand(Const(-3), Binds.SUM) == "-3" and operand(Const(-3), Binds.PRODUCT) == "(-3)" and operand(Const(0), Binds.NAME) == "0"
 
 
-def test_no_quotient_of_what_may_be_negative():
+def test_no_quotient_of_possibly_negative_values():
     for low, high in ((-1, 5), (-1, -1), (-9, 0)):
         for node in (FloorDiv, Mod):
             with pytest.raises(FireironError, match="may be negative, and is divided"):
@@ -127,11 +129,11 @@ def test_remarks_and_notes_fill_a_line():
     assert [len(line) <= WIDTH for line in texts(Remark((wider,)))] == [True, True]
     assert texts(Remark(("//a b", "//", "// c " + "d " * 60))) == ["// a b", "//", "// c " + "d " * 57 + "d", "// d d"]
     for length, lines in ((WIDTH - 7, 1), (WIDTH - 6, 2)):
-        found = texts(Noted("a;", "x" * length))
-        assert len(found) == lines and found[-1].startswith("a;"), length
+        lines_of_text = texts(Noted("a;", "x" * length))
+        assert len(lines_of_text) == lines and lines_of_text[-1].startswith("a;"), length
 
 
-def test_words_that_are_longer_than_a_line():
+def test_words_longer_than_a_line():
     assert comment("x" * (WIDTH - 3)) == ["// " + "x" * (WIDTH - 3)]
     assert comment("x" * (WIDTH + 1)) == ["// " + "x" * (WIDTH - 3), "//     xxxx"]
     assert comment("a " + "x" * (WIDTH - 5)) == ["// a " + "x" * (WIDTH - 5)]
@@ -140,15 +142,15 @@ def test_words_that_are_longer_than_a_line():
 
 
 def test_lines_have_the_steps_that_made_them():
-    one, two, three = (("a",),), (("b",),), (("c",),)
-    item = If(("x",), (Made("a;", one), Made("b;", two)), (Made("c;", two), Made("d;", three)))
-    found = [(line.text, line.steps) for line in lines_of([Made(item, three)])]
-    assert found == [
-        ("if (x) {", three), ("  a;", one), ("  b;", two), ("} else {", three), ("  c;", two), ("  d;", three), ("}", three),
+    step, two, three = (("a",),), (("b",),), (("c",),)
+    item = If(("x",), (Made("a;", step), Made("b;", two)), (Made("c;", two), Made("d;", three)))
+    printed = [(line.text, line.steps) for line in lines_of([Made(item, three)])]
+    assert printed == [
+        ("if (x) {", three), ("  a;", step), ("  b;", two), ("} else {", three), ("  c;", two), ("  d;", three), ("}", three),
     ]  # fmt: skip
     inner = Made(If(("y",), ("a;", "b;")), two)
-    found = [(line.text, line.steps) for line in lines_of([Made(guarded(("x",), (inner,)), one)])]
-    assert found == [("if (x && y) {", one), ("  a;", two), ("  b;", two), ("}", one)]
+    printed = [(line.text, line.steps) for line in lines_of([Made(guarded(("x",), (inner,)), step)])]
+    assert printed == [("if (x && y) {", step), ("  a;", two), ("  b;", two), ("}", step)]
     plain = [(line.text, line.steps) for line in lines_of([guarded(("x",), (If(("y",), ("a;",)),))])]
     assert plain == [("if (x && y)", ()), ("  a;", ())]
     assert texts(guarded(("x",), ("a;", If(("y",), ("b;",))))) == ["if (x) {", "  a;", "  if (y)", "    b;", "}"]
@@ -172,7 +174,7 @@ def of(*body, buffers=(), **fields):
 
 
 def test_names_that_are_taken():
-    tile = making.next_tile(Var("next", 0, 9), as_expr(9), "ring", as_expr(0), takes=True)
+    tile = making.claim_tile(Var("next", 0, 9), as_expr(9), "ring", as_expr(0), takes=True)
     scratched = attrs.evolve(COPY, scratch=SCRATCH.tensor)
     kernel = of(
         making.let(Var("row", 0, 9), THREAD // 4), making.loop(Var("k", 0, 9), as_expr(9), (scratched,)), tile, buffers=(local("A_Tile", (4, 4), SH),),
@@ -195,7 +197,7 @@ def test_a_text_ends_its_last_line():
 def test_functions_of_several_kernels_have_no_name_of_any_of_them():
     ring = making.ring("ring", 2, ("s",), bytes=64, consumers=1)
     buffers = (local("s", (4, 4), SH),)
-    first = of(making.acquire("ring", Side.FULL, as_expr(0)), COPY, buffers=buffers, rings=(ring,))
+    first = of(making.acquire("ring", StageState.FULL, as_expr(0)), COPY, buffers=buffers, rings=(ring,))
     second = attrs.evolve(of(making.loop(Var("mbarrier_wait", 0, 3), as_expr(4), (COPY,))), name="second")
     for kernels in ((first, second), (second, first)):
         assert "mbarrier_wait2(ring_full" in emit(*kernels)
@@ -205,8 +207,8 @@ def test_functions_of_several_kernels_have_no_name_of_any_of_them():
 def test_whole_warps():
     kernel = of(COPY, threads=256)
     thread = kernel.thread
-    for divisor, whole in ((32, True), (64, True), (128, True), (31, False), (33, False), (16, False), (48, False), (1, False)):
-        assert _of_warp(FloorDiv(thread, as_expr(divisor)), kernel) is whole, divisor
+    for divisor, is_whole in ((32, True), (64, True), (128, True), (31, False), (33, False), (16, False), (48, False), (1, False)):
+        assert _of_warp(FloorDiv(thread, as_expr(divisor)), kernel) is is_whole, divisor
     assert (
         not _of_warp(FloorDiv(kernel.block, Const(32)), kernel)
         and not _of_warp(Mod(thread, Const(32)), kernel)
@@ -216,10 +218,10 @@ def test_whole_warps():
 
 
 def test_arrays_are_declared_as_they_are_aligned_and_used():
-    held, shared = local("r", (255, 1), RF), local("s", (4, 4), SH, align=4)
+    registers, shared = local("r", (255, 1), RF), local("s", (4, 4), SH, align=4)
     fill = execution(MOVE, Move(1, 1)(GL, RF)(Thread), COPY.accesses[0], access("r", (0, 0), write=True))
     keep = execution(MOVE, Move(1, 1)(GL, SH)(Thread), COPY.accesses[0], access("s", (0, 0), write=True))
-    text = emit(of(fill, keep, buffers=(held, shared)))
+    text = emit(of(fill, keep, buffers=(registers, shared)))
     assert "[[maybe_unused]] float r[255];  // of 255 x 1\n" in text and "__shared__ __align__(16) float s[16];" in text
     text = emit(of(fill, buffers=(local("r", (256, 1), RF),)))
     assert "[[maybe_unused]] float r[256];  // of 256 x 1; too many for registers: lives in local memory" in text
@@ -240,33 +242,36 @@ def addresses(*body, **fields):
     return Addresses(kernel, Names(set())), kernel
 
 
-def test_what_belongs_to_a_thread():
-    found, kernel = addresses(COPY)
+def test_terms_that_depend_on_the_thread():
+    addresses_of_copy, kernel = addresses(COPY)
     k = Var("k", 0, 9)
     thread, block = kernel.thread, kernel.block
-    assert found.split(thread * block + k) == (thread * block, k), "all that is known in front of the loops"
-    assert found.split(thread * 4 + k * 2 + 3) == (thread * 4, k * 2 + 3) and found.split(k) == (as_expr(0), k)
-    assert found.split(thread * k) == (as_expr(0), thread * k) and found.split(thread // 4) == (thread // 4, as_expr(0))
-    found, kernel = addresses(COPY, symbols=(N,))
-    assert found.split(N * k + N) == (as_expr(0), N * k + N), "sizes alone are a part of what a loop adds"
-    assert found.split(N * kernel.thread + N) == (N * kernel.thread, N)
+    assert addresses_of_copy.split(thread * block + k) == (thread * block, k), "all that is known in front of the loops"
+    assert addresses_of_copy.split(thread * 4 + k * 2 + 3) == (thread * 4, k * 2 + 3) and addresses_of_copy.split(k) == (as_expr(0), k)
+    assert addresses_of_copy.split(thread * k) == (as_expr(0), thread * k) and addresses_of_copy.split(thread // 4) == (
+        thread // 4,
+        as_expr(0),
+    )
+    addresses_of_copy, kernel = addresses(COPY, symbols=(N,))
+    assert addresses_of_copy.split(N * k + N) == (as_expr(0), N * k + N), "sizes alone are a part of what a loop adds"
+    assert addresses_of_copy.split(N * kernel.thread + N) == (N * kernel.thread, N)
 
 
-def test_names_know_what_their_values_are():
-    found, _ = addresses(COPY)
-    name = found._name("stage", Var("x", 0, 7) * 4 + 4)
+def test_names_carry_the_range_of_their_values():
+    addresses_of_copy, _ = addresses(COPY)
+    name = addresses_of_copy._name("stage", Var("x", 0, 7) * 4 + 4)
     assert (name.name, name.low, name.high, name.factor) == ("stage", 4, 32, 4)
 
 
-def test_parities_are_counted_from_round_to_round():
+def test_parity_variables_of_a_ring():
     k = Var("k", 0, 9)
     ring = making.ring("ring", 3, ("s",), bytes=64, consumers=1)
-    loop = making.loop(k, as_expr(10), (making.acquire("ring", Side.FULL, k), COPY), period=3)
+    loop = making.loop(k, as_expr(10), (making.acquire("ring", StageState.FULL, k), COPY), period=3)
     kernel = of(loop, buffers=(local("s", (4, 4), SH),), rings=(ring,))
-    found = Addresses(kernel, Names(set()))
-    found.enter(loop, False)
-    assert str(found.parity(k, 3, 0)) == "k_parity" and str(found.parity(k, 3, 0)) == "k_parity"
-    lines = found.leave()
+    addressing = Addresses(kernel, Names(set()))
+    addressing.enter(loop, False)
+    assert str(addressing.parity(k, 3, 0)) == "k_parity" and str(addressing.parity(k, 3, 0)) == "k_parity"
+    lines = addressing.leave()
     assert [str(line) for line in lines.before] == ["int k_stage = 0;", "int k_parity = 0;"] and lines.top == ()
     assert texts(*lines.end) == ["if (++k_stage == 3) {", "  k_stage = 0;", "  k_parity ^= 1;", "}"]
 
@@ -276,49 +281,49 @@ def test_parities_are_counted_from_round_to_round():
 
 def test_whose_lines_they_are():
     first, second = (attrs.evolve(COPY, path=("tile", name)) for name in ("a", "b"))
-    nobody = attrs.evolve(COPY, path=None)
+    unlabeled = attrs.evolve(COPY, path=None)
     k = Var("k", 0, 9)
     ring, other = making.ring("ring", 2, ("s",)), making.ring("other", 2, ("s",))
-    filling = attrs.evolve(nobody, ring="other")
+    filling = attrs.evolve(unlabeled, ring="other")
     kernel = of(first, second, filling, rings=(ring, other), buffers=(local("s", (4, 4), SH),), makers={"k": ("loop",), "s": ("load",)})
     makers = Makers(kernel)
     a, b = ("tile", "a"), ("tile", "b")
-    assert makers.of(first) == (a,) and makers.of(nobody) == () and makers.of(making.let(k, as_expr(3))) == (("loop",),)
+    assert makers.of(first) == (a,) and makers.of(unlabeled) == () and makers.of(making.let(k, as_expr(3))) == (("loop",),)
     assert (
-        makers.of(making.loop(Var("j", 0, 9), as_expr(9), (first, nobody, second))) == (("tile",),)
-        and makers.of(making.loop(Var("j", 0, 9), as_expr(9), (nobody,))) == ()
+        makers.of(making.loop(Var("j", 0, 9), as_expr(9), (first, unlabeled, second))) == (("tile",),)
+        and makers.of(making.loop(Var("j", 0, 9), as_expr(9), (unlabeled,))) == ()
     )
     assert makers.of(making.loop(Var("j", 0, 9), as_expr(9), (first,))) == (a,) and makers.of(making.loop(k, as_expr(9), (first,))) == (
         ("loop",),
     )
     orders = (
         Dependence("s", first, second, (True, False)),
-        Dependence("s", nobody, None, (True, False)),
+        Dependence("s", unlabeled, None, (True, False)),
         Dependence("s", second, first, (True, False)),
     )
-    for one in (making.barrier(ir.BLOCK_SCOPE, orders=orders), making.wait(0, orders=orders)):
-        assert makers.of(one) == (a, b)
-    assert makers.of(making.acquire("ring", Side.FULL, k)) == makers.of(making.acquire("other", Side.FULL, k)) == (("load",),)
-    body = (making.comment("why"), first, second, making.commit(), nobody, making.comment("last"))
+    for stmt in (making.barrier(ir.BLOCK_SCOPE, orders=orders), making.wait(0, orders=orders)):
+        assert makers.of(stmt) == (a, b)
+    assert makers.of(making.acquire("ring", StageState.FULL, k)) == makers.of(making.acquire("other", StageState.FULL, k)) == (("load",),)
+    body = (making.comment("why"), first, second, making.commit(), unlabeled, making.comment("last"))
     assert makers.of_list(body, 0, 1) == (a,) and makers.of_list(body, 1, 3) == (a, b) and makers.of_list(body, 3, 4) == (b,)
     assert makers.of_list(body, 4, 5) == () and makers.of_list(body, 5, 6) == () and makers.of_list(body, 0, 3) == (a, b)
-    assert makers.of_list((making.comment("why"), nobody, first), 0, 2) == () and makers.of_list(
-        (making.comment("x"), nobody, second), 0, 1
+    assert makers.of_list((making.comment("why"), unlabeled, first), 0, 2) == () and makers.of_list(
+        (making.comment("x"), unlabeled, second), 0, 1
     ) == (b,)
-    filled = Makers(attrs.evolve(kernel, body=(attrs.evolve(first, ring="ring"), attrs.evolve(nobody, ring="ring"), second)))
+    filled = Makers(attrs.evolve(kernel, body=(attrs.evolve(first, ring="ring"), attrs.evolve(unlabeled, ring="ring"), second)))
     assert filled.of_ring("ring") == (a,) and filled.of_ring("other") == (("load",),)
 
 
-# ---------------------------------------------------------------------------------------------- what instructions ask for
+# ---------------------------------------------------------------------------------------------- what instructions require
 
 
 def counted(terms, number, conditions=(TRUE,), dtype=float32, most=9):
-    """A sum of coordinates in float: `terms` by position, `number` beside them."""
-    turn, x = Var("turn", 0, 2), Var("x", 0, most)
+    """A sum of coordinates converted to float: `terms` by position, plus `number`."""
+    iteration, x = Var("turn", 0, 2), Var("x", 0, most)
     place = local("m", (1 << 30, 1), COORD, int32)
-    value = access("m", (x + turn * 2, 0), (2, 1))
+    value = access("m", (x + iteration * 2, 0), (2, 1))
     fill = execution(MOVE, Move(2, 1)(GL, GL)(Thread), value, access("dst", (0, 0), (2, 1), write=True))
-    kernel = guard(kernel_of(Move(16, 1)(GL, GL), (making.loop(turn, as_expr(3), (fill,), unroll=True),), place))
+    kernel = guard(kernel_of(Move(16, 1)(GL, GL), (making.loop(iteration, as_expr(3), (fill,), unroll=True),), place))
     (loop,) = kernel.body
     (fill,) = loop.body
     pieces = tuple(attrs.evolve(one, condition=condition) for one, condition in zip(fill.pieces[0], (*conditions, TRUE)))
@@ -374,7 +379,7 @@ class Moving(type(MOVE)):
         return ["work;"]
 
 
-HELD, RESULT = local("r", (64, 1), RF), local("q", (64, 1), RF)
+REGISTERS, RESULT = local("r", (64, 1), RF), local("q", (64, 1), RF)
 
 
 def factor(place, count=1):
@@ -383,11 +388,11 @@ def factor(place, count=1):
 
 
 def factors(*body):
-    """The lines of statements that change nothing where factors are 1, behind the declarations of their registers."""
-    return body_of(*body, buffers=(HELD, RESULT))[2:]
+    """The lines of statements that change nothing where factors are 1, after the declarations of their registers."""
+    return body_of(*body, buffers=(REGISTERS, RESULT))[2:]
 
 
-def test_what_changes_nothing_where_all_factors_are_one():
+def test_statements_skipped_where_all_factors_are_one():
     k, j = Var("k", 0, 3), Var("j", 0, 7)
     lines = factors(factor(3), factor(4, 2))
     assert [line for line in lines if "if" in line] == ["if (r[3] != 1.0f)", "if (r[4] != 1.0f || r[5] != 1.0f)"]
@@ -418,15 +423,15 @@ def test_what_changes_nothing_where_all_factors_are_one():
 COPIED = [attrs.evolve(COPY, active=less(THREAD, bound)) for bound in (5, 7)]
 
 
-def test_conditions_stand_in_front_of_a_loop_that_needs_them():
+def test_conditions_are_named_before_the_loop_that_uses_them():
     k = Var("k", 0, 3)
-    one, other = COPIED
-    assert body_of(making.loop(k, as_expr(4), (one, one)))[:2] == ["const int thread = threadIdx.x;", "if (thread < 5) {"]
-    for inner in (making.barrier(ir.WARP_SCOPE), making.fence(ir.Reach.PROXY)):
-        lines = body_of(making.loop(k, as_expr(4), (one, inner, one)))
+    first, other = COPIED
+    assert body_of(making.loop(k, as_expr(4), (first, first)))[:2] == ["const int thread = threadIdx.x;", "if (thread < 5) {"]
+    for inner in (making.barrier(ir.WARP_SCOPE), making.fence(ir.FenceKind.ASYNC_PROXY)):
+        lines = body_of(making.loop(k, as_expr(4), (first, inner, first)))
         assert lines[1].startswith("for (int k = 0; k < 4; ++k)"), inner
-    assert body_of(making.loop(k, as_expr(4), (one, other)))[1].startswith("for")
-    assert body_of(making.loop(k, as_expr(4), (making.comment("why"), one, making.comment("more"), one)))[1] == "if (thread < 5) {"
+    assert body_of(making.loop(k, as_expr(4), (first, other)))[1].startswith("for")
+    assert body_of(making.loop(k, as_expr(4), (making.comment("why"), first, making.comment("more"), first)))[1] == "if (thread < 5) {"
     inside = attrs.evolve(COPY, active=less(k, 2))
     assert body_of(making.loop(k, as_expr(4), (inside,)))[1].startswith("for"), "of the loop's own variable it is no condition around it"
     named = making.let(Var("place", 0, 99), k * 4)
@@ -434,17 +439,17 @@ def test_conditions_stand_in_front_of_a_loop_that_needs_them():
     assert lines[1].startswith("for")
 
 
-def test_neighbours_share_a_condition():
-    one, other = COPIED
+def test_adjacent_statements_share_a_condition():
+    first, other = COPIED
     both = attrs.evolve(COPY, active=less(THREAD, 5))
-    lines = body_of(one, making.comment("between"), both, other)
+    lines = body_of(first, making.comment("between"), both, other)
     assert [line for line in lines if line.startswith("if")] == ["if (thread < 5) {", "if (thread < 7)"]
     assert lines[1] == "if (thread < 5) {" and lines[3] == "// between"
     assert body_of(COPY, making.comment("last"))[-1] == "// last"
 
 
 def test_quotients_have_their_names_where_these_are():
-    """Behind a loop, or a branch, its names are gone."""
+    """The names of a loop or branch are not visible after it."""
     by = Reciprocal("by_n", N)
     block = Var("block", 0, INT_MAX)
     k, j = Var("k", 0, 3), Var("j", 0, 3)
@@ -464,7 +469,7 @@ def test_quotients_have_their_names_where_these_are():
     assert len(lines) == 2 and "q * N" in lines[0] and "q * N" not in lines[1] and "quotient(" in lines[1]
 
 
-def test_roles_test_no_more_what_they_are():
+def test_roles_do_not_repeat_their_own_condition():
     thread = Var("thread", 0, 255)
     copies = [attrs.evolve(COPY, active=equal(thread // 128, number)) for number in range(2)]
     k = Var("k", 0, 99)
@@ -480,14 +485,16 @@ def test_roles_test_no_more_what_they_are():
     assert text.count("thread / 128 == 1") == text.count("thread / 128 == 0") == 1, "each in the other role"
     assert text.count("#pragma unroll 1\n") == 1, "of the thread that is alone"
     assert "consumers_sync();" in text and 'if (threadIdx.x / 128 == 0) asm volatile("bar.sync 15, 128;"' in text
-    one = making.roles((making.role("consumers", 0, 128, (copies[0], barrier)), making.role("producer", 128, 32, (COPY,), elected=True)))
-    text = emit(of(one, threads=160, workers=128))
+    by_roles = making.roles(
+        (making.role("consumers", 0, 128, (copies[0], barrier)), making.role("producer", 128, 32, (COPY,), elected=True))
+    )
+    text = emit(of(by_roles, threads=160, workers=128))
     assert '  asm volatile("bar.sync 15, 128;" ::: "memory");' in text and "/ 128 == 0) asm" not in text
-    for scope, body in ((making.scope("some", 64), one), (making.scope("some", 128), None)):
+    for scope, body in ((making.scope("some", 64), by_roles), (making.scope("some", 128), None)):
         inner = (
             (making.barrier(scope),)
             if body is None
-            else (attrs.evolve(one, roles=(attrs.evolve(one.roles[0], body=(making.barrier(scope),)), one.roles[1])),)
+            else (attrs.evolve(by_roles, roles=(attrs.evolve(by_roles.roles[0], body=(making.barrier(scope),)), by_roles.roles[1])),)
         )
         with pytest.raises(FireironError, match="no text for a barrier of a some"):
             emit(of(*inner, threads=160, workers=128))
@@ -523,14 +530,14 @@ def test_factors_of_8_bits(source, target, text):
 
 
 def test_the_first_element_is_meant():
-    several = execution(MOVE, Move(3, 1)(GL, GL)(Thread), access("src", (4, 0), (3, 1)), access("dst", (8, 0), (3, 1), write=True))
-    printer = printer_of(several)
-    assert str(printer.place(several.accesses[0])) == "src[4]" and str(printer.pointer(several.accesses[1])) == "&dst[8]"
-    assert str(printer.place(several.accesses[0], (2, 0))) == "src[6]"
+    vector = execution(MOVE, Move(3, 1)(GL, GL)(Thread), access("src", (4, 0), (3, 1)), access("dst", (8, 0), (3, 1), write=True))
+    printer = printer_of(vector)
+    assert str(printer.place(vector.accesses[0])) == "src[4]" and str(printer.pointer(vector.accesses[1])) == "&dst[8]"
+    assert str(printer.place(vector.accesses[0], (2, 0))) == "src[6]"
 
 
-def test_what_is_stored_in_part():
-    """One of two pieces is never stored: the other one is."""
+def test_partial_stores():
+    """One of two pieces is never stored, the other one always."""
     two = execution(MOVE, Move(2, 1)(GL, GL)(Thread), access("src", (0, 0), (2, 1)), access("dst", (0, 0), (2, 1), write=True), vector=2)
     pieces = tuple(making.piece(number, 1) for number in range(2))
     loads = ["{", "__align__(8) float piece[2];", "piece[0] = src[0];", "piece[1] = src[1];"]
@@ -541,15 +548,15 @@ def test_what_is_stored_in_part():
         ((0, 0), []),
     ):
         written = tuple(attrs.evolve(one, condition=as_expr(bit)) for one, bit in zip(pieces, conditions))
-        made = printer_of(two).moved(attrs.evolve(two, pieces=(pieces, written)))
-        assert [line.strip() for line in texts(*made)] == lines, conditions
+        lines_of_store = printer_of(two).moved(attrs.evolve(two, pieces=(pieces, written)))
+        assert [line.strip() for line in texts(*lines_of_store)] == lines, conditions
 
 
 def test_blocks_as_masks():
-    """Those around one of the cluster's own are shifted, and only that needs parentheses."""
+    """Masks of surrounding blocks are shifted to the block's own rank in the cluster; only the shift needs parentheses."""
     rank = Var("rank", 0, 3)
     printer = printer_of(COPY)
-    alone, shifted = making.peers(0x3, as_expr(0)), making.peers(0x5, rank)
+    alone, shifted = making.block_set(0x3, as_expr(0)), making.block_set(0x5, rank)
     assert (
         printer.blocks(alone) == "0x3"
         and printer.blocks(shifted) == "0x5 << rank"
@@ -562,22 +569,22 @@ def test_registers_of_products_that_run_on_are_not_copied():
     scattered = attrs.evolve(access("r", (0, 0), (3, 1), write=True), points=((0, 0), (2, 0), (1, 0)))
     writes = execution(MOVE, Move(3, 1)(GL, RF)(Thread), access("src", (0, 0), (3, 1)), scattered, mechanism=WGMMA_GROUPS)
     with pytest.raises(FireironError, match="in another order than it numbers them"):
-        printer_of(writes, buffers=(HELD,)).registers(writes, 1)
-    for one in (
+        printer_of(writes, buffers=(REGISTERS,)).registers(writes, 1)
+    for stmt in (
         attrs.evolve(writes, mechanism=AT_ONCE),
         attrs.evolve(writes, accesses=(writes.accesses[0], attrs.evolve(scattered, write=False))),
     ):
-        assert str(printer_of(writes, buffers=(HELD,)).registers(one, 1).place) == "r_values"
+        assert str(printer_of(writes, buffers=(REGISTERS,)).registers(stmt, 1).place) == "r_values"
 
 
-def test_what_counts_where_nothing_is_added_to():
+def test_conditions_of_accumulators_that_start_at_zero():
     printer = printer_of(COPY)
     for accumulate, lines in ((TRUE, []), (as_expr(0), ["a;"]), (less(THREAD, 3), ["if (!(thread < 3))", "  a;"])):
         assert texts(*printer.unless_adding(attrs.evolve(COPY, accumulate=accumulate), ("a;",))) == lines
 
 
-def test_conditions_of_all_stores_stand_around_them():
-    """And those of some alone stay with them; loads are not tested again for what stands around."""
+def test_conditions_common_to_all_stores_enclose_them():
+    """Conditions of only some stores remain at those; loads do not repeat the enclosing condition."""
     a, b, c = less(THREAD, 5), less(THREAD, 7), less(THREAD, 9)
     two = execution(MOVE, Move(2, 1)(GL, GL)(Thread), access("src", (0, 0), (2, 1)), access("dst", (0, 0), (2, 1), write=True), vector=2)
 
@@ -597,24 +604,24 @@ def test_conditions_of_all_stores_stand_around_them():
 
 @pytest.mark.parametrize(("grid", "blocks"), [(24, "24"), (N, "gridDim.x")], ids=str)
 def test_tiles_that_blocks_take(grid, blocks):
-    """How many blocks there are a kernel is told by the launch, where it is no constant."""
+    """The launch passes the number of blocks to the kernel unless it is constant."""
     ring = making.ring("tiles", 2, (), consumers=4, tiles=True, offset=64)
     tile = Var("tile", 0, 99)
     use = attrs.evolve(COPY, accesses=(access("src", (tile, 0)), COPY.accesses[1]))
-    makes, reads = (making.next_tile(tile, as_expr(99), "tiles", Var("k", 0, 9) * 2 + 1, takes=takes) for takes in (True, False))
+    makes, reads = (making.claim_tile(tile, as_expr(99), "tiles", Var("k", 0, 9) * 2 + 1, takes=takes) for takes in (True, False))
     kernel = attrs.evolve(kernel_of(Move(64, 1)(GL, GL), (), grid=grid, symbols=(N,)), rings=(ring,), counter=making.counter("count"))
-    for one, line in (
+    for stmt, line in (
         (makes, f"const int tile = k * 2 + 1 == 0 ? block : take_tile(count, 99, {blocks});  // the next tile that is left"),
         (reads, "const int tile = __shfl_sync(0xffffffff, tiles_numbers[1], 0);  // the same for all lanes, which have all read it"),
     ):
         lines = [
             text.strip()
-            for text in emit(guard(attrs.evolve(kernel, body=(making.loop(Var("k", 0, 9), as_expr(9), (one, use)),)))).splitlines()
+            for text in emit(guard(attrs.evolve(kernel, body=(making.loop(Var("k", 0, 9), as_expr(9), (stmt, use)),)))).splitlines()
         ]
-        assert line in lines and ("tiles_numbers[1] = tile;" in lines) == one.takes, lines
+        assert line in lines and ("tiles_numbers[1] = tile;" in lines) == stmt.takes, lines
 
 
-# ---------------------------------------------------------------------------------------------- turns
+# ---------------------------------------------------------------------------------------------- iterations
 
 RINGS = tuple(making.ring(f"ring{stages}", stages, ("s",), bytes=64, consumers=1) for stages in (2, 3, 6))
 SHARED = local("s", (4, 4), SH)
@@ -622,8 +629,8 @@ SHARED = local("s", (4, 4), SH)
 
 def entered(*loops):
     """Addresses inside loops, the outermost first, and what they have entered."""
-    found = Addresses(of(loops[0], buffers=(SHARED,), rings=RINGS, symbols=(N,)), Names(set()))
-    return found, [found.enter(loop, False) for loop in loops]
+    addressing = Addresses(of(loops[0], buffers=(SHARED,), rings=RINGS, symbols=(N,)), Names(set()))
+    return addressing, [addressing.enter(loop, False) for loop in loops]
 
 
 @pytest.mark.sampled(1)
@@ -636,84 +643,86 @@ def entered(*loops):
     ],
 )  # fmt: skip
 def test_numbers_that_go_up_by_one(number, first, counts):
-    """From turn to turn, and are none below zero: of those a stage is counted."""
+    """The fill number grows by one per iteration and is never negative; then a counter holds the stage."""
     k = Var("k", 0, 99)
     for loop, counted in (
-        (making.loop(k, N, (making.acquire("ring3", Side.FULL, k),), first=first, period=3), True),
+        (making.loop(k, N, (making.acquire("ring3", StageState.FULL, k),), first=first, period=3), True),
         (making.loop(k, N, (COPY,), first=first, period=3), False),
     ):
-        _, (turns,) = entered(loop)
-        assert turns.counted is counted and turns.counts(number(k)) is (counts and counted)
+        _, (entered_loop,) = entered(loop)
+        assert entered_loop.counted is counted and entered_loop.counts(number(k)) is (counts and counted)
 
 
 def nest(first=0, extent=4, outer_step=1, offset=0, names=()):
     t, k = Var("t", 0, 99), Var("k", 0, 9)
-    inner = making.loop(k, as_expr(extent), (making.acquire("ring3", Side.FULL, t * 4 + k + offset), COPY), period=3)
+    inner = making.loop(k, as_expr(extent), (making.acquire("ring3", StageState.FULL, t * 4 + k + offset), COPY), period=3)
     return making.loop(t, N, (*names, inner), first=first, step=outer_step), inner, t * 4 + k + offset
 
 
 def test_counts_go_on_through_the_loop_around():
     for options, goes_on in (({}, True), ({"first": 1}, True), ({"extent": 5}, False), ({"outer_step": 2}, False), ({"offset": 2}, True)):
         outer, inner, _ = nest(**options)
-        _, (around, turns) = entered(outer, inner)
-        assert (turns.around is around) is goes_on, options
+        _, (around, entered_loop) = entered(outer, inner)
+        assert (entered_loop.around is around) is goes_on, options
     outer, inner, number = nest(first=1)
-    found, _ = entered(outer, inner)
-    assert str(found.turn(number, 6)) == "k + 4", "from the first turn of the loop around on"
+    addressing, _ = entered(outer, inner)
+    assert str(addressing.turn(number, 6)) == "k + 4", "from the first turn of the loop around on"
     outer, inner, number = nest(extent=5)
-    found, (around, _) = entered(outer, inner)
-    name = found.turn(number, 6)
+    addressing, (around, _) = entered(outer, inner)
+    name = addressing.turn(number, 6)
     assert str(name) == "k + t_first" and list(around.named) == [outer.var * 4 % 6]
     place = Var("place", 0, 99)
     outer, inner, number = nest(extent=5, names=(making.let(place, Var("t", 0, 99) // 2),))
-    found, (around, _) = entered(outer, inner)
-    assert found.turn(number + place, 6) == number + place and not around.named, "at the top of the loop its names are not there"
-    assert found.turn(Var("k", 0, 9) + 3, 6) == Var("k", 0, 9) + 3
+    addressing, (around, _) = entered(outer, inner)
+    assert addressing.turn(number + place, 6) == number + place and not around.named, "at the top of the loop its names are not there"
+    assert addressing.turn(Var("k", 0, 9) + 3, 6) == Var("k", 0, 9) + 3
     u = Var("u", 0, 9)
     outer, inner, _ = nest()
-    found, turns = entered(making.loop(u, as_expr(9), (outer,)), outer, inner)
-    assert turns[2].around is turns[1] and turns[1].around is None
+    addressing, entered_loop = entered(making.loop(u, as_expr(9), (outer,)), outer, inner)
+    assert entered_loop[2].around is entered_loop[1] and entered_loop[1].around is None
 
 
 def test_parities_of_the_rings_of_a_loop():
     k = Var("k", 0, 99)
-    loop = making.loop(k, N, (making.acquire("ring3", Side.FULL, k), making.acquire("ring2", Side.FULL, k), COPY), period=6)
-    found, (turns,) = entered(loop)
-    assert turns.stages == {2, 3} and turns.counted and entered(attrs.evolve(loop, period=0))[1][0].stages == set()
+    loop = making.loop(k, N, (making.acquire("ring3", StageState.FULL, k), making.acquire("ring2", StageState.FULL, k), COPY), period=6)
+    addressing, (entered_loop,) = entered(loop)
+    assert entered_loop.stages == {2, 3} and entered_loop.counted and entered(attrs.evolve(loop, period=0))[1][0].stages == set()
     assert (
-        str(found.parity(k, 5, 0)) == "k // 5 % 2"
-        and str(found.parity(k, 3, 0)) == "k_parity"
-        and str(found.parity(k, 6, 0)) == "k_parity2"
+        str(addressing.parity(k, 5, 0)) == "k // 5 % 2"
+        and str(addressing.parity(k, 3, 0)) == "k_parity"
+        and str(addressing.parity(k, 6, 0)) == "k_parity2"
     )
-    assert str(found.parity(k * 2, 3, 0)) == "k * 2 // 3 % 2" and str(found.parity(as_expr(4), 3, 1)) == "0"
+    assert str(addressing.parity(k * 2, 3, 0)) == "k * 2 // 3 % 2" and str(addressing.parity(as_expr(4), 3, 1)) == "0"
     assert str(entered(attrs.evolve(loop, step=2))[0].parity(k, 3, 1)) == "(k // 3 + 1) % 2"
 
 
-def test_stages_of_other_names_stay_what_they_are():
+def test_stages_under_other_names_are_unchanged():
     t, k, place = Var("t", 0, 99), Var("k", 0, 9), Var("place", 0, 99)
     inner = making.loop(k, as_expr(5), (COPY,), period=3)
     outer = making.loop(t, N, (making.let(place, t // 2), inner))
-    found, (_, turns) = entered(outer, inner)
+    addressing, (_, entered_loop) = entered(outer, inner)
     own, mixed = Mod(k + t * 4 + place, Const(3)), Mod(k + t * 4, Const(3))
-    assert found.stage(own) == own and not turns.named, "the name in the loop around is not known at the top of this one's turn"
-    assert str(found.stage(mixed)) == "k_stage" and [str(one) for one in turns.named] == ["(k + t_first) % 3"]
-    assert str(found.stage(Mod(k + 1, Const(3)))) == "k_stage_1" and str(found.stage(Mod(k - 1, Const(3)))) == "k_stage2"
+    assert addressing.stage(own) == own and not entered_loop.named, "the name in the loop around is not known at the top of this one's turn"
+    assert str(addressing.stage(mixed)) == "k_stage" and [str(one) for one in entered_loop.named] == ["(k + t_first) % 3"]
+    assert str(addressing.stage(Mod(k + 1, Const(3)))) == "k_stage_1" and str(addressing.stage(Mod(k - 1, Const(3)))) == "k_stage2"
     for other in (Mod(k, Const(4)), Mod(t, Const(3)), k, as_expr(1)):
-        assert found.stage(other) == other
+        assert addressing.stage(other) == other
 
 
-def test_what_is_named_in_front_of_loops():
-    """Swizzles that block and thread decide, all of which is known there; not those of loops, and nothing as short as a name."""
+def test_swizzles_named_before_loops():
+    """Swizzles that block and thread determine are named before the loops; those that depend on a loop, and expressions as short as a name,
+    are not.
+    """
     k = Var("k", 0, 99)
-    found = Addresses(kernel_of(Move(64, 1)(GL, GL), (making.loop(k, as_expr(9), (COPY,)),), SHARED, grid=8), Names(set()))
-    thread, block = found.kernel.thread, found.kernel.block
+    addressing = Addresses(kernel_of(Move(64, 1)(GL, GL), (making.loop(k, as_expr(9), (COPY,)),), SHARED, grid=8), Names(set()))
+    thread, block = addressing.kernel.thread, addressing.kernel.block
     side = thread + block
-    assert str(found._named(bit_xor(k, side), SHARED)) in ("k ^ s_swizzle", "s_swizzle ^ k") and found._named(
+    assert str(addressing._named(bit_xor(k, side), SHARED)) in ("k ^ s_swizzle", "s_swizzle ^ k") and addressing._named(
         bit_xor(thread // 2 + block, side), SHARED
     ) == bit_xor(thread // 2 + block, side)
-    assert found._named(bit_xor(k, thread), SHARED) == bit_xor(k, thread) and found._named(bit_xor(k, as_expr(5)), SHARED) == bit_xor(
-        k, as_expr(5)
-    )
+    assert addressing._named(bit_xor(k, thread), SHARED) == bit_xor(k, thread) and addressing._named(
+        bit_xor(k, as_expr(5)), SHARED
+    ) == bit_xor(k, as_expr(5))
 
 
 def test_which_bases_are_pointers():
@@ -722,27 +731,27 @@ def test_which_bases_are_pointers():
         attrs.evolve(COPY, accesses=(COPY.accesses[0], access(name, (THREAD, 0), write=True)), accumulate=TRUE)
         for name in ("s", "r", "dst")
     ]
-    found = Addresses(of(making.loop(k, as_expr(9), (COPY, *adds)), buffers=(SHARED, HELD)), Names(set()))
-    assert {name for name, _ in found.repeated} == {"src", "dst", "s"} and {name for name, _ in found.updated} == {"s"}
+    addressing = Addresses(of(making.loop(k, as_expr(9), (COPY, *adds)), buffers=(SHARED, REGISTERS)), Names(set()))
+    assert {name for name, _ in addressing.repeated} == {"src", "dst", "s"} and {name for name, _ in addressing.updated} == {"s"}
 
 
-def test_counts_of_turns_are_known_no_more_in_front_of_them():
-    taken = Var("taken", 0, 99)
-    found, _ = entered(making.loop(Var("k", 0, 9), N, (COPY,)))
-    found.used.add(taken)
+def test_iteration_counts_are_unknown_before_their_loop():
+    trip_count = Var("taken", 0, 99)
+    addressing, _ = entered(making.loop(Var("k", 0, 9), N, (COPY,)))
+    addressing.used.add(trip_count)
     assert (
-        str(found.count(taken, as_expr(1))) == "++taken;"
-        and taken not in found.used
-        and str(found.count(taken, N * 2)) == "taken += N * 2;"
+        str(addressing.count(trip_count, as_expr(1))) == "++taken;"
+        and trip_count not in addressing.used
+        and str(addressing.count(trip_count, N * 2)) == "taken += N * 2;"
     )
-    assert N in found.used
+    assert N in addressing.used
 
 
 def test_coordinates_that_unrolled_loops_add_to_need_their_names():
-    turn = Var("turn", 0, 2)
+    iteration = Var("turn", 0, 2)
     places = local("m", (1 << 30, 1), COORD, int32)
-    fill = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("m", (THREAD * 3 + turn * 2, 0)), access("dst", (0, 0), write=True))
-    printer = printer_of(making.loop(turn, as_expr(3), (fill,), unroll=True), buffers=(places,))
+    fill = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("m", (THREAD * 3 + iteration * 2, 0)), access("dst", (0, 0), write=True))
+    printer = printer_of(making.loop(iteration, as_expr(3), (fill,), unroll=True), buffers=(places,))
     assert (
         str(printer.value(printer.kernel.body[0].body[0], 0, 0, float32))
         == "(static_cast<float>((thread * 3)) + static_cast<float>((turn * 2)))"
@@ -751,15 +760,15 @@ def test_coordinates_that_unrolled_loops_add_to_need_their_names():
 
 
 def test_scalars_have_an_address():
-    """That of the parameter: they are no array."""
+    """A scalar has the address of its parameter, since it is not an array."""
     value = attrs.evolve(local("alpha", (1, 1), VAL), parameter=True)
     fill = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("alpha", (0, 0)), COPY.accesses[1])
     printer = printer_of(fill, buffers=(value,))
     assert str(printer.pointer(fill.accesses[0])) == "&alpha" and str(printer.place(fill.accesses[0])) == "alpha"
 
 
-def test_what_does_nothing_needs_no_condition():
-    """A loop of remarks alone: nothing stands under any."""
+def test_statements_without_effect_have_no_condition():
+    """A loop that contains only comments prints no condition."""
     k = Var("k", 0, 3)
     assert body_of(making.loop(k, as_expr(4), (making.comment("why"),)), COPY)[1:3] == ["for (int k = 0; k < 4; ++k) {", "// why"]
 
@@ -777,7 +786,7 @@ def part(spec, *accesses, loops=(), active=TRUE, buffers=()):
 
 
 def test_views_that_begin_inside():
-    """In the last turns of the loops around too, or where the statement is executed at all."""
+    """The views stay in bounds in the last iterations of the enclosing loops and wherever the statement executes."""
     k, j = Var("k", 0, 9), Var("j", 0, 9)
     loops = (making.loop(k, as_expr(4), ()), making.loop(j, N, ()))
     inside = part(Move(1, 1)(GL, GL)(Thread), *COPY.accesses, loops=loops, active=less(X, N))._begins_inside
@@ -789,12 +798,12 @@ def test_views_that_begin_inside():
         assert inside(base, as_expr(bound)) is expected, (base, bound)
 
 
-def test_registers_of_a_group_are_held():
-    """Of one thread they are an array like others, and so is shared memory."""
+def test_group_registers_are_passed_as_owned():
+    """Registers of a single thread are arrays like others, and so is shared memory."""
     sides = access("s", (0, 0), (4, 4)), access("r", (0, 0), (4, 4), write=True)
-    for level, held in ((Warp, ["dst"]), (Thread, [])):
-        one = part(Move(4, 4)(SH, RF)(level), *sides, buffers=(SHARED, HELD))
-        assert [name for name in ("src", "dst") if one._is_held(name)] == held
+    for level, owned in ((Warp, ["dst"]), (Thread, [])):
+        printer = part(Move(4, 4)(SH, RF)(level), *sides, buffers=(SHARED, REGISTERS))
+        assert [name for name in ("src", "dst") if printer._is_held(name)] == owned
 
 
 def test_why_a_name_is_not_there():
@@ -804,9 +813,9 @@ def test_why_a_name_is_not_there():
     assert "uses src_stride_m, and neighbours there are no fixed step apart" in stride and "src_at(...) gives an element" in stride
 
 
-def test_stages_that_are_the_turns_themselves():
-    """Where the loops around have counted whole rounds, a loop of one round has its turns for stages."""
+def test_stages_equal_to_the_iteration():
+    """If the enclosing loops have completed whole cycles of the ring, a loop of one cycle uses its iteration number as the stage."""
     t, k = Var("t", 0, 99), Var("k", 0, 2)
     inner = making.loop(k, as_expr(3), (COPY,), period=3)
-    found, (_, turns) = entered(making.loop(t, N, (inner,)), inner)
-    assert found.stage(Mod(k + t * 3, Const(3))) == k and not turns.named
+    addressing, (_, entered_loop) = entered(making.loop(t, N, (inner,)), inner)
+    assert addressing.stage(Mod(k + t * 3, Const(3))) == k and not entered_loop.named

@@ -1,7 +1,7 @@
-"""The printed text itself, executed on the CPU: equal to NumPy, exactly, whatever the order of the threads.
+"""The printed text, executed on the CPU: equal to NumPy, exactly, for any order of the threads.
 
-The simulator reads the IR; this oracle reads what the printer made of it, with emulations of PTX and WMMA that share nothing
-with `fireiron.executable`. Faults planted in the text show that it finds them. FIREIRON_FUZZ multiplies draws and orders.
+The simulator executes the IR; this oracle executes the printed text, with emulations of PTX and WMMA that share no code with
+`fireiron.executable`. Faults injected into the text show that it detects them. FIREIRON_FUZZ multiplies draws and orders.
 """
 
 import ast
@@ -60,7 +60,7 @@ def inputs(spec, sizes, generator):
 
 
 def agrees(host, number, spec, sizes, symbols=None, seed=0):
-    """Whether a launch gives what NumPy gives."""
+    """Whether a launch equals NumPy."""
     arrays = inputs(spec, sizes, np.random.default_rng(seed))
     got = host.run(number, arrays, symbols, seed)["C"]
     return np.array_equal(got, spec.reference(arrays["A"], arrays["B"]))
@@ -72,12 +72,12 @@ def agrees(host, number, spec, sizes, symbols=None, seed=0):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_library(name, tmp_path):
-    """Every shipped strategy on two targets, at sizes that are no multiples of its tiles, known and not known to the compiler."""
+    """Every strategy of the library on two targets, at sizes that are not multiples of its tiles, known and unknown to the compiler."""
     module = library(name)
     old, new = TARGETS.get(name, ("sm_75", "sm_80"))
     old, new = (target_of(name, one) for one in (old, new))
     jobs = [(module.spec(*sizes), sizes, {}, target) for sizes, target in zip(RAGGED, (old, new))]
-    if name != "listing_1":  # its buffers in shared memory are as large as K
+    if name != "listing_1":  # its shared-memory buffers are as large as K
         spec = module.spec(*sizes_of_run_time(name))
         jobs += [(spec, sizes, dict(zip("MNK", sizes)), new) for sizes in SYMBOLIC]
     host = HostProgram([Printed.of(module.strategy(spec).program(target)) for spec, _, _, target in jobs], tmp_path)
@@ -96,7 +96,7 @@ def test_element_types(dtype, tmp_path):
     assert all(agrees(host, number, spec, sizes) for number, spec in enumerate(specs))
 
 
-# ---------------------------------------------------------------------------------------------- drawn strategies
+# ---------------------------------------------------------------------------------------------- random strategies
 
 DRAWS = 36 * SCALE
 CHUNKS = 6
@@ -110,13 +110,13 @@ def test_drawn_strategies(chunk, tmp_path):
         some = seeds[start : start + 12]
         drawn = [drawn_strategy(seed)[0] for seed in some]
         host = HostProgram([Printed.of(one.program) for one in drawn], tmp_path)
-        for number, (seed, one) in enumerate(zip(some, drawn)):
-            arrays, expected = problem(one, seed)
+        for number, (seed, draw) in enumerate(zip(some, drawn)):
+            arrays, expected = problem(draw, seed)
             try:
-                got = host.run(number, arrays, one.symbols, seed)["C"]
+                got = host.run(number, arrays, draw.symbols, seed)["C"]
             except Refused as report:
-                raise AssertionError(f"{report}{program_to_paste(one)}") from None
-            assert np.array_equal(got, expected), program_to_paste(one)
+                raise AssertionError(f"{report}{program_to_paste(draw)}") from None
+            assert np.array_equal(got, expected), program_to_paste(draw)
 
 
 # ---------------------------------------------------------------------------------------------- instructions
@@ -129,8 +129,8 @@ def groups(values, count):
 
 
 @pytest.mark.parametrize("forms", groups(FORMS, 4), ids=lambda forms: forms[0].name)
-def test_each_element_in_its_place(forms, tmp_path):
-    """Each form of mma.sync by probes that tell all elements apart: its lane maps are those of the PTX ISA."""
+def test_mma_lane_maps(forms, tmp_path):
+    """Each form of mma.sync with operands that distinguish all elements: its lane maps are those of the PTX ISA."""
     specs = [spec_of(form, *layouts_of(form)[0], sizes=(16, 16, max(form.shape[2], 4))) for form in forms]
     strategies = [strategy_of(form, tiles=(16, 16), chunk=max(form.shape[2], 4)) for form in forms]
     programs = [strategy(spec).program(first_target(form.capability)) for form, spec, strategy in zip(forms, specs, strategies)]
@@ -141,7 +141,7 @@ def test_each_element_in_its_place(forms, tmp_path):
 
 
 def test_copies_of_a_warp(tmp_path):
-    """ldmatrix, movmatrix and stmatrix; each of their forms in the long tier."""
+    """ldmatrix, movmatrix and stmatrix; each of their forms in the nightly tier."""
     copies = [through(*choice).program("sm_90") for choice in through_choices()]
     products = [loaded_by(one).program("sm_90") for one in LDMATRIX] + [stored_by(one).program("sm_90") for one in STMATRIX if one.pairs]
     copies, products = copies[:: 1 if SCALE > 1 else 4], products[:: 1 if SCALE > 1 else 3]
@@ -163,12 +163,12 @@ WARPGROUPS = {
     ),
     "dynamic shared memory": (0, {"tiles": (128, 64), "chunk": 128, "stages": 3, "orders": (ColMajor, ColMajor)}, (128, 64, 256)),
 }
-"""Strategies of wgmma in halves, and the sizes of a problem."""
+"""wgmma strategies in float16, and the sizes of a problem."""
 
 
 @pytest.mark.parametrize("name", WARPGROUPS)
 def test_products_of_warpgroups(name, tmp_path):
-    """Factors are read where the descriptors say, by the PTX ISA's own arithmetic of strides and swizzles."""
+    """Operands are read where the descriptors point, by the PTX ISA's own arithmetic of strides and swizzles."""
     form, options, sizes = WARPGROUPS[name]
     program = product_of_warpgroups(WGMMA[form], sizes=sizes, **options).program("sm_90a")
     host = HostProgram([Printed.of(program)], tmp_path)
@@ -177,7 +177,7 @@ def test_products_of_warpgroups(name, tmp_path):
 
 @pytest.mark.sampled(2)
 def test_forms_of_wgmma(tmp_path):
-    """Each form, straight and swapped; the long tier in all orders that it reads."""
+    """Each form, straight and swapped; in the nightly tier with all operand orders that it supports."""
     programs = []
     for form in WGMMA:
         tiles, chunk = (16, 64) if form.swapped else (64, 16), 64 // form.factors[0].bytes
@@ -188,13 +188,13 @@ def test_forms_of_wgmma(tmp_path):
         assert agrees(host, number, program.spec, sizes), program.strategy
 
 
-def test_descriptors_beside_many_arrays_of_others(tmp_path):
-    """Of an address a descriptor keeps 18 bits; the static arrays of a program's texts lie one behind the other, beyond those."""
+def test_descriptors_with_many_static_arrays(tmp_path):
+    """A descriptor holds 18 address bits; the static arrays of the program texts are adjacent and exceed them."""
     sizes = (64, 128, 128)
-    one = Printed.of(product_of_warpgroups(WGMMA[0], (64, 128), 64, 1, 128, (RowMajor, RowMajor), sizes).program("sm_90a"))
-    many = one.changed(r"(\n +__shared__)", r"\n  __shared__ volatile char far[5 << 16]; far[0] = 0;\1")
-    host = HostProgram([one, many, one, many, one], tmp_path)
-    assert all(agrees(host, number, one.kernel.spec, sizes) for number in (0, 2, 4))
+    text = Printed.of(product_of_warpgroups(WGMMA[0], (64, 128), 64, 1, 128, (RowMajor, RowMajor), sizes).program("sm_90a"))
+    many = text.changed(r"(\n +__shared__)", r"\n  __shared__ volatile char far[5 << 16]; far[0] = 0;\1")
+    host = HostProgram([text, many, text, many, text], tmp_path)
+    assert all(agrees(host, number, text.kernel.spec, sizes) for number in (0, 2, 4))
 
 
 # ---------------------------------------------------------------------------------------------- producers and consumers
@@ -234,7 +234,7 @@ RINGS = {
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", RINGS)
 def test_rings(name, tmp_path):
-    """Barriers with their phases, loads that land in any order, stores that read until they are waited for."""
+    """Mbarriers with their phases, loads that complete in any order, stores that read until they are waited for."""
     strategy, spec, given = RINGS[name]
     sizes = given or tuple(int(str(size)) for size in spec.sizes)
     symbols = dict(zip("MNK", given)) if given else None
@@ -253,11 +253,11 @@ CLUSTER_FAULTS = {
 
 @pytest.mark.parametrize("name", CLUSTER_FAULTS)
 def test_faults_of_clusters_are_found(name, tmp_path):
-    """Of text that sends to too few, arrives at too few, counts too few, or does not wait for the others."""
+    """A text that sends to too few blocks, arrives at too few, expects too few, or does not wait for the others."""
     sizes = (256, 64, 320)
     text = Printed.of(ring_product((64, 64, 64), (64, 64), 2, cluster=(2, 1))(halves(*sizes)).program("sm_90a"))
-    found = outcomes(text.changed(*CLUSTER_FAULTS[name]), sizes, tmp_path)
-    assert set(found) != {"right"}, found
+    results = outcomes(text.changed(*CLUSTER_FAULTS[name]), sizes, tmp_path)
+    assert set(results) != {"right"}, results
 
 
 def test_drawn_rings(tmp_path):
@@ -272,7 +272,7 @@ def test_drawn_rings(tmp_path):
 # ---------------------------------------------------------------------------------------------- orders of blocks
 
 GRIDS_TO = 24
-"""Sides of the grids on which the printed curve is compared."""
+"""Grid extents for which the printed curve is compared."""
 
 ON_THE_HOST = """
 #include <algorithm>
@@ -293,39 +293,39 @@ int main() {{
 def test_the_printed_curve_is_that_of_the_checks(tmp_path):
     (tmp_path / "curve.cpp").write_text(ON_THE_HOST.format(function="\n".join(HILBERT.text("hilbert")), most=GRIDS_TO))
     subprocess.run([COMPILER, "-std=c++17", "-O1", "-fsanitize=undefined", "-o", "curve", "curve.cpp"], cwd=tmp_path, check=True)
-    told = subprocess.run([tmp_path / "curve"], capture_output=True, text=True, check=True)
+    process = subprocess.run([tmp_path / "curve"], capture_output=True, text=True, check=True)
     sides = range(1, GRIDS_TO + 1)
     expected = [place for one in sides for other in sides for place in place_on_curve(np.arange(one * other), one, other).tolist()]
-    assert told.stderr == "" and [*map(int, told.stdout.split())] == [*expected, place_on_curve(2147395599, 46340, 46340)]
+    assert process.stderr == "" and [*map(int, process.stdout.split())] == [*expected, place_on_curve(2147395599, 46340, 46340)]
 
 
 # ---------------------------------------------------------------------------------------------- regressions
 
 
 def test_parts_without_any_k(tmp_path):
-    """Parts of a split-k that get no step of k at all still write their zeros."""
+    """Parts of a split-k without any k step still write their zeros."""
     strategy = MatMul.tile(8, 8).to(Block).split_k(4, Warp, 4).split(1).tile(4, 4).to(Lane).tile(1, 1).done()
     spec = MatMul(8, 8, 8)(GL, GL, GL)(Kernel)
     host = HostProgram([Printed.of(strategy(spec).program("sm_80"))], tmp_path)
     assert agrees(host, 0, spec, (8, 8, 8))
 
 
-# ---------------------------------------------------------------------------------------------- the oracle finds faults
+# ---------------------------------------------------------------------------------------------- the oracle detects faults
 
 ORDERS = 8
 
 
 def outcomes(printed, sizes, folder, orders=ORDERS):
-    """What becomes of a launch in several orders of threads: "right", "wrong", or the report."""
+    """The outcomes of a launch with several thread orders: "right", "wrong", or the report."""
     spec = printed.kernel.spec
     host = HostProgram([printed], folder)
-    found = []
+    results = []
     for seed in range(orders):
         try:
-            found.append("right" if agrees(host, 0, spec, sizes, seed=seed) else "wrong")
+            results.append("right" if agrees(host, 0, spec, sizes, seed=seed) else "wrong")
         except Refused as report:
-            found.append(str(report))
-    return found
+            results.append(str(report))
+    return results
 
 
 def printed(name, sizes, target="sm_80", **options):
@@ -349,8 +349,8 @@ def test_a_dropped_barrier_is_found(number, tmp_path):
     assert text.text.count("__syncthreads();") == 2
     parts = text.text.split("__syncthreads();")
     parts[number : number + 2] = ["".join(parts[number : number + 2])]
-    found = outcomes(Printed("__syncthreads();".join(parts), text.kernel), sizes, tmp_path)
-    assert found.count("wrong") > ORDERS // 2, found
+    results = outcomes(Printed("__syncthreads();".join(parts), text.kernel), sizes, tmp_path)
+    assert results.count("wrong") > ORDERS // 2, results
 
 
 def test_a_misaligned_vector_is_found(tmp_path):
@@ -363,22 +363,22 @@ def test_a_misaligned_vector_is_found(tmp_path):
 def test_a_wait_for_too_few_groups_is_found(tmp_path):
     sizes = (64, 64, 512)
     faulty = printed("small", sizes).changed(r"cp_async_wait<(\d+)>\(\)", r"cp_async_wait<1\1>()", 0)
-    found = outcomes(faulty, sizes, tmp_path)
-    assert found.count("wrong") > ORDERS // 2, found
+    results = outcomes(faulty, sizes, tmp_path)
+    assert results.count("wrong") > ORDERS // 2, results
 
 
 def test_a_swapped_address_of_ldmatrix_is_found(tmp_path):
     sizes = (64, 64, 64)
-    found = outcomes(printed("small", sizes).changed(r"lane % 16 \*", "(lane % 16 ^ 8) *"), sizes, tmp_path)
-    assert found == ["wrong"] * ORDERS, found
+    results = outcomes(printed("small", sizes).changed(r"lane % 16 \*", "(lane % 16 ^ 8) *"), sizes, tmp_path)
+    assert results == ["wrong"] * ORDERS, results
 
 
 def test_an_address_beyond_shared_memory_is_found(tmp_path):
     sizes = (64, 64, 16)
     faulty = printed("listing_2", sizes).changed(r"= a_sh\[", "= a_sh[1024 + ")
     reports = outcomes(faulty, sizes, tmp_path)
-    said = ("AddressSanitizer", "out of bounds", "insufficient space")
-    assert all(any(one in report for one in said) for report in reports), reports
+    expected = ("AddressSanitizer", "out of bounds", "insufficient space")
+    assert all(any(one in report for one in expected) for report in reports), reports
 
 
 def test_an_address_beyond_dynamic_shared_memory_is_found(tmp_path):
@@ -387,7 +387,7 @@ def test_an_address_beyond_dynamic_shared_memory_is_found(tmp_path):
     assert all("AddressSanitizer" in report for report in outcomes(faulty, sizes, tmp_path))
 
 
-def test_lanes_that_do_not_meet_are_found(tmp_path):
+def test_diverging_lanes_are_detected(tmp_path):
     sizes = (64, 64, 64)
     faulty = printed("small", sizes).changed(r'(?m)^ +(?=asm volatile\("mma)', "if (threadIdx.x % 32 < 16) ")
     reports = outcomes(faulty, sizes, tmp_path)
@@ -422,7 +422,7 @@ WARPGROUP_FAULTS = {
     ),
     "some threads": (r"\n( +)wgmma_commit\(\);", r"\n\1if (threadIdx.x < 100) wgmma_commit();", " part: |deadlock"),
 }
-"""Faults in the text of a product of warpgroups: what stands there, what is to stand there, and what becomes of the launch."""
+"""Faults in the text of a warpgroup GEMM: the pattern, its replacement, and the outcome of the launch."""
 
 
 @pytest.mark.parametrize("name", WARPGROUP_FAULTS)
@@ -430,8 +430,8 @@ def test_faults_in_products_of_warpgroups_are_found(name, tmp_path):
     pattern, replacement, expected = WARPGROUP_FAULTS[name]
     sizes = (64, 128, 128)
     printed = Printed.of(product_of_warpgroups(WGMMA[0], (64, 128), 64, 1, 128, (RowMajor, RowMajor), sizes).program("sm_90a"))
-    found = outcomes(printed.changed(pattern, replacement, 0), sizes, tmp_path, 2)
-    assert all(re.search(expected, one) for one in found), found
+    results = outcomes(printed.changed(pattern, replacement, 0), sizes, tmp_path, 2)
+    assert all(re.search(expected, one) for one in results), results
 
 
 RING_FAULTS = {
@@ -462,25 +462,25 @@ def test_faults_in_rings_are_found(name, tmp_path):
     pattern, replacement, expected = RING_FAULTS[name]
     spec = halves(64, 128, 448)
     body = Printed.of(ring_product((64, 64, 64), (64, 64), 2, in_flight=0)(spec).program("sm_90a"))
-    found = outcomes(body.changed(pattern, replacement, 0), (64, 128, 448), tmp_path, 4)
-    # Loads that land early hide that nobody waits for them.
+    results = outcomes(body.changed(pattern, replacement, 0), (64, 128, 448), tmp_path, 4)
+    # Early completion of loads hides a missing wait.
     required = any if name == "the wait for full stages" else all
-    assert required(re.search(expected, one) for one in found), found
+    assert required(re.search(expected, one) for one in results), results
 
 
 def with_maps(kernel, name, **changed):
-    """The kernel with one of its tensor maps changed: what the launcher encodes."""
+    """The kernel with one of its tensor maps changed, as the launcher encodes it."""
 
-    def change(one):
-        found = isinstance(one, ir.Exec) and one.tensor_map is not None and one.tensor_map.name == name
-        return (attrs.evolve(one, tensor_map=attrs.evolve(one.tensor_map, **changed)) if found else one,)
+    def change(stmt):
+        matches = isinstance(stmt, ir.Exec) and stmt.tensor_map is not None and stmt.tensor_map.name == name
+        return (attrs.evolve(stmt, tensor_map=attrs.evolve(stmt.tensor_map, **changed)) if matches else stmt,)
 
     return attrs.evolve(kernel, body=ir.rewritten(kernel.body, change))
 
 
 @pytest.mark.parametrize("name", ["A_map", "C_map"])
 def test_tensor_maps_are_taken_as_the_launcher_encodes_them(name, tmp_path):
-    """A span, or a box, that the text does not count on: found here and by the static check, each from the numbers of the map."""
+    """A span or a box that differs from what the text assumes: this test and the static check both detect it from the map's numbers."""
     program = ring_product((64, 64, 64), (64, 64), 2, in_flight=0)(halves(64, 128, 192)).program("sm_90a")
     (box,) = {one.box for one in program.ir.maps if one.name == name}
     assert box == (64, 64) and not check_tma_boxes(AccessTrace(program.ir))
@@ -488,24 +488,24 @@ def test_tensor_maps_are_taken_as_the_launcher_encodes_them(name, tmp_path):
         kernel, folder = with_maps(program.ir, name, **changed), tmp_path / str(number)
         folder.mkdir()
         assert "right" not in outcomes(Printed(program.text, kernel), (64, 128, 192), folder, 2), changed
-        halved = changed == {"box": (64, 32)}  # which would be right, if the text were printed from it
+        halved = changed == {"box": (64, 32)}  # this would be right if the text were printed from it
         assert bool(check_tma_boxes(AccessTrace(kernel))) is not halved, changed
 
 
-def test_the_encoder_is_given_what_the_arrays_are():
-    """Kind, sizes, strides, box, steps and modes of the driver's call, in words."""
+def test_encoder_arguments_describe_the_arrays():
+    """Type, sizes, strides, box, steps and modes of the driver's call, as words."""
     words = map_words(
         making.tensor_map("A_map", "A", (1, 0), (64, 32), 128), ring_product()(halves(200, 72, 168)).program("sm_90a").ir.buffer("A"), {}
     )
-    ones = sum(1 << 32 + 4 * place for place in range(2))
-    assert [*map(int, words.split())] == [6 | 2 << 8 | 3 << 16 | ones, 168, 200, 1, 1, 1, 336, 0, 0, 0, 64, 32, 1, 1, 1]
+    steps = sum(1 << 32 + 4 * place for place in range(2))
+    assert [*map(int, words.split())] == [6 | 2 << 8 | 3 << 16 | steps, 168, 200, 1, 1, 1, 336, 0, 0, 0, 64, 32, 1, 1, 1]
 
 
 def test_a_missing_wait_for_products_is_found(tmp_path):
     sizes = (64, 128, 128)
     printed = Printed.of(product_of_warpgroups(WGMMA[0], (64, 128), 64, 1, 128, (RowMajor, RowMajor), sizes).program("sm_90a"))
-    found = outcomes(printed.changed(r"wgmma_wait<0>\(\);", "wgmma_wait<1>();", 0), sizes, tmp_path, 4)
-    assert "right" not in found, found
+    results = outcomes(printed.changed(r"wgmma_wait<0>\(\);", "wgmma_wait<1>();", 0), sizes, tmp_path, 4)
+    assert "right" not in results, results
 
 
 def test_fresh_memory_is_poison(tmp_path):
@@ -522,7 +522,7 @@ def test_text_that_no_compiler_takes_is_refused(tmp_path):
 # ---------------------------------------------------------------------------------------------- inline PTX as calls
 
 
-def test_asm_becomes_a_call_that_stands_on_its_line():
+def test_asm_is_replaced_by_a_call_on_the_same_line():
     text = 'before;\nasm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"\n    :\n    : "r"(to[a ? 1 : 0]), "l"(&A[f(1, 2)]), "r"(inside ? 16 : 0)\n    : "memory");\nafter;'
     changed = for_the_host(text)
     assert "ptx::cp_async(true, ptx::in(to[a ? 1 : 0]), ptx::in(&A[f(1, 2)]), ptx::in(16), ptx::in(inside ? 16 : 0));" in changed.replace(
@@ -536,7 +536,7 @@ def test_asm_of_an_unknown_instruction_is_refused():
         emulated('"wgmma.unknown;" ::: "memory"')
 
 
-# ---------------------------------------------------------------------------------------------- all that is printed is emulated
+# ---------------------------------------------------------------------------------------------- everything printed is emulated
 
 PTX = re.compile(
     r"(?<![\w.%:/\[(])((?:add|atom|bar|barrier|clusterlaunchcontrol|cp|createpolicy|cvt|discard|div|elect|ex2|fence|fma|getctarank|griddepcontrol|"
@@ -544,14 +544,14 @@ PTX = re.compile(
     r"rsqrt|setmaxnreg|setp|shfl|sin|cos|sqrt|st|stmatrix|sub|tanh|tcgen05|tensormap|vote|wgmma|wmma)"
     r"(?:\.(?:\{\}|[a-z0-9_:])+)+)"
 )
-"""An instruction of PTX with its modifiers, `{}` for what a value fills in."""
+"""A PTX instruction with its modifiers, `{}` for values filled in."""
 
 FIELDS = {
     "setp.ne.b32": "part of a product's text, which `Asm` reads as its predicate",
     "mapa.shared::cluster.u32": "part of the arrival at another block, which `Asm` reads as one instruction",
     "mbarrier.arrive.shared::cluster.b64": "the other part",
 }
-"""Instructions that stand inside others, and where they are emulated."""
+"""Instructions that are parts of others, and where they are emulated."""
 
 FILLED = (
     "cp.async.{}.shared.global", "cp.async.bulk.tensor.{}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes",
@@ -562,36 +562,36 @@ FILLED = (
     "mma.sync.aligned.m{}n8k{}.row.col.s32.s8.s8.s32", "mma.sync.aligned.m16n8k{}.row.col.f32.tf32.tf32.f32",
     "mma.sync.aligned.m8n8k4.{}.{}.{}.f16.f16.{}", "cvt.rn.{}.f32", "max.{}",
 )  # fmt: skip
-"""Those that values fill in: each of their forms is printed and run above."""
+"""Instructions with values filled in: each of their forms is printed and executed above."""
 
 
 WORDS = {"cp.async", "mma.h", "mma.sync", "mma.m16n8k16"}
-"""What messages and an include say."""
+"""Words of messages and of an include."""
 
 
 def instructions_of_the_package():
-    """All of PTX that the sources of the package say, with `{}` for what is filled in; documents and comments left out."""
-    found = set()
+    """All PTX in the sources of the package, with `{}` for values filled in; without documents and comments."""
+    instructions = set()
     for file in sorted(Path(fireiron.__file__).parent.rglob("*.py")):
         text = file.read_text(encoding="utf-8")
         if not PTX.search(text):
             continue
         tree = ast.parse(text)
-        said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings are skipped
         inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
         for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said | inner:
-                found.update(PTX.findall(node.value))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings | inner:
+                instructions.update(PTX.findall(node.value))
             elif isinstance(node, ast.JoinedStr):
-                found.update(PTX.findall("".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)))
-    return found
+                instructions.update(PTX.findall("".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)))
+    return instructions
 
 
 def test_each_instruction_of_the_package_is_emulated():
-    """A new mnemonic without an emulation fails here, and so does an emulation of what nobody prints."""
+    """A new mnemonic without an emulation fails here, and so does an emulation of an instruction that is never printed."""
     printed = instructions_of_the_package() - WORDS
-    whole = {one for one in printed if any(re.fullmatch(pattern, one) for pattern in EMULATED)}
-    assert printed - whole == {*FILLED, *FIELDS}, printed - whole ^ {*FILLED, *FIELDS}
+    emulated = {one for one in printed if any(re.fullmatch(pattern, one) for pattern in EMULATED)}
+    assert printed - emulated == {*FILLED, *FIELDS}, printed - emulated ^ {*FILLED, *FIELDS}
 
 
 OWN_BOUNDS = """for (int m = 0; m < c_size_m; ++m)
@@ -613,7 +613,7 @@ TEXTS = {
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (5, 3, 4), (17, 9, 7), (16, 8, 5)])
 def test_micro_kernels_beyond_the_ends_of_their_inputs(name, sizes, tmp_path):
-    """A text of which no term lies inside is not executed, and what it overwrites becomes zero; sizes count elements a step apart."""
+    """A text without any term in bounds is not executed, and what it overwrites becomes zero; sizes count elements with a stride."""
     before, text = TEXTS[name]
     level = Thread if name == "registers" else Lane
     chain = before.tile(*(1, 1) if text is ONE_LINE else (4, 2)).to(level).done(text)

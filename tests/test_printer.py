@@ -1,4 +1,4 @@
-"""What the printer makes of single statements: pairs that are converted at once, accesses by functions, headers; by hand, without a strategy."""
+"""The printer on single statements: conversion in pairs, accesses by functions, headers; on hand-made IR, without a strategy."""
 
 import attrs
 import making
@@ -26,7 +26,7 @@ def lines_of(*statements, buffers=(), spec=None):
 
 
 def converted(count, first, target=float16, registers=16, before=RF):
-    """What converts `count` floats, from element `first` of an array in registers on."""
+    """The printed conversion of `count` floats, from element `first` of a register array on."""
     r, h = local("r", (16, 1), before), local("h", (registers, 1), RF, target)
     move = execution(
         MOVE, Move(count, 1)(before, RF)(Thread), access("r", (0, 0), (count, 1)), access("h", (first, 0), (count, 1), write=True)
@@ -35,7 +35,7 @@ def converted(count, first, target=float16, registers=16, before=RF):
 
 
 def test_floats_are_converted_in_pairs():
-    """Where two neighbours of the result are one register, from an even element on."""
+    """Two adjacent results that share a register, from an even element on, are converted together."""
     assert converted(2, 0) == ["*reinterpret_cast<__half2*>(h) = __floats2half2_rn(r[0], r[1]);"]
     assert converted(4, 2) == [
         "*reinterpret_cast<__half2*>(&h[2]) = __floats2half2_rn(r[0], r[1]);",
@@ -44,7 +44,7 @@ def test_floats_are_converted_in_pairs():
     assert converted(2, 0, bfloat16) == ["*reinterpret_cast<__nv_bfloat162*>(h) = __floats2bfloat162_rn(r[0], r[1]);"]
 
 
-def test_what_is_no_pair_is_converted_one_by_one():
+def test_single_elements_are_converted_one_by_one():
     assert converted(3, 0) == [f"h[{one}] = __float2half_rn(r[{one}]);" for one in range(3)], "the last one is left over"
     assert converted(2, 1) == ["h[1] = __float2half_rn(r[0]);", "h[2] = __float2half_rn(r[1]);"], "two registers"
     assert converted(1, 0) == ["h[0] = __float2half_rn(r[0]);"]
@@ -60,8 +60,8 @@ def streamed(dtype, shape):
 
 
 @pytest.mark.parametrize("dtype", [float32, float16, int8], ids=str)
-def test_single_elements_go_through_the_caches_as_what_they_are(dtype):
-    """As an integer as wide an element would be converted."""
+def test_single_elements_with_cache_operators_keep_their_type(dtype):
+    """As an integer of equal width, the element would be converted."""
     lines = streamed(dtype, (1, 1))
     if toolchains():
         compile_cuda("\n".join(lines), "sm_80")
@@ -74,7 +74,7 @@ HEADERS = {float16: "cuda_fp16.h", bfloat16: "cuda_bf16.h", float8_e4m3: "cuda_f
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [float32, float64, int32, *HEADERS], ids=str)
 def test_each_type_has_its_header(dtype):
-    """And no other one: each takes the compiler a while."""
+    """And no other header: each takes compile time."""
     move = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (0, 0)), access("dst", (0, 0), write=True))
     lines = lines_of(move, spec=Move(16, 1, dtype=dtype)(GL, GL))
     if toolchains():
@@ -82,7 +82,7 @@ def test_each_type_has_its_header(dtype):
     assert [line for line in lines if line.startswith("#include")] == ([f"#include <{HEADERS[dtype]}>"] if dtype in HEADERS else [])
 
 
-# ---------------------------------------------------------------------------------------------- what instructions ask for
+# ---------------------------------------------------------------------------------------------- what instructions require
 
 
 def printer_of(statement, *buffers, spec=None):
@@ -98,22 +98,24 @@ def apart(name, step, write=False):
 
 
 def gathered(write, step=2, accumulate=ZERO):
-    """The name of registers as an array, and the lines in front of and behind whoever uses it."""
+    """The name of registers gathered into an array, and the lines before and after its use."""
     kinds = (GL, RF) if write else (RF, GL)
     sides = (
         (access("src", (0, 0), (3, 1)), apart("r", step, True)) if write else (apart("r", step), access("dst", (0, 0), (3, 1), write=True))
     )
     statement = execution(MOVE, Move(3, 1)(*kinds)(Thread), *sides, accumulate=accumulate)
-    found = printer_of(statement, local("r", (8, 1), RF)).registers(statement, int(write))
-    return str(found.place), *(tuple(str(item).rstrip(";") for item in one) for one in (found.before, found.after))
+    gathered_registers = printer_of(statement, local("r", (8, 1), RF)).registers(statement, int(write))
+    return str(gathered_registers.place), *(
+        tuple(str(item).rstrip(";") for item in one) for one in (gathered_registers.before, gathered_registers.after)
+    )
 
 
 def test_registers_that_lie_apart_are_gathered():
-    """Read in front, where the statement reads them, and written back behind, where it writes them."""
-    held, stores = "__align__(16) float r_values[3]", ("r[1] = r_values[0]", "r[3] = r_values[1]", "r[5] = r_values[2]")
-    values = f"{held} = {{r[1], r[3], r[5]}}"
+    """They are loaded before the statement if it reads them, and stored after it if it writes them."""
+    declaration, stores = "__align__(16) float r_values[3]", ("r[1] = r_values[0]", "r[3] = r_values[1]", "r[5] = r_values[2]")
+    values = f"{declaration} = {{r[1], r[3], r[5]}}"
     for write, accumulate, before, after in (
-        (False, ZERO, values, ()), (False, TRUE, values, ()), (True, ZERO, held, stores), (True, TRUE, values, stores),
+        (False, ZERO, values, ()), (False, TRUE, values, ()), (True, ZERO, declaration, stores), (True, TRUE, values, stores),
         (True, equal(THREAD, 0), values, stores),
     ):  # fmt: skip
         name, first, last = gathered(write, accumulate=accumulate)
@@ -123,30 +125,32 @@ def test_registers_that_lie_apart_are_gathered():
 
 @pytest.mark.parametrize("dtype", [float32, float16, int8], ids=str)
 def test_pieces_of_one_element_are_no_integers(dtype):
-    """An integer of as many bytes would be converted to the element's type."""
+    """An integer of equal width would be converted to the element's type."""
     move = execution(
         MOVE, Move(4, 1, dtype=dtype)(GL, GL)(Thread), access("src", (0, 0), (4, 1)), access("dst", (0, 0), (4, 1), write=True)
     )
     printer = printer_of(move, spec=Move(16, 1, dtype=dtype)(GL, GL))
-    one, two = making.piece(1, 1, condition=TRUE), making.piece(2, 2, condition=TRUE)
+    first, two = making.piece(1, 1, condition=TRUE), making.piece(2, 2, condition=TRUE)
     wide = carrier(dtype, 2)
-    assert str(printer.stored(move, 1, one, "x[1]")) == "dst[1] = x[1];" and str(printer.loaded(move, 0, one, "x[1]")) == "x[1] = src[1];"
+    assert (
+        str(printer.stored(move, 1, first, "x[1]")) == "dst[1] = x[1];" and str(printer.loaded(move, 0, first, "x[1]")) == "x[1] = src[1];"
+    )
     assert str(printer.stored(move, 1, two, "x[2]")) == f"*reinterpret_cast<{wide}*>(&dst[2]) = *reinterpret_cast<const {wide}*>(&x[2]);"
     assert str(printer.loaded(move, 0, two, "x[2]")) == f"*reinterpret_cast<{wide}*>(&x[2]) = *reinterpret_cast<const {wide}*>(&src[2]);"
 
 
 def coordinate(base, step, most, dtype=float32):
-    """The text of a coordinate in a type, `base` and what an unrolled loop of `most` turns adds."""
-    turn = Var("turn", 0, most - 1)
+    """The text of a coordinate in a type: `base` plus the term of an unrolled loop with `most` iterations."""
+    iteration = Var("turn", 0, most - 1)
     place = local("m", (1 << 30, 1), COORD, int32)
-    value = access("m", (base + turn * step, 0))
+    value = access("m", (base + iteration * step, 0))
     fill = execution(MOVE, Move(1, 1)(GL, GL)(Thread), value, access("dst", (0, 0), write=True))
-    kernel = kernel_of(Move(16, 1)(GL, GL), (making.loop(turn, as_expr(most), (fill,), unroll=True),), place)
+    kernel = kernel_of(Move(16, 1)(GL, GL), (making.loop(iteration, as_expr(most), (fill,), unroll=True),), place)
     return str(KernelPrinter(kernel, Names(set())).value(fill, 0, 0, dtype))
 
 
-def test_coordinates_are_converted_once_for_all_unrolled_turns():
-    """Where both parts of the sum are exact in a float, which holds integers below 2^24."""
+def test_coordinates_are_converted_once_for_all_unrolled_iterations():
+    """If both terms of the sum are exact in a float, which holds integers below 2^24."""
     parts = "(static_cast<float>(x) + static_cast<float>((turn * 2)))"
     for low, high in ((0, 2**24 - 1), (1 - 2**24, 0)):
         assert coordinate(Var("x", low, high), 2, 3) == parts
@@ -157,12 +161,12 @@ def test_coordinates_are_converted_once_for_all_unrolled_turns():
     assert coordinate(Var("x", 0, 9), 0, 3) == "static_cast<float>(x)"
 
 
-def test_an_array_is_declared_by_who_touches_it():
-    """Whose fragments it may hold, whatever is done before."""
+def test_an_array_is_declared_by_its_accesses():
+    """By the statement whose fragments it may hold, whichever comes first."""
     first = execution(MOVE, Move(1, 1)(GL, GL)(Thread), access("src", (0, 0)), access("dst", (0, 0), write=True))
     second = execution(MOVE, Move(1, 1)(GL, RF)(Thread), access("src", (0, 0)), access("r", (0, 0), write=True))
-    held, other = local("r", (1, 1), RF), local("nobody", (1, 1), RF)
-    kernel = kernel_of(Move(16, 1)(GL, GL), (first, second), held, other)
-    assert _toucher(kernel, held) is second
+    registers, other = local("r", (1, 1), RF), local("nobody", (1, 1), RF)
+    kernel = kernel_of(Move(16, 1)(GL, GL), (first, second), registers, other)
+    assert _toucher(kernel, registers) is second
     with pytest.raises(VerificationError, match="no statement touches nobody"):
         _toucher(kernel, other)

@@ -1,4 +1,4 @@
-"""Nodes of the printer alone: between which numbers they lie, when remainders are wrapped, and how many turns a word has bits for."""
+"""Nodes of the printer: ranges of quotients, wrapping of remainders, and the number of iterations per bit mask."""
 
 import itertools
 from types import SimpleNamespace
@@ -23,15 +23,15 @@ def test_quotients_and_remainders_lie_between(number, divisor):
     left, right = Var("x", *number), Var("d", *divisor)
     pairs = [*itertools.product(range(number[0], number[1] + 1), range(divisor[0], divisor[1] + 1))]
     quotient = Quotient(left, right, "by_d", None)
-    found = [x // d for x, d in pairs]
-    assert (quotient.low, quotient.high) == (min(found), max(found))
+    quotients = [x // d for x, d in pairs]
+    assert (quotient.low, quotient.high) == (min(quotients), max(quotients))
     residue = Residue(left, quotient, right)
     assert (residue.low, residue.high) == (0, min(number[1], divisor[1] - 1)) and max(x % d for x, d in pairs) <= residue.high
     wrapped = Wrapped(left, right)
     assert (wrapped.low, wrapped.high) == (0, min(number[1], divisor[1] - 1))
 
 
-def test_they_are_made_anew_of_other_parts():
+def test_nodes_are_rebuilt_from_new_parts():
     x, y, d = Var("x", 0, 9), Var("y", 0, 99), Var("d", 1, 7)
     quotient = Quotient(x, d, "by_d", 7)
     assert quotient.rebuilt((y, d)) == Quotient(y, d, "by_d", 7) and quotient.children == (x, d)
@@ -42,14 +42,14 @@ def test_they_are_made_anew_of_other_parts():
 
 def test_steps_are_wrapped_where_that_is_proven_and_saves_a_division():
     """A remainder by a power of two is a mask already."""
-    turn = Var("turn", 0, 11)
-    once, several = (SimpleNamespace(whole=lambda step, said=said: said) for said in (True, False))
-    for turns in range(1, 18):
-        step = Mod(turn + Var("start", 0, 11), as_expr(turns))
-        power = turns in (1, 2, 4, 8, 16)
-        assert shown(step, once) == (step if power else Wrapped(step.left, step.right)), turns
+    iteration = Var("turn", 0, 11)
+    once, several = (SimpleNamespace(whole=lambda step, is_whole=said: is_whole) for said in (True, False))
+    for stages in range(1, 18):
+        step = Mod(iteration + Var("start", 0, 11), as_expr(stages))
+        power = stages in (1, 2, 4, 8, 16)
+        assert shown(step, once) == (step if power else Wrapped(step.left, step.right)), stages
         assert shown(step, several) == step
-    unknown = Mod(turn + Var("start", 0, 11), N)
+    unknown = Mod(iteration + Var("start", 0, 11), N)
     assert shown(unknown, once) == Wrapped(unknown.left, N) and shown(unknown, several) == unknown
 
 
@@ -82,12 +82,12 @@ for (int g_next = 0; g_next < {size}; g_next += 32) {{
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", (2, 31, 32, 33, 63, 64, 65, 96, "N"))
-def test_turns_are_asked_for_a_word_at_a_time(size):
-    """The last word of a number of turns that is no multiple of its bits asks for the last turn again, and takes nothing of it."""
-    turns = chosen_turns(loop(N if size == "N" else size, UNUSED, BEGIN, SEEN))
-    items = turns.items(str(size), lambda name: name, ("asked;",), ("body;",))
-    whole = size in (64, 96)
-    place = "g_next + g_ahead" if whole else f"min(g_next + g_ahead, {size} - 1)"
-    seen = "static_cast<unsigned>(seen)" if whole else f"(g_next + g_ahead < {size} ? static_cast<unsigned>(seen) : 0u)"
+def test_skip_flags_are_read_a_word_at_a_time(size):
+    """If the number of iterations is not a multiple of the word's bits, the last word reads the last iteration again and ignores it."""
+    skipping_loop = chosen_turns(loop(N if size == "N" else size, UNUSED, BEGIN, SEEN))
+    items = skipping_loop.items(str(size), lambda name: name, ("asked;",), ("body;",))
+    is_multiple = size in (64, 96)
+    place = "g_next + g_ahead" if is_multiple else f"min(g_next + g_ahead, {size} - 1)"
+    seen = "static_cast<unsigned>(seen)" if is_multiple else f"(g_next + g_ahead < {size} ? static_cast<unsigned>(seen) : 0u)"
     expected = (ASKED if size in (2, 31, 32) else IN_PARTS).format(size=size, place=place, seen=seen)
     assert "\n".join(line.text for line in lines_of(items)) == expected

@@ -74,7 +74,7 @@ FAULTS = {
         "check_wgmma_registers",
         SynchronizationError,
         lambda: shared(
-            loop(16, writes(i * 128 + T)), making.fence(ir.Reach.PROXY), BLOCK_BARRIER, on_registers(), REGISTERS_FENCE, products(0),
+            loop(16, writes(i * 128 + T)), making.fence(ir.FenceKind.ASYNC_PROXY), BLOCK_BARRIER, on_registers(), REGISTERS_FENCE, products(0),
             making.commit(PRODUCT), on_registers(), making.wait(0, mechanism=PRODUCT), buffers=(*SHARED, buffer("r", 64, memory=RF)),
         ),
     ),

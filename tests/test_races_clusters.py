@@ -44,25 +44,25 @@ def test_whom_a_block_reaches():
     free = Var("x of the cluster", 0, 1)
     six = cluster_blocks(clustered(writes(T), cluster=SIX))
     assert six.ranks((), 3) == ()
-    assert six.ranks((making.peers(0b111111, 0),), 3) == (0, 1, 2, 3, 4, 5)
-    assert six.ranks((making.peers(0b10101, free),), 3) == (1, 3, 5) and six.ranks((making.peers(0b10101, free),), 4) == (0, 2, 4)
-    assert six.ranks((making.peers(0b11, 0), making.peers(0b101, 1), making.peers(0b1, 0)), 0) == (0, 1, 3), "each once"
+    assert six.ranks((making.block_set(0b111111, 0),), 3) == (0, 1, 2, 3, 4, 5)
+    assert six.ranks((making.block_set(0b10101, free),), 3) == (1, 3, 5) and six.ranks((making.block_set(0b10101, free),), 4) == (0, 2, 4)
+    assert six.ranks((making.block_set(0b11, 0), making.block_set(0b101, 1), making.block_set(0b1, 0)), 0) == (0, 1, 3), "each once"
     alone = cluster_blocks(kernel(writes(T)))
-    assert alone.ranks((making.peers(0b1, 0),), 0) == (0,)
+    assert alone.ranks((making.block_set(0b1, 0),), 0) == (0,)
 
 
 def test_places_become_free_where_a_block_reaches_into_others():
     """And nowhere else."""
-    peers = making.peers(0b1, 1 - X)
+    peers = making.block_set(0b1, 1 - X)
     multicast = attrs.evolve(load(0), accesses=(reads(T + X, name="g").accesses[0], load(X).accesses[0]), multicast=peers)
-    release, own = emptied(X, to=(peers, making.peers(0b1, X))), emptied(X)
+    release, own = emptied(X, to=(peers, making.block_set(0b1, X))), emptied(X)
     access_trace = AccessTrace(clustered(multicast, release, own, reads(T + X)))
     free = Var("x of the cluster", 0, 1)
     changed = with_free_ranks(access_trace).kernel.body[2:]
-    assert changed[0].multicast == making.peers(0b1, 1 - free)
+    assert changed[0].multicast == making.block_set(0b1, 1 - free)
     assert changed[0].accesses[0] == multicast.accesses[0] and changed[0].accesses[1] == multicast.accesses[1].substitute({X: free})
     assert changed[0].accesses[1] != multicast.accesses[1]
-    assert changed[1].to == (making.peers(0b1, 1 - free), making.peers(0b1, free)) and changed[1].number == release.number
+    assert changed[1].to == (making.block_set(0b1, 1 - free), making.block_set(0b1, free)) and changed[1].fill_index == release.fill_index
     assert changed[2] == own and changed[3] == reads(T + X)
     plain = AccessTrace(kernel(writes(T)))
     assert with_free_ranks(plain) is plain

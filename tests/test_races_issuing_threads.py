@@ -64,7 +64,7 @@ def test_a_producer_of_all_its_threads(name):
     (producer,) = (role for role in roles_of(whole) if role.elected)
     found = list(wrong_thread_counts(AccessTrace(faulty)))
     loads = [one for one in all_of_kind(whole, ir.Exec) if is_load(one)]
-    arrivals = [one for one in all_of_kind(whole, ir.Release) if one.side is ir.Side.FULL]
+    arrivals = [one for one in all_of_kind(whole, ir.Release) if one.state is ir.StageState.FULL]
     assert len(found) == len(loads) + len(arrivals)
     assert all(f"by {producer.threads} threads of producer" in one.message for one in found)
     assert {one.message.partition(":")[0] for one in found} == {one.accesses[-1].buffer for one in loads} | {one.ring for one in arrivals}
@@ -98,7 +98,7 @@ def conditions(whole, spot):
 @pytest.mark.parametrize("name", KERNELS)
 def test_an_arrival_of_a_producer_under_a_condition(name):
     whole = kernel(name)
-    for spot in spots(whole, ir.Release, lambda one: one.side is ir.Side.FULL):
+    for spot in spots(whole, ir.Release, lambda one: one.state is ir.StageState.FULL):
         for condition in conditions(whole, spot):
             faulty = spot.with_one(attrs.evolve(spot.one, active=condition))
             (message,) = errors(faulty)
@@ -110,7 +110,7 @@ def test_the_race_check_says_so(name):
     whole = kernel(name)
     faulty = with_roles(whole, lambda role: attrs.evolve(role, elected=False))
     assert any("one elected thread has to issue it" in one.message for one in check_races(AccessTrace(faulty)))
-    spot = next(spots(whole, ir.Release, lambda one: one.side is ir.Side.FULL))
+    spot = next(spots(whole, ir.Release, lambda one: one.state is ir.StageState.FULL))
     faulty = spot.with_one(attrs.evolve(spot.one, active=less(whole.block, 1)))
     assert any("it has to hold always" in one.message for one in safety(faulty))
 
@@ -119,7 +119,7 @@ def test_the_race_check_says_so(name):
 def test_a_stage_released_by_some_blocks_alone_is_undecided(name):
     """Also a crash before: which blocks it holds for is not followed."""
     whole = kernel(name)
-    spot = next(spots(whole, ir.Release, lambda one: one.side is ir.Side.EMPTY))
+    spot = next(spots(whole, ir.Release, lambda one: one.state is ir.StageState.EMPTY))
     faulty = spot.with_one(attrs.evolve(spot.one, active=less(Var("block", 0, 1), 1)))
     if name == "cluster":  # blocks of a cluster are told apart
         assert [one for one in safety(faulty) if one.severity == "error"]
@@ -140,8 +140,8 @@ def load(active=TRUE):
     return execution(Engine(), SPEC, target, active=active, ring="ring", mechanism=TMA_LOADS, origin="mine.py:3")
 
 
-ARRIVAL = making.release("ring", ir.Side.FULL, ZERO)
-EMPTIED = making.release("ring", ir.Side.EMPTY, ZERO)
+ARRIVAL = making.release("ring", ir.StageState.FULL, ZERO)
+EMPTIED = making.release("ring", ir.StageState.EMPTY, ZERO)
 WORK = execution(Step(), Move(1)(RF, RF)(Thread), access("r", (0,)), access("r", (1,), write=True), origin="mine.py:4")
 
 
@@ -212,7 +212,7 @@ def test_what_a_producer_does_with_another_turn_than_it_has_waited_for(stages, t
     """Of one stage too, where the turn before and the next one have the same barriers."""
     faulty = product((64, 64, 64), (64, 64), stages)(SMALL).program("sm_90a").ir
     assert [one for one in safety(faulty) if one.severity == "error"] == []
-    for kind, chosen in (("load", is_load), ("arrival", lambda one: isinstance(one, ir.Release) and one.side is ir.Side.FULL)):
+    for kind, chosen in (("load", is_load), ("arrival", lambda one: isinstance(one, ir.Release) and one.state is ir.StageState.FULL)):
         if which in (kind, "both"):
             name = "turn" if kind == "load" else "number"
             faulty = with_changed(faulty, chosen, 0, lambda one, name=name: (attrs.evolve(one, **{name: getattr(one, name) + turns}),))

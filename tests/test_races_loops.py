@@ -16,7 +16,7 @@ from fireiron.check.blocks import local_coordinates
 from fireiron.check.races import loops as subject
 from fireiron.check.races.footprints import Footprints
 from fireiron.check.races.loops import LoopCourse, Loops, Nested, decided
-from fireiron.ir import For, Reach, statements
+from fireiron.ir import FenceKind, For, statements
 from fireiron.values.expr import ONE, ZERO, Var, all_of, as_expr, compiled, equal, less, minimum
 
 pytestmark = pytest.mark.sampled(1)
@@ -171,7 +171,7 @@ def test_loops_that_roles_have_both():
         ((writes(T + i * 128), BLOCK_BARRIER), True),
         ((writes(T), making.commit()), True),
         ((writes(T), making.wait(0)), True),
-        ((writes(T), making.fence(Reach.PROXY)), True),
+        ((writes(T), making.fence(FenceKind.ASYNC_PROXY)), True),
         ((loop(3, BLOCK_BARRIER, var=A),), True),
         ((loop(3, writes(T), var=A),), False),
         ((loop(N, writes(T), var=A),), True),
@@ -578,8 +578,8 @@ def test_turns_whose_addresses_never_repeat_are_all_followed():
     for place, period in ((ZERO, 4), (TURN % 3 * 128, 12)):
         body = (loop(length, *consume(TAKEN + J), var=J), writes(T + place, name="t"))
         program = ringed(
-            [over_tiles(90, 1, *body, taken=TAKEN, growth=length)],
-            [over_tiles(90, 1, loop(length, *produce(TAKEN + J), var=J), taken=TAKEN, growth=length)],
+            [over_tiles(90, 1, *body, prior_iterations=TAKEN, increment=length)],
+            [over_tiles(90, 1, loop(length, *produce(TAKEN + J), var=J), prior_iterations=TAKEN, increment=length)],
             buffers=(staged(2), buffer("t", 4096, 8192)), grid=1,
         )  # fmt: skip
         known, _ = of(program)

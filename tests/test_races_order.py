@@ -24,8 +24,8 @@ from fireiron.ir import (
     Barrier,
     Commit,
     Fence,
-    Reach,
-    Side,
+    FenceKind,
+    StageState,
     Wait,
 )
 from fireiron.ir.mechanism import AT_ONCE
@@ -37,7 +37,7 @@ from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 pytestmark = pytest.mark.sampled(1)
 
 BLOCK, WARP, GROUP = making.barrier(BLOCK_SCOPE), making.barrier(WARP_SCOPE), making.barrier(WARPGROUP_SCOPE)
-PROXY, REGISTERS = making.fence(Reach.PROXY), making.fence(Reach.REGISTERS)
+PROXY, REGISTERS = making.fence(FenceKind.ASYNC_PROXY), making.fence(FenceKind.WGMMA_REGISTERS)
 
 
 def run(*traces, blocks=1, same_thread=False, atoms=8):
@@ -430,7 +430,7 @@ def by_lanes(traces, same_thread, blocks=1):
                         if event.mechanism is not CP_ASYNC_GROUPS:
                             for lane in range(2):
                                 known[agent, lane] |= over
-                    case Fence(reach=Reach.PROXY):
+                    case Fence(kind=FenceKind.ASYNC_PROXY):
                         for lane in range(2):
                             fenced[agent, lane] |= mine[agent, lane] & known[agent, lane]
         for agent, trace in enumerate(traces):
@@ -508,22 +508,24 @@ PLAIN = ring(2)
 BYTES = 128 * 4
 
 
-def wait(number, side=Side.FULL, of=PLAIN, own=()):
-    return StageEvent(of, side, number, None, (), own)
+def wait(number, state=StageState.FULL, of=PLAIN, own=()):
+    return StageEvent(of, state, number, None, (), own)
 
 
-def arrive(number, side=Side.EMPTY, arrivals=(1,) * 8, of=PLAIN, ranks=()):
-    return StageEvent(of, side, number, arrivals, ranks)
+def arrive(number, state=StageState.EMPTY, arrivals=(1,) * 8, of=PLAIN, ranks=()):
+    return StageEvent(of, state, number, arrivals, ranks)
 
 
 def fill(number, of=PLAIN, atom=None, elements=128, ranks=(0,), step=None):
     """A load, one element of four bytes as often as is asked for."""
     atom = number % of.stages if atom is None else atom
-    return touch([atom], step=step, mechanism=TMA_LOADS, turn=StageEvent(of, Side.FULL, number, None, ranks), elements=elements)
+    return touch([atom], step=step, mechanism=TMA_LOADS, fill=StageEvent(of, StageState.FULL, number, None, ranks), elements=elements)
 
 
 def produced(*numbers, of=PLAIN):
-    return [one for number in numbers for one in (wait(number, Side.EMPTY, of), arrive(number, Side.FULL, of=of), fill(number, of))]
+    return [
+        one for number in numbers for one in (wait(number, StageState.EMPTY, of), arrive(number, StageState.FULL, of=of), fill(number, of))
+    ]
 
 
 def consumed(*numbers, of=PLAIN, arrivals=(1,) * 8):
@@ -584,7 +586,7 @@ def test_a_wait_for_another_stage():
     _, broken = turns([*consumed(1)], produced(1))
     assert broken[:1] == ["ring: the wait for fill 1 to be empty uses stage 1, but the agent is at fill 0"]
     assert "ring: the arrival for fill 1 to be empty uses stage 1, but the agent is at fill 0" in broken
-    _, broken = turns(consumed(0), [arrive(0, Side.FULL), fill(0), arrive(1, Side.FULL), wait(0, Side.EMPTY)])
+    _, broken = turns(consumed(0), [arrive(0, StageState.FULL), fill(0), arrive(1, StageState.FULL), wait(0, StageState.EMPTY)])
     assert broken and all("stage" in one or "filled" in one or "middle" in one for one in broken)
 
 
@@ -594,19 +596,28 @@ def test_a_wait_that_passes_by_parity_alone():
     ready = [arrive(number) for number in range(9)]
     _, broken = turns([*ready[:4], *late], produced(0, 1, 2, 3), count=4)
     assert "ring: the wait for fill 0 to be full passes by parity alone" not in "".join(broken)
-    behind = [one for number in (0, 1, 2, 3, 4, 5) for one in (wait(number, Side.EMPTY), arrive(number, Side.FULL), fill(number))]
+    behind = [
+        one for number in (0, 1, 2, 3, 4, 5) for one in (wait(number, StageState.EMPTY), arrive(number, StageState.FULL), fill(number))
+    ]
     skipping = [wait(0), WARP, *[arrive(0)] * 1, wait(1), arrive(1)]
     _, broken = turns(skipping, behind)
     assert any("waits forever" in one for one in broken)
     of = ring(1, consumers=1)
-    twice = [arrive(0, Side.FULL, of=of), fill(0, of), arrive(1, Side.FULL, of=of), fill(1, of), arrive(2, Side.FULL, of=of), fill(2, of)]
+    twice = [
+        arrive(0, StageState.FULL, of=of),
+        fill(0, of),
+        arrive(1, StageState.FULL, of=of),
+        fill(1, of),
+        arrive(2, StageState.FULL, of=of),
+        fill(2, of),
+    ]
     _, broken = run(twice, [wait(0, of=of)])
     assert "ring: the wait for fill 0 to be full passes by parity alone: 3 phases are complete, not 1" in broken
 
 
 def test_bytes_that_are_missing_or_too_many():
     for elements in (64, 127):
-        short = [wait(0, Side.EMPTY), arrive(0, Side.FULL), fill(0, elements=elements)]
+        short = [wait(0, StageState.EMPTY), arrive(0, StageState.FULL), fill(0, elements=elements)]
         _, broken = turns([], short)
         assert broken == [
             "ring: no agent waits for fill 0",
@@ -614,11 +625,11 @@ def test_bytes_that_are_missing_or_too_many():
         ]
         _, broken = turns(consumed(0), short)
         assert broken[0] == "ring: agent 0 waits forever for fill 0 to be full"
-    two_halves = [wait(0, Side.EMPTY), arrive(0, Side.FULL), fill(0, elements=64), fill(0, elements=64, step=0)]
+    two_halves = [wait(0, StageState.EMPTY), arrive(0, StageState.FULL), fill(0, elements=64), fill(0, elements=64, step=0)]
     assert turns(consumed(0), two_halves)[1] == []
-    _, broken = turns([*consumed(0)], [wait(0, Side.EMPTY), fill(0, elements=128), arrive(0, Side.FULL)])
+    _, broken = turns([*consumed(0)], [wait(0, StageState.EMPTY), fill(0, elements=128), arrive(0, StageState.FULL)])
     assert broken == [], "bytes may come before the arrival"
-    _, broken = turns(consumed(0), [wait(0, Side.EMPTY), arrive(0, Side.FULL), fill(0, elements=256)])
+    _, broken = turns(consumed(0), [wait(0, StageState.EMPTY), arrive(0, StageState.FULL), fill(0, elements=256)])
     assert broken and any("left in the middle" in one for one in broken)
 
 
@@ -679,7 +690,10 @@ def test_rounds_are_sets_of_phases():
 def test_knowledge_comes_with_arrivals():
     """What all lanes of a warp know goes on; what one of them has under way, or did not wait for, does not."""
     of = making.ring("hand", 1, ("s",), bytes=0, consumers=1)
-    to, behind = [touch([0]), WARP, arrive(0, arrivals=(1, 1, 1), of=of)], [wait(0, Side.EMPTY, of), wait(1, Side.EMPTY, of), touch([0])]
+    to, behind = (
+        [touch([0]), WARP, arrive(0, arrivals=(1, 1, 1), of=of)],
+        [wait(0, StageState.EMPTY, of), wait(1, StageState.EMPTY, of), touch([0])],
+    )
 
     def run(one, other):
         found, broken = run_all(other, one)
@@ -695,7 +709,7 @@ def test_knowledge_comes_with_arrivals():
     product = [touch([0], Kind.READ, mechanism=WGMMA_GROUPS), making.commit(WGMMA_GROUPS)]
     assert run([*product, making.wait(0, mechanism=WGMMA_GROUPS), to[2]], behind) == (0, [])
     assert run([*product, WARP, to[2]], behind) == (1, [])
-    third = [wait(number, Side.EMPTY, of) for number in range(3)]
+    third = [wait(number, StageState.EMPTY, of) for number in range(3)]
     handed_on = [*behind[:2], arrive(1, arrivals=(1, 1, 1), of=of)]
     found, broken = run_all([*third, touch([0])], handed_on, to)
     assert (found, broken) == ([], []), "what a wait brings goes on with the next arrival"
@@ -709,9 +723,9 @@ def test_loads_for_other_blocks():
     shared = ring(1, consumers=2)
     meet = making.cluster_barrier()
     consumer = lambda rank: [meet, wait(0, of=shared), touch({0: [rank]}, Kind.READ), WARP, arrive(0, of=shared, ranks=(0, 1)), meet]
-    announced = [meet, wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared)]
-    both = StageEvent(shared, Side.FULL, 0, None, (0, 1))
-    halves = lambda first: [touch({1: [0, 1]}, mechanism=TMA_LOADS, turn=both, elements=64, step=first)]
+    announced = [meet, wait(0, StageState.EMPTY, shared), arrive(0, StageState.FULL, of=shared)]
+    both = StageEvent(shared, StageState.FULL, 0, None, (0, 1))
+    halves = lambda first: [touch({1: [0, 1]}, mechanism=TMA_LOADS, fill=both, elements=64, step=first)]
     traces = [consumer(0), [*announced, *halves(1), meet], consumer(1), [*announced, *halves(1), meet]]
     found, broken = run(*traces, blocks=2)
     assert (found, broken) == ([], [])
@@ -730,17 +744,19 @@ def test_blocks_that_are_not_there():
     shared = ring(1, consumers=1)
     meet = making.cluster_barrier()
     beyond = [meet, wait(0, of=shared), WARP, arrive(0, of=shared, ranks=(0, 2)), meet]
-    producer = [meet, wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared), fill(0, shared, ranks=(0,)), meet]
+    producer = [meet, wait(0, StageState.EMPTY, shared), arrive(0, StageState.FULL, of=shared), fill(0, shared, ranks=(0,)), meet]
     idle = [meet, meet]
     _, broken = run(beyond, producer, idle, idle, blocks=2)
     assert broken == ["ring: the arrival for fill 0 to be empty, in block 2 of a cluster of 2"]
     right = [meet, wait(0, of=shared), WARP, arrive(0, of=shared, ranks=(0,)), meet]
     assert run(right, producer, idle, idle, blocks=2) == ([], [])
-    far = [meet, wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared), fill(0, shared, ranks=(0, 3)), meet]
+    far = [meet, wait(0, StageState.EMPTY, shared), arrive(0, StageState.FULL, of=shared), fill(0, shared, ranks=(0, 3)), meet]
     _, broken = run(right, far, idle, idle, blocks=2)
     assert broken == ["ring: fill 0 is loaded, in block 3 of a cluster of 2"]
     own = [wait(0, of=shared), WARP, arrive(0, of=shared, ranks=(0,))]
-    assert run(own, [wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared), fill(0, shared)]) == ([], []), "its own needs no meeting"
+    assert run(own, [wait(0, StageState.EMPTY, shared), arrive(0, StageState.FULL, of=shared), fill(0, shared)]) == ([], []), (
+        "its own needs no meeting"
+    )
 
 
 def test_who_reaches_a_block_last_matters():
@@ -761,7 +777,11 @@ def test_blocks_that_nobody_reaches_need_no_meeting():
 
     def block(rank):
         load = fill(0, shared, atom=rank, ranks=(rank,))
-        return [wait(0, of=shared), WARP, arrive(0, of=shared)], [wait(0, Side.EMPTY, shared), arrive(0, Side.FULL, of=shared), load]
+        return [wait(0, of=shared), WARP, arrive(0, of=shared)], [
+            wait(0, StageState.EMPTY, shared),
+            arrive(0, StageState.FULL, of=shared),
+            load,
+        ]
 
     assert run(*block(0), *block(1), blocks=2) == ([], [])
     assert run([], [], blocks=2) == ([], [])
@@ -777,11 +797,11 @@ def in_turns(first, step, count, of=PLAIN, order=ORDER, per=1, give=True, await_
     trace = []
     for tile in (range(count) if tiles is None else tiles)[first::step]:
         if await_order:
-            trace.append(StageEvent(order, Side.EMPTY, tile + order.stages - 1))
+            trace.append(StageEvent(order, StageState.EMPTY, tile + order.stages - 1))
         for turn in range(per):
             trace += consumed(tile * per + turn, of=of)
         if give:
-            trace.append(StageEvent(order, Side.EMPTY, tile, (1,) * 8))
+            trace.append(StageEvent(order, StageState.EMPTY, tile, (1,) * 8))
     return trace
 
 
@@ -811,7 +831,9 @@ def test_a_phase_that_an_agent_does_not_know_to_be_over():
     assert run(*traces) == ([], [])
     late = [one for one in traces[1] if not (isinstance(one, StageEvent) and one.ring is ORDER and one.arrivals is None)]
     _, broken = run(traces[0], late, traces[2])
-    assert "ring: the wait for fill 1 to be full may pass by parity alone: the agent knows that 0 of 1 earlier phases are complete" in broken
+    assert (
+        "ring: the wait for fill 1 to be full may pass by parity alone: the agent knows that 0 of 1 earlier phases are complete" in broken
+    )
     assert any("may pass by parity alone: of 3 phases before it the agent knows" in one for one in broken)
 
 
@@ -820,7 +842,10 @@ def test_an_arrival_that_may_count_to_an_earlier_phase():
     traces = [in_turns(0, 2, 6, of), in_turns(1, 2, 6, of), produced(*range(6), of=of)]
     late = [one for one in traces[1] if not (isinstance(one, StageEvent) and one.arrivals is None)]
     _, broken = run(traces[0], late, traces[2])
-    assert "ring: the arrival for fill 1 to be empty may count to an earlier phase: the agent knows that 0 of 1 earlier phases are complete" in broken
+    assert (
+        "ring: the arrival for fill 1 to be empty may count to an earlier phase: the agent knows that 0 of 1 earlier phases are complete"
+        in broken
+    )
 
 
 def numbers(*traces):
@@ -832,21 +857,21 @@ def numbers(*traces):
 
 def test_turns_are_counted_where_groups_take_them_in_turns():
     """By those that are filled, or given on; others are as far from the nearest of these as their numbers say."""
-    order = lambda number, arrivals=None: StageEvent(ORDER, Side.EMPTY, number, arrivals)
+    order = lambda number, arrivals=None: StageEvent(ORDER, StageState.EMPTY, number, arrivals)
     given = [order(number, (1,)) for number in (0, 1, 7, 8, 20)]
-    filling = [arrive(number, Side.FULL) for number in (0, 1, 2, 10, 11, 30)]
+    filling = [arrive(number, StageState.FULL) for number in (0, 1, 2, 10, 11, 30)]
     waits = [wait(number) for number in (0, 1, 2, 10, 11, 30)]
     assert numbers([*filling, *waits]) == {}, "no groups in turns: each counts its own"
     found = numbers(given, [*filling, *waits])
     assert found["order"] == {0: 0, 1: 1, 7: 2, 8: 3, 20: 4} and found["ring"] == {0: 0, 1: 1, 2: 2, 10: 3, 11: 4, 30: 5}
     found = numbers(given, [order(number) for number in (2, 6, 9, 19, 21, 5)])
     assert found["order"] == {0: 0, 1: 1, 2: 2, 5: 0, 6: 1, 7: 2, 8: 3, 9: 4, 19: 3, 20: 4, 21: 5}
-    found = numbers(given, [*filling, wait(3), wait(9, Side.EMPTY), wait(31), wait(29)])
+    found = numbers(given, [*filling, wait(3), wait(9, StageState.EMPTY), wait(31), wait(29)])
     assert {number: found["ring"][number] for number in (3, 9, 29, 31)} == {3: 3, 9: 2, 29: 4, 31: 6}
     found = numbers(given, [arrive(3), wait(5)])
     assert found["ring"] == {3: 0, 5: 0}, "which nobody fills"
     each = making.ring("units", 2, (), bytes=0, consumers=1, each=128)
-    units = [StageEvent(each, Side.EMPTY, number, (1,)) for number in (4, 9)]
+    units = [StageEvent(each, StageState.EMPTY, number, (1,)) for number in (4, 9)]
     assert numbers(units, filling) == {"units": {4: 0, 9: 1}}, "units of a role have each turn of other rings"
     assert set(numbers(units, given, filling)) == {"units", "order", "ring"}
 

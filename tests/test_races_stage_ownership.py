@@ -8,7 +8,7 @@ from touching import BLOCK_BARRIER, WARP_BARRIER
 from fireiron import *
 from fireiron.check.races.stage_ownership import ownership_violations
 from fireiron.check.races.traces import Kind, StageEvent
-from fireiron.ir import Reach, Side
+from fireiron.ir import FenceKind, StageState
 from fireiron.ir.mechanism import AT_ONCE
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
@@ -20,19 +20,19 @@ LANES, ALL = (1, 1, 1, 1), (32, 32, 32, 32)
 
 
 def full(number, of=R):
-    return StageEvent(of, Side.FULL, number)
+    return StageEvent(of, StageState.FULL, number)
 
 
 def empty(number, of=R):
-    return StageEvent(of, Side.EMPTY, number)
+    return StageEvent(of, StageState.EMPTY, number)
 
 
 def filled(number, of=R):
-    return StageEvent(of, Side.FULL, number, (1,) * 5)
+    return StageEvent(of, StageState.FULL, number, (1,) * 5)
 
 
 def emptied(number, arrivals=LANES, of=R):
-    return StageEvent(of, Side.EMPTY, number, arrivals)
+    return StageEvent(of, StageState.EMPTY, number, arrivals)
 
 
 def read(stage, engine=False, mechanism=AT_ONCE, name="s"):
@@ -40,8 +40,8 @@ def read(stage, engine=False, mechanism=AT_ONCE, name="s"):
 
 
 def load(number, stage=None, name="s"):
-    turn = StageEvent(R, Side.FULL, number, None, (0,))
-    return event([0], mechanism=TMA_LOADS, engine=True, turn=turn, stage=number % 2 if stage is None else stage, name=name)
+    turn = StageEvent(R, StageState.FULL, number, None, (0,))
+    return event([0], mechanism=TMA_LOADS, engine=True, fill=turn, stage=number % 2 if stage is None else stage, name=name)
 
 
 def written(stage, name="s"):
@@ -101,7 +101,9 @@ def test_arrivals_at_stages_that_are_not_held():
     assert errors(empty(1), filled(0)) == ["ring: the arrival for fill 0 is by an agent that has not acquired it empty to be full"]
     assert errors(emptied(0)) == ["ring: the arrival for fill 0 to be empty is by an agent that has not acquired it full"]
     assert errors(empty(0), emptied(0)) == ["ring: the arrival for fill 0 to be empty is by an agent that has not acquired it full"]
-    assert errors(full(0), emptied(0), emptied(0)) == ["ring: the arrival for fill 0 to be empty is by an agent that has not acquired it full"]
+    assert errors(full(0), emptied(0), emptied(0)) == [
+        "ring: the arrival for fill 0 to be empty is by an agent that has not acquired it full"
+    ]
     twice = "ring: the arrival for fill 0 is by an agent that has not acquired it empty to be full"
     assert errors(empty(0), filled(0), filled(0)) == [twice], "said already"
     assert errors(empty(0), filled(0), empty(2), filled(2)) == []
@@ -142,7 +144,7 @@ def test_a_lane_that_speaks_for_its_warp(barrier):
     assert errors(full(0), full(1), read(1), emptied(0), barrier, emptied(1)) == [], "another stage"
     engine = read(0, engine=True)
     assert errors(full(0), engine, emptied(0)) == [], "an engine reads for all"
-    assert errors(full(0), read(0), making.fence(Reach.PROXY), emptied(0)) == [text]
+    assert errors(full(0), read(0), making.fence(FenceKind.ASYNC_PROXY), emptied(0)) == [text]
 
 
 def test_an_order_of_groups():

@@ -66,8 +66,8 @@ def test_turns_beyond_a_piece(most, more):
     for number in range(one.part_count):
         piece, turns = list(one.part(number)), one.iterations(number)
         assert turns == min(len(piece) + more, most)
-        taken = [one.tile_at(number, turn) for turn in range(len(piece) + 11)]
-        assert taken[: len(piece)] == piece and taken[len(piece) :] == ([7, 8, 9, 7] * 3)[:11]
+        prior_iterations = [one.tile_at(number, turn) for turn in range(len(piece) + 11)]
+        assert prior_iterations[: len(piece)] == piece and prior_iterations[len(piece) :] == ([7, 8, 9, 7] * 3)[:11]
 
 
 def test_what_a_sequence_is_of():
@@ -104,10 +104,10 @@ def test_names_are_opened_but_for_those_that_are_kept():
 STILL = LoopCourse(1, False, 4, True)
 
 
-def causal(tiles, blocks, length, stages=2, growth=None, consumer=(), producer=(), inner=(), **options):
+def causal(tiles, blocks, length, stages=2, increment=None, consumer=(), producer=(), inner=(), **options):
     """A block that stays, and whose tiles have turns of a ring: as many as each tile says."""
-    growth, number = length if growth is None else growth, TAKEN + J
-    how = {"taken": TAKEN, "growth": growth}
+    increment, number = length if increment is None else increment, TAKEN + J
+    how = {"taken": TAKEN, "growth": increment}
     consumers = over_tiles(tiles, blocks, *consumer, loop(length, *consume(number, stages), *inner, var=J), **how)
     producers = over_tiles(tiles, blocks, *producer, loop(length, *produce(number, stages), var=J), **how)
     options.setdefault("grid", grid_of(tiles, blocks))
@@ -147,11 +147,11 @@ def test_each_length_stands_behind_each(stages, length, tiles):
 def test_tiles_of_one_length_are_no_matter():
     assert chosen(causal(8, 3, as_expr(4))) == []
     assert chosen(ringed([loop(4, *consume(J), var=J)], [loop(4, *produce(J), var=J)])) == []
-    assert chosen(causal(8, 3, TILE + 1, growth=ONE)) == [], "nobody counts"
-    assert chosen(causal(8, 3, TILE + 1, growth=ONE, consumer=(BLOCK_BARRIER,), producer=(BLOCK_BARRIER,))) == [], (
+    assert chosen(causal(8, 3, TILE + 1, increment=ONE)) == [], "nobody counts"
+    assert chosen(causal(8, 3, TILE + 1, increment=ONE, consumer=(BLOCK_BARRIER,), producer=(BLOCK_BARRIER,))) == [], (
         "a barrier parts no roles"
     )
-    pair = causal(8, 3, TILE + 1), causal(8, 3, TILE + 1, growth=ONE)
+    pair = causal(8, 3, TILE + 1), causal(8, 3, TILE + 1, increment=ONE)
     (mine,), (theirs,) = ([one for one in each.body if isinstance(one, ir.Roles)] for each in pair)
     one_counts = attrs.evolve(pair[0], body=(making.roles((mine.roles[0], theirs.roles[1])),))
     assert len(chosen(one_counts)) == 2, "what one role counts the other takes too"
@@ -221,13 +221,13 @@ def test_tiles_with_turns_of_a_ring(stages, length, tiles, blocks):
     """Right as they are; and not where the loop counts a turn too many or too few."""
     symbols = (L,) if L in length.variables() else ()
     assert found(causal(tiles, blocks, length, stages, symbols=symbols)) == []
-    assert found(causal(tiles, blocks, length, stages, growth=length + 1, symbols=symbols)) != []
+    assert found(causal(tiles, blocks, length, stages, increment=length + 1, symbols=symbols)) != []
 
 
 def test_a_number_of_tiles_that_is_known_at_run_time():
     options = {"symbols": (N,), "grid": minimum(N, as_expr(3))}
     assert found(causal(N, 3, TILE % 5 + 1, **options)) == []
-    assert found(causal(N, 3, TILE % 5 + 1, growth=TILE % 5 + 2, **options)) != []
+    assert found(causal(N, 3, TILE % 5 + 1, increment=TILE % 5 + 2, **options)) != []
 
 
 def one_turn(turn, program, which):
@@ -248,21 +248,21 @@ def test_a_fault_at_one_turn_of_a_block_that_takes_as_many_as_all(blocks, turn):
     one, _ = chosen(program)
     assert one.max_tiles == 24 and one.extra_iterations == 24
     assert found(program) == []
-    assert found(one_turn(turn, program, lambda one: isinstance(one, ir.Release) and one.side is ir.Side.EMPTY)) != []
-    assert found(one_turn(turn, program, lambda one: isinstance(one, ir.Acquire) and one.side is ir.Side.FULL)) != []
-    beyond = one_turn(24, program, lambda one: isinstance(one, ir.Release) and one.side is ir.Side.EMPTY)
+    assert found(one_turn(turn, program, lambda one: isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY)) != []
+    assert found(one_turn(turn, program, lambda one: isinstance(one, ir.Acquire) and one.state is ir.StageState.FULL)) != []
+    beyond = one_turn(24, program, lambda one: isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY)
     assert found(beyond) == [], "there is no such turn"
 
 
 # ---------------------------------------------------------------------------------------------- tiles from a counter
 
 
-def fetched(tiles, blocks, length, stages=2, at_turn=None, behind=None, growth=None):
+def fetched(tiles, blocks, length, stages=2, at_turn=None, behind=None, increment=None):
     """Blocks that take tiles from a counter, which a producer hands on; a fault of the consumers at one turn."""
     name, number = "tile_ring", TAKEN + J
     release = emptied(TURN, name)
-    leave = making.leave(TILE, as_expr(tiles))
-    how = {"taken": TAKEN, "growth": length if growth is None else growth}
+    leave = making.exit_if_done(TILE, as_expr(tiles))
+    how = {"taken": TAKEN, "growth": length if increment is None else increment}
     turns = loop(length, *consume(number, stages), var=J)
     if at_turn is not None:  # a stage is not given back there
         acquire, read, barrier, give_back = consume(number, stages)
@@ -276,11 +276,11 @@ def fetched(tiles, blocks, length, stages=2, at_turn=None, behind=None, growth=N
         )
     extra = () if behind is None else behind
     consumer = (
-        full(TURN, name), making.next_tile(TILE, as_expr(tiles), name, TURN), WARP_BARRIER, release, leave, turns, *extra
+        full(TURN, name), making.claim_tile(TILE, as_expr(tiles), name, TURN), WARP_BARRIER, release, leave, turns, *extra
     )  # fmt: skip
     producer = (
-        making.acquire(name, ir.Side.EMPTY, TURN), making.next_tile(TILE, as_expr(tiles), name, TURN, takes=True),
-        making.release(name, ir.Side.FULL, TURN), leave, loop(length, *produce(number, stages), var=J),
+        making.acquire(name, ir.StageState.EMPTY, TURN), making.claim_tile(TILE, as_expr(tiles), name, TURN, takes=True),
+        making.release(name, ir.StageState.FULL, TURN), leave, loop(length, *produce(number, stages), var=J),
     )  # fmt: skip
     extent = as_expr(tiles) + 1
     rings = (ring(stages), making.ring(name, stages, (), bytes=0, consumers=4, tiles=True))
@@ -292,7 +292,7 @@ def fetched(tiles, blocks, length, stages=2, at_turn=None, behind=None, growth=N
 def test_tiles_from_a_counter(length):
     program = fetched(12, 3, length)
     assert found(program) == []
-    assert found(fetched(12, 3, length, growth=length + 1)) != []
+    assert found(fetched(12, 3, length, increment=length + 1)) != []
 
 
 def test_a_block_is_followed_some_turns_beyond_the_sequence():

@@ -16,7 +16,7 @@ from fireiron.check.races.loops import Loops
 from fireiron.check.races.tiles import BLOCK_TILES, SEQUENCE_PART, TILE_LENGTH
 from fireiron.check.races.traces import AccessEvent, InFlight, Kind, StageEvent, Tracer
 from fireiron.errors import VerificationError
-from fireiron.ir import For, Reach, Side
+from fireiron.ir import FenceKind, For, StageState
 from fireiron.ir.mechanism import AT_ONCE
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
@@ -75,7 +75,7 @@ def test_statements_in_order():
         copies(T),
         making.commit(),
         making.wait(0),
-        making.fence(Reach.PROXY),
+        making.fence(FenceKind.ASYNC_PROXY),
         making.cluster_barrier(),
     )
     assert shown(trace(*body)) == ["write s", "Barrier", "read s", "write s", "Commit", "Wait", "Fence", "ClusterBarrier"]
@@ -183,7 +183,7 @@ def test_conditions_that_are_applied_to_threads():
 def test_a_statement_without_a_rule():
     with pytest.raises(VerificationError, match="the race check has no rule for"):
         trace(attrs.make_class("Around", {"reason": attrs.field(default="")}, bases=(ir.Stmt,), frozen=True)())
-    for one in (making.skip("r", ()), making.chain(ir.Link.WAIT)):
+    for one in (making.if_any_lane("r", ()), making.grid_dep_control(ir.GridDepAction.WAIT)):
         assert trace(one, writes(T)) and len(trace(one)) == 0
 
 
@@ -192,7 +192,7 @@ def test_a_statement_without_a_rule():
 
 def test_roles_have_programs_of_their_own():
     """Each of its warps; the elected thread is one. What stands around roles all of them do."""
-    found = traces(ringed([writes(T)], [BLOCK_BARRIER], before=(making.wait(0),), behind=(making.commit(),)))
+    found = traces(ringed([writes(T)], [BLOCK_BARRIER], before=(making.wait(0),), after=(making.commit(),)))
     assert [shown(one) for one in found] == [["Wait", "write s", "Commit"]] * 4 + [["Wait", "Barrier", "Commit"]]
     assert found[0] is found[3]
     roles = making.roles(
@@ -222,8 +222,8 @@ def test_turns_of_a_ring():
     assert [one.arrivals for one in consumer if isinstance(one, StageEvent)] == [None, (1, 1, 1, 1)] * 2
     assert [one.arrivals for one in producer if isinstance(one, StageEvent)] == [None, (1,) * 5] * 2
     loads = [one for one in producer if isinstance(one, AccessEvent)]
-    assert [(one.turn.number, one.turn.ranks, one.turn.side, one.stage, one.in_flight, one.bytes) for one in loads] == [
-        (0, (0,), Side.FULL, 0, True, 512), (1, (0,), Side.FULL, 1, True, 512),
+    assert [(one.turn.number, one.turn.ranks, one.turn.state, one.stage, one.in_flight, one.bytes) for one in loads] == [
+        (0, (0,), StageState.FULL, 0, True, 512), (1, (0,), StageState.FULL, 1, True, 512),
     ]  # fmt: skip
     assert [one.stage for one in consumer if isinstance(one, AccessEvent)] == [0, 1]
     assert all(one.ranks == () and one.own == () for one in (*consumer, *producer) if isinstance(one, StageEvent))
@@ -233,13 +233,13 @@ def test_turns_of_a_ring():
 def test_stages_of_a_turn():
     three = ring(3)
     for number in range(8):
-        one, other = StageEvent(three, Side.FULL, number), StageEvent(three, Side.EMPTY, number, (1,))
+        one, other = StageEvent(three, StageState.FULL, number), StageEvent(three, StageState.EMPTY, number, (1,))
         assert one.stage == other.stage == number % 3
-        assert one.barrier == ("ring", Side.FULL, number % 3) and other.barrier == ("ring", Side.EMPTY, number % 3)
+        assert one.barrier == ("ring", StageState.FULL, number % 3) and other.barrier == ("ring", StageState.EMPTY, number % 3)
         assert one.phase == number // 3 + 1 and other.phase == number // 3
-        assert one.way == ("ring", Side.FULL, True) and other.way == ("ring", Side.EMPTY, False)
-    assert str(StageEvent(three, Side.FULL, 4)) == "ring: the wait for fill 4 to be full"
-    assert str(StageEvent(three, Side.EMPTY, 4, (1,))) == "ring: the arrival for fill 4 to be empty"
+        assert one.way == ("ring", StageState.FULL, True) and other.way == ("ring", StageState.EMPTY, False)
+    assert str(StageEvent(three, StageState.FULL, 4)) == "ring: the wait for fill 4 to be full"
+    assert str(StageEvent(three, StageState.EMPTY, 4, (1,))) == "ring: the arrival for fill 4 to be empty"
 
 
 def arrivals(active, *, around=None, symbols=(), **lengths):
@@ -301,31 +301,41 @@ def test_numbers_of_turns():
 def test_turns_of_units_of_a_role():
     """In an order of units each warp has a turn of its own."""
     order = making.ring("order", 2, (), bytes=0, consumers=1, each=64)
-    body = [making.acquire("order", Side.EMPTY, T // 64 + 1), making.release("order", Side.EMPTY, T // 64, active=LANE_0), full(3)]
+    body = [
+        making.acquire("order", StageState.EMPTY, T // 64 + 1),
+        making.release("order", StageState.EMPTY, T // 64, active=LANE_0),
+        full(3),
+    ]
     found = traces(ringed(body, [], rings=(ring(), order)))
     assert [[one.number for one in trace] for trace in found] == [[1, 0, 3]] * 2 + [[2, 1, 3]] * 2 + [[]]
     assert found[0] is found[1] and found[2] is found[3] and found[0] is not found[2]
     assert all(one.own == () for trace in (found[0], found[2]) for one in trace)
     assert [one.arrivals for one in found[2]] == [None, (1,) * 4, None]
-    assert [one.side for one in found[2]] == [Side.EMPTY, Side.EMPTY, Side.FULL]
+    assert [one.state for one in found[2]] == [StageState.EMPTY, StageState.EMPTY, StageState.FULL]
 
 
 def test_how_often_loops_were_taken_before():
     length = TURN % 3 + 1
-    roles = [[over_tiles(6, 1, loop(length, full(TAKEN + J), var=J), taken=TAKEN, growth=length)], []]
+    roles = [[over_tiles(6, 1, loop(length, full(TAKEN + J), var=J), prior_iterations=TAKEN, increment=length)], []]
     found, _ = traced(ringed(*roles, grid=1))
     assert [one.number for one in found[0]] == list(range(12))
-    one_each = [[over_tiles(4, 1, full(TAKEN), taken=TAKEN)], []]
+    one_each = [[over_tiles(4, 1, full(TAKEN), prior_iterations=TAKEN)], []]
     assert [one.number for one in traces(ringed(*one_each))[0]] == [0, 1, 2, 3]
     inner = Var("inner taken", 0, 99)
-    nest = loop(3, loop(2, full(inner), var=J, taken=inner), var=A)
+    nest = loop(3, loop(2, full(inner), var=J, prior_iterations=inner), var=A)
     assert [one.number for one in traces(ringed([nest], []))[0]] == list(range(6)), "in all its executions"
 
 
 def test_a_turn_more_until_no_tile_is_left():
     """A block that takes tiles learns at one turn more that there is none: as far as the loop's body comes by then."""
     name = "tile_ring"
-    body = (full(TURN, name), making.next_tile(TILE, as_expr(3), name, TURN), making.leave(TILE, as_expr(3)), reads(T), WARP_BARRIER)
+    body = (
+        full(TURN, name),
+        making.claim_tile(TILE, as_expr(3), name, TURN),
+        making.exit_if_done(TILE, as_expr(3)),
+        reads(T),
+        WARP_BARRIER,
+    )
     rings = (ring(), making.ring(name, 2, (), bytes=0, consumers=4, tiles=True))
     waits = lambda count: shown(traces(ringed([making.loop(TURN, as_expr(count), body)], [], rings=rings))[0])
     assert waits(1) == [f"{name}: the wait for fill 0 to be full", "read s turn=0", "Barrier", f"{name}: the wait for fill 1 to be full"]
@@ -336,7 +346,7 @@ def test_a_turn_more_until_no_tile_is_left():
 def test_tiles_of_different_lengths():
     """The tile and the turns of its loop are those of the piece that is followed."""
     length = TILE % 2 + 1
-    loops = [[over_tiles(6, 2, loop(length, full(TAKEN + J), var=J), taken=TAKEN, growth=length)], []]
+    loops = [[over_tiles(6, 2, loop(length, full(TAKEN + J), var=J), prior_iterations=TAKEN, increment=length)], []]
     program = ringed(*loops, stages=1, grid=grid_of(6, 2))
     for piece in (0, 1, 2):
         found, tracer = traced(program, SEQUENCE_PART=piece)
@@ -368,7 +378,7 @@ def test_blocks_of_a_cluster_follow_each_other():
 
 
 def test_loads_and_arrivals_in_other_blocks():
-    both, other = making.peers(0b11, 0), making.peers(0b1, 1 - PLACE)
+    both, other = making.block_set(0b11, 0), making.block_set(0b1, 1 - PLACE)
     from_g = lambda number, peers: attrs.evolve(
         load(number), accesses=(reads(0, name="g").accesses[0], *load(number).accesses), multicast=peers
     )
@@ -515,7 +525,7 @@ def test_arrays_in_turns_of_groups_that_take_turns(step):
 
 def test_a_load_to_a_place_that_the_block_says():
     """Where in its cluster a block is decides where in the others its part lies."""
-    both = making.peers(0b11, 0)
+    both = making.block_set(0b11, 0)
     target = writes(PLACE * 64, name="s", width=64).accesses[0]
     part = attrs.evolve(load(0), accesses=(reads(0, name="g").accesses[0], target), multicast=both)
     found = traces(clustered([full(0)], [part], buffers=(staged(2), G)))

@@ -12,8 +12,8 @@ from fireiron.check.races.traces import Kind, StageEvent
 from fireiron.check.races.warpgroup_agents import WarpgroupOrder
 from fireiron.ir import (
     WARPGROUP_SCOPE,
-    Reach,
-    Side,
+    FenceKind,
+    StageState,
 )
 from fireiron.ir.mechanism import AT_ONCE
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
@@ -22,14 +22,14 @@ from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 
 pytestmark = pytest.mark.sampled(1)
 
-GROUP, PROXY = making.barrier(WARPGROUP_SCOPE), making.fence(Reach.PROXY)
+GROUP, PROXY = making.barrier(WARPGROUP_SCOPE), making.fence(FenceKind.ASYNC_PROXY)
 PAIR = making.barrier(making.scope("pair", 64))
 
 
-def touch(step, atoms, kind=Kind.WRITE, mechanism=AT_ONCE, by_engine=False, turn=None, size=0):
+def touch(step, atoms, kind=Kind.WRITE, mechanism=AT_ONCE, by_engine=False, fill=None, size=0):
     """A segment of each warp, by the atoms that it touches: the same for all of them, or by warp."""
     by_warp = [atoms.get(warp, []) for warp in range(12)] if isinstance(atoms, dict) else [atoms] * 12
-    return Segment(step, Area(0, None, by_warp), kind, mechanism is not AT_ONCE, by_engine, mechanism, turn, size)
+    return Segment(step, Area(0, None, by_warp), kind, mechanism is not AT_ONCE, by_engine, mechanism, fill, size)
 
 
 def each(first=0):
@@ -151,9 +151,9 @@ def test_engines_and_fences_of_a_crew():
 def handed_on(arrivals, before=(WARP_BARRIER,), consumers=None, reading=None, writing=None, kind=Kind.READ):
     """Four warps read each their own, and a fifth one writes all of that when they say so."""
     ring = making.ring("r", 1, ("a",), consumers=sum(arrivals[:5]) if consumers is None else consumers)
-    first, second = (StageEvent(ring, Side.EMPTY, number) for number in (0, 1))
-    filled, freed = StageEvent(ring, Side.FULL, 0, (1,) * 5), StageEvent(ring, Side.EMPTY, 0, arrivals)
-    trace = [StageEvent(ring, Side.FULL, 0), touch(1, each() if reading is None else reading, kind), *before, freed]
+    first, second = (StageEvent(ring, StageState.EMPTY, number) for number in (0, 1))
+    filled, freed = StageEvent(ring, StageState.FULL, 0, (1,) * 5), StageEvent(ring, StageState.EMPTY, 0, arrivals)
+    trace = [StageEvent(ring, StageState.FULL, 0), touch(1, each() if reading is None else reading, kind), *before, freed]
     writer = [first, filled, second, touch(2, {4: [0, 1, 2, 3]} if writing is None else writing)]
     return answers(*[trace] * 4, writer)
 
@@ -174,27 +174,32 @@ def test_arrivals_of_a_crew():
 def test_loads_of_a_crew():
     """What a wait for a stage brings is known to all of it."""
     ring = making.ring("r", 1, ("a",), bytes=16, consumers=4)
-    load = touch(5, {4: [0, 1, 2, 3]}, mechanism=TMA_LOADS, turn=StageEvent(ring, Side.FULL, 0, None, (0,)), size=16)
-    producer = [StageEvent(ring, Side.EMPTY, 0), StageEvent(ring, Side.FULL, 0, (1,) * 5), load]
+    load = touch(5, {4: [0, 1, 2, 3]}, mechanism=TMA_LOADS, fill=StageEvent(ring, StageState.FULL, 0, None, (0,)), size=16)
+    producer = [StageEvent(ring, StageState.EMPTY, 0), StageEvent(ring, StageState.FULL, 0, (1,) * 5), load]
     for reading, expected in ((each(), BOTH), (neighbours(), BOTH), ([0, 1, 2, 3], BOTH)):
-        consumer = [StageEvent(ring, Side.FULL, 0), touch(6, reading, Kind.READ), WARP_BARRIER, StageEvent(ring, Side.EMPTY, 0, (1,) * 4)]
+        consumer = [
+            StageEvent(ring, StageState.FULL, 0),
+            touch(6, reading, Kind.READ),
+            WARP_BARRIER,
+            StageEvent(ring, StageState.EMPTY, 0, (1,) * 4),
+        ]
         assert answers(*[consumer] * 4, producer) == expected
         early = [consumer[1], consumer[0], *consumer[2:]]
         assert answers(*[early] * 4, producer) == NONE
-    short = [*producer[:2], touch(5, {4: [0]}, mechanism=TMA_LOADS, turn=load.turn, size=12)]
-    assert answers(*[[StageEvent(ring, Side.FULL, 0)]] * 4, short) == NONE
+    short = [*producer[:2], touch(5, {4: [0]}, mechanism=TMA_LOADS, fill=load.fill, size=12)]
+    assert answers(*[[StageEvent(ring, StageState.FULL, 0)]] * 4, short) == NONE
 
 
 def test_blocks_of_a_cluster():
     """Crews that arrive in other blocks, where a phase must not be over with a part of one; and in none that is not there."""
     for consumers, expected in ((8, BOTH), (6, WARPS)):
         ring = making.ring("r", 1, ("a",), consumers=consumers)
-        arrive = StageEvent(ring, Side.EMPTY, 0, (1,) * 4, (0, 1))
+        arrive = StageEvent(ring, StageState.EMPTY, 0, (1,) * 4, (0, 1))
         trace = [making.cluster_barrier(), arrive, making.cluster_barrier()]
         found = answers(*[trace] * 8, blocks=2)
         assert found == (expected if consumers == 8 else NONE)
     ring = making.ring("r", 1, ("a",), consumers=4)
-    gone = [making.cluster_barrier(), StageEvent(ring, Side.EMPTY, 0, (1,) * 4, (0, 2)), making.cluster_barrier()]
+    gone = [making.cluster_barrier(), StageEvent(ring, StageState.EMPTY, 0, (1,) * 4, (0, 2)), making.cluster_barrier()]
     assert answers(*[gone] * 4, *[[making.cluster_barrier()] * 2] * 4, blocks=2) == NONE
 
 

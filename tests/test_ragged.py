@@ -1,6 +1,7 @@
-"""Groups of packed rows whose ends the kernel reads from memory: right for any offsets, turns of other rows left out, whatever is planted found.
+"""Groups of packed rows whose ends the kernel reads from memory: right for any offsets, iterations of other rows skipped, all injected
+faults detected.
 
-The reference multiplies the rows of each group in NumPy and knows of no tiles.
+The reference multiplies the rows of each group in NumPy and does not use tiles.
 """
 
 import itertools
@@ -42,7 +43,7 @@ def program_of(M, groups=GROUPS):
 
 
 def arrays_of(offsets, M, seed=0):
-    """Inputs, and the products of the rows of each group; weights of empty groups are not numbers."""
+    """Inputs, and the matrix products of each group; weights of empty groups are NaN."""
     generator = np.random.default_rng(seed)
     a, b = (generator.standard_normal(shape).astype(np.float16) for shape in ((M, K), (len(offsets) - 1, K, N)))
     offsets = np.asarray(offsets, np.int32)
@@ -79,7 +80,7 @@ def test_rows_of_run_time():
 
 
 def test_groups_of_run_time():
-    """Turns that data choose are turns of the loop, of however many groups."""
+    """Data-dependent iterations are iterations of the loop, for any number of groups."""
     program = program_of(70, sym("G"))
     assert safety(program.lowered) == ()
     arrays, expected = arrays_of((0, 0, 35, 70), 70)
@@ -87,15 +88,15 @@ def test_groups_of_run_time():
 
 
 def test_rows_of_run_time_in_two_versions():
-    """Where most warps lie inside, statements stand in two versions, also in the turns that data choose."""
+    """If most warps are in bounds, statements have two versions, also in data-dependent iterations."""
     spec = grouped_ragged.spec(sym("M", multiple_of=8), 256, 256)
     program = grouped_ragged.strategy(spec).program("sm_80")
     loop = next(one for one in statements(branched(program.lowered).body) if isinstance(one, For) and one.var.name == "g")
     assert any(isinstance(one, Branch) for one in statements(loop.body)) and chosen_turns(loop) is not None
 
 
-def test_turns_of_other_rows_are_left_out(program):
-    """A tile goes through the groups that it has rows of: of 3 tiles of rows and 5 groups 5 products in place of 15."""
+def test_iterations_of_other_rows_are_skipped(program):
+    """A tile iterates over the groups that contain its rows: with 3 row tiles and 5 groups 5 MMAs instead of 15."""
     kernel = program.ir
     assert safety(program.lowered) == ()
     seen = next(one for one in statements(kernel.body) if isinstance(one, Let) and one.var.name == "seen")
@@ -103,8 +104,8 @@ def test_turns_of_other_rows_are_left_out(program):
     arrays, _ = arrays_of(OFFSETS["some empty"], 140)
     few, all_of_them = (simulate(attrs.evolve(kernel, body=body), arrays) for body in (kernel.body, always))
     np.testing.assert_array_equal(few.outputs["D"], all_of_them.outputs["D"])
-    turns = [(begin < 64 * tile + 64) and (end > 64 * tile) for tile in range(3) for begin, end in ((0, 37), (37, 101), (101, 140))]
-    assert sum(turns) == 5 and "g_taken |= static_cast<unsigned>(seen) << g;" in program.cuda
+    overlapping = [(begin < 64 * tile + 64) and (end > 64 * tile) for tile in range(3) for begin, end in ((0, 37), (37, 101), (101, 140))]
+    assert sum(overlapping) == 5 and "g_taken |= static_cast<unsigned>(seen) << g;" in program.cuda
     assert "for (; g_taken != 0; g_taken &= g_taken - 1) {" in program.cuda
     assert "const int begin_here = min(max(begin[g], 0), 140);" in program.cuda
 
@@ -125,7 +126,7 @@ def test_texts(program):
 
 
 def test_drawn_offsets():
-    """Groups fill the rows one behind the other, some empty; places on one side alone lie within the size."""
+    """Groups partition the rows in order, some empty; indices bounded on one side only are still in bounds."""
     for seed in range(5):
         arrays = drawn(grouped_ragged.spec(100, 8, 8, groups=4), {}, np.random.default_rng(seed))
         begin, end = arrays["begin"], arrays["end"]
@@ -134,12 +135,12 @@ def test_drawn_offsets():
     assert rows.min() >= 0 and 50 < rows.max() <= 100
 
 
-# ---------------------------------------------------------------------------------------------- loops of which data say the turns
+# ---------------------------------------------------------------------------------------------- data-dependent trip counts
 
 
 def attending(mask, ends, in_parts=False):
-    """Attention of each batch's queries to some of the packed keys: definition and strategy."""
-    made = Fused(
+    """Attention of each batch's queries to a part of the packed keys: definition and strategy."""
+    definition = Fused(
         name="packed_keys", dims="m n d b", loop="n", batch="b",
         operands={"Q": "b m d", "K": "n d", "V": "n d", **dict.fromkeys(ends, "b"), "O": "b m d"},
         init={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
@@ -161,7 +162,7 @@ def attending(mask, ends, in_parts=False):
     )  # fmt: skip
     copy, fragments = Move.coalesced_copy(8).done(), Move.done()
     tiles = MatMul.tile(16, 16).unroll().mma_tile().done()
-    chain = (made.rfactor("sums", 4) if in_parts else made).tile(m=32, b=1).to(Block).load("Q", SH, copy).swizzle_storage()
+    chain = (definition.rfactor("sums", 4) if in_parts else definition).tile(m=32, b=1).to(Block).load("Q", SH, copy).swizzle_storage()
     chain = (
         chain.split(n=32)
         .pipeline(2)
@@ -174,15 +175,15 @@ def attending(mask, ends, in_parts=False):
         .to(Warp)
     )
     scores = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(tiles)
-    return made, chain.step("s", scores).step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)).done()
+    return definition, chain.step("s", scores).step("pv", MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)).done()
 
 
 @pytest.mark.parametrize(("mask", "ends"), [("begin[b] <= n and n < end[b]", ("begin", "end")), ("n < end[b]", ("end",))])
 def test_packed_keys(mask, ends):
-    """Blocks of keys of other batches are neither loaded nor multiplied; a batch without keys is 0."""
+    """Blocks of keys of other batches are neither loaded nor multiplied; the result of a batch without keys is 0."""
     offsets = np.array((0, 0, 40, 41, 90), np.int32)
-    made, strategy = attending(mask, ends, in_parts=len(ends) == 2)
-    program = strategy(made(m=24, n=90, d=32, b=4, types=dict.fromkeys(ends, int32))).program("sm_80")
+    definition, strategy = attending(mask, ends, in_parts=len(ends) == 2)
+    program = strategy(definition(m=24, n=90, d=32, b=4, types=dict.fromkeys(ends, int32))).program("sm_80")
     assert safety(program.lowered) == ()
     assert len(ends) == 1 or "const int n_hidden = min(max(begin[" in program.cuda
     generator = np.random.default_rng(2)
@@ -195,7 +196,7 @@ def test_packed_keys(mask, ends):
     assert error_of(simulate(program.ir, given, order=random.Random(1)).outputs["O"], expected) < 2e-3
 
 
-# ---------------------------------------------------------------------------------------------- planted faults
+# ---------------------------------------------------------------------------------------------- injected faults
 
 
 def test_missing_synchronization_is_found(program):
@@ -205,8 +206,8 @@ def test_missing_synchronization_is_found(program):
         assert safety(faulty) or fault.startswith(("raised", "dropped: Commit")), fault
 
 
-def test_a_turn_left_out_too_early_is_seen(program):
-    """One that ends where it begins."""
+def test_an_iteration_skipped_too_early_is_detected(program):
+    """An iteration that ends where it begins."""
     here = next(one for one in statements(program.ir.body) if isinstance(one, Let) and one.var.name == "end_here")
     wrong = attrs.evolve(here, value=lookup("begin", here.value.index, 140))
     body = rewritten(program.ir.body, lambda one: (wrong,) if one == here else (one,))
@@ -214,27 +215,29 @@ def test_a_turn_left_out_too_early_is_seen(program):
     assert error_of(simulate(attrs.evolve(program.ir, body=body), arrays).outputs["D"], expected) > 0.1
 
 
-def test_turns_are_counted_where_they_are_alike(program):
-    """Where stages alternate from turn to turn, it matters which turns are taken: that is not decided."""
+def test_skipped_iterations_are_uniform(program):
+    """If stages alternate between iterations, it matters which iterations execute; the check does not decide this."""
     assert with_counted_iterations(program.ir) != program.ir
     (g,) = {var for one in statements(program.ir.body) if isinstance(one, Let) for var in one.value.variables() if var.name == "g"}
 
-    def alternating(one):
-        if not hasattr(one, "accesses"):
-            return (one,)
+    def alternating(stmt):
+        if not hasattr(stmt, "accesses"):
+            return (stmt,)
         moved = tuple(
             attrs.evolve(access, base=(access.base[0] + g % 2, *access.base[1:])) if access.buffer == "product_a_sh" else access
-            for access in one.accesses
+            for access in stmt.accesses
         )
-        return (attrs.evolve(one, accesses=moved),)
+        return (attrs.evolve(stmt, accesses=moved),)
 
     faulty = attrs.evolve(program.ir, body=rewritten(program.ir.body, alternating))
     assert with_counted_iterations(faulty) == faulty
     assert any("depends on another loop" in one.message for one in safety(faulty))
 
 
-def test_what_turns_write_elsewhere_is_not_counted(program):
-    """The same stages in global memory: what other threads read there two turns later, no barrier of a turn left out orders."""
+def test_writes_of_iterations_to_global_memory_are_not_uniform(program):
+    """With the same stages in global memory, other threads read them two iterations later, and no barrier of a skipped iteration orders
+    this.
+    """
     buffers = tuple(
         attrs.evolve(one, tensor=attrs.evolve(one.tensor, memory=GL)) if one.name == "product_a_sh" else one for one in program.ir.buffers
     )
@@ -243,14 +246,14 @@ def test_what_turns_write_elsewhere_is_not_counted(program):
     assert with_counted_iterations(elsewhere) == elsewhere
 
 
-def test_turns_that_no_data_choose_are_not_counted(program):
-    """The first turn alone is taken: without the barrier behind it no later turn writes again what it reads."""
+def test_iterations_without_data_dependence_are_not_uniform(program):
+    """Only the first iteration executes: without the barrier after it, no later iteration overwrites what it reads."""
     seen = next(one for one in statements(program.ir.body) if isinstance(one, Let) and one.var.name == "seen")
     (g,) = {var for one in statements(program.ir.body) if isinstance(one, Let) for var in one.value.variables() if var.name == "g"}
-    behind = [one for one in statements(program.ir.body) if isinstance(one, Barrier)][1]
+    second_barrier = [one for one in statements(program.ir.body) if isinstance(one, Barrier)][1]
 
     def found(value):
-        changed = {seen: (attrs.evolve(seen, value=value),), behind: ()}
+        changed = {seen: (attrs.evolve(seen, value=value),), second_barrier: ()}
         body = rewritten(program.ir.body, lambda one: next((new for old, new in changed.items() if one is old), (one,)))
         return {one.buffer for one in safety(attrs.evolve(program.ir, body=body))}
 
@@ -275,14 +278,18 @@ KEEP = "acc[m,n] = where(begin[g] <= m and m < end[g], p[m,n], acc[m,n])"
 
 
 def kernel(keep=KEEP, split=lambda chain: chain.split(g=1).skip_masked_tiles(), types=None, **more):
-    """A kernel of a definition with another last step of a turn."""
+    """A kernel whose definition ends its iteration with another step."""
     first = {"zero": "acc[m,n] = 0", **more.pop("init", {})}
     each = {"product": "p[m,n] = sum(k, A[m,k] * B[g,k,n])", "keep": keep, **more.pop("body", {})}
     operands = {"A": "m k", "B": "g k n", "begin": "g", "end": "g", "D": "m n"}
     last = {"store": "D[m,n] = acc[m,n]", **more.pop("final", {})}
-    made = Fused(name="x", dims="m n k g", scan="g", operands=operands, init=first, body=each, final=last)
+    definition = Fused(name="x", dims="m n k g", scan="g", operands=operands, init=first, body=each, final=last)
     types = {"begin": int32, "end": int32} if types is None else types
-    return split(made.tile(m=64, n=64).to(Block)).step("product", MatMul.split(16).done()).done()(made(m=64, n=64, k=32, g=3, types=types))
+    return (
+        split(definition.tile(m=64, n=64).to(Block))
+        .step("product", MatMul.split(16).done())
+        .done()(definition(m=64, n=64, k=32, g=3, types=types))
+    )
 
 
 REFUSED = {

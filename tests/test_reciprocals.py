@@ -187,5 +187,5 @@ def test_kernels_without_a_producer_have_none():
 
 def test_kernels_made_by_hand_have_none():
     program = printed(hopper.spec(*SIZES))
-    assert program.stages["chain"].reciprocals == () and len(program.ir.reciprocals) == 2
+    assert program.stages["programmatic_launch"].reciprocals == () and len(program.ir.reciprocals) == 2
     assert attrs.evolve(program.ir, reciprocals=()).parameters == program.ir.parameters[:-2]

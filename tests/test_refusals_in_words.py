@@ -99,7 +99,7 @@ def test_what_is_refused_says_why(program, said):
 
 
 LINES = (
-    (arguments.sized, "m64", "is no DIMENSION=SIZE, such as m=64"), (arguments.positive, "0", "is no positive integer"), (bench._shape, "8x8", "is no MxNxK"),
+    (arguments.sized, "m64", "is not DIMENSION=SIZE, such as m=64"), (arguments.positive, "0", "is not a positive integer"), (bench._shape, "8x8", "is no MxNxK"),
     (bench._swept, "bm=a", "NAME=INTEGER"), (tune._numbers, "0;1", "numbers of GPUs, such as 0,1"), (tune._seconds, "0", "is no positive number of seconds"),
     (tune._prune, "0.5", "a factor of at least 1, or none"),
 )  # fmt: skip
@@ -137,7 +137,7 @@ COMMANDS = (
     ("draw naive --what all -o -", "standard output takes one picture"), ("draw naive --html x.html -o y.svg", "--html is a page of its own"),
     ("draw naive --html x.html --what tree", "--html is a page of its own"), ("tune hmma_ampere --predict --save x", "there is no record to save"),
     ("tune hmma_ampere --predict --trials 3 --seed 2", "--trials, --seed would do nothing"), ("list --arch sm_0", "unknown architecture"), ("records merge /dev/null -o /tmp", "/tmp exists"),
-    ("cost naive --gpu nothing", "unknown GPU"), ("cost naive --at Q=3", "the kernel has no such size"), ("cost naive -M M --at M=0", "M=0"), ("run naive -M M --let M=0", "--let M=0"),
+    ("cost naive --gpu nothing", "unknown GPU"), ("cost naive --size Q=3", "the spec has no size Q"), ("cost naive -M M --size M=0", "M=0"), ("run naive -M M --size M=0", "--size M=0"),
     ("new class", "is no name of a Python file"), ("new attrs", "would hide the module attrs"), ("new no/such/x", "there is no folder no/such"),
 )  # fmt: skip
 

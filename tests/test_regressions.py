@@ -1,4 +1,4 @@
-"""Defects that a review found, each by the shortest program that shows it."""
+"""Regression tests for defects from reviews, each with the shortest program that shows it."""
 
 import random
 import re
@@ -66,7 +66,7 @@ def test_symbols_may_have_the_names_of_loops():
     right(kernel(chain, m, n, k).program(), 13, 11, 9, m=13, n=11, k=9)
 
 
-def test_a_conditional_accumulator_keeps_its_parentheses():
+def test_conditional_accumulator_is_printed_in_parentheses():
     plain = Fma("X", float32, (float32,), "({a} * {b}) + {c}")
     text = kernel(MatMul.tile(8, 8).to(Block).split(4).tile(2, 2).to(Thread).tile(1, 1).split(1).done(plain), 16, 16, 8).cuda()
     assert ") + (" in text.replace("\n", "") and "? c_target[" in text
@@ -125,7 +125,7 @@ def test_sizes_that_are_sums_of_symbols():
 
 @pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
 def test_a_vector_is_converted_on_its_way_to_registers(dtype):
-    """C of 16 bits that a strategy adds to, in a float32 accumulator: neighbours are read at once, and converted one by one."""
+    """C has 16 bits and is added to a float32 accumulator: adjacent elements are read at once and converted one by one."""
     vectors = Move.tile(8, 16).to(Warp).tile(4, 1).to(Lane).tile(4, 1).unroll().done()
     threads = MatMul.tile(16, 32).to(Block).epilog(RF, float32, vectors, vectors).split(8).load(A, SH).load(B, SH)
     threads = threads.tile(8, 16).to(Warp).tile(4, 1).to(Lane).split(1).tile(1, 1).unroll().done()
@@ -143,13 +143,13 @@ def test_a_vector_is_converted_on_its_way_to_registers(dtype):
 
 @pytest.mark.parametrize("stages", [(2, 2, 2), (3, 2, 4), (2, 3, 1), (4, 4, 4)], ids=str)
 def test_a_pipeline_to_shared_memory_inside_another(stages):
-    """The inner loads are no registers: their groups, waits and stages are their own loop's."""
+    """The inner loads do not target registers: their groups, waits and stages belong to their own loop."""
     outer, inner, registers = stages
-    deal = (
+    thread_tiles = (
         Init.tile(8, 16).to(Warp).tile(4, 1).to(Lane).tile(1, 1).done(),
         Move.tile(8, 16).to(Warp).tile(4, 1).to(Lane).tile(1, 1).done(),
     )
-    chain = MatMul.tile(16, 16).to(Block).epilog(RF, *deal).split(16).pipeline(outer).load(A, SH, Move.coalesced_copy(4).done())
+    chain = MatMul.tile(16, 16).to(Block).epilog(RF, *thread_tiles).split(16).pipeline(outer).load(A, SH, Move.coalesced_copy(4).done())
     chain = chain.split(4).pipeline(inner).load(B, SH, Move.coalesced_copy(4).done()).tile(8, 16).to(Warp).tile(4, 1).to(Lane)
     chain = chain.split(1).pipeline(registers).load(A, RF, Move.tile(4, 1).unroll().done()).load(B, RF, Move.done())
     chain = chain.tile(1, 1).unroll().done()
@@ -173,14 +173,14 @@ def test_a_wrong_reduction_names_the_line(wrong):
 
 
 @pytest.mark.parametrize("stages", [(1, 1), (2, 1), (2, 2), (3, 2)], ids=str)
-def test_a_wait_at_a_barrier_of_a_warp_is_none_for_other_warps(stages):
-    """B is copied by the block, A by each warp for itself: waiting for A in a warp does not make the other warp's B visible."""
+def test_wait_at_a_warp_barrier_does_not_cover_other_warps(stages):
+    """The block copies B, and each warp copies A for itself: a wait for A in a warp does not make the other warp's B visible."""
     outer, inner = stages
-    deal = (
+    thread_tiles = (
         Init.tile(16, 8).to(Warp).tile(2, 2).to(Lane).tile(1, 1).done(),
         Move.tile(16, 8).to(Warp).tile(2, 2).to(Lane).tile(1, 1).done(),
     )
-    chain = MatMul.tile(16, 16).to(Block).epilog(RF, *deal).split(4).pipeline(outer).load(B, SH).split(2).pipeline(inner)
+    chain = MatMul.tile(16, 16).to(Block).epilog(RF, *thread_tiles).split(4).pipeline(outer).load(B, SH).split(2).pipeline(inner)
     chain = chain.tile(16, 8).to(Warp).load(A, SH).tile(2, 2).to(Lane).split(1).tile(1, 1).unroll().done()
     for m, n, k in ((16, 16, 24), (17, 15, 9), (16, 32, 1)):
         program = kernel(chain, m, n, k).program("sm_80")
@@ -191,7 +191,7 @@ def test_a_wait_at_a_barrier_of_a_warp_is_none_for_other_warps(stages):
 
 @pytest.mark.parametrize("refinement", [Pad(1), SwizzleStorage(Swizzle(2, 1, 4))], ids=str)
 def test_stores_of_matrices_fall_back_where_rows_are_not_whole(refinement):
-    """stmatrix was chosen for shared rows that do not start at 16 bytes, and refused later; each lane stores what it holds instead."""
+    """stmatrix was chosen for shared rows that are not aligned to 16 bytes, and refused later; now each lane stores its own elements."""
     stage = Move.tile(32, 32).to(Warp).done()
     store = Move.load(SRC, SH, stage)
     chain = MatMul.tile(64, 64).to(Block).epilog(RF, Init.tile(32, 32).to(Warp).done(), store.coalesced_copy(1).done())
@@ -208,7 +208,7 @@ def test_stores_of_matrices_fall_back_where_rows_are_not_whole(refinement):
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 5, 6])
 def test_quad_pairs_in_any_number_share_k(parts):
-    """Quad-pairs come four in a warp; those that have no part of k are idle."""
+    """A warp has four quad-pairs; those without a part of k are idle."""
     chain = MatMul.tile(16, 16).to(Block).split_k(parts, QuadPair, 4).split(1).tile(4, 8).to(Thread).tile(1, 1).done()
     for m, n, k in ((16, 16, 8 * parts), (20, 30, 37)):
         program = kernel(chain, m, n, k).program()
@@ -217,7 +217,7 @@ def test_quad_pairs_in_any_number_share_k(parts):
 
 
 def test_threads_beyond_the_last_part_of_k_are_idle():
-    """Where a block has more threads than whole units, the others belong to none."""
+    """If a block has more threads than whole units, the remaining threads belong to no unit."""
     spec = MatMul.tile(16, 16).to(Block)(MatMul(16, 16, 16)(GL, GL, GL)(Kernel)).result
     context = grow_tree(spec, (), ARCHITECTURES[-1], INSTRUCTIONS).context
     body = SplitK(1, Warp, 8).expand(spec, attrs.evolve(context, workers=40, thread=Var("thread", 0, 39))).child("body")
@@ -234,15 +234,15 @@ def test_masks_that_clear_bits(permutation):
     right(kernel(chain, 32, 32, 4).program(), 32, 32, 4)
 
 
-def test_one_copy_needs_no_other_place():
-    """A layout that has no complement can still be taken once."""
+def test_layout_repeated_once_needs_no_complement():
+    """A layout without a complement can still be repeated once."""
     assert str(logical_product(Layout((2, 2), (2, 3)), Layout(1))) == "((2,2),1):((2,3),0)"
     assert str(logical_product(Layout((2, 2), (2, 3)), Layout((3, 2), (0, 0)))) == "((2,2),(3,2)):((2,3),(0,0))"
     assert str(logical_product(Layout((2, 2), (2, 3)), Layout(2))) == "((2,2),2):((2,3),6)"
 
 
 def chain_of(steps):
-    """A thread's tile, tiled again and again."""
+    """A thread's tile, tiled repeatedly."""
     chain = MatMul.tile(8, 8).to(Block).tile(1, 1).to(Thread)
     for _ in range(steps - 4):
         chain = chain.tile(1, 1)
@@ -261,8 +261,8 @@ HUGE = {
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", HUGE)
-def test_what_is_too_large_is_refused_before_it_is_enumerated(name):
-    """Some of them asked NumPy for terabytes."""
+def test_excessive_sizes_are_refused_before_enumeration(name):
+    """Some of these cases requested terabytes from NumPy."""
     start = time.process_time()
     with pytest.raises(ResourceError):
         _ = kernel(HUGE[name], 2**22, 2**20, 64).program().ir
@@ -285,7 +285,7 @@ STORE = Move.tile(4, 2).to(Lane)
 
 
 def test_the_simulator_takes_tiles_at_fixed_coordinates():
-    """Of the stack of partial sums each warp has its own: a view of two dimensions in a buffer of three."""
+    """Each warp has its own element of the partial sums: a two-dimensional view of a three-dimensional buffer."""
     init, rest = Init.tile(4, 2).to(Lane).tile(1, 1).done(), MatMul.split(4).tile(4, 2).to(Lane).split(1).tile(1, 1).done()
     chains = (
         PARTS.split(4).tile(4, 4).to(Lane).done(MicroKernel("tile", TILE)),
@@ -299,7 +299,7 @@ def test_the_simulator_takes_tiles_at_fixed_coordinates():
 
 
 def test_names_that_passes_make_are_new():
-    """The loop of the first loads was called like the symbol."""
+    """The loop of the first loads had the name of the symbol."""
     chain = MatMul.tile(8, 8).to(Block).split(4).pipeline(3).load(A, SH).load(B, SH).then(INNER)
     program = kernel(chain, 16, sym("k_ahead"), 20).program()
     assert "k_ahead2" in program.cuda
@@ -307,7 +307,7 @@ def test_names_that_passes_make_are_new():
 
 
 class Rude:
-    """Somebody's class with a defect."""
+    """A user's class with a defect."""
 
     def __repr__(self):
         raise ValueError("no repr")
@@ -327,7 +327,7 @@ class Rude:
         lambda: Tunable("a", 1, 2) / Rude(),
     ],
 )
-def test_values_without_a_text_are_refused_in_words(call):
+def test_values_without_a_text_are_refused(call):
     with pytest.raises(FireironError) as caught:
         call()
     assert "whose repr raises ValueError" in str(caught.value)
@@ -335,23 +335,23 @@ def test_values_without_a_text_are_refused_in_words(call):
 
 @pytest.mark.parametrize("join", [all_of, any_of])
 @pytest.mark.parametrize("wrong", [1j, None, 5, (1j,), (2,)], ids=str)
-def test_what_is_no_condition_cannot_be_joined(join, wrong):
+def test_conditions_of_other_types_cannot_be_joined(join, wrong):
     with pytest.raises(ArgumentError):
         join(wrong)
 
 
 @pytest.mark.parametrize("field", [field.name for field in attrs.fields(Mma)])
 def test_a_matrix_instruction_with_an_array_for_a_field(field):
-    """Arrays have no truth value; what compared them raised NumPy's error."""
+    """Arrays have no truth value, so the comparison raised NumPy's error."""
     with pytest.raises(ArgumentError, match=f"needed|Mma: its {field}"):
         attrs.evolve(HMMA_16816_F32, **{field: np.array([1, 2])})
 
 
 def test_many_illegal_combinations_are_given_up():
-    """Each of 540 was lowered, to be refused late; now those near the first one are, and the message says so."""
+    """Each of 540 combinations was lowered before it was refused; now only those near the first one are, and the message reports this."""
     rows, stages, parts = Tunable("rows", 4, 2, 8), Tunable("stages", 4, 2, 3, 5), Tunable("parts", 8, 16, 4, 32, 2)
-    deal = [start.tile(rows, 4).to(Thread).layout(ColMajor).tile(1, 1).done() for start in (Init, Move)]
-    chain = MatMul.tile(Tunable("m", 16, 32, 64), Tunable("n", 16, 32, 64)).to(Block).epilog(RF, *deal)
+    thread_tiles = [start.tile(rows, 4).to(Thread).layout(ColMajor).tile(1, 1).done() for start in (Init, Move)]
+    chain = MatMul.tile(Tunable("m", 16, 32, 64), Tunable("n", 16, 32, 64)).to(Block).epilog(RF, *thread_tiles)
     chain = chain.split(parts).pipeline(stages).load(A, SH).load(B, SH).tile(rows, 4).to(Thread).split(1).tile(1, 1).done()
     with pytest.raises(DecompositionError, match="deals elements to threads otherwise") as caught:
         kernel(chain, 1024, 1024, 1024).program()
@@ -359,8 +359,8 @@ def test_many_illegal_combinations_are_given_up():
     assert 16 < tried < 100 and "strategy.legal_assignments(target)" in caught.value.hint
 
 
-def test_the_only_legal_combination_is_found_behind_others():
-    """Each value hides what is wrong with the next one, and only the last combination of 45 is right."""
+def test_last_combination_is_found_if_it_alone_is_legal():
+    """Each illegal value hides the error of the next one, and only the last of 45 combinations is legal."""
     depth, rows, inner = Tunable("depth", 3, 5, 6, 7, 8), Tunable("rows", 5, 7, 8), Tunable("inner", 3, 5, 2)
     chain = MatMul.tile(32, 32).to(Block).split(16).split(depth).tile(rows, 4).to(Thread).tile(inner, 1).split(1).tile(1, 1).done()
     assert kernel(chain, 64, 64, 32).program().chosen == {"depth": 8, "rows": 8, "inner": 2}
@@ -371,7 +371,7 @@ def test_the_only_legal_combination_is_found_behind_others():
 
 @pytest.mark.parametrize("k", [1, 4, 8, 13, 16])
 def test_parts_of_k_without_any_k_write_zeros(k):
-    """Two of four parts have no k of their own: they skipped what sets their partial sums, and the sum read what nobody wrote."""
+    """Two of four parts have no k: they skipped the initialization of their partial sums, and the sum read uninitialized memory."""
     chain = MatMul.tile(8, 8).to(Block).split_k(4, Warp, 4).split(1).tile(4, 4).to(Lane).tile(1, 1).done()
     program = kernel(chain, 8, 8, k).program()
     right(program, 8, 8, k)
@@ -381,7 +381,7 @@ def test_parts_of_k_without_any_k_write_zeros(k):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("call", "says"),
+    ("call", "message"),
     [
         (lambda: MatMul.then(INNER)(np.ones((4, 4)), np.ones((4, 4))), "strategy is bound to a spec"),
         (lambda: MatMul.then(INNER)(MatMul(4, 4, 4)(GL, GL, GL)(Kernel), np.ones((4, 4))), r"not to \(MatMul\(4,4,4\)\(GL,GL,GL\)\(Kernel\), ndarray 4x4\)"),
@@ -409,8 +409,8 @@ def test_parts_of_k_without_any_k_write_zeros(k):
         (lambda: Strategy((), Move(8, 8)(GL, GL)(Kernel), MatMul), "starts from MatMul, what it is for is a Move"),
     ],
 )  # fmt: skip
-def test_calls_that_do_not_fit_are_refused_in_words(call, says):
-    with pytest.raises(FireironError, match=says) as caught:
+def test_calls_that_do_not_fit_are_refused(call, message):
+    with pytest.raises(FireironError, match=message) as caught:
         call()
     assert "test_regressions.py" in caught.value.at
 
@@ -432,14 +432,14 @@ def test_operands_as_the_paper_names_them():
 
 
 def test_combinations_that_fit_are_found_where_the_first_ones_do_not():
-    """Two tunables must change together, and what is in the way looks different from one to the next."""
+    """Two tunables must change together, and the error differs from one combination to the next."""
     entry = library.find("hmma_ampere")
     chosen = entry.strategy(entry.problem(256, 384, 320)).program("sm_75").chosen
     assert chosen == {"bm": 128, "bn": 64, "wm": 64, "wn": 64, "stages": 4, "bk": 32}
 
 
 def test_elements_that_are_never_inside():
-    """Three columns, taken eight at a time: what lies beyond is zero without a load, and needs no proof of where it would lie."""
+    """Three columns with vectors of eight: elements past the edge are zero without a load, and need no proof of their address."""
     copy = Move.tile(1, 8).to(Thread).layout(RowMajor).done()
     chain = MatMul.tile(24, 40).to(Block).split(5).load(A, SH).load(B, SH, copy).tile(1, 10).to(Thread).split(1).tile(1, 1).done()
     program = chain(MatMul(sym("M"), 3, sym("K"))(GL, GL, GL)(Kernel)).program("sm_75")
@@ -461,11 +461,11 @@ def test_a_legal_combination_far_from_the_first_is_found_soon(monkeypatch):
     assert len(tried) < 300
 
 
-# ---------------------------------------------------------------------------------------------- what the second generator found
+# ---------------------------------------------------------------------------------------------- found by the second generator
 
 
-def test_registers_that_one_thread_fills_are_not_read_by_others():
-    """A single tile is dealt to the first thread; all threads read what it loaded. Nothing names the thread but the condition."""
+def test_registers_of_one_thread_are_not_read_by_others():
+    """A single tile belongs to the first thread, and all threads read its load. Only the condition names that thread."""
     copy = Move.tile(3, 1).tile(3, 1).to(Thread).done()
     chain = MatMul.tile(16, 2).to(Block).load(B, RF, copy).tile(1, 2).to(Thread).tile(1, 1).done()
     with pytest.raises(DecompositionError, match="thread 1 needs element"):
@@ -473,7 +473,7 @@ def test_registers_that_one_thread_fills_are_not_read_by_others():
 
 
 def _one_choice():
-    """A number of which one thread knows whether it is the larger one, and seven threads choose by it."""
+    """One thread compares a number, and seven threads choose by the result."""
     choice = Fused(
         name="choice", dims="m n", loop="n", operands={"R": "m n", "alpha": "", "y": "m"}, init={"low": "a[m] = -inf"},
         body={"number": "t[m] = alpha", "top": "s[m] = max(n, where(t[m] < n, 0, R[m,n]))", "join": "a[m] = max(a[m], s[m])"}, final={"out": "y[m] = a[m]"},
@@ -481,13 +481,13 @@ def _one_choice():
     return choice.tile(m=1).to(Block).tile(m=1).to(Warp).done()(choice(m=2, n=7, dtype=float32))
 
 
-def test_registers_of_one_thread_are_not_compared_by_others():
+def test_comparison_results_of_one_thread_are_not_read_by_others():
     with pytest.raises(DecompositionError, match="t: this path deals elements to threads otherwise"):
         _ = _one_choice().program("sm_80").ir
 
 
 def test_poison_that_a_comparison_drops_is_found(monkeypatch):
-    """A comparison with NaN is false, so a register that nobody filled left no NaN in the result."""
+    """A comparison with NaN is false, so an uninitialized register left no NaN in the result."""
     monkeypatch.setattr("fireiron.lower.distribute._by_some", lambda kernel, use: False)
     program = _one_choice().program("sm_80")
     with pytest.raises(SimulationError, match=r"t\[0\] \(register 0\) is read before anything was written to it: thread 1"):
@@ -495,7 +495,7 @@ def test_poison_that_a_comparison_drops_is_found(monkeypatch):
 
 
 def test_registers_of_other_warps_are_not_exchanged_in_a_warp():
-    """Twenty threads of the first warp hold the tile of the block; the other warps read what nobody wrote for them."""
+    """Twenty threads of the first warp own the tile of the block; the other warps read registers that were never written for them."""
     chain = Move.tile(1, 16, 5).to(Block).load(SRC, RF, Move.tile(1, 4, 1).to(Thread).done())
     chain = chain.tile(1, 2, 5).to(Warp).load(SRC, RF).tile(1, 2, 1).to(Lane).done()
     with pytest.raises(MatchError, match="no instruction of sm_80 performs"):
@@ -508,7 +508,7 @@ def test_clusters_of_more_blocks_than_stay():
         _ = kernel(chain, 1, 1, 1).program("sm_90a").ir
 
 
-def test_staggered_turns_of_what_lies_in_shared_memory():
+def test_staggered_iterations_of_data_in_shared_memory():
     chain = (
         MatMul.tile(32, 96).to(Block).epilog(RF).load(B, SH).split(16).stagger_blocks(2).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     )
@@ -516,15 +516,15 @@ def test_staggered_turns_of_what_lies_in_shared_memory():
         _ = kernel(chain, 1, 1, 48).program("sm_80").ir
 
 
-def test_work_on_elements_that_reads_nothing():
-    """A formula of numbers with functions has no element that says its shape."""
-    ones = Fused(name="ones", dims="m n", operands={"Y": "m n"}, body={"one": "t[m,n] = relu(abs(1))", "out": "Y[m,n] = t[m,n] * 2"})
-    program = ones.tile(m=2, n=4).to(Block).done()(ones(m=3, n=5, types={"Y": float32})).program("sm_80")
+def test_pointwise_work_without_operands():
+    """In a formula of numbers and functions no element defines the shape."""
+    constant = Fused(name="ones", dims="m n", operands={"Y": "m n"}, body={"one": "t[m,n] = relu(abs(1))", "out": "Y[m,n] = t[m,n] * 2"})
+    program = constant.tile(m=2, n=4).to(Block).done()(constant(m=3, n=5, types={"Y": float32})).program("sm_80")
     assert (simulate(program.ir, {}).outputs["Y"] == 2).all()
 
 
 def test_the_trace_of_storage_with_gaps():
-    """No spec of a whole tile can be stated that has the strides of a smaller array with gaps; its long form can be printed."""
+    """A whole tile's spec cannot state the strides of a smaller array with gaps; its long form can be printed."""
     chain = MatMul.tile(32, 32).to(Block).tile(1, 32).to(Thread).tile(1, 1).done()
     assert all(repr(spec) for _, spec in kernel(chain, 1, 1, 1, C=Strides(m=6, n=1)).trace())
 
@@ -535,7 +535,7 @@ def test_a_named_instruction_that_does_not_divide_k():
         _ = kernel(chain.at(Split).replace(Split((8,))), 32, 32, 64, dtype=float16).program("sm_80").ir
 
 
-def test_errors_say_conditions_as_they_are_read():
+def test_errors_print_conditions_readably():
     with pytest.raises(ArgumentError, match="accumulate=False") as caught:
         MatMul(5, 7, signature="mk,k->m")
     assert "Const" not in str(caught.value)
@@ -544,26 +544,28 @@ def test_errors_say_conditions_as_they_are_read():
     assert caught.value.within is not None
 
 
-# ---------------------------------------------------------------------------------------------- what the walker found
+# ---------------------------------------------------------------------------------------------- found by the walker
 
 
-def test_a_copy_of_units_whose_threads_hold_nothing_is_refused():
-    """Sixteen threads of four quad-pairs hold a row, and every quad-pair was to copy its part of it: the others' parts were never written."""
+def test_copy_between_units_that_own_different_parts_is_refused():
+    """Sixteen threads of four quad-pairs own a row, and every quad-pair copies its part of it: the parts of the other pairs were never
+    written.
+    """
     tiles = MatMul.tile(8).to(Block).split(k=1).load(B, RF).tile(1, 4).to(QuadPair)
     chain = tiles.load(B, SH, Move.done()).tile(1).to(Thread).tile(1, 1).done()
     with pytest.raises(MatchError, match="one whose threads hold all of the 1x4 elements"):
         _ = chain(MatMul(8, 16, 24)(GL, GL, GL)(Kernel)).program("sm_89").tree
 
 
-def test_registers_that_are_dealt_in_turns_have_no_lane_map():
-    """Instructions that were asked whether lanes hold what they want ended in a KeyError."""
+def test_registers_distributed_over_iterations_have_no_lane_map():
+    """The comparison of lane ownership in instructions raised KeyError."""
     chain = MatMul.tile(1).to(Block).load(B, SH).tile(1, 24).to(Warp).load(B, RF).load(B, SH)
     with pytest.raises(DecompositionError, match="its tiles are dealt in turns"):
         _ = chain(MatMul(1, 1, 24, dtype=bfloat16)(GL, GL, GL)(Kernel)).program("sm_86").tree
 
 
-def test_a_producer_with_nothing_to_load_inside_a_pipeline_is_left_out():
-    """Its loop stood in a pipelined one, was not looked at, and became a role without rings, which the simulator could not run."""
+def test_producer_without_loads_inside_a_pipeline_is_removed():
+    """Its loop inside a pipelined loop was not examined and became a role without rings, which the simulator could not run."""
     chain = MatMul.tile(64, 8).to(Block).epilog(RF).split(64).pipeline(2).load(B, SH).split(32).pipeline(2).warp_specialize()
     program = chain.tile(64).to(Warpgroup).load(A, RF).done()(MatMul(64, 8, 192, dtype=int8)(GL, GL, GL)(Kernel)).program("sm_90a")
     assert (program.lowered.threads, program.lowered.rings) == (128, ())
@@ -572,18 +574,19 @@ def test_a_producer_with_nothing_to_load_inside_a_pipeline_is_left_out():
 
 
 def test_fewer_blocks_than_a_cluster_has_are_refused():
-    """One block that stays, of clusters of four: an AssertionError."""
+    """One persistent block with clusters of four raised AssertionError."""
     with pytest.raises(ResourceError, match=r"persistent\(1\) in clusters of 4 blocks: 1 blocks are no multiple of 4"):
         _ = MatMul(8, 8, 8)(GL, GL, GL)(Kernel).tile(2, 2).to(Block).cluster(m=2, n=2).persistent(1).program("sm_90a").tree
 
 
-# ---------------------------------------------------------------------------------------------- what printed texts showed
+# ---------------------------------------------------------------------------------------------- found in printed texts
 
 
 def test_lanes_that_are_left_over_are_proved_inside_at_sizes_of_run_time():
-    """48 elements of a warp in two turns, the second by half of the lanes: their condition keeps them in the tile's 12 rows, whatever N is.
+    """48 elements of a warp in two iterations, half of the lanes active in the second: their condition keeps them within the 12 rows of the
+    tile for any N.
 
-    A wrong condition is still seen, between blocks and at the end.
+    A wrong condition is still reported, between blocks and at the end.
     """
     tile = lambda start: start.tile(12, 4).to(Warp).tile(1, 1).to(Thread).tile(1, 1).done()
     chain = MatMul.tile(12, 16).to(Block).epilog(RF, tile(Init), tile(Move)).tile(12, 4).to(Warp).tile(1, 1).to(Thread).split(1).tile(1, 1)
@@ -595,14 +598,14 @@ def test_lanes_that_are_left_over_are_proved_inside_at_sizes_of_run_time():
     assert loose.body != program.lowered.body and {one.kind for one in safety(loose) if one.severity == "error"} >= {"race"}
 
 
-def _without_a_condition(one):
-    """The store without its last condition, that of the lanes that are left over."""
-    stores = isinstance(one, ir.Exec) and one.spec.copies
-    return (attrs.evolve(one, active=TRUE, guard=TRUE),) if stores else (one,)
+def _without_a_condition(stmt):
+    """The store without its last condition, which excludes the idle lanes."""
+    stores = isinstance(stmt, ir.Exec) and stmt.spec.copies
+    return (attrs.evolve(stmt, active=TRUE, guard=TRUE),) if stores else (stmt,)
 
 
 def test_a_producer_inside_a_producer_is_refused():
-    """The walker's first draw: a KeyError in the pass of pipelines."""
+    """The walker's first draw raised KeyError in the pipeline pass."""
     chain = MatMul.tile(128, 64).to(Block).epilog(RF).split(64).pipeline(3).warp_specialize().load(B, SH, Move.done())
     chain = chain.split(32).pipeline(4).warp_specialize().load(A, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
     with pytest.raises(DecompositionError, match="stands in the loop k, whose loads a producer issues too"):
@@ -614,7 +617,7 @@ def test_a_producer_inside_a_producer_is_refused():
 
 
 def test_share_of_a_load_that_no_engine_does_is_refused():
-    """A producer with nothing to load has no ring: the buffer went, and was written all the same, which ended in VerificationError."""
+    """A producer without loads has no ring: its buffer was removed but still written, which raised VerificationError."""
     chain = (
         MatMul.tile(16, 16)
         .to(Block)
@@ -639,7 +642,7 @@ def test_share_of_a_load_that_no_engine_does_is_refused():
 
 
 def wide(K, M=64, N=64):
-    """Halves by rows, of which a block takes 64 x 64 elements."""
+    """Row-major float16 matrices with block tiles of 64 x 64 elements."""
     spec = MatMul(M, N, K, dtype=float16, c_dtype=float32, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
     return spec.tile(64, 64).to(Block)
 
@@ -656,41 +659,43 @@ def right_by_roles(chain, K, M=64, N=64):
 
 
 @pytest.mark.parametrize(("stages", "K"), [(1, 144), (2, 256), (3, 200)], ids=str)
-def test_turns_of_a_ring_inside_a_pipeline_count_its_iterations(stages, K):
-    """Each iteration of the pipeline began the ring's turns at 0 again, so that waits passed by parity, or never: refused as a race."""
+def test_fills_of_a_ring_inside_a_pipeline_count_its_iterations(stages, K):
+    """Each iteration of the pipeline restarted the fills of the ring at 0, so that waits passed by parity or never: refused as a race."""
     chain = wide(K).epilog(RF).split(96).pipeline(stages).load(B, SH).split(32).pipeline(2).warp_specialize().load(A, SH, Move.done())
     kernel = right_by_roles(chain.tile(64, 64).to(Warpgroup).done(), K)
     (ring,) = kernel.rings
-    turns = {one.number for one in ir.statements(kernel.body) if isinstance(one, ir.Acquire)}
-    assert {str(one) for one in turns} == {"k * 3 + k2"} and ring.name == "k2_ring"
+    fills = {one.number for one in ir.statements(kernel.body) if isinstance(one, ir.Acquire)}
+    assert {str(one) for one in fills} == {"k * 3 + k2"} and ring.name == "k2_ring"
 
 
 @pytest.mark.parametrize("stages", (2, 5))
 def test_roles_follow_the_same_iterations_of_a_long_loop(stages):
-    """The consumers' copies repeat after other iterations than the ring: the race check followed more of theirs than of the producer's."""
+    """The consumers' copies repeat with another period than the ring, and the race check followed more of their iterations than of the
+    producer's.
+    """
     chain = wide(64 * 40).epilog(RF).split(64).pipeline(stages).load(B, SH).split(32).pipeline(3).warp_specialize().load(A, SH, Move.done())
     lowered = chain.tile(64, 64).to(Warpgroup).done().program("sm_90a").lowered
     assert safety(lowered) == ()
-    released = ir.rewritten(lowered.body, lambda one: () if isinstance(one, ir.Release) and one.side is ir.Side.EMPTY else (one,))
+    released = ir.rewritten(lowered.body, lambda one: () if isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY else (one,))
     assert safety(attrs.evolve(lowered, body=released))
 
 
 def test_loads_of_an_engine_inside_the_loop_of_a_producer_have_a_ring_of_their_own():
-    """A KeyError in the pass of pipelines."""
+    """This raised KeyError in the pipeline pass."""
     chain = wide(200).epilog(RF).split(96).pipeline(2).warp_specialize().load(A, SH, Move.done()).split(32).load(B, SH, Move.done())
     kernel = right_by_roles(chain.tile(64, 64).to(Warpgroup).done(), 200)
     assert [(one.name, one.stages) for one in kernel.rings] == [("k_ring", 2), ("b_sh_ring", 2)]
 
 
 def test_steps_with_loads_of_an_engine_do_not_begin_in_the_iteration_before():
-    """A loop that loads registers ahead, with a producer's loop inside, was taken apart, and its loads lost their ring."""
+    """A loop with prefetched registers and a producer's loop inside was split, and its loads lost their ring."""
     chain = wide(256).epilog(RF).split(128).pipeline(2).load(A, SH).split(64).pipeline(2).load(A, RF, Move.done())
     chain = chain.split(32).pipeline(2).warp_specialize().load(B, SH, Move.done())
     right_by_roles(chain.tile(64, 64).to(Warpgroup).done(), 256)
 
 
 def test_parts_of_terms_that_have_fewer_dimensions():
-    """A minimum over `n` of what does not depend on `m`: `partial` ended in ValueError."""
+    """A minimum over `n` of a term that does not depend on `m`: `rfactor` raised ValueError."""
     rows = Fused(
         name="rows", dims="m n", operands={"X": "m n", "w": "n", "Y": "m n"},
         body={"least": "s_sh[m] = min(n, abs(w[n]))", "store": "Y[m,n] = where(X[m,n] >= s_sh[m], X[m,n], n + 0)"},
@@ -700,7 +705,7 @@ def test_parts_of_terms_that_have_fewer_dimensions():
 
 
 def test_the_cost_of_loops_that_data_and_tiles_decide():
-    """Whether a group has a turn depends on the tile that a block takes: `predict` ended in KeyError."""
+    """Whether a group has an iteration depends on the tile of the block: `predict` raised KeyError."""
     groups = Fused(
         name="of_groups", dims="m n k g", scan="g", operands={"A": "m k", "B": "g k n", "begin": "g", "end": "g", "D": "m n"},
         init={"zero": "acc[m,n] = 0"},
@@ -716,14 +721,14 @@ def test_the_cost_of_loops_that_data_and_tiles_decide():
     assert predict(strategy(problem), "H200").us > 0
 
 
-def test_what_says_that_it_is_a_tensor_where_there_is_no_pytorch(monkeypatch):
-    """An object with any attribute that one asks for ended in ModuleNotFoundError."""
+def test_pretended_tensors_without_pytorch(monkeypatch):
+    """An object with every attribute raised ModuleNotFoundError."""
     monkeypatch.setitem(sys.modules, "torch", None)
     assert not operators.traced(types.SimpleNamespace(is_cuda=True))
 
 
 class _Anything:
-    """It has every attribute that one asks for, and none is what one wants."""
+    """It has every attribute, and none has a useful value."""
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -735,25 +740,25 @@ class _Anything:
     "call", [lambda one, array: matmul(array, one), lambda one, array: attention(one, array, array)], ids=["matmul", "attention"]
 )
 def test_arrays_whose_shape_is_none(call):
-    """They ended in TypeError."""
+    """They raised TypeError."""
     with pytest.raises(FireironError):
         call(_Anything(), np.ones((1, 1, 8, 8), np.float32))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 48])
-def test_sums_of_a_tile_behind_which_others_stand_are_added(rows):
-    """One row, and tiles of one row: the first tile has the whole sum, and those behind the end must not write over it."""
-    made = MatMul.fuse_epilogue("C = acc; y[n] += sum(m, acc)")
-    problem = made(m=rows, n=3, k=1, types={"C": float32, "y": float32})
+def test_sums_of_an_only_tile_ignore_tiles_past_the_end(rows):
+    """One row, and tiles of one row: the first tile has the whole sum, and tiles past the end must not overwrite it."""
+    definition = MatMul.fuse_epilogue("C = acc; y[n] += sum(m, acc)")
+    problem = definition(m=rows, n=3, k=1, types={"C": float32, "y": float32})
     strategy = MatMul.tile(48, 64).to(Block).tile(8, 64).to(Warp).tile(2, 8).to(Lane).tile(1, 1).done()
     arrays = {"A": np.ones((rows, 1), np.float16), "B": np.array([[1, 2, 3]], np.float16)}
     got = simulate(strategy(problem).program("sm_80").ir, arrays, {}).outputs
     assert np.array_equal(got["y"], rows * np.array([1, 2, 3]))
 
 
-def test_maxima_of_a_tile_behind_which_others_stand_are_refused():
-    made = MatMul.fuse_epilogue("C = acc; y[n] = max(m, acc)")
-    problem = made(m=1, n=3, k=1, types={"C": float32, "y": float32})
+def test_maxima_of_an_only_tile_with_tiles_past_the_end_are_refused():
+    definition = MatMul.fuse_epilogue("C = acc; y[n] = max(m, acc)")
+    problem = definition(m=1, n=3, k=1, types={"C": float32, "y": float32})
     strategy = MatMul.tile(48, 64).to(Block).tile(8, 64).to(Warp).tile(2, 8).to(Lane).tile(1, 1).done()
     with pytest.raises(DecompositionError, match="each tile has a part of y"):
         _ = strategy(problem).program("sm_80").ir
@@ -761,7 +766,9 @@ def test_maxima_of_a_tile_behind_which_others_stand_are_refused():
 
 @pytest.mark.parametrize("threads", [8, 17, 20, 24, 48])
 def test_quad_pairs_of_a_block_are_whole(threads):
-    """A quad-pair is threads 0-3 and 16-19 of a warp: eight threads are none, and the threads of two such halves wrote the same elements."""
+    """A quad-pair is threads 0-3 and 16-19 of a warp. Eight contiguous threads are not one: the threads of two such halves wrote the same
+    elements.
+    """
     copy = Move.tile(1).to(QuadPair).tile(1, 1).to(Thread).done()
     strategy = MatMul.tile(1).to(Block).load(B, SH, copy).tile(1, 1).to(Thread).split(1).done()
     if threads >= 20:
@@ -781,8 +788,8 @@ def stored_as(layout, memory=SH):
 
 @pytest.mark.parametrize("memory", [SH, RF])
 @pytest.mark.parametrize(("strides", "apart"), [((0, 1), (1, 4)), ((1, 1), (1, 4)), ((1, 3), (1, 4)), ((1, (4, 4)), (1, (4, 16)))])
-def test_buffers_in_which_two_elements_have_one_place_are_refused(memory, strides, apart):
-    """They computed something else, without a word where one thread writes both."""
+def test_buffers_with_two_elements_at_one_address_are_refused(memory, strides, apart):
+    """They gave wrong results, without an error if one thread writes both."""
     shape = (4, 8) if isinstance(strides[1], int) else (4, (4, 2))
     with pytest.raises(DecompositionError, match="two elements have one place") as refusal:
         _ = stored_as(Layout(shape, strides), memory).ir
@@ -802,8 +809,8 @@ def test_buffers_whose_lines_are_too_short_are_refused():
         _ = stored_as(RowMajor(ld=sym("ld", low=8))).ir
 
 
-def test_types_of_fields_are_looked_at_behind_what_resolves_them():
-    """As reading a stored strategy does: from then on nothing was refused but plain types."""
+def test_types_of_fields_are_resolved_before_they_are_checked():
+    """After a stored strategy was read, only plain types were checked."""
     attrs.resolve_types(Kind)
     typed._fields.cache_clear()
     with pytest.raises(ArgumentError, match="Kind: its parameters"):

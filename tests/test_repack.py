@@ -1,4 +1,4 @@
-"""`repack`: operands copied in front, by launches of their own, in the simulator and through everything that reads a strategy."""
+"""`repack`: preceding kernels that copy operands, in the simulator and in all outputs of a strategy."""
 
 import re
 
@@ -25,7 +25,7 @@ from fireiron.sim import simulate
 from fireiron.strategies import hopper, hopper_batched
 
 BODY = MatMul.tile(32, 64).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
-"""A product that needs no alignment, for tests of the copies."""
+"""A GEMM that needs no alignment, for tests of the copies."""
 
 STRATEGY = MatMul.repack(A).repack(B).then(BODY)
 HOPPER = hopper.strategy.with_(bm=64, bn=64, wm=64, wn=64, stages=2)
@@ -40,7 +40,7 @@ def integers(shape, seed=3):
 
 
 def require_right(strategy, spec, sizes):
-    """The whole call, copies and product, in the simulator (oracle: NumPy)."""
+    """The whole call, copies and GEMM, in the simulator (oracle: NumPy)."""
     M, N, K = sizes
     kernel = CompiledKernel(strategy(spec).program("sm_90a"))
     a, b = integers((M, K)), integers((K, N), 4)
@@ -64,7 +64,7 @@ def test_products_at_odd_sizes(sizes, orders):
 
 @pytest.mark.parametrize("sizes", [(65, 63, 33), (72, 129, 40), (130, 72, 71)], ids=str)
 def test_the_strategy_of_the_library(sizes):
-    """TMA loads the copies, whatever the sizes."""
+    """TMA loads the copies, for all sizes."""
     program = require_right(HOPPER, halves(*sizes), sizes)
     assert program.preceding and "tma_load(" in program.text and program.ir.rings
 
@@ -80,7 +80,7 @@ def test_one_kernel_for_all_sizes():
         np.testing.assert_array_equal(kernel(a, b), referred(halves(*sizes), a, b)["C"])
 
 
-def test_what_is_aligned_is_left_alone():
+def test_aligned_operands_are_not_copied():
     spec = halves(64, 64, 64)
     plain = BODY(spec).program("sm_90a")
     same = STRATEGY(spec).program("sm_90a")
@@ -89,7 +89,7 @@ def test_what_is_aligned_is_left_alone():
 
 
 def test_arrays_at_odd_addresses_are_copied():
-    """A slice of a matrix starts where it likes."""
+    """A slice of a matrix may start at any element."""
     spec = halves(64, 64, 64)
     slices = spec.with_operands(A=attrs.evolve(spec.A, tensor=attrs.evolve(spec.A.tensor, align=2)))
     program = STRATEGY(slices).program("sm_90a")
@@ -100,7 +100,7 @@ def test_arrays_at_odd_addresses_are_copied():
 
 
 def test_arrays_of_any_strides():
-    """Neither rows nor columns side by side: the copy is row-major."""
+    """Neither rows nor columns are contiguous: the copy is row-major."""
     spec = MatMul(16, 24, 8, dtype=float16, A=Strides(m=ANY, k=ANY), B=RowMajor)(GL, GL, GL)(Kernel)
     kernel = CompiledKernel(STRATEGY(spec).program("sm_90a"))
     a, b = integers((32, 24))[::2, ::3], integers((8, 24), 4)
@@ -119,15 +119,15 @@ def test_a_copy_of_ones_own():
 
 
 @pytest.mark.parametrize(
-    ("chain", "said"),
+    ("chain", "message"),
     [
         (MatMul.tile(32, 64).to(Block).repack(A).tile(4, 4).to(Thread).split(1).tile(1, 1).done(), "before the first step that deals work"),
         (MatMul.repack(C).then(BODY), r"repack\(C\): MatMul reads no such operand"),
         (MatMul.repack("X").then(BODY), r"repack\(X\): MatMul reads no such operand"),
     ],
 )
-def test_refusals(chain, said):
-    with pytest.raises(FireironError, match=said):
+def test_refusals(chain, message):
+    with pytest.raises(FireironError, match=message):
         _ = chain(halves(33, 40, 17)).program("sm_90a").tree
 
 
@@ -153,7 +153,7 @@ def test_wrong_arrays_are_refused():
         kernel(a.astype(np.float32), b)
 
 
-# ---------------------------------------------------------------------------------------------- the other storage order
+# ---------------------------------------------------------------------------------------------- changing the storage order
 
 TYPES = {tf32: float32, float8_e4m3: bfloat16, float8_e5m2: float32, int8: int32}
 """Element types that wgmma reads along k only, and those of the results."""
@@ -172,7 +172,7 @@ def product_of(dtype):
 
 
 def require_equal(strategy, spec, shapes):
-    """The whole call in the simulator (oracle: NumPy), with inputs stored as the spec says."""
+    """The whole call in the simulator (oracle: NumPy), with inputs stored as the spec states."""
     kernel = CompiledKernel(strategy(spec).program("sm_90a"))
     a, b = (drawn(shape, spec.operands[name].dtype, seed) for seed, (name, shape) in enumerate(zip("AB", shapes, strict=True)))
     given = [stored(one, spec.operands[name].tensor.layout) for name, one in zip("AB", (a, b), strict=True)]
@@ -186,24 +186,24 @@ def require_equal(strategy, spec, shapes):
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("sizes", [(64, 80, 64), (65, 63, 33), (144, 72, 71), (80, 33, 160)], ids=str)
 def test_all_orders_of_types_that_are_read_along_k(dtype, orders, sizes):
-    """TMA loads all of them, whatever the order and the sizes."""
+    """TMA loads all of them, for all orders and sizes."""
     M, N, K = sizes
     spec = halves(M, N, K, f"{orders}N", dtype=dtype, c_dtype=TYPES[dtype])
     program = require_equal(product_of(dtype), spec, ((M, K), (K, N)))
     misaligned = {"A": K * dtype.bytes % 16, "B": K * dtype.bytes % 16}
-    turned = {"A": orders[0] == "T", "B": orders[1] == "N"}
-    assert names(program) == [name for name in "AB" if misaligned[name] or turned[name]]
+    transposed = {"A": orders[0] == "T", "B": orders[1] == "N"}
+    assert names(program) == [name for name in "AB" if misaligned[name] or transposed[name]]
     assert "tma_load(" in program.text and program.ir.rings
     for launch in program.preceding:
         along = {"A": ("m", "k"), "B": ("n", "k")}[launch.name]
         wanted = f"{launch.name} is stored along {along[0]}, and the products read it along k"
-        assert (launch.reason == wanted) == turned[launch.name]
+        assert (launch.reason == wanted) == transposed[launch.name]
 
 
 @pytest.mark.parametrize("dtype", [tf32, float16, int8, float64], ids=str)
 @pytest.mark.parametrize("sizes", [(256, 384), (130, 68), (72, 129), (129, 72), (1, 5), (31, 33), (256, 258), (34, 132)], ids=str)
-def test_tiles_turned_round(dtype, sizes):
-    """The copy alone, both ways: NumPy's values, whole vectors where rows allow it, no lanes that wait for each other's banks."""
+def test_transposed_tiles(dtype, sizes):
+    """The copy alone, both ways: NumPy's values, whole vectors if rows allow it, no bank conflicts."""
     rows, columns = sizes
     for order, other in ((RowMajor, ColMajor), (ColMajor, RowMajor)):
         spec = MatMul(rows, 8, columns, dtype=dtype, A=other, c_dtype=dtype)(GL, GL, GL)(Kernel)
@@ -224,44 +224,46 @@ def conflicts(program):
 
 @pytest.mark.parametrize("dtype", [tf32, float16, int8], ids=str)
 def test_rows_without_vectors_are_padded(dtype):
-    """Neighbouring lanes read neighbouring rows of the tile, a bank apart."""
+    """Adjacent lanes read adjacent rows of the tile, one bank apart."""
     spec = MatMul(256, 8, 257, dtype=dtype, A=ColMajor, c_dtype=dtype)(GL, GL, GL)(Kernel)
     (launch,) = MatMul.repack(A, order=RowMajor).then(BODY)(spec).program("sm_90a").preceding
     assert not [one for one in conflicts(launch.program) if " read by " in one.message] and ".pad(" in launch.program.cuda
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_turned_copies_compile(dtype):
-    """All launches as one unit, without a warning, within their registers."""
+def test_transposing_copies_compile(dtype):
+    """All launches as one translation unit, without a warning, within their registers."""
     if not any(chain.serves("sm_90a") for chain in toolchains()):
         pytest.skip("no installed NVRTC serves sm_90a")
     for sizes in ((256, 256, 256), (255, 257, 259)):
         program = product_of(dtype)(halves(*sizes, "TNN", dtype=dtype, c_dtype=TYPES[dtype])).program("sm_90a")
-        found = compile_cuda(program.cuda, "sm_90a").resources
-        assert set(found) == {"matmul_repack_a", "matmul_repack_b", "matmul"} and all(one.spill_stores == 0 for one in found.values())
+        resources = compile_cuda(program.cuda, "sm_90a").resources
+        assert set(resources) == {"matmul_repack_a", "matmul_repack_b", "matmul"} and all(
+            one.spill_stores == 0 for one in resources.values()
+        )
 
 
-def test_readers_tell_why_operands_are_turned_round():
+def test_outputs_state_why_operands_are_transposed():
     strategy = product_of(tf32)(halves(64, 64, 64, "TNN", dtype=tf32, c_dtype=float32))
-    said = "matmul_repack_b: Move(64,64)(GL,GL)(Kernel) with src tf32 RowMajor; dst tf32 ColMajor(ld=64), since B is stored along n, and the products read it along k"
+    description = "matmul_repack_b: Move(64,64)(GL,GL)(Kernel) with src tf32 RowMajor; dst tf32 ColMajor(ld=64), since B is stored along n, and the products read it along k"
     shown = "\n".join(show(strategy.program()))
-    assert said in shown and "tile(1, 4).to(Thread).layout(RowMajor)" in shown
-    assert f"launched in front: {said}" in text(explain(strategy))
+    assert description in shown and "tile(1, 4).to(Thread).layout(RowMajor)" in shown
+    assert f"launched in front: {description}" in text(explain(strategy))
 
 
-def test_what_is_stored_so_already_is_left_alone():
+def test_operands_in_the_required_order_are_not_copied():
     assert ASKED(halves(64, 64, 64, "NTN")).program("sm_90a").preceding == ()
     program = require_right(ASKED, halves(33, 40, 17, "TNN"), (33, 40, 17))
     assert names(program) == ["A", "B"]
     assert [program.inner.operands[name].order for name in "AB"] == ["row", "col"]
 
 
-def test_halves_are_read_in_either_order():
+def test_float16_operands_are_read_in_either_order():
     for orders in ORDERS:
         assert HOPPER(halves(64, 64, 64, orders)).program().preceding == ()
 
 
-def test_one_kernel_of_turned_operands_for_all_sizes():
+def test_one_kernel_of_transposed_operands_for_all_sizes():
     M, N, K = (sym(name, multiple_of=4) for name in "MNK")
     kernel = CompiledKernel(product_of(tf32)(halves(M, N, K, "TNN", dtype=tf32, c_dtype=float32)).program())
     assert names(kernel.program) == ["A", "B"]
@@ -272,7 +274,7 @@ def test_one_kernel_of_turned_operands_for_all_sizes():
 
 @pytest.mark.parametrize("dtype", [tf32, int8], ids=str)
 def test_a_missing_barrier_is_found(dtype):
-    """By the check of races and by the simulator, which share no code."""
+    """By the race check and by the simulator, which share no code."""
     spec = MatMul(256, 8, 256, dtype=dtype, A=ColMajor, c_dtype=dtype)(GL, GL, GL)(Kernel)
     (launch,) = MatMul.repack(A, order=RowMajor).then(BODY)(spec).program("sm_90a").preceding
     kernel = launch.program.ir
@@ -285,7 +287,7 @@ def test_a_missing_barrier_is_found(dtype):
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 def test_the_printed_copies_on_a_cpu(tmp_path):
-    """What is printed, run by threads in random order; without its barrier it is wrong."""
+    """The printed text, executed with threads in random order; without its barrier it is wrong."""
     programs, data = [], []
     for dtype, sizes in ((tf32, (70, 36)), (tf32, (33, 37)), (int8, (144, 160)), (int8, (130, 33)), (float16, (72, 129))):
         spec = MatMul(sizes[0], 8, sizes[1], dtype=dtype, A=ColMajor, c_dtype=dtype)(GL, GL, GL)(Kernel)
@@ -299,7 +301,7 @@ def test_the_printed_copies_on_a_cpu(tmp_path):
     assert any(not np.array_equal(host.run(len(data), {"src": data[2]}, seed=seed)["dst"], data[2]) for seed in range(4))
 
 
-# ---------------------------------------------------------------------------------------------- stacks of matrices
+# ---------------------------------------------------------------------------------------------- batches
 
 
 @pytest.mark.parametrize("orders", ["NN", "NT", "TN", "TT"])
@@ -310,8 +312,8 @@ def test_the_printed_copies_on_a_cpu(tmp_path):
 def test_stacks(sizes, signature, orders, dtype):
     batch, M, N, K = sizes
     layouts = {name: RowMajor if order == "N" else ColMajor for name, order in zip("AB", orders, strict=True)}
-    whole = hopper_batched.integers if dtype == int8 else hopper_batched.strategy
-    strategy = whole.with_(bm=64, bn=64, wm=64, wn=64, bk=128 // dtype.bytes, chunk=32, stages=2)
+    library_strategy = hopper_batched.integers if dtype == int8 else hopper_batched.strategy
+    strategy = library_strategy.with_(bm=64, bn=64, wm=64, wn=64, bk=128 // dtype.bytes, chunk=32, stages=2)
     spec = hopper_batched.spec(M, N, K, batch=batch, signature=signature, dtype=dtype, c_dtype=TYPES.get(dtype, dtype), **layouts)
     left, right = signature.split("->")[0].split(",")
     shapes = [tuple({"b": batch, "m": M, "n": N, "k": K}[dim] for dim in dims) for dims in (left, right)]
@@ -320,13 +322,13 @@ def test_stacks(sizes, signature, orders, dtype):
 
 
 def test_matrices_of_a_stack_apart():
-    """Rows are multiples of 16 bytes apart, matrices not."""
+    """Rows are multiples of 16 bytes apart, matrices are not."""
     spec = MatMul(3, 16, 24, 8, dtype=float16, signature="bmk,bkn->bmn", A=Strides(b=129, m=8, k=1))(GL, GL, GL)(Kernel)
     program = MatMul.repack(A).tile(b=1).to(Block).then(BODY)(spec).program("sm_90a")
     assert [one.reason for one in program.preceding] == ["A has matrices 129 elements of 2 bytes apart"]
 
 
-# ---------------------------------------------------------------------------------------------- what the library takes
+# ---------------------------------------------------------------------------------------------- the library's choice
 
 
 @pytest.mark.parametrize("orders", ["NN", "NT", "TN", "TT"])
@@ -334,12 +336,12 @@ def test_matrices_of_a_stack_apart():
     ("dtype", "name"), [(tf32, "hopper"), (float8_e4m3, "hopper"), (float8_e5m2, "hopper"), (int8, "hopper:integers")], ids=str
 )
 def test_defaults_of_types_that_are_read_along_k(dtype, name, orders):
-    """The first default loads by TMA, in every storage order, at sizes that fit and others."""
+    """The first default loads by TMA, in every storage order, for aligned and other sizes."""
     for sizes in ((4096, 4096, 4096), (1023, 1025, 1027)):
         spec = halves(*sizes, f"{orders}N", dtype=dtype, c_dtype=TYPES[dtype])
-        (found, values), *_ = defaults(spec, "sm_90a")
-        program = default_strategy(found, values, spec)(spec).program("sm_90a")
-        assert found == name and program.ir.rings and values["bk"] * dtype.bytes in (128, 256)
+        (default_name, values), *_ = defaults(spec, "sm_90a")
+        program = default_strategy(default_name, values, spec)(spec).program("sm_90a")
+        assert default_name == name and program.ir.rings and values["bk"] * dtype.bytes in (128, 256)
 
 
 @pytest.mark.parametrize("sizes", [(256, 256, 256), (16, 512, 512), (512, 16, 512), (8, 8, 8)], ids=str)
@@ -347,8 +349,8 @@ def test_defaults_of_types_that_are_read_along_k(dtype, name, orders):
 def test_small_defaults_are_legal(dtype, sizes):
     for orders in ("NNN", "NTN"):
         spec = halves(*sizes, orders, dtype=dtype, c_dtype=TYPES[dtype])
-        (found, values), *_ = defaults(spec, "sm_90a")
-        assert default_strategy(found, values, spec)(spec).program("sm_90a").ir.threads
+        (default_name, values), *_ = defaults(spec, "sm_90a")
+        assert default_strategy(default_name, values, spec)(spec).program("sm_90a").ir.threads
 
 
 @pytest.mark.sampled(3)
@@ -364,7 +366,7 @@ def test_matmul_takes_all_orders(shapes, dtype):
             np.testing.assert_array_equal(result, a.astype(np.float64) @ b.astype(np.float64))
 
 
-# ---------------------------------------------------------------------------------------------- what reads a strategy
+# ---------------------------------------------------------------------------------------------- outputs of a strategy
 
 ODD = halves(95, 97, 99)
 
@@ -379,24 +381,24 @@ def test_the_text_is_one_unit_of_all_launches():
     assert text.count("#include <cuda_fp16.h>") == 1
     if not any(chain.serves("sm_90a") for chain in toolchains()):
         pytest.skip("no installed NVRTC serves sm_90a")
-    found = compile_cuda(text, "sm_90a").resources
-    assert set(found) == {"matmul_repack_a", "matmul_repack_b", "matmul"} and all(one.spill_stores == 0 for one in found.values())
+    resources = compile_cuda(text, "sm_90a").resources
+    assert set(resources) == {"matmul_repack_a", "matmul_repack_b", "matmul"} and all(one.spill_stores == 0 for one in resources.values())
 
 
-def test_readers_tell_of_the_copies():
+def test_outputs_list_the_copies():
     program = HOPPER(ODD).program()
-    said = "matmul_repack_a: Move(95,99)(GL,GL)(Kernel) with src float16 RowMajor; dst float16 RowMajor(ld=128), since A has rows 99 elements of 2 bytes apart"
+    description = "matmul_repack_a: Move(95,99)(GL,GL)(Kernel) with src float16 RowMajor; dst float16 RowMajor(ld=128), since A has rows 99 elements of 2 bytes apart"
     shown = "\n".join(show(program))
-    assert f"launched first   {said}" in shown and "tile(16, 256).to(Block)" in shown
-    assert as_dict(program)["launches"][0] == said
-    assert f"launched in front: {said}" in text(explain(HOPPER(ODD)))
+    assert f"launched first   {description}" in shown and "tile(16, 256).to(Block)" in shown
+    assert as_dict(program)["launches"][0] == description
+    assert f"launched in front: {description}" in text(explain(HOPPER(ODD)))
     assert all(not [one for one in check(launch.program.ir) if one.severity == "error"] for launch in program.preceding)
 
 
 def test_their_time_is_a_part_of_the_prediction():
-    whole = predict(HOPPER(ODD).program())
+    prediction = predict(HOPPER(ODD).program())
     copies = [predict(launch.program).us for launch in HOPPER(ODD).program().preceding]
-    assert whole.parts["copies in front"] == pytest.approx(sum(copies)) and whole.us > sum(copies)
+    assert prediction.parts["copies in front"] == pytest.approx(sum(copies)) and prediction.us > sum(copies)
     assert "copies in front" not in predict(HOPPER(halves(96, 96, 96)).program()).parts
 
 

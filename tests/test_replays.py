@@ -1,4 +1,4 @@
-"""Calls that are made again by `replays.c`, on a machine without a GPU: tensors, PyTorch's exchange of them and the driver are stand-ins."""
+"""Calls that `replays.c` repeats, on a machine without a GPU: tensors, PyTorch's exchange of them and the driver are stand-ins."""
 
 import ctypes
 import gc
@@ -23,7 +23,7 @@ ELEMENTS = {"float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int32"
 
 
 class Tensor:
-    """A tensor of bytes that lie in an address space of our own."""
+    """A tensor of bytes in a simulated address space."""
 
     requires_grad = False
     negated = False
@@ -56,7 +56,7 @@ class Parameter(Tensor):
 
 
 class Subclass(Tensor):
-    """No plain type."""
+    """A subclass of the plain type."""
 
 
 class Described(ctypes.Structure):
@@ -89,7 +89,7 @@ class Exchange(ctypes.Structure):
 
 
 class Machine:
-    """PyTorch and the driver: what they were asked for."""
+    """PyTorch and the driver, with a log of the calls to them."""
 
     def __init__(self):
         self.launches, self.fills, self.maps, self.contexts = [], [], [], [77]
@@ -115,9 +115,9 @@ class Machine:
         )
 
     def made(self, function, *arguments):
-        made = ctypes.PYFUNCTYPE(ctypes.c_int, *arguments)(function)
-        self.keep.append(made)
-        return ctypes.cast(made, ctypes.c_void_p).value
+        callback = ctypes.PYFUNCTYPE(ctypes.c_int, *arguments)(function)
+        self.keep.append(callback)
+        return ctypes.cast(callback, ctypes.c_void_p).value
 
     def read(self, tensor, out):
         if not hasattr(tensor, "dims"):
@@ -208,10 +208,10 @@ def module(tmp_path_factory):
 
 @pytest.fixture
 def machine(module):
-    found = Machine()
-    module.configure(found.capsule, (Tensor, Parameter), lambda: found.gradients, found.functions)
-    yield found
-    module.configure(found.capsule, (Tensor,), lambda: False, found.functions)
+    stand_in = Machine()
+    module.configure(stand_in.capsule, (Tensor, Parameter), lambda: stand_in.gradients, stand_in.functions)
+    yield stand_in
+    module.configure(stand_in.capsule, (Tensor,), lambda: False, stand_in.functions)
 
 
 FUNCTION, SHAPE = 4096, (3, 2, 1, 128, 1, 1)
@@ -230,28 +230,28 @@ def bytes_of(*tensors):
     return tuple(replays._Array.of(one).end - one.address for one in tensors)
 
 
-# ---------------------------------------------------------------------------------------------- what is looked up
+# ---------------------------------------------------------------------------------------------- lookup
 
 
-def test_a_call_is_replayed_on_other_tensors(module, machine):
+def test_call_is_replayed_on_other_tensors(module, machine):
     calls, a, b = module.Replays(), Tensor((4, 8)), Tensor((8, 5), dtype="float16")
-    made = []
+    results = []
 
     def maker():
-        made.append(Tensor((4, 5)))
-        return made[-1]
+        results.append(Tensor((4, 5)))
+        return results[-1]
 
     assert calls(None, None, a, b) is NotImplemented and len(calls) == 0
-    one = launched((ADDRESS, 1, 0), (ADDRESS, 0, 64), (WORD, 1234), (ADDRESS, 2, 0))
-    assert calls.add(None, None, (a, b), described(one, makers=[maker], results=[0], spans=bytes_of(a, b, Tensor((4, 5)))))
+    launch_recipe = launched((ADDRESS, 1, 0), (ADDRESS, 0, 64), (WORD, 1234), (ADDRESS, 2, 0))
+    assert calls.add(None, None, (a, b), described(launch_recipe, makers=[maker], results=[0], spans=bytes_of(a, b, Tensor((4, 5)))))
     assert len(calls) == 1
     machine.parameters = 4
     for _ in range(3):
         a, b = Tensor((4, 8)), Tensor((8, 5), dtype="float16")
-        assert calls(None, None, a, b) is made[-1]
-        found = FUNCTION, SHAPE, 1024, 5, [b.address, a.address + 64, 1234, made[-1].address], 77
-        assert machine.launches[-1] == found
-    assert len(made) == len(machine.launches) == 3
+        assert calls(None, None, a, b) is results[-1]
+        expected = FUNCTION, SHAPE, 1024, 5, [b.address, a.address + 64, 1234, results[-1].address], 77
+        assert machine.launches[-1] == expected
+    assert len(results) == len(machine.launches) == 3
 
 
 def test_an_output_that_is_given_is_given_back(module, machine):
@@ -261,25 +261,25 @@ def test_an_output_that_is_given_is_given_back(module, machine):
     assert calls.add(None, out, (a,), described(launched((ADDRESS, 1, 0)), spans=bytes_of(a, out)))
     machine.parameters = 1
     for given in (Tensor((4, 8)), (out,), [out]):
-        found = calls(None, given, a)
-        assert found is given
+        result = calls(None, given, a)
+        assert result is given
     assert [one[4] for one in machine.launches] == [[machine.launches[0][4][0]], [out.address], [out.address]]
     assert calls(None, None, a) is NotImplemented and calls(None, (out, Tensor((4, 8))), a) is NotImplemented
 
 
-def test_several_results_come_as_a_tuple(module, machine):
+def test_several_results_form_a_tuple(module, machine):
     calls, a = module.Replays(), Tensor((4,))
-    made = [Tensor((4,)), Tensor((2,)), Tensor((1,))]
-    makers = [lambda one=one: one for one in made]
-    said = described(launched((ADDRESS, 3, 4)), makers=makers, results=[0, 1], several=True, spans=bytes_of(a, *made))
-    calls.add(None, None, (a,), said)
+    results = [Tensor((4,)), Tensor((2,)), Tensor((1,))]
+    makers = [lambda one=one: one for one in results]
+    recipe = described(launched((ADDRESS, 3, 4)), makers=makers, results=[0, 1], several=True, spans=bytes_of(a, *results))
+    calls.add(None, None, (a,), recipe)
     machine.parameters = 1
-    assert calls(None, None, a) == tuple(made[:2])
-    assert machine.launches[-1][4] == [made[2].address + 4]
+    assert calls(None, None, a) == tuple(results[:2])
+    assert machine.launches[-1][4] == [results[2].address + 4]
 
 
-def test_signatures_tell_calls_apart(module, machine):
-    """By shapes, steps, types, GPU, alignment, options and numbers."""
+def test_signatures_distinguish_calls(module, machine):
+    """By shapes, strides, types, GPU, alignment, options and numbers."""
     calls = module.Replays()
     known = [
         (None, (Tensor((4, 8)), 1.5)),
@@ -307,13 +307,13 @@ def test_signatures_tell_calls_apart(module, machine):
         )
     assert len(calls) == len(known)
     for number, (options, inputs) in enumerate(known):
-        assert calls(options if options is None else eval(repr(options)), None, *inputs) is None  # no output: None is given back
+        assert calls(options if options is None else eval(repr(options)), None, *inputs) is None  # without an output the result is None
         assert machine.launches[-1][0] == (number or None)
     calls.clear()
     assert len(calls) == 0 and all(calls(options, None, *inputs) is NotImplemented for options, inputs in known)
 
 
-def test_where_a_tensor_lies_does_not_matter_but_its_alignment_does(module, machine):
+def test_alignment_of_a_tensor_matters_but_not_its_address(module, machine):
     calls = module.Replays()
     base = 1 << 40
     calls.add(None, None, (Tensor((4,), address=base + 16),), described(launched(), spans=[16]))
@@ -347,11 +347,11 @@ def test_unusual_calls_are_left_to_the_caller(module, machine, spoil, again):
     assert len(machine.launches) == (2 if again == "replayed" else 1)
 
 
-def test_what_is_no_plain_tensor_or_number_is_left_to_the_caller(module, machine):
+def test_arguments_other_than_plain_tensors_and_numbers_are_left_to_the_caller(module, machine):
     calls, a = module.Replays(), Tensor((4, 8))
-    for one in (Subclass((4, 8)), np.zeros(3), True, "text", None, np.float32(1), 1 << 70, [a]):
-        assert calls(None, None, a, one) is None
-        assert not calls.add(None, None, (a, one), None)
+    for argument in (Subclass((4, 8)), np.zeros(3), True, "text", None, np.float32(1), 1 << 70, [a]):
+        assert calls(None, None, a, argument) is None
+        assert not calls.add(None, None, (a, argument), None)
     assert calls(None, np.zeros(3), a) is None and calls(None, (), a) is None and calls(None, {"C": a}, a) is None
     assert calls(None, None, 1.5) is None and calls(None, None) is None
     assert calls(None, None, Parameter((4, 8))) is NotImplemented and calls([], None, a) is None
@@ -394,13 +394,13 @@ def test_an_output_over_another_tensor_is_left_to_the_caller(module, machine):
 # ---------------------------------------------------------------------------------------------- launches
 
 
-def test_launches_in_order_with_what_is_between(module, machine):
+def test_launches_run_in_order_with_intermediate_tensors(module, machine):
     calls, a = module.Replays(), Tensor((4,))
     between, result = Tensor((64,)), Tensor((4,))
     first = launched((ADDRESS, 0, 0), (ADDRESS, 2, 0))
     second = launched((ADDRESS, 2, 128), (ADDRESS, 1, 0), fills=[(1, 4, 12, 1, 12), (2, 0, 4, 3, 16)], chained=True)
-    said = described(first, second, makers=[lambda: result, lambda: between], results=[0], spans=bytes_of(a, result, between))
-    calls.add(None, None, (a,), said)
+    recipe = described(first, second, makers=[lambda: result, lambda: between], results=[0], spans=bytes_of(a, result, between))
+    calls.add(None, None, (a,), recipe)
     machine.parameters = 2
     assert calls(None, None, a) is result
     assert [one[4] for one in machine.launches] == [[a.address, between.address], [between.address + 128, result.address]]
@@ -414,12 +414,12 @@ def test_maps_are_encoded_once_for_an_address(module, machine):
     tensors = [Tensor((32, 64), dtype="bfloat16") for _ in range(9)]
     calls.add(None, None, (tensors[0],), described(launched(form, (WORD, 7)), spans=bytes_of(tensors[0])))
     machine.parameters = 2
-    for one in (*tensors[:8], *tensors[:8]):
-        calls(None, None, one)
-        assert machine.launches[-1][4] == [(one.address + 256) * 10, 7]
+    for tensor in (*tensors[:8], *tensors[:8]):
+        calls(None, None, tensor)
+        assert machine.launches[-1][4] == [(tensor.address + 256) * 10, 7]
     assert len(machine.maps) == 8
     assert machine.maps[0] == (9, tensors[0].address + 256, (64, 32), (128,), (64, 8), (1, 1), 3, 2)
-    calls(None, None, tensors[8])  # the ninth takes the place of the first
+    calls(None, None, tensors[8])  # the ninth replaces the first
     calls(None, None, tensors[1])
     assert len(machine.maps) == 9
     calls(None, None, tensors[0])
@@ -435,10 +435,10 @@ def test_a_map_that_the_driver_refuses_is_left_to_the_caller(module, machine):
 
 
 def test_counters_by_stream(module, machine):
-    calls, a, asked = module.Replays(), Tensor((4,)), []
+    calls, a, requested_streams = module.Replays(), Tensor((4,)), []
 
     def of(stream):
-        asked.append(stream)
+        requested_streams.append(stream)
         return 1000 + stream
 
     calls.add(None, None, (a,), described(launched((COUNTER, of), (ADDRESS, 0, 0)), launched((WORD, 1), (COUNTER, of)), spans=bytes_of(a)))
@@ -447,13 +447,13 @@ def test_counters_by_stream(module, machine):
         machine.stream = stream
         calls(None, None, a)
         assert [one[4] for one in machine.launches[-2:]] == [[1000 + stream, a.address], [1, 1000 + stream]]
-    assert asked == [5, 5, 6, 6]
+    assert requested_streams == [5, 5, 6, 6]
     machine.capturing = 1
     calls(None, None, a)
     machine.capturing, machine.stream = 0, 2
     calls(None, None, a)
     calls(None, None, a)
-    assert asked[4:] == [6, 6, 2, 2, 2, 2]
+    assert requested_streams[4:] == [6, 6, 2, 2, 2, 2]
 
 
 def test_a_counter_that_fails_is_left_to_the_caller(module, machine):
@@ -500,15 +500,15 @@ def test_calls_may_be_forgotten_while_one_is_made(module, machine):
         gc.collect()
         return result
 
-    said = described(launched((ADDRESS, 1, 0)), makers=[maker], results=[0], spans=bytes_of(a, result))
-    calls.add(("some", "options"), None, (a,), said)
-    del said, maker
+    recipe = described(launched((ADDRESS, 1, 0)), makers=[maker], results=[0], spans=bytes_of(a, result))
+    calls.add(("some", "options"), None, (a,), recipe)
+    del recipe, maker
     machine.parameters = 1
     assert calls(("some", "options"), None, a) is result and machine.launches[-1][4] == [result.address]
     assert len(calls) == 0
 
 
-def test_nothing_is_kept_alive(module, machine):
+def test_tensors_are_not_kept_alive(module, machine):
     calls, a = module.Replays(), Tensor((4,))
     kept = Parameter((1,))
     seen = weakref.ref(kept)
@@ -526,7 +526,7 @@ def test_nothing_is_kept_alive(module, machine):
 
 
 def test_the_oldest_calls_go(module, machine):
-    """All at once: so many signatures are no use that is to be fast."""
+    """All entries are dropped at once: a program with so many signatures gains nothing from replays."""
     calls = module.Replays()
     for size in range(1, 1026):
         a = Tensor((size,))
@@ -562,7 +562,7 @@ def test_recipes_that_make_no_sense_are_refused(module, machine, said):
     assert len(calls) == 0 and calls(None, None, a) is NotImplemented
 
 
-def test_other_versions_of_the_exchange_are_refused(module, machine):
+def test_unknown_versions_of_the_exchange_are_refused(module, machine):
     machine.exchange.major = 2
     with pytest.raises(ValueError, match="version 2.1"):
         module.configure(machine.capsule, (Tensor,), bool, machine.functions)
@@ -575,9 +575,9 @@ def test_other_versions_of_the_exchange_are_refused(module, machine):
 
 
 class Fixed:
-    """A fixed launch, of which only what is described matters."""
+    """A fixed launch of which only the description matters."""
 
-    function, shape, shared, is_chained = FUNCTION, SHAPE, 512, False
+    function, shape, shared, is_programmatic = FUNCTION, SHAPE, 512, False
 
     def __init__(self, values=(), fills=(), parameters=None, counter=None):
         self.values, self.fills, self.parameters, self.counter = values, fills, parameters, counter
@@ -616,15 +616,15 @@ def recording(*launches, made=()):
     return Recording([(plan, addresses) for plan, addresses in launches], list(made))
 
 
-def test_what_a_call_did_is_described():
+def test_recipe_describes_a_call():
     a, b, c = Tensor((4, 8)), Tensor((8, 6)), Tensor((4, 6), (1, 4))
     part = Tensor((3, 8), (8, 1), address=a.address + 32)
     fill = launch.Fill(96, 1, 96, (0, 96), None)
     plan = Plan(
         Fixed((5, 1 << 40), [(0, fill)]), [view(part), view(b), ArrayView((), (), "float32", 4, 0, True), view(c)], {2}, (3, 0, 2, 1)
     )
-    said = replays.recipe((a, b, 2.0), None, c, recording((plan, (part.address, b.address, 77, c.address)), made=[c]))
-    device, context, makers, results, several, spans, ((function, shape, shared, chained, parameters, fills),) = said
+    recipe = replays.recipe((a, b, 2.0), None, c, recording((plan, (part.address, b.address, 77, c.address)), made=[c]))
+    device, context, makers, results, several, spans, ((function, shape, shared, chained, parameters, fills),) = recipe
     assert (device, context, results, several, spans) == (0, 77, (0,), False, (128, 192, 96))
     assert (function, shape, shared, chained) == (FUNCTION, SHAPE, 512, False)
     assert parameters == ((ADDRESS, 2, 0), (ADDRESS, 0, 32), (WORD, 77), (ADDRESS, 1, 0), (WORD, 5), (WORD, 1 << 40))
@@ -639,30 +639,32 @@ def test_maps_and_counters_are_described():
     form = launch.TiledForm(7, (8, 4), (32,), (8, 2), 1)
     fixed = Fixed((9,), parameters=[launch.Mapped(1, None, form), 0, 3, 2], counter=len)
     plan = Plan(fixed, [view(a), view(out)])
-    said = replays.recipe((a,), out, out, recording((plan, (a.address, out.address))))
-    assert said[2:5] == ((), (), False)
-    assert said[-1][0][4] == ((MAP, 1, 0, 7, 1, launch.PROMOTED, (8, 4), (32,), (8, 2)), (ADDRESS, 0, 0), (WORD, 9), (COUNTER, len))
+    recipe = replays.recipe((a,), out, out, recording((plan, (a.address, out.address))))
+    assert recipe[2:5] == ((), (), False)
+    assert recipe[-1][0][4] == ((MAP, 1, 0, 7, 1, launch.PROMOTED, (8, 4), (32,), (8, 2)), (ADDRESS, 0, 0), (WORD, 9), (COUNTER, len))
     fixed.parameters = [launch.Mapped(1, None)]
     assert replays.recipe((a,), out, out, recording((plan, (a.address, out.address)))) is None
 
 
-def test_arrays_between_launches_are_made_anew():
+def test_intermediate_tensors_are_allocated_for_each_replay():
     a, between, result = Tensor((4, 8)), Tensor((64,)), Tensor((4, 8))
     first = Plan(Fixed(), [view(a), view(between)]), (a.address, between.address)
     second = Plan(Fixed(), [view(between), view(result)]), (between.address, result.address)
-    said = replays.recipe((a,), None, result, recording(first, second, made=[between, result]))
-    assert len(said[2]) == 2 and said[3] == (0,) and said[5] == (128, 128, 256)
-    assert [one[4] for one in said[-1]] == [((ADDRESS, 0, 0), (ADDRESS, 2, 0)), ((ADDRESS, 2, 0), (ADDRESS, 1, 0))]
+    recipe = replays.recipe((a,), None, result, recording(first, second, made=[between, result]))
+    assert len(recipe[2]) == 2 and recipe[3] == (0,) and recipe[5] == (128, 128, 256)
+    assert [one[4] for one in recipe[-1]] == [((ADDRESS, 0, 0), (ADDRESS, 2, 0)), ((ADDRESS, 2, 0), (ADDRESS, 1, 0))]
 
 
 def test_a_result_seen_otherwise_is_made_as_the_caller_sees_it():
-    """A view of what the launch made, of the same bytes."""
-    a, made = Tensor((4, 8)), Tensor((4, 8))
-    turned = Tensor((8, 4), (1, 8), address=made.address)
-    said = replays.recipe((a,), None, turned, recording((Plan(Fixed(), [view(a), view(made)]), (a.address, made.address)), made=[made]))
-    assert len(said[2]) == 1 and said[2][0]().strides == (1, 8)
-    smaller = Tensor((2, 8), address=made.address)
-    assert replays.recipe((a,), None, smaller, recording((Plan(Fixed(), [view(a), view(made)]), (a.address, made.address)))) is None
+    """The result is a view, with the same bytes, of the tensor that the launch wrote."""
+    a, written = Tensor((4, 8)), Tensor((4, 8))
+    transposed = Tensor((8, 4), (1, 8), address=written.address)
+    recipe = replays.recipe(
+        (a,), None, transposed, recording((Plan(Fixed(), [view(a), view(written)]), (a.address, written.address)), made=[written])
+    )
+    assert len(recipe[2]) == 1 and recipe[2][0]().strides == (1, 8)
+    smaller = Tensor((2, 8), address=written.address)
+    assert replays.recipe((a,), None, smaller, recording((Plan(Fixed(), [view(a), view(written)]), (a.address, written.address)))) is None
 
 
 def test_launches_on_memory_of_no_tensor_are_not_replayed():
@@ -672,23 +674,23 @@ def test_launches_on_memory_of_no_tensor_are_not_replayed():
         assert replays.recipe((a,), out, out, recording((plan, (address, out.address)))) is None
 
 
-def test_tensors_that_overlap_do_not_tell():
+def test_overlapping_tensors_are_ambiguous():
     a, out = Tensor((4, 8)), Tensor((4, 8))
     plan = Plan(Fixed(), [view(a), view(a), view(out)])
     for other in (a, Tensor((4, 8), address=a.address + 124), Tensor((8, 4), (1, 8), address=a.address)):
         with pytest.raises(replays.AmbiguousError):
             replays.recipe((a, other), out, out, recording((plan, (a.address, other.address, out.address))))
-    behind = Tensor((4, 8), address=a.address + 128)
-    assert replays.recipe((a, behind), out, out, recording((plan, (a.address, behind.address, out.address)))) is not None
+    shifted = Tensor((4, 8), address=a.address + 128)
+    assert replays.recipe((a, shifted), out, out, recording((plan, (a.address, shifted.address, out.address)))) is not None
 
 
 def test_more_than_launches_is_not_replayed():
     a, out = Tensor((4, 8)), Tensor((4, 8))
     plan = Plan(Fixed(), [view(a), view(out)])
-    found = recording((plan, (a.address, out.address)))
-    assert replays.recipe((a,), out, out, found) is not None
-    found.is_whole = False
-    assert replays.recipe((a,), out, out, found) is None
+    record = recording((plan, (a.address, out.address)))
+    assert replays.recipe((a,), out, out, record) is not None
+    record.is_whole = False
+    assert replays.recipe((a,), out, out, record) is None
     assert replays.recipe((a,), out, out, Recording()) is None
 
 
@@ -702,14 +704,14 @@ def test_recordings_are_of_one_thread_and_nest():
     assert current.recording is None
 
 
-# ---------------------------------------------------------------------------------------------- the whole way
+# ---------------------------------------------------------------------------------------------- from call to replay
 
 
-def product(calls, a, b, plan_of, asked):
-    """A call of two tensors, by one launch."""
+def product(calls, a, b, plan_of, requests):
+    """A call with two tensors and one launch."""
 
     def make(out, a, b):
-        asked.append(1)
+        requests.append(1)
         result = Tensor((a.shape[0], b.shape[1]))
         if current.recording is not None:
             current.recording.launches.append((plan_of(a, b, result), (a.address, b.address, result.address)))
@@ -728,7 +730,7 @@ def at_rest(monkeypatch):
 def test_calls_are_recorded_once_and_replayed(module, machine, monkeypatch):
     at_rest(monkeypatch)
     monkeypatch.setattr(replays, "module_here", lambda: module)
-    calls, asked = Replays(), []
+    calls, requests = Replays(), []
     machine.parameters = 3
 
     def plan_of(a, b, c):
@@ -739,21 +741,21 @@ def test_calls_are_recorded_once_and_replayed(module, machine, monkeypatch):
     for _ in range(30):
         m, k, n = rng.choice(shapes)
         a, b = Tensor((m, k)), Tensor((k, n))
-        c = product(calls, a, b, plan_of, asked)
+        c = product(calls, a, b, plan_of, requests)
         assert c.shape == (m, n)
         if machine.launches:
             assert machine.launches[-1][4][2] in (c.address, machine.launches[-1][4][2])
-    assert len(asked) == 3 and len(machine.launches) == 27
+    assert len(requests) == 3 and len(machine.launches) == 27
     calls.clear()
-    product(calls, Tensor((4, 8)), Tensor((8, 6)), plan_of, asked)
-    assert len(asked) == 4
+    product(calls, Tensor((4, 8)), Tensor((8, 6)), plan_of, requests)
+    assert len(requests) == 4
 
 
-def test_one_tensor_twice_is_recorded_with_others(module, machine, monkeypatch):
-    """Of zeros, in memory of their own; the caller gets the result of the own."""
+def test_one_tensor_passed_twice_is_recorded_with_other_tensors(module, machine, monkeypatch):
+    """The recording uses zeros in separate memory; the caller gets the result for its own tensors."""
     at_rest(monkeypatch)
     monkeypatch.setattr(replays, "module_here", lambda: module)
-    calls, asked, seen = Replays(), [], []
+    calls, requests, seen = Replays(), [], []
     machine.parameters = 3
 
     def plan_of(a, b, c):
@@ -761,27 +763,30 @@ def test_one_tensor_twice_is_recorded_with_others(module, machine, monkeypatch):
         return Plan(Fixed(), [view(a), view(b), view(c)])
 
     a = Tensor((4, 4), (6, 1), dtype="float16", address=(1 << 40) + 8)
-    turned = Tensor((4, 4), (1, 6), dtype="float16", address=a.address)
-    first = product(calls, a, turned, plan_of, asked)
-    assert first is seen[0][2] and len(asked) == 2
-    one, other, _ = seen[1]
-    assert (one.shape, one.strides, other.strides) == ((4, 4), (6, 1), (1, 6)) and {one.address % 16, other.address % 16} == {8}
-    second = product(calls, a, turned, plan_of, asked)
-    assert len(asked) == 2 and machine.launches[-1][4] == [a.address, a.address, second.address]
+    transposed = Tensor((4, 4), (1, 6), dtype="float16", address=a.address)
+    first = product(calls, a, transposed, plan_of, requests)
+    assert first is seen[0][2] and len(requests) == 2
+    first_seen, other, _ = seen[1]
+    assert (first_seen.shape, first_seen.strides, other.strides) == ((4, 4), (6, 1), (1, 6)) and {
+        first_seen.address % 16,
+        other.address % 16,
+    } == {8}
+    second = product(calls, a, transposed, plan_of, requests)
+    assert len(requests) == 2 and machine.launches[-1][4] == [a.address, a.address, second.address]
     apart = Tensor((4, 4), (1, 6), dtype="float16", address=a.address + 4096)
-    product(calls, a, apart, plan_of, asked)
-    assert len(asked) == 2 and machine.launches[-1][4][:2] == [a.address, apart.address]
+    product(calls, a, apart, plan_of, requests)
+    assert len(requests) == 2 and machine.launches[-1][4][:2] == [a.address, apart.address]
 
 
 def test_one_tensor_twice_in_a_capture_is_not_recorded(module, machine, monkeypatch):
-    """The call with others would be part of the graph."""
+    """The extra call on other tensors would become part of the graph."""
     at_rest(monkeypatch)
     monkeypatch.setattr(sys.modules["torch"], "cuda", types.SimpleNamespace(is_current_stream_capturing=lambda: True))
     monkeypatch.setattr(replays, "module_here", lambda: module)
-    calls, asked, a = Replays(), [], Tensor((4, 4))
+    calls, requests, a = Replays(), [], Tensor((4, 4))
     for _ in range(2):
-        product(calls, a, a, lambda a, b, c: Plan(Fixed(), [view(a), view(b), view(c)]), asked)
-    assert len(asked) == 2 and len(calls.again) == 0
+        product(calls, a, a, lambda a, b, c: Plan(Fixed(), [view(a), view(b), view(c)]), requests)
+    assert len(requests) == 2 and len(calls.again) == 0
 
 
 def test_without_a_module_calls_are_made(monkeypatch):
@@ -807,13 +812,13 @@ def test_a_call_that_fails_is_not_recorded(module, machine, monkeypatch):
 
 def test_no_module_without_pytorch_or_a_cache(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    found = replays._Module()
-    assert found() is None and not found.is_given_up
+    loader = replays._Module()
+    assert loader() is None and not loader.is_given_up
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(Tensor=Tensor))
-    assert found() is None and found.is_given_up
+    assert loader() is None and loader.is_given_up
 
 
-def test_the_module_is_compiled_in_the_background_and_kept(monkeypatch, tmp_path, module):
+def test_module_is_compiled_in_the_background_and_cached(monkeypatch, tmp_path, module):
     machine = Machine()
     monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("FIREIRON_NO_CACHE", raising=False)
@@ -838,7 +843,7 @@ def test_the_module_is_compiled_in_the_background_and_kept(monkeypatch, tmp_path
 
 
 def test_memory_and_arithmetic_of_the_module():
-    """All of the above once more, watched by the sanitizers of the C compiler."""
+    """Repeats the tests above under the sanitizers of the C compiler."""
     compiler = built.compiler_among(("gcc",))
     library = subprocess.run([compiler, "-print-file-name=libasan.so"], capture_output=True, text=True).stdout.strip() if compiler else ""
     if not os.path.isabs(library) or "SANITIZED" in os.environ:

@@ -1,4 +1,4 @@
-"""Calls that are made again, with PyTorch on a GPU: each beside PyTorch's own result, in every order."""
+"""Replayed calls with PyTorch on a GPU: each compared with PyTorch's own result, in every order."""
 
 import gc
 import random
@@ -23,16 +23,16 @@ def torch(monkeypatch):
     monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
     monkeypatch.delenv("FIREIRON_REQUIRE_RECORD", raising=False)
     monkeypatch.delenv("FIREIRON_NO_CACHE", raising=False)
-    found = pytest.importorskip("torch", reason="needs PyTorch")
-    if not found.cuda.is_available():
+    torch_module = pytest.importorskip("torch", reason="needs PyTorch")
+    if not torch_module.cuda.is_available():
         pytest.skip("needs PyTorch for CUDA")
     module_here.wait()
     if module_here() is None:
         pytest.skip("needs a C compiler, Python.h and PyTorch 2.10")
     for calls in (matmul, attention, function("layernorm")):
         calls.clear()
-    found.manual_seed(0)
-    return found
+    torch_module.manual_seed(0)
+    return torch_module
 
 
 def halves(torch, *shape, dtype="bfloat16"):
@@ -46,7 +46,7 @@ def close(torch, got, expected):
 
 
 def forms(torch):
-    """Calls by name: ours and PyTorch's of the same tensors, which are made anew each time."""
+    """Calls by name: ours and PyTorch's on the same tensors, which are allocated again each time."""
     softmax, norm = torch.nn.functional.scaled_dot_product_attention, torch.nn.functional.layer_norm
 
     def made(*shapes, **options):
@@ -107,18 +107,18 @@ def forms(torch):
 
 
 def test_calls_in_any_order(torch):
-    """Tensors come and go, so the same addresses serve different calls."""
+    """Tensors are allocated and freed, so the same addresses occur in different calls."""
     calls, rng = forms(torch), random.Random(3)
-    held = []
-    for turn in range(6 * len(calls)):
-        name = rng.choice([*calls]) if turn >= len(calls) else [*calls][turn]
+    alive = []
+    for number in range(6 * len(calls)):
+        name = rng.choice([*calls]) if number >= len(calls) else [*calls][number]
         close(torch, *calls[name]())
-        held = [*held[-5:], torch.empty(rng.randrange(1, 1 << 20), device="cuda")]
+        alive = [*alive[-5:], torch.empty(rng.randrange(1, 1 << 20), device="cuda")]
     assert len(matmul.replays.again) > 10 and len(attention.replays.again) > 3
 
 
 def test_calls_are_replayed(torch, monkeypatch):
-    """The second of a signature is made without any of our Python code."""
+    """The second call with a signature executes none of our Python code."""
     calls, launched = forms(torch), []
     del calls["steps"], calls["narrow"]  # PyTorch copies
     for call in calls.values():
@@ -134,18 +134,18 @@ def test_on_streams(torch):
     expected = a @ b
     matmul(a, b)
     streams = [torch.cuda.Stream() for _ in range(3)]
-    made = []
+    results = []
     for stream in streams * 4:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            made.append(matmul(a, b))
+            results.append(matmul(a, b))
     torch.cuda.synchronize()
-    for one in made:
-        close(torch, one, expected)
+    for result in results:
+        close(torch, result, expected)
 
 
 def test_in_a_graph(torch):
-    """Of tensors whose values change, with attention in two launches."""
+    """With tensors whose values change, and attention in two launches."""
     calls = [(halves(torch, 256, 256), halves(torch, 256, 256)), tuple(halves(torch, 1, 4, n, 128) for n in (1, 4096, 4096))]
 
     def run():
@@ -155,14 +155,14 @@ def test_in_a_graph(torch):
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        made = run()
+        results = run()
     for _ in range(3):
-        for one in (*calls[0], *calls[1]):
-            one.copy_(torch.randn_like(one) * one.shape[-1] ** -0.5)
+        for tensor in (*calls[0], *calls[1]):
+            tensor.copy_(torch.randn_like(tensor) * tensor.shape[-1] ** -0.5)
         graph.replay()
         torch.cuda.synchronize()
-        close(torch, made[0], calls[0][0] @ calls[0][1])
-        close(torch, made[1], torch.nn.functional.scaled_dot_product_attention(*calls[1]))
+        close(torch, results[0], calls[0][0] @ calls[0][1])
+        close(torch, results[1], torch.nn.functional.scaled_dot_product_attention(*calls[1]))
 
 
 def test_by_threads(torch):
@@ -177,10 +177,10 @@ def test_by_threads(torch):
             wrong.append(error)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert not wrong, wrong[0]
 
 
@@ -197,7 +197,7 @@ def test_an_output_over_an_input_is_refused(torch):
             close(torch, matmul(a, b, wrong), a @ b)
 
 
-def test_what_changes_a_call_is_seen(torch):
+def test_changes_of_a_call_are_noticed(torch):
     """Autocast, gradients, parameters, other records, tensors in host memory."""
     a, b = halves(torch, 64, 64, dtype="float32"), halves(torch, 64, 64, dtype="float32")
     for _ in range(2):
@@ -223,7 +223,7 @@ def test_what_changes_a_call_is_seen(torch):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_calls_under_autocast_are_replayed(torch, dtype, monkeypatch):
-    """With converted tensors: what is launched is found without making the call anew."""
+    """With converted tensors: the replayed call finds its launch without a new recording."""
     a, b = halves(torch, 64, 64, dtype=dtype), halves(torch, 64, 64, dtype=dtype)
     q = halves(torch, 2, 4, 64, 64, dtype=dtype)
     with torch.autocast("cuda", dtype=torch.bfloat16):
@@ -231,8 +231,8 @@ def test_calls_under_autocast_are_replayed(torch, dtype, monkeypatch):
         monkeypatch.setattr(type(matmul), "answer", None)
         monkeypatch.setattr(type(attention), "answer", None)
         again = matmul(a, b), attention(q, q, q)
-    for one, other in zip(first, again, strict=True):
-        assert one.dtype == torch.bfloat16 and torch.equal(one, other)
+    for replayed, other in zip(first, again, strict=True):
+        assert replayed.dtype == torch.bfloat16 and torch.equal(replayed, other)
     close(torch, again[0], (a @ b).bfloat16())
 
 
@@ -245,10 +245,10 @@ def test_gradients(torch, shapes):
         got, expected = matmul(a, b), a @ b
         grad = torch.randn_like(expected)
         close(torch, got, expected)
-        for one, other in zip(torch.autograd.grad(got, (a, b), grad), torch.autograd.grad(expected, (a, b), grad), strict=True):
-            close(torch, one, other)
-        (one,) = torch.autograd.grad(matmul(a, b.detach()), (a,), grad)
-        close(torch, one, torch.autograd.grad(a @ b.detach(), (a,), grad)[0])
+        for gradient, other in zip(torch.autograd.grad(got, (a, b), grad), torch.autograd.grad(expected, (a, b), grad), strict=True):
+            close(torch, gradient, other)
+        (gradient,) = torch.autograd.grad(matmul(a, b.detach()), (a,), grad)
+        close(torch, gradient, torch.autograd.grad(a @ b.detach(), (a,), grad)[0])
 
 
 def test_gradients_of_gradients(torch):
@@ -270,7 +270,7 @@ def test_under_transforms(torch):
 
 
 def test_modes_see_operators(torch):
-    """As those that count floating-point operations do."""
+    """For example modes that count floating-point operations."""
     seen = []
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
@@ -294,9 +294,9 @@ def test_compiled(torch):
         matmul(a, b), attention(q, q, q)
     layer = torch.compile(lambda a, b, q: (matmul(a.relu(), b), attention(q, q, q)), fullgraph=True)
     for _ in range(2):
-        made = layer(a, b, q)
-        close(torch, made[0], a.relu() @ b)
-        close(torch, made[1], torch.nn.functional.scaled_dot_product_attention(q, q, q))
+        results = layer(a, b, q)
+        close(torch, results[0], a.relu() @ b)
+        close(torch, results[1], torch.nn.functional.scaled_dot_product_attention(q, q, q))
 
 
 def test_memory_is_given_back(torch):

@@ -209,7 +209,7 @@ def not_by_warp_3(release):
     return (attrs.evolve(release, active=all_of((release.active, any_of((less(thread, as_expr(96)), less(as_expr(127), thread)))))),)
 
 
-FULL, EMPTY = ({"side": side} for side in (ir.Side.FULL, ir.Side.EMPTY))
+FULL, EMPTY = ({"state": side} for side in (ir.StageState.FULL, ir.StageState.EMPTY))
 
 SAID = {
     "parity": (
@@ -229,7 +229,7 @@ SAID = {
         r"a_sh: stage 1 is read by a group that does not hold it, full\b.*WGMMA",
     ),
     "read, held empty": (
-        lambda kernel: with_changed(kernel, of_kind(ir.Acquire, **FULL), 0, lambda one: (attrs.evolve(one, side=ir.Side.EMPTY),)),
+        lambda kernel: with_changed(kernel, of_kind(ir.Acquire, **FULL), 0, lambda one: (attrs.evolve(one, state=ir.StageState.EMPTY),)),
         r"a_sh: stage 0 is read by a group that does not hold it, full",
     ),
     "written, not held": (
@@ -281,7 +281,7 @@ SAID = {
         r"a store by TMA reads shared memory beyond the end of the kernel",
     ),
     "no fence": (
-        lambda kernel: with_changed(kernel, of_kind(ir.Fence, reach=ir.Reach.PROXY), 0, dropped),
+        lambda kernel: with_changed(kernel, of_kind(ir.Fence, kind=ir.FenceKind.ASYNC_PROXY), 0, dropped),
         r"store_c_sh is read through the asynchronous proxy, and what was written to it is not there yet",
     ),
 }

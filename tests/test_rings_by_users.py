@@ -17,8 +17,8 @@ from fireiron import ir
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.inspect.synchronization import synchronization, text
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
-from fireiron.lower.products import products as ordered
 from fireiron.lower.specialize import specialize
+from fireiron.lower.wgmma_waits import wgmma_waits
 from fireiron.sim import simulate
 from fireiron.strategies import gated, gemm_row_sum
 from fireiron.values.expr import as_expr, mod
@@ -110,10 +110,10 @@ def short(body):
                 names = dict.fromkeys(access.buffer for statement in execs for access in statement.accesses if access.write)
                 words.append(f"{'product' if execs[0].mechanism is WGMMA_GROUPS else 'do'} {' '.join(names)}")
             case ir.Acquire():
-                words.append(f"full {one.ring.removesuffix('_sh_ring')} {one.number}")
+                words.append(f"full {one.ring.removesuffix('_sh_ring')} {one.fill_index}")
             case ir.Release():
                 later = " later" if "<" in str(one.active) else ""
-                words.append(f"empty {one.ring.removesuffix('_sh_ring')} {one.number}{later}")
+                words.append(f"empty {one.ring.removesuffix('_sh_ring')} {one.fill_index}{later}")
             case ir.Wait() if one.mechanism is WGMMA_GROUPS:
                 words.append(f"wait {one.groups}")
             case ir.Barrier():
@@ -125,7 +125,7 @@ def short(body):
 
 def turns_of(program):
     """The loop over turns in the program of the consumers, in short, and what stands behind it up to the first ordinary statement."""
-    words = short(roles_of(program.stages["products"])[0].body)
+    words = short(roles_of(program.stages["wgmma_waits"])[0].body)
     place = next(number for number, one in enumerate(words) if isinstance(one, list))
     behind = words[place + 1 :]
     return words[place], behind[: next(number for number, one in enumerate(behind) if one.startswith("do"))]
@@ -219,11 +219,11 @@ RINGS = (making.ring("a_sh_ring", 2, ("a",)), making.ring("c_sh_ring", 2, ("c",)
 
 
 def full(ring, number=i):
-    return making.acquire(f"{ring}_sh_ring", ir.Side.FULL, as_expr(number))
+    return making.acquire(f"{ring}_sh_ring", ir.StageState.FULL, as_expr(number))
 
 
 def empty(ring, number=i):
-    return making.release(f"{ring}_sh_ring", ir.Side.EMPTY, as_expr(number))
+    return making.release(f"{ring}_sh_ring", ir.StageState.EMPTY, as_expr(number))
 
 
 def used(ring, registers, number=i):
@@ -240,7 +240,7 @@ def by_hand(*body):
     load = attrs.evolve(reads(0, name="a"), ring="a_sh_ring")
     loads = {name: attrs.evolve(load, accesses=(load.accesses[0], reads(0, name=name).accesses[0])) for name in "ac"}
     roles = making.roles((making.role("consumers", 0, 128, body), making.role("producer", 128, 32, tuple(loads.values()))))
-    return short(ordered(kernel(roles, buffers=BUFFERS, rings=RINGS)).body[0].roles[0].body)
+    return short(wgmma_waits(kernel(roles, buffers=BUFFERS, rings=RINGS)).body[0].roles[0].body)
 
 
 def test_a_factor_in_registers_is_not_overwritten():
@@ -272,11 +272,11 @@ def test_a_loop_that_may_not_run():
 def test_a_first_turn_in_front_of_the_loop_is_given_back_there():
     """A stage says which turn an access means: the loop behind uses others."""
     before = pair("u low v").program(TARGET).stages["prune"]
-    (found,) = [one for one in before.body if isinstance(one, ir.For) and making.asked(one, "producers")]
+    (found,) = [one for one in before.body if isinstance(one, ir.For) and making.ask_of(one, "producer_threads")]
     first = ir.substituted(found.body, {found.var: as_expr(0)})
     rest = attrs.evolve(found, extent=found.extent - 1, body=ir.substituted(found.body, {found.var: found.var + 1}))
     body = [part for one in before.body for part in ((*first, rest) if one is found else (one,))]
-    kernel = ordered(specialize(attrs.evolve(before, body=tuple(body))))
+    kernel = wgmma_waits(specialize(attrs.evolve(before, body=tuple(body))))
     assert {ring.bytes for ring in kernel.rings} == {2 * 64 * 64 * 2}
     words = short(roles_of(kernel)[0].body)
     place = next(number for number, one in enumerate(words) if isinstance(one, list))
@@ -384,7 +384,7 @@ def test_faults_of_two_rings_are_found_by_both(order):
     kernel = pair(order, (192, 64, 192), blocks=2).program(TARGET).ir
     arrays = given(kernel.spec)
     expected = wanted(kernel.spec, arrays)
-    fences = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Fence) and one.reach is ir.Reach.REGISTERS]
+    fences = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Fence) and one.kind is ir.FenceKind.WGMMA_REGISTERS]
     spare = with_changed(kernel, lambda one: one is fences[1], 0, dropped)
     assert errors(spare) == [] and outcome(spare, arrays, expected, 3) == "right"
     found = [(name, faulty) for name, faulty in ring_faults(kernel) if not is_harmless(name, kernel) and faulty.body != spare.body]
@@ -405,7 +405,7 @@ def test_registers_of_a_group_that_still_runs(order, number, said):
     faulty = with_changed(kernel, which, number, lambda one: (attrs.evolve(one, groups=one.groups + 1),))
     assert any(one.startswith(f"{said}: ") and "is used by an MMA in flight" in one for one in errors(faulty))
     # Without the releases, of which the simulator would speak first.
-    kept = ir.rewritten(faulty.body, lambda one: () if isinstance(one, ir.Release) and one.side is ir.Side.EMPTY else (one,))
+    kept = ir.rewritten(faulty.body, lambda one: () if isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY else (one,))
     arrays = given(kernel.spec)
     met = outcome(attrs.evolve(faulty, body=kept), arrays, wanted(kernel.spec, arrays), None)
     assert f"{said} is touched by" in met and "while a product that uses it is under way" in met

@@ -3,20 +3,25 @@ producers; each fault of theirs, which both detectors find; the text, executed o
 """
 
 import functools
+import random
 
 import attrs
 import making
 import numpy as np
 import pytest
+from engines import COLUMNS, LANE, ROWS, STAGES, copied, numbered, streamed
+from handmade import access
 from printed_text import COMPILER, HostProgram, Printed, Refused
-from ringed import TARGET, all_of_kind, errors, halves, in_roles, inputs_of, outcome, product, roles_of
+from ringed import TARGET, all_of_kind, early_releases, errors, halves, in_roles, inputs_of, outcome, product, roles_of
+from toys.counted_store import COUNTED_STORE
+from toys.counted_stores import COUNTED_STORES
 
 from fireiron import *
 from fireiron import cuda, ir
 from fireiron.executable.cp_async import CP_ASYNC
 from fireiron.gpu import toolchain
 from fireiron.ir import AT_ONCE
-from fireiron.ir.asks.produced import Produced
+from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
@@ -172,7 +177,7 @@ def is_arrival(one):
 
 
 def is_proxy_fence(one):
-    return isinstance(one, ir.Fence) and one.reach is ir.Reach.PROXY
+    return isinstance(one, ir.Fence) and one.kind is ir.FenceKind.ASYNC_PROXY
 
 
 def edited(kernel, edit):
@@ -233,7 +238,7 @@ FAULTS = {
     "arrival that announces bytes": arrivals_as(by=None),
     "arrival of half the lanes": arrivals_as(active=less(Var("thread", 0, 319), 272)),
     "arrival at the next turn": lambda kernel: edited(
-        kernel, lambda one: (attrs.evolve(one, number=one.number + 1),) if is_arrival(one) else (one,)
+        kernel, lambda one: (attrs.evolve(one, fill_index=one.fill_index + 1),) if is_arrival(one) else (one,)
     ),
     "arrival in front of the copies": moved(is_arrival, lambda one: isinstance(one, ir.Acquire)),
     "no arrival": without(is_arrival),
@@ -318,7 +323,7 @@ def test_two_producers_fill_one_ring(name):
     (ring,) = kernel.rings
     assert (ring.buffers, ring.producers, ring.bytes, ring.consumers) == (("a_sh", "b_sh"), arrivals, size, 8)
     assert [role.name for role in roles_of(kernel)] == ["consumers", "producer of A", "producer of B"]
-    assert [one.part for one in all_of_kind(kernel, ir.Release) if one.side is ir.Side.FULL] == parts
+    assert [one.part for one in all_of_kind(kernel, ir.Release) if one.state is ir.StageState.FULL] == parts
     assert errors(kernel) == []
     arrays, expected = inputs_of(HALVES)
     assert [outcome(kernel, arrays, expected, order) for order in (None, 1, 2, 3)] == ["right"] * 4
@@ -404,8 +409,10 @@ def test_copies_is_a_flag():
     with pytest.raises(DecompositionError, match="warp_specialize: copies is True or False"):
         chain.warp_specialize(copies=1)
     assert "specialize(128, copies=True)" in str(chain.warp_specialize(128, copies=True))
-    said = Produced(32, True)
-    assert Produced.read(said.written(str), lambda text: None) == said and Produced.read({"producers": "32"}, None) == Produced(32)
+    said = ProducerThreads(32, True)
+    assert ProducerThreads.read(said.written(str), lambda text: None) == said and ProducerThreads.read(
+        {"producer_threads": "32"}, None
+    ) == ProducerThreads(32)
 
 
 # ---------------------------------------------------------------------------------------------- by hand
@@ -413,7 +420,7 @@ def test_copies_is_a_flag():
 
 def ringed(*copying, by=CP_ASYNC_GROUPS, **fields):
     """A role of a warp that copies to a ring of one stage, and says so by a mechanism."""
-    arrival = making.release("ring", ir.Side.FULL, making.as_expr(0), by=by, **fields)
+    arrival = making.release("ring", ir.StageState.FULL, making.as_expr(0), by=by, **fields)
     return making.role("copying", 0, 32, (*copying, arrival))
 
 
@@ -442,3 +449,86 @@ def test_copies_by_name_need_no_commit():
     assert not all_of_kind(kernel, ir.Commit) or all(one.mechanism is WGMMA_GROUPS for one in all_of_kind(kernel, ir.Commit))
     arrays, expected = inputs_of(HALVES)
     assert errors(kernel) == [] and outcome(kernel, arrays, expected, 1) == "right"
+
+
+# ---------------------------------------------------------------------------------------------- deferred arrivals that release EMPTY
+
+TILES = 5
+GIVEN = numbered((TILES * ROWS, COLUMNS))
+
+
+def emptied_late(consumer=tuple, consumers=32):
+    """A kernel whose consumers store each stage by an engine, and release it by an arrival that is deferred until the engine has read it."""
+    turn = Var("k", 0, TILES - 1)
+    shape = ROWS, COLUMNS
+    accesses = attrs.evolve(access("tile", (0, 0), shape), copy=turn % STAGES), access("dst", (turn * ROWS, 0), shape, write=True)
+    store = making.execution(
+        COUNTED_STORE,
+        Move(*shape, dtype=float16)(SH, GL)(Warp),
+        accesses,
+        mechanism=COUNTED_STORES,
+        tensor_map=making.tensor_map("dst_map", "dst", (1, 0), (COLUMNS, ROWS), 128),
+    )
+    release = making.release("ring", ir.Side.EMPTY, turn, by=COUNTED_STORES)
+    body = (making.acquire("ring", ir.Side.FULL, turn), store, release)
+    return streamed(TILES, consumer=lambda _: consumer(body), consumers=consumers)
+
+
+def test_a_deferred_arrival_releases_empty():
+    kernel = emptied_late()
+    assert ir.verify(kernel) is kernel and errors(kernel) == []
+    for order in (None, *map(random.Random, range(3))):
+        np.testing.assert_array_equal(copied(kernel, GIVEN, order), GIVEN)
+    text = cuda.emit(kernel)
+    assert "counted_store_arrive(ring_empty + k % 2 * 8);" in text and "mbarrier_init(ring_empty + stage * 8, 32);" in text
+    assert "wait_group" not in text, "no thread waits for the stores"
+
+
+def released(**fields):
+    return lambda body: (*body[:2], attrs.evolve(body[2], **fields))
+
+
+EMPTY_FAULTS = {
+    "not deferred": (emptied_late(released(by=AT_ONCE)), "is under way", "released while counted stores that read it are under way"),
+    "an arrival of the thread alone": (
+        emptied_late(released(by=None)),
+        "is under way",
+        "released while counted stores that read it are under way",
+    ),
+    "before the store": (emptied_late(lambda body: (body[0], body[2], body[1])), "does not hold it full", "does not hold it, full"),
+    "of half the lanes": (
+        emptied_late(released(active=less(LANE, 16)), consumers=16),
+        "is under way",
+        "released by 16 of 32 lanes while work of all lanes",
+    ),
+    "at the next fill": (emptied_late(released(number=Var("k", 0, TILES - 1) + 1)), "is at stage 1", "does not hold it"),
+    "none": (emptied_late(lambda body: body[:2]), "waits forever", "deadlock"),
+    "two": (emptied_late(lambda body: (*body, body[2])), "it is the agent's turn 1", "does not hold it"),
+    "a count of one less": (emptied_late(consumers=31), "in the middle of a phase", "in the middle of a phase"),
+    "a count of one more": (emptied_late(consumers=33), "waits forever", "deadlock"),
+}
+"""Kernels with a fault, what the check reports, and what the simulator reports."""
+
+
+@pytest.mark.parametrize("fault", EMPTY_FAULTS)
+def test_faults_of_deferred_arrivals_that_release_empty_are_found_by_both(fault):
+    kernel, checked, simulated = EMPTY_FAULTS[fault]
+    assert any(checked in one for one in errors(kernel))
+    for order in (None, 0, 1):
+        with pytest.raises(SimulationError, match=simulated):
+            copied(kernel, GIVEN, None if order is None else random.Random(order))
+
+
+# ---------------------------------------------------------------------------------------------- what was read is overwritten
+
+
+@pytest.mark.parametrize("name", ["A by TMA, B copied", "all copied"])
+def test_stages_are_released_after_the_wait_for_their_mmas(name):
+    """No proxy fence is between an MMA and a later copy to its stage: the completed MMA brings one, so the wait for it comes first."""
+    kernel = program(name).ir
+    assert [one for one, _ in ir.execs(kernel.body) if one.mechanism is WGMMA_GROUPS]
+    faults = dict(early_releases(kernel))
+    assert faults
+    arrays, expected = inputs_of(HALVES)
+    for wrong in faults.values():
+        assert errors(wrong) and outcome(wrong, arrays, expected, 1) not in ("right", "wrong")

@@ -13,7 +13,7 @@ from test_rings_by_users import U, V, given, outcome, pair, turns_of, wanted
 
 from fireiron import *
 from fireiron import ir
-from fireiron.lower.slots import Slots
+from fireiron.lower.shared_stages import SharedStages
 from fireiron.values.notation import parse_tensor, tensor_text
 from fireiron.values.tensor import Tensor
 
@@ -31,7 +31,7 @@ def test_one_ring_has_the_turns_of_both():
     assert {one.name for one in kernel.buffers if one.memory.of_block} == {"a_sh", "b_sh", "store_u_sh"}
     assert kernel.shared_bytes < pair("u v low", stages=2).program(TARGET).ir.shared_bytes
     consumers, producer = roles_of(kernel)
-    assert [str(one.number) for one in ir.statements(producer.body) if isinstance(one, ir.Acquire)] == ["k * 2", "k * 2 + 1"]
+    assert [str(one.fill_index) for one in ir.statements(producer.body) if isinstance(one, ir.Acquire)] == ["k * 2", "k * 2 + 1"]
     assert not [one for one in ir.statements(consumers.body) if isinstance(one, ir.Exec) and one.ring]
 
 
@@ -80,7 +80,7 @@ def test_faults_are_found_by_both(which, count):
     kernel = RIGHT[which].program(TARGET).ir
     arrays = given(kernel.spec)
     expected = wanted(kernel.spec, arrays)
-    fences = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Fence) and one.reach is ir.Reach.REGISTERS]
+    fences = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Fence) and one.kind is ir.FenceKind.WGMMA_REGISTERS]
     spare = with_changed(kernel, lambda one: one is fences[1], 0, dropped).body  # of registers that nobody touched since the last one
     found = [(name, faulty) for name, faulty in ring_faults(kernel) if not is_harmless(name, kernel) and faulty.body != spare]
     assert len(found) > 30
@@ -137,7 +137,7 @@ def test_two_that_are_used_together_need_two_slots():
     """Of a ring of one buffer they would have the same bytes in each turn."""
     ring = Tensor("a_sh", (64, 64), float16, SH, RowMajor)
     both = [attrs.evolve(ring, name=name, shares="a_sh") for name in ("c_sh", "e_sh")]
-    slots = Slots(types.SimpleNamespace(buffers=[types.SimpleNamespace(name=one.name, tensor=one) for one in (ring, *both)]))
+    slots = SharedStages(types.SimpleNamespace(buffers=[types.SimpleNamespace(name=one.name, tensor=one) for one in (ring, *both)]))
     loop = types.SimpleNamespace(origin=None)
     assert slots.rings([["a_sh"], ["c_sh"]], {"a_sh": 2}, loop) == [[["a_sh"], ["c_sh"]]]
     for others, legal in (([["a_sh"]], "those of a_sh"), ([], "there is no ring of others under this split")):

@@ -368,7 +368,7 @@ def test_registers_of_warps_that_leave_something_out(dtype):
         move(access("N", (place,)), access("needed", (0,)), (GL, RF), int32),
         move(access("X", (place,)), access("r", (1,)), (GL, RF), dtype),
         move(access("X", (place + 64,)), access("s", (0,)), (GL, RF), dtype),
-        making.skip(
+        making.if_any_lane(
             "needed",
             (move(access("s", (0,)), access("r", (1,)), (RF, RF), dtype), move(access("s", (0,)), access("r", (0,)), (RF, RF), dtype)),
         ),

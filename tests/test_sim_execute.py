@@ -46,7 +46,7 @@ def one_product():
 
 
 def is_fence(statement):
-    return isinstance(statement, ir.Fence) and statement.reach is ir.Reach.REGISTERS
+    return isinstance(statement, ir.Fence) and statement.reach is ir.FenceKind.WGMMA_REGISTERS
 
 
 def said(change, which=is_fence, number=0):
@@ -77,7 +77,7 @@ def test_the_first_fence_behind_its_product():
 
 
 def test_a_fence_of_the_proxy_is_none_of_registers():
-    assert FENCED in said(lambda one: (attrs.evolve(one, reach=ir.Reach.PROXY),))
+    assert FENCED in said(lambda one: (attrs.evolve(one, kind=ir.FenceKind.ASYNC_PROXY),))
 
 
 @pytest.mark.parametrize("form, seed", [("ring", 1), ("cluster", 0), ("turns", 0), ("dynamic", 1), ("attention", 0), ("hopper-tasks", 0)])

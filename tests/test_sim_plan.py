@@ -316,7 +316,7 @@ def test_loops_that_begin_elsewhere_or_leave_turns_out(first, step, turns, inner
 def test_turns_that_a_loop_has_had_before(growth):
     """They are counted over all of its executions, and grow by as many as the loop says."""
     inner = making.loop(K, as_expr(2), (copy(access("src", (THREAD + TAKEN * 32,)), access("dst", (THREAD + TAKEN * 32,))),))
-    inner = attrs.evolve(inner, taken=TAKEN, growth=as_expr(growth))
+    inner = attrs.evolve(inner, prior_iterations=TAKEN, increment=as_expr(growth))
     got, given = result((making.loop(J, as_expr(3), (inner,)),))
     expected = np.full(512, np.nan, np.float32)
     for turn in range(6):
@@ -858,13 +858,13 @@ def test_a_statement_of_several_warps_in_a_loop(order):
     np.testing.assert_array_equal(found["dst"], numbers)
 
 
-@pytest.mark.parametrize("statement", [making.begin("a"), making.sync_point(None, "a"), making.hole("a")], ids=repr)
+@pytest.mark.parametrize("statement", [making.step_marker("a"), making.sync_point(None, "a"), making.hole("a")], ids=repr)
 def test_statements_that_nobody_executes(statement):
     with pytest.raises(VerificationError, match=f"the simulator has no rule for the statement {type(statement).__name__}"):
         planned((statement,))
 
 
-@pytest.mark.parametrize("statement", [making.comment("a"), making.chain(ir.Link.WAIT)], ids=repr)
+@pytest.mark.parametrize("statement", [making.comment("a"), making.grid_dep_control(ir.GridDepAction.WAIT)], ids=repr)
 def test_statements_that_do_nothing_here(statement):
     assert planned((statement,)).nodes == []
 
@@ -951,7 +951,7 @@ def left_out(*body, needed="needed"):
     store = of_one(MOVE, Move(1, dtype=int32)(RF, GL)(Thread), access("r", (0,)), access("dst", (thread,), write=True))
     return kernel_of(
         Move(192, dtype=int32)(GL, GL),
-        (number, init, making.skip("needed", body), store),
+        (number, init, making.if_any_lane("needed", body), store),
         NEEDED,
         local("r", (2,), RF, int32),
         local("s", (2,), RF, int32),

@@ -24,7 +24,7 @@ from fireiron.sim.locations import PendingGroups, PendingMma, ThreadGroup
 from fireiron.sim.rings import Load, MbarrierState, Rings, require_given_back, require_stored, warps
 from fireiron.values.expr import TRUE, Var, as_expr, equal, less
 
-FULL, EMPTY = ir.Side.FULL, ir.Side.EMPTY
+FULL, EMPTY = ir.StageState.FULL, ir.StageState.EMPTY
 TURNS = 5
 GIVEN = numbered((TURNS * ROWS, 64))
 
@@ -58,7 +58,7 @@ def without(*dropped):
 
 def at_turn(place, more):
     """The statement at a place, for a turn so many further on."""
-    return lambda body: (*body[:place], attrs.evolve(body[place], number=body[place].number + more), *body[place + 1 :])
+    return lambda body: (*body[:place], attrs.evolve(body[place], fill_index=body[place].fill_index + more), *body[place + 1 :])
 
 
 # ---------------------------------------------------------------------------------------------- faults of consumers
@@ -530,7 +530,7 @@ def test_numbers_of_tiles_in_stages():
     """Who takes one leaves it in the stage, where the others find it; behind the last one there is none."""
     plan = types.SimpleNamespace(kernel=types.SimpleNamespace(rings=(TILES,), workers=32))
     rings, producer, consumer = Rings(plan, 0, (4, 7)), warp(1), warp()
-    take, read = (making.next_tile(Var("tile", 0, 9), as_expr(9), "tiles", TURN, takes=takes) for takes in (True, False))
+    take, read = (making.claim_tile(Var("tile", 0, 9), as_expr(9), "tiles", TURN, takes=takes) for takes in (True, False))
     for turn, number in ((0, 4), (1, 7), (2, 9), (3, 9)):
         env = {"k": turn}
         with pytest.raises(

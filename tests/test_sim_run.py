@@ -83,13 +83,15 @@ def test_turns_of_a_loop(extent, first, step, turns, order):
 def test_turns_that_a_loop_has_had_in_all_its_executions(growth, places, order):
     """It counts on behind each turn, by one or by what the turn says."""
     grows = J if growth == "j" else as_expr(growth)
-    loop = making.loop(K, as_expr(2), (put(THREAD + TAKEN * 32), put(THREAD + TAKEN * 32)), taken=TAKEN, growth=grows)
+    loop = making.loop(K, as_expr(2), (put(THREAD + TAKEN * 32), put(THREAD + TAKEN * 32)), prior_iterations=TAKEN, increment=grows)
     np.testing.assert_array_equal(said(kernel((making.loop(J, as_expr(3), (loop,)),)), order), rows(*places))
 
 
 def test_a_loop_that_was_not_there_before_has_had_no_turn():
     """Two loops count apart."""
-    first, second = (making.loop(var, as_expr(2), twice(taken), taken=taken) for var, taken in ((K, TAKEN), (J, Var("other", 0, 99))))
+    first, second = (
+        making.loop(var, as_expr(2), twice(taken), prior_iterations=taken) for var, taken in ((K, TAKEN), (J, Var("other", 0, 99)))
+    )
     np.testing.assert_array_equal(said(kernel((first, second))), rows(0, 1, 8, 9))
 
 
@@ -296,7 +298,7 @@ def without(*kinds):
 
 
 def with_tiles(more):
-    return lambda body: tuple(attrs.evolve(one, tiles=one.tiles + more) if isinstance(one, ir.Leave) else one for one in body)
+    return lambda body: tuple(attrs.evolve(one, tiles=one.tiles + more) if isinstance(one, ir.ExitIfDone) else one for one in body)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -304,7 +306,7 @@ def with_tiles(more):
     "change, message",
     [
         ({"consumer": with_tiles(1), "producer": with_tiles(1)}, r"(src|dst)\[160\] is outside the tensor"),
-        ({"consumer": without(ir.Leave), "producer": without(ir.Leave)}, r"(src|dst)\[160\] is outside the tensor"),
+        ({"consumer": without(ir.ExitIfDone), "producer": without(ir.ExitIfDone)}, r"(src|dst)\[160\] is outside the tensor"),
         ({"consumer": with_tiles(-1), "producer": with_tiles(-1), "blocks": 1}, None),
         ({"producer": with_tiles(-1)}, "deadlock"),
         ({"consumer": with_tiles(-1), "blocks": 1}, None),
@@ -343,7 +345,7 @@ def left_out(inside, behind=(), threads=64):
     number = move(access("src", (thread,)), access("needed", (0,)), (GL, RF))
     first = move(access("src", (thread + threads,)), access("r", (0,)), (GL, RF))
     store = move(access("r", (0,)), access("dst", (thread,)), (RF, GL))
-    body = (number, first, making.skip("needed", tuple(inside(move))), *(behind and behind(move)), store)
+    body = (number, first, making.if_any_lane("needed", tuple(inside(move))), *(behind and behind(move)), store)
     registers = (local(name, (size,), RF, int32) for name, size in (("needed", 1), ("r", 2), ("s", 2)))
     return kernel_of(Move(3 * threads, dtype=int32)(GL, GL), body, *registers, threads=threads)
 

@@ -210,7 +210,7 @@ def test_what_stands_around_roles_all_of_them_do():
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_producer_that_waits(order):
     """It is told apart from the warps of the consumers."""
-    without = lambda kind, side=None: lambda body: tuple(one for one in body if not (isinstance(one, kind) and side in (None, one.side)))
+    without = lambda kind, side=None: lambda body: tuple(one for one in body if not (isinstance(one, kind) and side in (None, one.state)))
     given = np.arange(1, 5 * 32 + 1, dtype=np.float32)
     with pytest.raises(SimulationError, match="^deadlock: ") as caught:
         copied(fetched(5, 1, consumer=without(ir.Release)), given, chance(order))

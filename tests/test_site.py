@@ -15,7 +15,7 @@ import sections
 from fences import readable
 
 import fireiron
-from fireiron.inspect.heart import heart
+from fireiron.inspect.main_loop import main_loop
 
 ROOT = Path(__file__).parent.parent
 
@@ -199,10 +199,10 @@ def test_markdown_as_the_pages_are_written():
     assert "On a GPU" in readable("```python gpu\nx\n```\n") and "```python gpu" not in readable("```python gpu\nx\n```\n")
 
 
-def test_the_heart_of_a_kernel():
+def test_main_loop_of_a_kernel():
     """The largest loop of not too many lines around the last product."""
     inner = "    for (int m = 0; m < 2; ++m)\n      c[m] = fmaf(a[m], b[0], c[m]);\n"
     text = f"__global__ void k()\n{{\n  for (int k = 0; k < 8; ++k) {{\n#pragma unroll\n{inner}  }}\n  for (int m = 0; m < 2; ++m)\n    C[m] = c[m];\n}}\n"
-    assert heart(text, 60) == (["for (int k = 0; k < 8; ++k) {", "#pragma unroll", *(line[2:] for line in inner.splitlines()), "}"])
+    assert main_loop(text, 60) == (["for (int k = 0; k < 8; ++k) {", "#pragma unroll", *(line[2:] for line in inner.splitlines()), "}"])
     long = text.replace("#pragma unroll\n", "    x();\n" * 60)
-    assert heart(long, 60) == [line[4:] for line in inner.splitlines()]
+    assert main_loop(long, 60) == [line[4:] for line in inner.splitlines()]

@@ -15,9 +15,9 @@ from fireiron.executable.thread_move import MOVE
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.lower.pipeline import pipeline
-from fireiron.lower.products import products
 from fireiron.lower.roles import Fill, Part, Partition, Turns, Writer, is_condition
 from fireiron.lower.specialize import KEPT, KEPT_AT_LEAST, KEPT_IN_CLUSTER, SPARE, _kept, specialize
+from fireiron.lower.wgmma_waits import wgmma_waits
 from fireiron.values.expr import ZERO, Var, as_expr, constant
 
 HALVES = halves(128, 64, 320)
@@ -37,7 +37,7 @@ def _short(one):
     if isinstance(one, ir.For):
         return f"for[{', '.join(shape_of(one.body))}]"
     if isinstance(one, (ir.Acquire, ir.Release)):
-        return f"{type(one).__name__.lower()} {one.side.value}"
+        return f"{type(one).__name__.lower()} {one.state.value}"
     if isinstance(one, ir.Exec):
         return "load" if is_load(one) else "product" if is_product(one) else "other"
     return type(one).__name__.lower()
@@ -52,8 +52,12 @@ def test_a_ring_is_one_loop_without_anything_ahead():
     (ring,) = after.rings
     assert before.rings == () and (ring.stages, ring.buffers) == (3, ("a_sh", "b_sh"))
     assert {after.buffer(name).tensor.copies for name in ring.buffers} == {3}
-    (loop,) = [one for one in after.body if isinstance(one, ir.For) and making.asked(one, "producers")]
-    assert shape_of(loop.body)[:2] == ["load", "load"] and (loop.period, making.asked(loop, "producers"), making.asked(loop, "stages")) == (
+    (loop,) = [one for one in after.body if isinstance(one, ir.For) and making.ask_of(one, "producer_threads")]
+    assert shape_of(loop.body)[:2] == ["load", "load"] and (
+        loop.period,
+        making.ask_of(loop, "producer_threads"),
+        making.ask_of(loop, "stages"),
+    ) == (
         3,
         32,
         0,
@@ -62,14 +66,14 @@ def test_a_ring_is_one_loop_without_anything_ahead():
         for part in one.accesses:
             if part.buffer in ring.buffers:
                 assert [part.copy.evaluate({"k": turn}) for turn in range(5)] == [0, 1, 2, 0, 1]
-    assert all((one.ring, one.turn) == (ring.name, loop.var) for one in all_of_kind(after, ir.Exec) if one.mechanism is TMA_LOADS)
+    assert all((one.ring, one.fill_index) == (ring.name, loop.var) for one in all_of_kind(after, ir.Exec) if one.mechanism is TMA_LOADS)
 
 
 def test_turns_are_numbered_through_all_loops_around():
     """A ring goes on where the next tile begins: 2 tiles of 3 turns are the turns 0 to 5."""
     kernel = product(blocks=2)(halves(512, 64, 192)).program(TARGET).ir
-    (acquire,) = [one for one in all_of_kind(kernel, ir.Acquire) if one.side is ir.Side.FULL]
-    assert [acquire.number.evaluate({"turn": turn, "k": k}) for turn in range(2) for k in range(3)] == list(range(6))
+    (acquire,) = [one for one in all_of_kind(kernel, ir.Acquire) if one.state is ir.StageState.FULL]
+    assert [acquire.fill_index.evaluate({"turn": turn, "k": k}) for turn in range(2) for k in range(3)] == list(range(6))
 
 
 # ---------------------------------------------------------------------------------------------- producer and consumers
@@ -77,17 +81,17 @@ def test_turns_are_numbered_through_all_loops_around():
 
 @pytest.mark.parametrize("late", [0, 1, 2])
 def test_a_turn_is_released_when_its_products_are_done(late):
-    kernel = stages_of(product(stages=3, in_flight=late))["products"]
+    kernel = stages_of(product(stages=3, in_flight=late))["wgmma_waits"]
     consumers, producer = roles_of(kernel)
     assert shape_of(producer.body) == ["for[acquire empty, release full, load, load]"]
     (loop,) = [one for one in consumers.body if isinstance(one, ir.For) and any(isinstance(s, ir.Acquire) for s in one.body)]
     *_, wait, release = loop.body
     assert isinstance(loop.body[0], ir.Acquire) and (wait.groups, wait.mechanism) == (late, WGMMA_GROUPS)
-    assert release.number == loop.var - late
+    assert release.fill_index == loop.var - late
     behind = consumers.body[consumers.body.index(loop) + 1 :]
     assert [type(one) for one in behind[: late + 1]] == ([ir.Wait] + [ir.Release] * late if late else [type(behind[0])])
     last = [one for one in behind if isinstance(one, ir.Release)]
-    assert [constant(one.number) for one in last] == [5 - one for one in range(late, 0, -1)]
+    assert [constant(one.fill_index) for one in last] == [5 - one for one in range(late, 0, -1)]
     # Before turn `late` there is nothing to release.
     speaks = [[release.active.evaluate({"thread": thread, "k": turn}) for turn in range(4)] for thread in (0, 1, 32, 255)]
     assert speaks == [[turn >= late for turn in range(4)], [False] * 4, [turn >= late for turn in range(4)], [False] * 4]
@@ -96,7 +100,7 @@ def test_a_turn_is_released_when_its_products_are_done(late):
 @pytest.mark.parametrize(("warpgroups", "late"), [(1, 1), (2, 0)])
 def test_one_warpgroup_keeps_a_turn_in_flight(warpgroups, late):
     """Of several each fills the gaps of the others."""
-    kernel = stages_of(product((64 * warpgroups, 64, 64), (64, 64), 3))["products"]
+    kernel = stages_of(product((64 * warpgroups, 64, 64), (64, 64), 3))["wgmma_waits"]
     assert next(one.groups for one in all_of_kind(kernel, ir.Wait) if one.mechanism is WGMMA_GROUPS) == late
 
 
@@ -107,7 +111,7 @@ def test_a_ring_of_one_stage_keeps_nothing_in_flight():
 
 
 def test_ordinary_readers_say_so_warp_by_warp():
-    consumers, _ = roles_of(stages_of(by_warps(), halves(128, 64, 320, c_dtype=float32))["products"])
+    consumers, _ = roles_of(stages_of(by_warps(), halves(128, 64, 320, c_dtype=float32))["wgmma_waits"])
     (loop,) = [one for one in consumers.body if isinstance(one, ir.For) and any(isinstance(s, ir.Acquire) for s in one.body)]
     assert [type(one) for one in loop.body[-2:]] == [ir.Barrier, ir.Release]
     assert loop.body[-2] == making.barrier(ir.WARP_SCOPE, "all lanes have read a_sh, b_sh")
@@ -142,12 +146,12 @@ def handmade(**fields):
         mechanism=TMA_LOADS,
     )  # fmt: skip
     out = execution(TMA_LOAD, spec(Kernel), access("tile", (0, 0), (16, 8)), access("dst", (0, k * 8), (16, 8), write=True))
-    loop = making.loop(k, as_expr(5), (making.comment("a load"), into, out), stages=2, producers=32, **fields)
+    loop = making.loop(k, as_expr(5), (making.comment("a load"), into, out), stages=2, producer_threads=32, **fields)
     return attrs.evolve(outer, body=(making.comment("first"), loop, making.comment("last")))
 
 
 def test_a_loop_made_by_hand():
-    kernel = products(specialize(pipeline(handmade())))
+    kernel = wgmma_waits(specialize(pipeline(handmade())))
     consumers, producer = roles_of(kernel)
     (ring,) = kernel.rings
     assert ring == making.ring("k_ring", 2, ("tile",), bytes=16 * 8 * 2, consumers=1)
@@ -427,7 +431,7 @@ def touching(buffer, copy=0):
 
 def loading(ring, turn):
     """A load of a turn of a ring."""
-    return attrs.evolve(touching("s"), ring=ring, turn=as_expr(turn), mechanism=TMA_LOADS)
+    return attrs.evolve(touching("s"), ring=ring, fill_index=as_expr(turn), mechanism=TMA_LOADS)
 
 
 def held(body, *fills, several=("r", "q")):
@@ -441,7 +445,7 @@ def held(body, *fills, several=("r", "q")):
         consumers._use(fill, place, body, uses, turns)
     found = turns.put(body)
     return [
-        f"{one.ring}{one.number} {one.side.value}" if isinstance(one, (ir.Acquire, ir.Release)) else "note" if isinstance(one, ir.Comment) else "."
+        f"{one.ring}{one.fill_index} {one.state.value}" if isinstance(one, (ir.Acquire, ir.Release)) else "note" if isinstance(one, ir.Comment) else "."
         for one in found
     ]  # fmt: skip
 
@@ -485,8 +489,8 @@ def test_what_a_turn_belongs_to():
     assert fill.is_bound_in(rest, turns), "none are"
     assert not fill.is_bound_in(attrs.evolve(turns, body=(load,)), None), "a loop inside moves its number"
     taken = Var("taken", 0, 99)
-    assert Fill("r", as_expr(taken)).is_bound_in(load, attrs.evolve(other, taken=taken))
-    assert not Fill("r", as_expr(taken)).is_bound_in(attrs.evolve(other, taken=taken, body=(load,)), turns)
+    assert Fill("r", as_expr(taken)).is_bound_in(load, attrs.evolve(other, prior_iterations=taken))
+    assert not Fill("r", as_expr(taken)).is_bound_in(attrs.evolve(other, prior_iterations=taken, body=(load,)), turns)
 
 
 def test_a_producer_keeps_less_where_the_data_of_consumers_want_it():

@@ -125,7 +125,7 @@ def test_adds_to_c():
     spec = MatMul(20, 37, 50, accumulate=True)(GL, GL, GL)(Kernel)
     verify(tiled(2, 8), spec)
     kernel = verify(blocks(3, 8), spec)
-    assert making.said(kernel, "zeroed") == ()
+    assert making.effect_of(kernel, "zeroed") == ()
     with pytest.raises(ArgumentError, match="adds to C"):
         blocks(3, 8)(spec).compile()(*(arrays_of(spec)[name] for name in "AB"))
 
@@ -261,7 +261,7 @@ def blocks(parts, step, tile=(16, 32)):
 def test_blocks(dtype):
     for parts, step, sizes in itertools.product((1, 2, 3), (1, 8), ((20, 37, 50), (16, 32, 8), (1, 1, 1))):
         kernel = verify(blocks(parts, step), MatMul(*sizes, dtype=dtype)(GL, GL, GL)(Kernel))
-        assert making.said(kernel, "zeroed") == ("C",)
+        assert making.effect_of(kernel, "zeroed") == ("C",)
         assert int(str(kernel.grid)) == parts * -(-sizes[0] // 16) * -(-sizes[1] // 32)
 
 
@@ -538,4 +538,4 @@ def test_blocks_add_once_to_what_is_there(accumulate):
     )
     chain = chain.split(8).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     kernel = verify(chain, MatMul(20, 37, 50, accumulate=accumulate)(GL, GL, GL)(Kernel))
-    assert making.said(kernel, "zeroed") == (() if accumulate else ("C",))
+    assert making.effect_of(kernel, "zeroed") == (() if accumulate else ("C",))

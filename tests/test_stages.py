@@ -109,7 +109,7 @@ def test_a_stage_counted_as_in_another_ring():
     """A factor at the stage that the turn has in the ring of the other one: both detectors speak."""
     kernel = UNEQUAL.program(TARGET).ir
     ring = {name: one for one in kernel.rings for name in one.buffers}
-    turn = next(one.number for one in ir.statements(kernel.body) if isinstance(one, ir.Acquire))
+    turn = next(one.fill_index for one in ir.statements(kernel.body) if isinstance(one, ir.Acquire))
     arrays = given(kernel.spec)
     for name, other in (("a_sh", "b1_sh"), ("b1_sh", "a_sh")):
         stage = mod(turn, as_expr(min(ring[other].stages, ring[name].stages))) if name == "a_sh" else mod(turn + turn // 2, as_expr(2))

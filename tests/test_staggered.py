@@ -34,14 +34,14 @@ def by_threads(shift=1, stages=0):
 # ---------------------------------------------------------------------------------------------- against NumPy
 
 KERNELS = {
-    "a block each": (product(**SKINNY, staggered=1), (16, 320, 320)),
-    "further apart": (product(**SKINNY, stages=4, staggered=3), (16, 320, 320)),
-    "k overhangs, as do tiles": (product(**SKINNY, stages=3, staggered=2), (24, 200, 264)),
-    "as many stages as turns": (product(**SKINNY, stages=4, staggered=1), (16, 256, 256)),
-    "one turn": (product(**SKINNY, staggered=1), (16, 128, 64)),
-    "blocks that stay": (product(blocks=3, tiles=(64, 64, 64), stages=3, staggered=1), (192, 192, 192)),
-    "in turns": (product(blocks=2, turns=2, tiles=(64, 64, 64), stages=3, staggered=1), (256, 64, 192)),
-    "in clusters": (product(cluster=(2, 1), tiles=(64, 64, 64), staggered=1), (256, 128, 192)),
+    "a block each": (product(**SKINNY, stagger=1), (16, 320, 320)),
+    "further apart": (product(**SKINNY, stages=4, stagger=3), (16, 320, 320)),
+    "k overhangs, as do tiles": (product(**SKINNY, stages=3, stagger=2), (24, 200, 264)),
+    "as many stages as turns": (product(**SKINNY, stages=4, stagger=1), (16, 256, 256)),
+    "one turn": (product(**SKINNY, stagger=1), (16, 128, 64)),
+    "blocks that stay": (product(blocks=3, tiles=(64, 64, 64), stages=3, stagger=1), (192, 192, 192)),
+    "in turns": (product(blocks=2, turns=2, tiles=(64, 64, 64), stages=3, stagger=1), (256, 64, 192)),
+    "in clusters": (product(cluster=(2, 1), tiles=(64, 64, 64), stagger=1), (256, 128, 192)),
 }
 
 
@@ -54,7 +54,7 @@ def test_kernels_are_right(name, orders):
 
 def test_sizes_known_at_run_time():
     """One kernel for all of them."""
-    program = product(**SKINNY, stages=3, staggered=1)(halves(M, N, K, orders="NT")).program(TARGET)
+    program = product(**SKINNY, stages=3, stagger=1)(halves(M, N, K, orders="NT")).program(TARGET)
     assert errors(program.ir) == []
     for sizes in ((16, 320, 320), (8, 136, 72), (16, 64, 8)):
         values = dict(zip("MNK", sizes, strict=True))
@@ -85,7 +85,7 @@ def test_parts_of_k_in_blocks():
 def test_in_front_of_an_epilogue():
     text = "relu(acc + bias[n])"
     spec = halves(16, 384, 320)
-    program = product(**SKINNY, stages=3, staggered=1)(spec).fuse_epilogue(text).program(TARGET)
+    program = product(**SKINNY, stages=3, stagger=1)(spec).fuse_epilogue(text).program(TARGET)
     assert errors(program.ir) == [] and "k_start" in program.cuda
     arrays, expected = inputs_of(spec)
     bias = np.random.default_rng(2).integers(-9, 9, 384).astype(np.float16)
@@ -119,7 +119,7 @@ def parts_of(value):
 @pytest.mark.parametrize("shift", [1, 3, 7])
 def test_each_step_comes_once(shift):
     """In every block the steps are a rotation, begun `shift` further on than in the block before."""
-    kernel = product(**SKINNY, staggered=shift)(halves(16, 640, 320)).program(TARGET).ir
+    kernel = product(**SKINNY, stagger=shift)(halves(16, 640, 320)).program(TARGET).ir
     (step,) = [one for one in steps_of(kernel) if one.right == Const(5)]
     lets = {one.var: one.value for one in kernel.body if isinstance(one, ir.Let)}
     for block in range(10):
@@ -128,7 +128,7 @@ def test_each_step_comes_once(shift):
 
 
 def test_blocks_of_a_cluster_begin_together():
-    kernel = product(cluster=(2, 1), tiles=(64, 64, 64), staggered=1)(halves(256, 128, 192)).program(TARGET).ir
+    kernel = product(cluster=(2, 1), tiles=(64, 64, 64), stagger=1)(halves(256, 128, 192)).program(TARGET).ir
     lets = {one.var.name: one.value for one in kernel.body if isinstance(one, ir.Let)}
     starts = [lets["k_start"].evaluate({"block": block}) for block in range(8)]
     assert starts == [0, 0, 1, 1, 2, 2, 0, 0]
@@ -136,32 +136,32 @@ def test_blocks_of_a_cluster_begin_together():
 
 
 def test_text():
-    text = product(**SKINNY, stages=3, staggered=1)(halves(16, 512, 320)).program(TARGET).cuda
+    text = product(**SKINNY, stages=3, stagger=1)(halves(16, 512, 320)).program(TARGET).cuda
     assert ".stagger_blocks()" in text and "const int k_start = blockIdx.x % 5;" in text
     assert text.count("const int k_turn = k + k_start < 5 ? k + k_start : k + k_start - 5;") == 1
     assert "tma_load(" in text and "k_turn * 64" in text and "% 5" in text
-    text = product(**SKINNY, stages=3, staggered=1)(halves(16, 512, 512)).program(TARGET).cuda
+    text = product(**SKINNY, stages=3, stagger=1)(halves(16, 512, 512)).program(TARGET).cuda
     assert "const int k_turn = (block + k) % 8;" in text or "const int k_turn = (k + block) % 8;" in text
-    text = product(**SKINNY, stages=3, staggered=1)(halves(M, N, K)).program(TARGET).cuda
+    text = product(**SKINNY, stages=3, stagger=1)(halves(M, N, K)).program(TARGET).cuda
     assert re.search(r"const unsigned k_turn = k \+ k_start < (\(K \+ 63\) / 64) \? k \+ k_start : k \+ k_start - \1;", text)
     assert "quotient(blockIdx.x, k_start_reciprocal)" in text
 
 
 def test_a_tunable_of_0_is_as_without():
     spec, shift = halves(16, 320, 320), Tunable("shift", 0, 1)
-    strategy = product(**SKINNY, staggered=shift)
+    strategy = product(**SKINNY, stagger=shift)
     texts = [one(spec).program(TARGET).cuda for one in (product(**SKINNY), strategy.with_(shift=0), strategy.with_(shift=1))]
     assert texts[0] == texts[1] != texts[2]
 
 
 def test_readers():
-    strategy, spec = product(**SKINNY, staggered=2), halves(16, 320, 320)
+    strategy, spec = product(**SKINNY, stagger=2), halves(16, 320, 320)
     assert loads(dumps(strategy)) == strategy and eval(repr(strategy)) == strategy
     assert ".stagger_blocks(offset=2)" in str(strategy) and "stagger_blocks(offset=2)" in "\n".join(
         show.show(strategy(spec).program(TARGET))
     )
     assert parse_kernel(graphene_text(strategy(spec).program(TARGET))).cuda == strategy(spec).program(TARGET).cuda
-    plain, turned = (predict(product(**SKINNY, staggered=one)(spec).program(TARGET).ir) for one in (0, 2))
+    plain, turned = (predict(product(**SKINNY, stagger=one)(spec).program(TARGET).ir) for one in (0, 2))
     assert turned.us == pytest.approx(plain.us, rel=0.02)
 
 
@@ -174,7 +174,7 @@ def test_the_library_takes_it_for_few_rows_where_b_is_stored_by_columns(order, s
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC")
 @pytest.mark.parametrize("sizes", [(16, 4096, 4096), (M, N, K)])
 def test_compiles(sizes):
-    strategy = product((16, 64, 128), (16, 64), 8, in_flight=1, staggered=1)
+    strategy = product((16, 64, 128), (16, 64), 8, in_flight=1, stagger=1)
     compiled = compile_cuda(strategy(halves(*sizes, orders="NT")).program(TARGET).cuda, TARGET)
     (resources,) = compiled.resources.values()
     assert resources.spill_stores == resources.spill_loads == 0 and "serializ" not in compiled.log
@@ -183,8 +183,8 @@ def test_compiles(sizes):
 # ---------------------------------------------------------------------------------------------- printed text, and faults
 
 TEXTS = [
-    (product(**SKINNY, stages=3, staggered=1), halves(16, 384, 312, orders="NT"), {}),
-    (product(**SKINNY, stages=3, staggered=1), halves(M, N, K, orders="NT"), {"M": 16, "N": 384, "K": 312}),
+    (product(**SKINNY, stages=3, stagger=1), halves(16, 384, 312, orders="NT"), {}),
+    (product(**SKINNY, stages=3, stagger=1), halves(M, N, K, orders="NT"), {"M": 16, "N": 384, "K": 312}),
     (by_threads(1, 3), MatMul(sym("M"), sym("N"), sym("K"))(GL, GL, GL)(Kernel), {"M": 33, "N": 47, "K": 45}),
 ]
 

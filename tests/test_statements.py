@@ -28,8 +28,8 @@ from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
-from fireiron.lower.chain import chain
 from fireiron.lower.passes import PASSES
+from fireiron.lower.programmatic_launch import programmatic_launch
 from fireiron.sim import simulate
 from fireiron.values.expr import Var, as_expr
 from fireiron.values.tensor import Dim
@@ -179,8 +179,8 @@ def test_statements_of_clusters_are_all_read():
 def test_statements_of_a_counter_are_all_read():
     """Numbers of tiles are taken by the producer and read by the consumers, and both leave the loop; every reader takes them."""
     kernel = PROGRAMS["counter"].lowered
-    assert [one.takes for one in ir.statements(kernel.body) if isinstance(one, ir.NextTile)] == [False, True]
-    assert sum(isinstance(one, ir.Leave) for one in ir.statements(kernel.body)) == 2
+    assert [one.takes for one in ir.statements(kernel.body) if isinstance(one, ir.ClaimTile)] == [False, True]
+    assert sum(isinstance(one, ir.ExitIfDone) for one in ir.statements(kernel.body)) == 2
     for read in READERS.values():
         assert read(kernel) is not None or read is ir.verify
     assert READERS["sim"](kernel) == READERS["sim"](PROGRAMS["roles"].lowered)
@@ -188,8 +188,8 @@ def test_statements_of_a_counter_are_all_read():
 
 def test_links_of_a_chain_are_all_read():
     """A chained kernel says and reads what it does otherwise, but for its text and its launch."""
-    kernel = chain(making.evolved(PROGRAMS["roles"].lowered, chained=True))
-    assert {one.link for one in ir.statements(kernel.body) if isinstance(one, ir.Chain)} == set(ir.Link)
+    kernel = programmatic_launch(making.evolved(PROGRAMS["roles"].lowered, chained=True))
+    assert {one.action for one in ir.statements(kernel.body) if isinstance(one, ir.GridDepControl)} == set(ir.GridDepAction)
     for name, read in READERS.items():
         same = read(kernel) == read(PROGRAMS["roles"].lowered)
         assert same != (name in ("verify", "emit", "sync", "export")), name
@@ -198,8 +198,8 @@ def test_links_of_a_chain_are_all_read():
 def test_statements_of_products_are_all_read():
     """The kernel of warpgroups has both fences, and commits and waits of products and of copies; every reader takes them."""
     kernel = PROGRAMS["warpgroups"].lowered
-    kinds = {(type(one).__name__, getattr(one, "mechanism", getattr(one, "reach", None))) for one in ir.statements(kernel.body)}
-    wanted = {("Fence", reach) for reach in ir.Reach}
+    kinds = {(type(one).__name__, getattr(one, "mechanism", getattr(one, "kind", None))) for one in ir.statements(kernel.body)}
+    wanted = {("Fence", reach) for reach in ir.FenceKind}
     wanted |= {(name, kind) for name in ("Commit", "Wait") for kind in (CP_ASYNC_GROUPS, WGMMA_GROUPS)}
     assert wanted <= kinds
     for read in READERS.values():
@@ -210,7 +210,7 @@ def test_what_is_written_out_keeps_every_field():
     """Loops, specs and digits that are made anew for speed: a field that is new in their classes must be named there too."""
     asks, taken = Asks((Pipelined(3),)), Var("taken", 0, 7)
     loop = making.loop(
-        Var("i", 0, 7), as_expr(8), (), unroll=True, origin="a.py:1", period=3, first=1, step=2, taken=taken, growth=as_expr(2), holds=("a",),
+        Var("i", 0, 7), as_expr(8), (), unroll=True, origin="a.py:1", period=3, first=1, step=2, prior_iterations=taken, increment=as_expr(2), pinned_registers=("a",),
         asks=asks,
     )  # fmt: skip
     assert all(getattr(loop, one.name) != one.default for one in attrs.fields(ir.For) if one.default is not attrs.NOTHING)

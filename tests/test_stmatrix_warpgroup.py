@@ -9,7 +9,7 @@ from fireiron import *
 from fireiron.check import check
 from fireiron.executable.stmatrix_warpgroup import STMATRIX_WARPGROUP, StMatrixWarpgroup
 from fireiron.gpu.toolchain import compile_cuda, toolchains
-from fireiron.ir import Fence, Reach, execs
+from fireiron.ir import Fence, FenceKind, execs
 from fireiron.strategies import hopper, hopper_skinny
 from fireiron.values.machine import as_architecture
 
@@ -92,7 +92,7 @@ def test_other_warpgroups_rows_are_refused():
 def test_the_fence_is_needed(tile):
     """TMA reads what stmatrix wrote: both detectors miss the fence of the proxy."""
     kernel = program(tile).ir
-    broken = with_changed(kernel, lambda one: isinstance(one, Fence) and one.reach is Reach.PROXY, 0, dropped)
+    broken = with_changed(kernel, lambda one: isinstance(one, Fence) and one.kind is FenceKind.ASYNC_PROXY, 0, dropped)
     assert errors(broken) != [] and outcome(broken, *inputs_of(kernel.spec), 1) != "right"
 
 

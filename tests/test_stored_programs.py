@@ -284,13 +284,13 @@ def test_a_call_takes_what_another_process_chose(monkeypatch):
     monkeypatch.setattr(launch, "gpu_available", lambda: True)
     monkeypatch.setattr(launch, "driver_version", lambda: (13, 0))
     monkeypatch.setattr(choices, "device_name", lambda device: "NVIDIA H200")
-    first = matmul_choice.kept_or_made(asked)
+    first = matmul_choice.cached_or_chosen(asked)
     monkeypatch.setattr(matmul_choice, "decided", lambda asked: pytest.fail("it is chosen again"))
-    second = matmul_choice.kept_or_made(asked)
+    second = matmul_choice.cached_or_chosen(asked)
     assert second.choice.why == first.choice.why and second.problem == first.problem
     assert second.kernel.program.strategy == first.kernel.program.strategy
     with pytest.raises(pytest.fail.Exception):
-        matmul_choice.kept_or_made(attrs.evolve(asked, aligned=(16, 16, 16)))
+        matmul_choice.cached_or_chosen(attrs.evolve(asked, aligned=(16, 16, 16)))
 
 
 # ---------------------------------------------------------------------------------------------- the command

@@ -302,8 +302,8 @@ def test_the_kernel_has_the_same_roles(name):
     assert sorted(loads.values()) == sorted(one.accesses[0].buffer for one in moves)
     filled = {one.accesses[0].buffer: one.ring for one in moves}
     stages = {ring.name: ring.stages for ring in kernel.rings}
-    full = {one.ring for one in consumers if isinstance(one, ir.Acquire) and one.side is ir.Side.FULL}
-    empty = {one.ring for one in producer if isinstance(one, ir.Acquire) and one.side is ir.Side.EMPTY}
+    full = {one.ring for one in consumers if isinstance(one, ir.Acquire) and one.state is ir.StageState.FULL}
+    empty = {one.ring for one in producer if isinstance(one, ir.Acquire) and one.state is ir.StageState.EMPTY}
     assert full == {filled[loads[one.first]] for one in found.crossing if one.first in loads}
     backwards = {(filled[loads[one.second]], one.turns) for one in found.crossing if one.second in loads and one.turns}
     assert backwards == {(ring, count) for ring, count in stages.items() if count > 1} and {ring for ring, _ in backwards} <= empty

@@ -11,7 +11,7 @@ from test_tasks_attention import bound
 from test_tasks_programs import ALL, CASES, SIZES, TARGETS
 
 from fireiron import *
-from fireiron import tasks
+from fireiron import ir, tasks
 from fireiron.check import safety
 from fireiron.errors import FireironError
 from fireiron.inspect.oracle import account, check_events
@@ -73,6 +73,17 @@ def test_small_programs(name, mapped):
 def test_attention(name, target, causal):
     small = {"U": 64, "WGS": 1, "W": 32, "persistent": 2} if target == "sm_90a" else {}
     require_kept(bound(name, target, 128, 256, causal=causal, heads=2, **small)[0].program(target))
+
+
+def test_a_mask_that_no_element_needs_at_these_sizes():
+    """Its condition is on sizes alone: it counts as visited where it does nothing, and a mask too few or too many is a finding."""
+    program = bound("FlashAttention-3", "sm_80", sym("m"), sym("n"))[0].program("sm_80")
+    kernel = program.lowered
+    is_mask = lambda one: isinstance(one, ir.Exec) and one.path[-1] == "s"
+    copies = lambda count: attrs.evolve(kernel, body=ir.rewritten(kernel.body, lambda one: (one,) * count if is_mask(one) else (one,)))
+    assert [one for one, _ in ir.execs(kernel.body) if is_mask(one)] and check_events(program) == ()
+    for count, message in ((0, "no statement of the kernel carries it out (s)"), (2, "(0.2.0 call) has 1 turns, and s of the kernel 2")):
+        assert any(message in one.message for one in check_events(program, copies(count)))
 
 
 def test_every_order_of_the_products():

@@ -271,7 +271,7 @@ strategy = tasks.strategy(gemm.program, gemm.ampere(U=Tunable("U", 64, 32), V=64
 """
 
 SYMBOLIC = ["-M", "M", "-N", "N", "-K", "K:8"]
-VALUES = ["--let", "M=40", "--let", "N=24", "--let", "K=16"]
+VALUES = ["--size", "M=40", "--size", "N=24", "--size", "K=16"]
 
 
 def test_every_command_takes_them(tmp_path, monkeypatch, capsys):

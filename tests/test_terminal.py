@@ -351,7 +351,7 @@ def test_bench_on_a_gpu(capsys, monkeypatch):
         (["naive", "--sweep", "bm"], "no strategy here has such a tunable"),
         (["naive", "-M", "8", "--shape", "8x8x8"], "both say sizes"),
         (["naive", "--shape", "8x8"], "is no MxNxK"),
-        (["naive", "--sweep", "bm=a"], "is no NAME=INTEGER"),
+        (["naive", "--sweep", "bm=a"], "is not NAME=INTEGER"),
         (["naiv"], "did you mean naive"),
         (["naive", "--dtype", "half"], "did you mean float16"),
         (["naive", "--arch", "90"], "did you mean sm_90"),

@@ -8,9 +8,9 @@ import re
 import corpus
 import pytest
 from ringed import TARGET, halves, product
-from test_chained import CASES, program_of
-from test_chained_ready import CASES as READY
-from test_chained_ready import program_of as ready_program
+from test_programmatic_launch import CASES, program_of
+from test_programmatic_launch_no_wait import CASES as READY
+from test_programmatic_launch_no_wait import program_of as ready_program
 from test_texts import FORMS, kernel
 from text_lint import RULES, findings
 

@@ -1,4 +1,4 @@
-"""TMA: what it matches and what it refuses, who settles the storage, its maps and boxes, and who copies where it does not."""
+"""TMA: specs that it matches and refuses, which instruction determines the storage, maps and boxes, and copies by threads otherwise."""
 
 import re
 
@@ -21,7 +21,7 @@ from ringed import (
 
 from fireiron import *
 from fireiron import ARCHITECTURES, ir
-from fireiron.ir.chunks import chunk_layout, chunks_of, swizzle_of
+from fireiron.ir.smem_layouts import chunk_layout, chunks_of, swizzle_of
 from fireiron.lower.walk import grow_tree
 from fireiron.values.expr import constant
 from fireiron.values.tensor import whole_view
@@ -36,7 +36,7 @@ def view(name, memory, shape=(64, 64), dtype=float16, layout=RowMajor, **fields)
 
 
 def load(level=Block, src=None, dst=None, **fields):
-    """A load that TMA takes, or not: `src` and `dst` are what differs from a row-major tile of 64 x 64 halves."""
+    """A load that TMA accepts or refuses: `src` and `dst` state how it differs from a row-major tile of 64 x 64 float16 values."""
     return Move.on(level, view("src", GL, **{**fields, **(src or {})}), view("dst", SH, **{**CHUNKED, **fields, **(dst or {})}))
 
 
@@ -45,20 +45,20 @@ def store(level=Warpgroup, src=None, dst=None, **fields):
 
 
 def differences(instruction, spec, target=SM_90A):
-    """`(field, wanted, got)` of all that keeps an instruction from a spec."""
+    """`(field, wanted, got)` for each mismatch of an instruction and a spec."""
     context = attrs.evolve(grow_tree(spec, (), SM_90A, INSTRUCTIONS).context, architecture=target)
     return [(one.field, one.wanted, one.got) for one in instruction.fits(spec, context)]
 
 
-# ---------------------------------------------------------------------------------------------- what it takes
+# ---------------------------------------------------------------------------------------------- accepted specs
 
 
 @pytest.mark.parametrize("target", ARCHITECTURES, ids=str)
 def test_from_hopper_on(target):
-    found = [differences(TMA_LOAD, load(), target), differences(TMA_STORE, store(), target)]
+    mismatches = [differences(TMA_LOAD, load(), target), differences(TMA_STORE, store(), target)]
     wrong = [[("target", "sm_90 or newer", target.name)]] * 2
-    assert [[one[0] for one in each] for each in found] == ([[], []] if target.capability >= 90 else [["target"], ["target"]])
-    assert target.capability >= 90 or [each[0][2] for each in found] == [each[0][2] for each in wrong]
+    assert [[one[0] for one in each] for each in mismatches] == ([[], []] if target.capability >= 90 else [["target"], ["target"]])
+    assert target.capability >= 90 or [each[0][2] for each in mismatches] == [each[0][2] for each in wrong]
 
 
 @pytest.mark.parametrize("dtype", [float16, bfloat16, float32, int8, int32], ids=str)
@@ -133,14 +133,14 @@ def test_an_addition_is_no_store():
     assert TMA_STORE.mismatches(spec, SM_90A) != ()
 
 
-def test_strided_tiles_are_told():
+def test_strided_tiles_are_reported():
     outside, inside = (whole_view(Tensor(name, (128, 128), float16, memory, RowMajor)) for name, memory in (("src", GL), ("dst", SH)))
     tile = Move.tile(Strided((8, 16), (8, 16))).to(Warp)(Move.on(Block, outside, inside)).result
     assert ("src tile", "neighbouring rows and columns", "a strided tile") in differences(TMA_LOAD, tile)
 
 
-def test_a_store_of_half_a_piece_is_told():
-    """Rows of four halves: eight bytes, and TMA copies pieces of 16."""
+def test_a_store_of_half_a_piece_is_reported():
+    """Rows of four float16 values have eight bytes, and TMA copies pieces of 16."""
     pieces = Move.tile(64, 4).to(Warpgroup).load(SRC, SH, Move.done()).cast_on_copy().done()
     chain = MatMul.tile(64, 8).to(Block).epilog(RF, float32, Init.done(), pieces).split(64).pipeline(2).warp_specialize()
     strategy = chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 8).to(Warpgroup).done()
@@ -154,30 +154,30 @@ def test_a_store_of_half_a_piece_is_told():
 
 
 def stored(kernel, name):
-    """How a buffer lies in chunks."""
+    """The chunk layout of a buffer."""
     buffer = kernel.buffer(name)
     return chunks_of(buffer.storage, whole_view(buffer.tensor), buffer.dtype.bytes)
 
 
 @pytest.mark.parametrize("orders", ORDERS)
 def test_the_reader_settles_the_storage_of_a_load(orders):
-    """wgmma says how its factors lie, along the neighbours of their source; TMA loads them so."""
+    """wgmma determines the storage of its operands, contiguous as in their source; TMA loads them into it."""
     kernel = product((64, 64, 64), (64, 64))(halves(64, 64, 64, orders=orders)).program(TARGET).ir
     for name, order in zip(("a_sh", "b_sh"), ORDERS[orders], strict=True):
-        found = stored(kernel, name)
-        assert (found.along, found.span) == (1 if order == RowMajor else 0, 128)
+        chunks = stored(kernel, name)
+        assert (chunks.along, chunks.span) == (1 if order == RowMajor else 0, 128)
 
 
 @pytest.mark.parametrize(("columns", "span"), [(64, 128), (32, 64), (16, 32), (8, 16)])
 def test_a_store_settles_its_own(columns, span):
-    """The widest span of which its rows are a multiple."""
+    """The widest span that divides its rows."""
     kernel = require_right(product((64, columns, 64), (64, columns), chunk=columns), halves(64, 2 * columns, 64)).ir
     assert (stored(kernel, "store_c_sh").along, stored(kernel, "store_c_sh").span) == (1, span)
     assert {one.tensor_map.span for one in all_of_kind(kernel, ir.Exec) if one.instruction == TMA_STORE} == {span}
 
 
 def test_a_storage_that_the_load_asks_for():
-    """Consumers that settle nothing read what the user asked for; without a word TMA is not taken."""
+    """Consumers without requirements read the storage that the user specified; without one TMA is not selected."""
     spec = halves(64, 64, 128, c_dtype=float32)
     assert "tma_load(" in by_warps()(spec).program(TARGET).cuda
     chain = MatMul.tile(64, 64).to(Block).split(64).pipeline(2).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
@@ -194,13 +194,13 @@ def maps_of(kernel):
 
 
 @pytest.mark.parametrize("orders", ORDERS)
-def test_maps_tell_the_order_of_an_array(orders):
-    """The dimension of neighbours first; boxes are a row of a chunk wide, and the tile's rows high."""
+def test_maps_follow_the_order_of_an_array(orders):
+    """The contiguous dimension comes first; a box is as wide as a row of a chunk, and as high as the tile."""
     kernel = product((64, 128, 64), (64, 64))(halves(64, 128, 64, orders=orders)).program(TARGET).ir
-    found, (a, b) = maps_of(kernel), ORDERS[orders]
-    assert (found["A_map"].order, found["A_map"].box) == (((1, 0), (64, 64)) if a == RowMajor else ((0, 1), (64, 64)))
-    assert (found["B_map"].order, found["B_map"].box) == (((1, 0), (64, 64)) if b == RowMajor else ((0, 1), (64, 128)))
-    assert found["C_map"].box == (64, 64) and {one.span for one in found.values()} == {128}
+    maps_by_name, (a, b) = maps_of(kernel), ORDERS[orders]
+    assert (maps_by_name["A_map"].order, maps_by_name["A_map"].box) == (((1, 0), (64, 64)) if a == RowMajor else ((0, 1), (64, 64)))
+    assert (maps_by_name["B_map"].order, maps_by_name["B_map"].box) == (((1, 0), (64, 64)) if b == RowMajor else ((0, 1), (64, 128)))
+    assert maps_by_name["C_map"].box == (64, 64) and {one.span for one in maps_by_name.values()} == {128}
 
 
 def boxes_of(text, name):
@@ -208,7 +208,7 @@ def boxes_of(text, name):
 
 
 def test_a_tile_of_several_chunks_is_several_boxes():
-    """128 columns of halves are two chunks, 64 x 128 elements of memory apart."""
+    """128 columns of float16 are two chunks, which are 64 x 128 elements apart in memory."""
     loads = boxes_of(product((64, 128, 64), (64, 128))(halves(128, 256, 64)).program(TARGET).cuda, "tma_load")
     of_b = [one for one in loads if "&B_map" in one]
     assert len(of_b) == 2 and "block_n * 128 + 64" in of_b[1] and "block_n * 128 + 64" not in of_b[0] and "8192" in of_b[1]
@@ -229,19 +229,19 @@ def test_boxes_have_at_most_256_rows():
 )
 @pytest.mark.parametrize("orders", ["NN", "TT"])
 def test_boxes_are_the_whole_tile_once(tiles, warpgroup, orders):
-    """As many bytes as the full barrier counts, which is what the buffers of a stage hold."""
+    """As many bytes as the full barrier expects, which is the size of the buffers of a stage."""
     kernel = product(tiles, warpgroup, tma=False)(halves(*tiles, orders=orders)).program(TARGET).ir
     sizes = 0
-    for one in filter(is_load, all_of_kind(kernel, ir.Exec)):
-        rows, width = one.tensor_map.box[1], one.tensor_map.box[0]
-        tile = sorted(constant(size) for size in one.accesses[1].shape)
-        assert width * 2 == one.tensor_map.span and tile[0] * tile[1] % (rows * width) == 0
+    for load in filter(is_load, all_of_kind(kernel, ir.Exec)):
+        rows, width = load.tensor_map.box[1], load.tensor_map.box[0]
+        tile = sorted(constant(size) for size in load.accesses[1].shape)
+        assert width * 2 == load.tensor_map.span and tile[0] * tile[1] % (rows * width) == 0
         sizes += tile[0] * tile[1] * 2
     (ring,) = kernel.rings
     assert ring.bytes == sizes == sum(constant(kernel.buffer(name).elements) * 2 for name in ring.buffers)
 
 
-def test_coordinates_are_of_neighbours_first():
+def test_coordinates_begin_with_the_contiguous_dimension():
     text = product((128, 64, 64), (64, 64))(halves(256, 128, 192)).program(TARGET).cuda
     (a, b) = boxes_of(text, "tma_load")
     assert re.search(r"&A_map, k \* 64, block_m \* 128,", a) and re.search(r"&B_map, block_n \* 64, k \* 64,", b)
@@ -256,7 +256,7 @@ def test_maps_are_parameters_in_the_order_of_the_arrays():
     assert all(f"prefetch_map(&{name});" in program.cuda for name in names)
 
 
-# ---------------------------------------------------------------------------------------------- where it does not
+# ---------------------------------------------------------------------------------------------- copies by threads
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_maps_are_parameters_in_the_order_of_the_arrays():
 )
 @pytest.mark.parametrize("blocks", [0, 2])
 def test_all_threads_copy(sizes, options, by_all, blocks):
-    """One strategy for all sizes: a producer takes all loads of a ring or none, and the text says why."""
+    """One strategy for all sizes: a producer executes all loads of a ring or none, and the text states the reason."""
     program = require_right(product(blocks=blocks), halves(*sizes, **options))
     comments = dict.fromkeys(re.findall(r"// by all threads: (.*)", program.cuda))
     assert len(comments) == len(by_all) and all(any(wanted in one for one in comments) for wanted in by_all), comments
@@ -291,14 +291,14 @@ def test_all_threads_copy(sizes, options, by_all, blocks):
     assert program.ir.threads == program.ir.workers
 
 
-def test_a_store_by_all_threads_beside_loads_by_a_producer():
+def test_a_store_by_all_threads_with_loads_by_a_producer():
     program = require_right(product(), halves(128, 72, 64, C=RowMajor(ld=76)))
     assert "tma_load(" in program.cuda and "tma_store(" not in program.cuda
     assert "by all threads: TMA_STORE wants dst strides multiples of 16 bytes, got 76 elements of 2 bytes" in program.cuda
 
 
-def test_sizes_that_say_nothing_of_their_factors():
-    """A size known at run time is a multiple of 16 bytes if it says so."""
+def test_sizes_without_known_factors():
+    """A run-time size is a multiple of 16 bytes only if it is declared so."""
     free, eights = (halves(sym("M"), sym("N", multiple_of=n), sym("K", multiple_of=n)) for n in (1, 8))
     assert "tma_load(" in product()(eights).program(TARGET).cuda
     program = product()(free).program(TARGET)
@@ -309,7 +309,7 @@ def test_sizes_that_say_nothing_of_their_factors():
 
 
 def test_a_chunk_layout_by_hand():
-    """A storage of two chunks that the user writes is loaded as it is."""
+    """A two-chunk storage layout written by the user is loaded unchanged."""
     chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(128).pipeline(2).warp_specialize()
     chain = chain.load(A, SH, Move.done()).storage_layout(chunk_layout((64, 128), 1, 128, 2)).swizzle_storage(ROWS_OF_128_BYTES)
     strategy = chain.load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
@@ -318,8 +318,8 @@ def test_a_chunk_layout_by_hand():
 
 
 def test_arrays_at_odd_addresses_are_copied_by_threads():
-    """A tensor map takes addresses that are multiples of 16 bytes; an array that may begin elsewhere says so by its alignment."""
+    """A tensor map requires addresses that are multiples of 16 bytes; an array of another alignment declares it."""
     spec = halves(64, 64, 64)
     loose = spec.with_operands(A=attrs.evolve(spec.A, tensor=attrs.evolve(spec.A.tensor, align=2)))
     text = product((64, 64, 64), (64, 64), 2)(loose).program(TARGET).cuda
-    assert "tma_load(" not in text and "tma_store(" in text  # one loop waits for its copies in one way
+    assert "tma_load(" not in text and "tma_store(" in text  # one loop waits for its copies with one mechanism

@@ -1,7 +1,8 @@
-"""What an extension costs: a kernel effect and three completion mechanisms of one's own, each two files in `toys/`, a memory in a region of
-its own and a place of tiles, one file each, a level above a launch and the step that makes launches of it, two; no other file knows them.
+"""User-defined extensions and their size: a kernel effect and three completion mechanisms, two files each in `toys/`; a memory in a
+separate region and a tile order, one file each; a level above a launch and the step that makes its launches, two. No other file mentions
+them.
 
-Each is simulated, checked and printed; a fault planted in its kernel is found by the checks and by the simulator.
+Each is simulated, checked and printed; the checks and the simulator report a fault injected into its kernel.
 """
 
 import itertools
@@ -43,7 +44,7 @@ DATA = np.random.default_rng(7)
 
 
 def product(copies=None, count=None, sizes=(16, 16, 32)):
-    """A product by threads, of tiles in shared memory."""
+    """A GEMM by threads, with tiles in shared memory."""
     blocks = MatMul.tile(8, 8).to(Block)
     blocks = blocks if count is None else blocks.refine(AtMostRegisters(count))
     copied = Move.tile(1, 1).to(Thread).done(copies) if copies is not None else Move.tile(1, 1).to(Thread).done()
@@ -64,7 +65,7 @@ def compiles(program, target="sm_90"):
 # ---------------------------------------------------------------------------------------------- an effect
 
 
-def test_an_effect_is_stated_kept_and_printed():
+def test_an_effect_is_stated_preserved_and_printed():
     program = product(count=64).program("sm_90")
     assert program.ir.effects[MaxRegisters] == MaxRegisters(64)
     assert "__launch_bounds__(64) __maxnreg__(64)" in program.cuda
@@ -73,7 +74,7 @@ def test_an_effect_is_stated_kept_and_printed():
     assert MaxRegisters not in {type(one) for one in plain.ir.effects} and "__maxnreg__" not in plain.cuda
 
 
-def test_an_effect_that_is_not_kept_is_an_error():
+def test_a_dropped_effect_is_an_error():
     blocks = MatMul.tile(16, 16).to(Block).refine(AtMostRegisters(3))
     steps = blocks.epilog(RF, Init.tile(2, 2).to(Thread).done(), Move.tile(2, 2).to(Thread).done()).split(8)
     bound = steps.tile(2, 2).to(Thread).split(1).tile(1, 1).done()(MatMul(16, 16, 32)(GL, GL, GL)(Kernel))
@@ -93,7 +94,7 @@ def test_an_effect_is_about_tiles_of_blocks():
         _ = inner(MatMul(16, 16, 32)(GL, GL, GL)(Kernel)).program("sm_90").ir
 
 
-# ---------------------------------------------------------------------------------------------- a mechanism in order
+# ---------------------------------------------------------------------------------------------- an in-order mechanism
 
 
 def late():
@@ -114,7 +115,7 @@ def test_a_mechanism_gets_its_commits_waits_and_barriers():
 
 
 @pytest.mark.parametrize("what", ["wait", "commit", "barrier"])
-def test_what_is_left_out_is_found_by_both_detectors(what):
+def test_removed_statements_are_reported_by_both_detectors(what):
     kernel = late().ir
     kinds = {"wait": ir.Wait, "commit": ir.Commit, "barrier": ir.Barrier}
     wrong = attrs.evolve(kernel, body=ir.rewritten(kernel.body, lambda one: () if isinstance(one, kinds[what]) else (one,)))
@@ -127,12 +128,12 @@ def test_what_is_left_out_is_found_by_both_detectors(what):
 
 
 def counted():
-    """A product of warpgroups, from a ring that a producer fills by loads of one's own."""
+    """A warpgroup GEMM with a ring that a producer fills by user-defined loads."""
     load = Move.done(CountedLoad("COUNTED_LOAD"))
     blocks = MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(64).pipeline(3).warp_specialize()
     strategy = blocks.load(A, SH, load).load(B, SH, load).tile(64, 64).to(Warpgroup).done()
-    halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
-    return strategy(MatMul(128, 128, 256, **halves)(GL, GL, GL)(Kernel)).program("sm_90a")
+    float16_rows = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+    return strategy(MatMul(128, 128, 256, **float16_rows)(GL, GL, GL)(Kernel)).program("sm_90a")
 
 
 def product_of(kernel):
@@ -151,7 +152,7 @@ def test_a_counted_mechanism_fills_rings():
 
 
 @pytest.mark.parametrize(("kind", "number"), [(ir.Acquire, 0), (ir.Acquire, 1), (ir.Release, 0), (ir.Release, 1)])
-def test_a_ring_that_is_not_kept_is_found_by_both_detectors(kind, number):
+def test_a_violated_ring_protocol_is_reported_by_both_detectors(kind, number):
     kernel, seen = counted().ir, itertools.count()
     without = lambda one: () if isinstance(one, kind) and next(seen) == number else (one,)
     wrong = attrs.evolve(kernel, body=ir.rewritten(kernel.body, without))
@@ -164,19 +165,19 @@ def test_a_ring_that_is_not_kept_is_found_by_both_detectors(kind, number):
 
 
 def deferred():
-    """A product of warpgroups, from a ring that threads of a producer fill by copies of one's own; tiles of A come by TMA."""
+    """A warpgroup GEMM with a ring that producer threads fill by user-defined copies; TMA loads the tiles of A."""
     copies = Move.tile(1, 8).to(Thread).done(DeferredCopy("DEFERRED_COPY"))
     blocks = MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(64).pipeline(3).warp_specialize(copies=True)
     strategy = blocks.load(A, SH, Move.done()).load(B, SH, copies).tile(64, 64).to(Warpgroup).done()
-    halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
-    return strategy(MatMul(128, 128, 256, **halves)(GL, GL, GL)(Kernel)).program("sm_90a")
+    float16_rows = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+    return strategy(MatMul(128, 128, 256, **float16_rows)(GL, GL, GL)(Kernel)).program("sm_90a")
 
 
 def test_a_mechanism_with_deferred_arrivals_fills_rings():
     program = deferred()
     inside = list(ir.statements(program.ir.body))
     arrivals = [one for one in inside if isinstance(one, ir.Release) and one.by is DEFERRED]
-    assert arrivals and all(one.side is ir.Side.FULL for one in arrivals) and program.ir.rings[0].producers == 33
+    assert arrivals and all(one.state is ir.StageState.FULL for one in arrivals) and program.ir.rings[0].producers == 33
     assert not [one for one in inside if isinstance(one, (ir.Commit, ir.Wait)) and one.mechanism is DEFERRED], "nothing waits for groups"
     assert [line.strip() for line in program.cuda.splitlines() if line.strip().startswith("deferred_arrive(")]
     np.testing.assert_array_equal(*product_of(program.ir))
@@ -195,11 +196,11 @@ def test_an_arrival_that_is_not_deferred_is_found_by_both_detectors(by):
         product_of(wrong)
 
 
-# ---------------------------------------------------------------------------------------------- a memory in a region of its own
+# ---------------------------------------------------------------------------------------------- a memory in a separate region
 
 
 def tabled(size=8, bk=8):
-    """A product by threads, of tiles of A in shared memory and tiles of B in tables."""
+    """A GEMM by threads, with tiles of A in shared memory and tiles of B in tables."""
     copied = Move.tile(1, 1).to(Thread).done()
     steps = MatMul.tile(size, size).to(Block).epilog(RF, Init.tile(1, 1).to(Thread).done(), Move.tile(1, 1).to(Thread).done()).split(bk)
     strategy = steps.load(A, SH, copied).load(B, TABLE, copied).tile(1, 1).to(Thread).split(1).done()
@@ -256,7 +257,7 @@ def test_no_instruction_for_shared_memory_reaches_another_region():
 # ---------------------------------------------------------------------------------------------- on disk
 
 
-def test_a_program_with_parts_of_ones_own_is_not_kept_on_disk():
+def test_a_program_with_user_defined_parts_is_not_cached_on_disk():
     from fireiron.gpu import programs
 
     assert programs.key_of(late()) is None
@@ -264,14 +265,14 @@ def test_a_program_with_parts_of_ones_own_is_not_kept_on_disk():
         dumps(product(LateCopy("LATE_COPY")))
 
 
-# ---------------------------------------------------------------------------------------------- a place of tiles
+# ---------------------------------------------------------------------------------------------- a tile order
 
 
 BLOCKS = MatMul.tile(4, 4).to(Block)
 
 
 def on_curve(*steps, chain=BLOCKS):
-    """A product whose blocks follow a curve of one's own, with further steps said of their tiles."""
+    """A GEMM whose blocks follow a user-defined curve, with further options of the tile order."""
     blocks = chain.refine(Morton())
     for step in steps:
         blocks = step(blocks)
@@ -279,7 +280,7 @@ def on_curve(*steps, chain=BLOCKS):
 
 
 @pytest.mark.parametrize("step", [lambda one: one, lambda one: one.persistent(3), lambda one: one.swizzle(lambda uid: uid ^ 5)])
-def test_a_place_is_printed_and_right(step):
+def test_a_tile_order_is_printed_and_right(step):
     program = on_curve(step)(MatMul(16, 16, 8)(GL, GL, GL)(Kernel)).program("sm_90")
     np.testing.assert_array_equal(*outputs(program.ir, K=8))
     assert not [finding for finding in check(program.ir) if finding.severity == "error"]
@@ -287,12 +288,12 @@ def test_a_place_is_printed_and_right(step):
 
 
 @pytest.mark.parametrize("sizes", [(4, 4, 8), (12, 4, 8), (8, 8, 8)])
-def test_a_place_is_right_on_small_grids(sizes):
+def test_a_tile_order_is_right_on_small_grids(sizes):
     got, wanted = outputs(on_curve()(MatMul(*sizes)(GL, GL, GL)(Kernel)).program("sm_90").ir, *sizes)
     np.testing.assert_array_equal(got, wanted)
 
 
-def test_a_place_says_which_tile_is_a_blocks():
+def test_a_tile_order_states_the_tile_of_a_block():
     program = on_curve()(MatMul(16, 16, 8)(GL, GL, GL)(Kernel)).program("sm_90")
     lines = [line.strip() for line in program.cuda.splitlines() if "int block_" in line]
     assert lines == [
@@ -302,7 +303,7 @@ def test_a_place_says_which_tile_is_a_blocks():
 
 
 @pytest.mark.parametrize(
-    ("made", "sizes", "said"),
+    ("build", "sizes", "message"),
     [
         (on_curve(), (16, 12, 8), "morton is no permutation of the 12 blocks"),
         (on_curve(), (32, 16, 8), "morton is no permutation of the 32 blocks"),
@@ -312,9 +313,9 @@ def test_a_place_says_which_tile_is_a_blocks():
         (on_curve(chain=MatMul.tile(8, 8).to(Block).tile(4, 4).to(Warp)), (16, 16, 8), "are about blocks"),
     ],
 )
-def test_a_place_that_is_none_is_refused(made, sizes, said):
-    with pytest.raises(FireironError, match=said):
-        _ = made(MatMul(*sizes)(GL, GL, GL)(Kernel)).program("sm_90").ir
+def test_an_invalid_tile_order_is_refused(build, sizes, message):
+    with pytest.raises(FireironError, match=message):
+        _ = build(MatMul(*sizes)(GL, GL, GL)(Kernel)).program("sm_90").ir
 
 
 # ---------------------------------------------------------------------------------------------- a level above a launch
@@ -333,7 +334,7 @@ LAUNCHED = {
 
 
 def launched(name):
-    """A product of the level above, by the launches of a step."""
+    """A GEMM at the level above, by the launches of a step."""
     step, rest, sizes, _ = LAUNCHED[name]
     return MatMul.then(step).then(rest)(MatMul(*sizes, C=RowMajor)(GL, GL, GL)(SEQUENCE)).program("sm_90")
 
@@ -377,7 +378,7 @@ def test_results_pass_through_temporaries():
 
 
 def test_launches_of_launches_are_one_sequence():
-    """Each part has the steps behind it, a copy of its operand among them."""
+    """Each part has the steps after it, including a copy of its operand."""
     *copies, last = launched("columns, with a copy").launches
     assert [(launch.program.name, *launch.writes) for launch in copies] == [
         ("matmul_part0_repack_a", "part0_copy_of_A"), ("matmul_part0", "C"),
@@ -399,7 +400,7 @@ def test_a_call_makes_all_launches(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong", "said", "met"),
+    ("name", "wrong", "said", "simulator_message"),
     [
         ("k", lambda first, last: (last, first), "the launch last reads C, which no earlier launch wrote", "is read before anything was written"),
         ("k", lambda first, last: (last,), "the launch last reads C, which no earlier launch wrote", "is read before anything was written"),
@@ -411,16 +412,16 @@ def test_a_call_makes_all_launches(name):
         ("columns, with a copy", lambda _, first, *more: (first, *more), "reads part0_copy_of_A, which no launch", "reads part0_copy_of_A, which no"),
     ],
 )  # fmt: skip
-def test_launches_in_another_order_are_found_by_check_and_simulator(name, wrong, said, met):
+def test_launches_in_another_order_are_found_by_check_and_simulator(name, wrong, said, simulator_message):
     program = launched(name)
     launches = wrong(*program.launches)
     messages = [finding.message for finding in check_launches(program.spec, launches) if finding.severity == "error"]
     assert any(re.search(said, message) for message in messages), messages
-    with pytest.raises(SimulationError, match=met):
+    with pytest.raises(SimulationError, match=simulator_message):
         together(program, launches, operands())
 
 
-def test_readers_tell_of_all_launches():
+def test_outputs_list_all_launches():
     program = launched("temporaries")
     assert "launched first   matmul_part1: MatMul(16,24,16)(GL,GL,GL)(Kernel), since its terms are added apart" in "\n".join(show(program))
     assert f"launched in front: {program.launches[0]}" in text(explain(program.strategy))
@@ -429,7 +430,7 @@ def test_readers_tell_of_all_launches():
 
 
 @pytest.mark.parametrize(
-    ("chain", "level", "said"),
+    ("chain", "level", "message"),
     [
         (MatMul.then(InLaunches("k", 3)).then(BY_THREADS), SEQUENCE, r"in_launches\(k\): 3 parts of 32 at Sequence"),
         (BY_THREADS, SEQUENCE, r"consists of launches: tile\(8, 8\).to\(Block\) divides the work of one launch"),
@@ -438,6 +439,6 @@ def test_readers_tell_of_all_launches():
         (MatMul.tile(8, 8).to(Block).then(InLaunches()).then(BY_THREADS), Kernel, "launches come before the first step that divides the work of one"),
     ],
 )  # fmt: skip
-def test_launches_that_are_none_are_refused(chain, level, said):
-    with pytest.raises(FireironError, match=said):
+def test_launches_that_are_none_are_refused(chain, level, message):
+    with pytest.raises(FireironError, match=message):
         _ = chain(MatMul(*SIZES, C=RowMajor)(GL, GL, GL)(level)).program("sm_90").ir

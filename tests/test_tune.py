@@ -32,16 +32,16 @@ from fireiron.cli import tune as command_module
 from fireiron.gpu import launch
 from fireiron.tune import Display, OnGpu, Progress, Prune, Result, Tuning, rank, tune
 from fireiron.tune import bench as bench_module
-from fireiron.tune import crew as crew_module
 from fireiron.tune import measure as measure_module
 from fireiron.tune import run as run_module
-from fireiron.tune.crew import MEASURE, Crew
+from fireiron.tune import worker_pool as pool_module
 from fireiron.tune.journal import Journal
 from fireiron.tune.measure import Measure, Measured
 from fireiron.tune.record import strategy_hash
 from fireiron.tune.result import failures, ranked
 from fireiron.tune.search import MOST_EXHAUSTIVE, Optimiser, draws, in_order
 from fireiron.tune.task import Built, Candidate, Space, Surveyed, Task, build, packed, survey
+from fireiron.tune.worker_pool import MEASURE, WorkerPool
 
 TESTS = Path(__file__).parent
 BEST = {"bm": 16, "bn": 32, "bk": 8}
@@ -57,7 +57,7 @@ def fresh():
 @pytest.fixture(autouse=True)
 def processes(request, monkeypatch):
     if "fresh" not in request.fixturenames:
-        monkeypatch.setattr(crew_module, "started", Forked)
+        monkeypatch.setattr(pool_module, "started", Forked)
 
 
 @pytest.fixture(autouse=True)
@@ -557,7 +557,7 @@ def test_pruned_candidates_are_reported(monkeypatch, tmp_path):
     log = tmp_path / "log"
     predicted = {number: 28.0 - number for number in range(24)}
     monkeypatch.setattr(
-        run_module, "surveys", lambda crew, task, numbers, stop: ((n, Surveyed(predicted_us=predicted[n], registers=40)) for n in numbers)
+        run_module, "surveys", lambda pool, task, numbers, stop: ((n, Surveyed(predicted_us=predicted[n], registers=40)) for n in numbers)
     )
     tuning = tuned(Fake(log=str(log)), prune=2.0, journal=tmp_path / "a.jsonl")
     assert [one.status for one in tuning.results] == ["pruned"] * 18 + ["ok"] * 6
@@ -737,16 +737,16 @@ def test_a_program_without_a_guard(tmp_path):
 
 def test_crew_replaces_what_dies():
     task = Task(strategy(spec), "sm_90")
-    with Crew(packed(task, Fake(((at(bm=8), "hang"),))), {MEASURE: ["5"]}) as crew:
-        assert crew.where() == [{"gpu": "fake", "driver": "1.0", "toolchain": "none", "newest": None}]
-        before = crew.roles[MEASURE][0].process.pid
-        crew.give(MEASURE, "a", "one", (ALL[0], Built(text=""), None), 0.5)
+    with WorkerPool(packed(task, Fake(((at(bm=8), "hang"),))), {MEASURE: ["5"]}) as pool:
+        assert pool.where() == [{"gpu": "fake", "driver": "1.0", "toolchain": "none", "newest": None}]
+        before = pool.roles[MEASURE][0].process.pid
+        pool.give(MEASURE, "a", "one", (ALL[0], Built(text=""), None), 0.5)
         found = []
         while not found:
-            found = crew.outcomes(5.0)
+            found = pool.outcomes(5.0)
         assert (found[0].key, found[0].kind) == ("a", "late")
-        assert crew.where() and crew.roles[MEASURE][0].process.pid != before and not alive(before)
-        assert crew.roles[MEASURE][0].setup[1] == "5", "the new one sees the GPU of the one that died"
+        assert pool.where() and pool.roles[MEASURE][0].process.pid != before and not alive(before)
+        assert pool.roles[MEASURE][0].setup[1] == "5", "the new one sees the GPU of the one that died"
 
 
 # ---------------------------------------------------------------------------------------------- executors

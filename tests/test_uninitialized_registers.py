@@ -91,7 +91,7 @@ def test_a_loop_that_may_have_no_turn_is_found(rows):
 def test_what_a_warp_may_leave_out_counts_for_nothing_behind_it(rows):
     target = next(one for one in rows.body if writes(rows, one))
     needed = min(private(rows))
-    body = tuple(making.skip(needed, (target,)) if one is target else one for one in rows.body)
+    body = tuple(making.if_any_lane(needed, (target,)) if one is target else one for one in rows.body)
     assert writes(rows, target) <= found(attrs.evolve(rows, body=body))
 
 

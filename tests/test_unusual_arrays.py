@@ -1,4 +1,4 @@
-"""What PyTorch and NumPy multiply and kernels do not read as it lies: steps, reversed and repeated elements, arrays without elements."""
+"""Arrays that PyTorch and NumPy multiply and that kernels cannot read as stored: strides, reversed and repeated elements, empty arrays."""
 
 import numpy as np
 import pytest
@@ -19,9 +19,9 @@ def halves(*shape):
     return RANDOM.standard_normal(shape).astype("float16")
 
 
-def alike(found, wanted, within=1e-4):
-    assert found.shape == wanted.shape
-    assert np.abs(found.astype("float64") - wanted).max(initial=0) < within
+def equal_to(result, wanted, within=1e-4):
+    assert result.shape == wanted.shape
+    assert np.abs(result.astype("float64") - wanted).max(initial=0) < within
 
 
 # ---------------------------------------------------------------------------------------------- products
@@ -45,31 +45,31 @@ ODD = {
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", ODD)
-def test_products_of_what_lies_otherwise(case):
+def test_products_of_arrays_with_unusual_strides(case):
     a, b = ODD[case]
-    alike(matmul(a, b), a @ b)
+    equal_to(matmul(a, b), a @ b)
 
 
-def test_a_result_that_lies_otherwise():
+def test_a_result_with_unusual_strides():
     """Elements between those of the result keep their values."""
     out = np.full((6, 10), 7, "float32")
     target = out[:, ::2]
     assert matmul(A[:, :8], B, target) is target
-    alike(target, A[:, :8] @ B)
+    equal_to(target, A[:, :8] @ B)
     assert (out[:, 1::2] == 7).all()
     matmul(A[:, ::2], B, target, epilogue="2 * acc")
-    alike(target, 2 * (A[:, ::2] @ B))
+    equal_to(target, 2 * (A[:, ::2] @ B))
     assert (out[:, 1::2] == 7).all()
 
 
 def test_further_outputs_that_lie_otherwise():
-    """Each is of the type of its array."""
+    """Each has the type of its array."""
     out, sums = np.zeros((6, 10), "float32"), np.zeros(12, "float32")
     text = "C[m,n] = relu(acc); rows[m] = sum(n, acc)"
     targets = {"C": out[:, ::2], "rows": sums[::-2]}
     matmul(A[:, :8], B, targets, epilogue=text)
-    alike(targets["C"], np.maximum(A[:, :8] @ B, 0))
-    alike(targets["rows"], (A[:, :8] @ B).sum(1))
+    equal_to(targets["C"], np.maximum(A[:, :8] @ B, 0))
+    equal_to(targets["rows"], (A[:, :8] @ B).sum(1))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_further_outputs_that_lie_otherwise():
     ids=["a step", "backwards", "a matrix with a step backwards"],
 )
 def test_operands_of_epilogues(text, given, wanted):
-    alike(matmul(A[:, ::2], B, epilogue=text, **given), wanted(A[:, ::2] @ B))
+    equal_to(matmul(A[:, ::2], B, epilogue=text, **given), wanted(A[:, ::2] @ B))
 
 
 EMPTY = (
@@ -93,26 +93,26 @@ EMPTY = (
 
 @pytest.mark.parametrize(("a", "b"), EMPTY, ids=str)
 def test_products_without_elements(a, b):
-    """Sums of no terms are zeros."""
-    one, other = np.ones(a, "float32"), np.ones(b, "float32")
-    found = matmul(one, other)
-    assert found.dtype == np.float32 and found.shape == (one @ other).shape and not found.any()
+    """Sums without terms are zeros."""
+    left, other = np.ones(a, "float32"), np.ones(b, "float32")
+    result = matmul(left, other)
+    assert result.dtype == np.float32 and result.shape == (left @ other).shape and not result.any()
 
 
-def test_what_is_said_of_products_without_elements():
+def test_messages_for_products_without_elements():
     none, other = np.ones((4, 0), "float16"), np.ones((0, 3), "float16")
     assert matmul(none, other, c_dtype="float32").dtype == np.float32
     out = np.full((4, 3), 7, "float16")
     assert matmul(none, other, out) is out and not out.any()
-    alike(matmul(none, other, epilogue="acc + bias[n]", bias=halves(3) * 0 + 2), np.full((4, 3), 2.0))
+    equal_to(matmul(none, other, epilogue="acc + bias[n]", bias=halves(3) * 0 + 2), np.full((4, 3), 2.0))
     rows = matmul(np.ones((0, 4), "float32"), floats(4, 3), epilogue="C[m,n] = acc; rows[m] = sum(n, acc)", types={"rows": "float64"})
     assert [one.shape for one in rows] == [(0, 3), (0,)] and rows[1].dtype == np.float64
-    for a, b, said in (
+    for a, b, message in (
         (np.ones((0, 4), "float32"), np.ones((5, 3), "float32"), "a has 4 columns"),
         (np.ones((0, 4), "float32"), np.ones((4, 3), "float16"), "a has elements of float32"),
         (np.ones((0, 4), "complex64"), np.ones((4, 3), "complex64"), "no kernels for its element type"),
     ):
-        with pytest.raises(ArgumentError, match=said):
+        with pytest.raises(ArgumentError, match=message):
             matmul(a, b)
     with pytest.raises(ArgumentError, match="out has the shape"):
         matmul(none, other, np.zeros((4, 4), "float16"))
@@ -161,7 +161,7 @@ def test_the_choice_is_that_for_the_copies():
         ((8,), (-1,), False),
     ],
 )
-def test_what_is_readable(shape, steps, readable):
+def test_readable_arrays(shape, steps, readable):
     assert is_matrix_readable(shape, steps) == readable
 
 
@@ -183,13 +183,13 @@ def attended(q, k, v, causal=False):
 def test_heads_of_any_multiple_of_8(elements):
     q, k, v = halves(1, 2, 9, elements), halves(1, 2, 11, elements), halves(1, 2, 11, elements)
     wanted, sums = attended(q, k, v, causal=True)
-    found, logs = attention(q, k, v, causal=True, lse=True)
-    alike(found, wanted, 4e-3)
-    alike(logs, sums, 1e-2)
-    assert found.flags.c_contiguous
+    result, logs = attention(q, k, v, causal=True, lse=True)
+    equal_to(result, wanted, 4e-3)
+    equal_to(logs, sums, 1e-2)
+    assert result.flags.c_contiguous
     out = np.zeros_like(q)
     assert attention(q, k, v, causal=True, out=out) is out
-    alike(out, wanted, 4e-3)
+    equal_to(out, wanted, 4e-3)
 
 
 WIDE = halves(1, 2, 11, 64)
@@ -205,14 +205,14 @@ WIDE = halves(1, 2, 11, 64)
     ],
     ids=["a step", "backwards", "elements of a head apart", "one head for all"],
 )
-def test_attention_of_what_lies_otherwise(arrays):
-    alike(attention(*arrays), attended(*arrays)[0], 4e-3)
+def test_attention_of_arrays_with_unusual_strides(arrays):
+    equal_to(attention(*arrays), attended(*arrays)[0], 4e-3)
 
 
-def test_an_attention_result_that_lies_otherwise():
+def test_an_attention_result_with_unusual_strides():
     out = np.zeros((1, 2, 11, 128), "float16")
     attention(WIDE, WIDE, WIDE, out=out[..., ::2])
-    alike(out[..., ::2], attended(WIDE, WIDE, WIDE)[0], 4e-3)
+    equal_to(out[..., ::2], attended(WIDE, WIDE, WIDE)[0], 4e-3)
     assert not out[..., 1::2].any()
     with pytest.raises(ArgumentError, match="out repeats elements"):
         attention(WIDE, WIDE, WIDE, out=np.broadcast_to(out[:1, :1, :, ::2], WIDE.shape))
@@ -226,18 +226,18 @@ def test_an_attention_result_that_lies_otherwise():
     ids=["no batch", "no head", "no query", "no key"],
 )
 def test_attention_without_elements(queries, keys):
-    found, logs = attention(halves(*queries), halves(*keys), halves(*keys), lse=True)
-    assert found.shape == queries and logs.shape == queries[:-1] and found.dtype == np.float16 and logs.dtype == np.float32
-    assert not found.any() and np.isneginf(logs).all()
+    result, logs = attention(halves(*queries), halves(*keys), halves(*keys), lse=True)
+    assert result.shape == queries and logs.shape == queries[:-1] and result.dtype == np.float16 and logs.dtype == np.float32
+    assert not result.any() and np.isneginf(logs).all()
 
 
-def test_a_query_whose_keys_are_hidden_has_what_one_without_keys_has():
-    """`window` hides all keys from queries far behind the last one."""
-    found, logs = attention(halves(1, 1, 40, 16), WIDE[:, :1, :8, :16], WIDE[:, :1, :8, :16], window=1, lse=True)
-    assert not found[0, 0, -1].any() and np.isneginf(logs[0, 0, -1])
+def test_a_fully_masked_query_has_the_result_of_no_keys():
+    """`window` masks all keys for queries far past the last one."""
+    result, logs = attention(halves(1, 1, 40, 16), WIDE[:, :1, :8, :16], WIDE[:, :1, :8, :16], window=1, lse=True)
+    assert not result[0, 0, -1].any() and np.isneginf(logs[0, 0, -1])
 
 
-def test_attention_says_that_there_is_nothing_to_choose():
+def test_attention_without_elements_reports_no_choice():
     none = halves(1, 2, 0, 16)
     for ask in (attention.choice, attention.kernel):
         with pytest.raises(ArgumentError, match="no element"):
@@ -247,7 +247,7 @@ def test_attention_says_that_there_is_nothing_to_choose():
 
 
 def test_a_gradient_of_attention_is_refused(monkeypatch):
-    """A tensor that requires one is told so before anything is launched."""
+    """A tensor that requires a gradient is refused before anything is launched."""
 
     class Tensor:
         is_cuda, requires_grad, shape = True, True, (1, 2, 9, 16)

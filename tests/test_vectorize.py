@@ -1,4 +1,4 @@
-"""The pass `vectorize` on IR made by hand: a width is taken where it is provably contiguous, aligned, and whole at every edge."""
+"""The pass `vectorize` on hand-made IR: a vector width is used if the access is provably contiguous, aligned, and whole at every edge."""
 
 import attrs
 import making
@@ -20,7 +20,7 @@ from fireiron.values.layout import Layout, Swizzle
 
 
 def moved(width, base, *, dtype=float32, ld=None, rows=32, columns=1024, bounds=None, align=16, instruction=MOVE, target=None):
-    """A copy by each thread of `width` neighbours of a row in row-major storage, from column `base` on, to `target`."""
+    """A copy by each thread of `width` adjacent elements of a row-major row, from column `base` on, to `target`."""
     spec = Move(rows, columns, dtype=dtype, src=RowMajor if ld is None else RowMajor(ld=ld), dst=RowMajor)(GL, GL)
     copy = execution(
         instruction,
@@ -34,7 +34,7 @@ def moved(width, base, *, dtype=float32, ld=None, rows=32, columns=1024, bounds=
 
 
 def widths(kernel):
-    """The elements that one load and one store take, behind the pass."""
+    """The widths of one load and one store after the pass."""
     ((statement, _),) = ir.execs(vectorize(kernel).body)
     return tuple(statement.width(position) for position in range(len(statement.accesses)))
 
@@ -51,7 +51,7 @@ def test_sixteen_bytes_at_most(dtype, widest):
     [(1024, 0, 4), (1028, 0, 4), (1026, 0, 2), (1025, 0, 1), (1024, 4, 4), (1024, 2, 2), (1024, 6, 2), (1024, 1, 1), (1024, 3, 1)],
 )
 def test_the_address_decides(ld, base, wanted):
-    """A leading dimension or a first column that is no multiple of the width: `float4` there is a misaligned address."""
+    """With a leading dimension or a first column that is not a multiple of the width, `float4` is misaligned."""
     assert widths(moved(4, base, ld=ld))[0] == wanted
     assert widths(moved(4, THREAD % 8 * 4 + base, ld=ld))[0] == wanted
     assert widths(moved(4, THREAD % 8 * 5 + base))[0] == 1
@@ -66,17 +66,17 @@ def test_the_array_decides(align, wanted):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("bound", "wanted"), [(1024, 4), (1020, 4), (1022, 2), (1021, 1), (6, 2)])
 def test_the_edge_decides(bound, wanted):
-    """A vector is inside or outside as a whole: an extent that is a multiple of the width, and a first column that is one."""
+    """A vector is in bounds or out of bounds as a whole if the extent and the first column are multiples of the width."""
     base = THREAD % 8 * 4
-    found = moved(4, base, bounds=(None, bound))
-    assert widths(found) == (wanted, wanted)
-    lowered = guard(vectorize(found))
+    copy = moved(4, base, bounds=(None, bound))
+    assert widths(copy) == (wanted, wanted)
+    lowered = guard(vectorize(copy))
     ((statement, _),) = ir.execs(lowered.body)
     assert all(piece.width == wanted for pieces in statement.pieces for piece in pieces)
 
 
 def test_a_column_that_is_no_multiple_straddles_the_edge():
-    """Odd rows of 1026 elements, from column 2 on: addresses are multiples of four, and the vector at column 1022 lies across 1024."""
+    """Odd rows of 1026 elements, from column 2 on: addresses are multiples of four, and the vector at column 1022 crosses 1024."""
     row, column = THREAD % 4 * 2 + 1, THREAD // 4 * 4 + 2
     spec = Move(32, 1024, src=RowMajor(ld=1026), dst=RowMajor(ld=1026))(GL, GL)
     sides = (access(name, (row, column), (1, 4), (None, 1024), name == "dst") for name in ("src", "dst"))
@@ -94,7 +94,7 @@ def test_a_column_that_is_no_multiple_straddles_the_edge():
         (Swizzle(2, 2, 3), 4),
         (Swizzle(2, 1, 3), 2),
         (Swizzle(2, 0, 3), 1),
-        (Swizzle(1, 1, -1), 2),  # the second pair of each four goes elsewhere, the first of each eight stays
+        (Swizzle(1, 1, -1), 2),  # the second pair of each four moves, the first of each eight stays
         (Swizzle(1, 0, -2), 1),
         (Swizzle(1, 2, -1), 4),
     ],
@@ -113,8 +113,8 @@ def test_a_swizzle_leaves_the_groups_that_it_moves_whole(swizzle, wanted):
     assert taken((THREAD // 8 * 4, columns), (4, 1)) == 1, "a column"
 
 
-def test_neighbours_along_a_dimension_of_several_strides():
-    """Where a piece of it is one step from the next, they are found by their addresses; across its pieces there are none."""
+def test_adjacent_elements_along_a_dimension_of_several_strides():
+    """Pieces that follow each other with stride one are recognized by their addresses; across pieces there are none."""
     shared = local("s", (32, 64), SH, layout=Layout((32, (4, 16)), (4, (1, 128))))
 
     def taken(base):
@@ -132,8 +132,8 @@ def test_neighbours_along_a_dimension_of_several_strides():
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("size", "copies", "wanted"), [(8, 2, 4), (6, 2, 2), (7, 2, 1), (6, 1, 4), (4, 3, 4)])
-def test_copies_of_a_buffer_lie_one_behind_the_other(size, copies, wanted):
-    """What is aligned in the first is so in the others where they are a multiple of the width apart."""
+def test_copies_of_a_buffer_are_adjacent(size, copies, wanted):
+    """An access aligned in the first copy is aligned in the others if these are multiples of the width apart."""
     shared = local("s", (1, size), SH, layout=RowMajor, copies=copies)
     into = access("s", (0, 0), (1, 4), write=True)
     copy = execution(MOVE, Move(1, 4)(GL, SH)(Thread), access("src", (THREAD, 0), (1, 4)), into)
@@ -141,14 +141,14 @@ def test_copies_of_a_buffer_lie_one_behind_the_other(size, copies, wanted):
 
 
 def test_strides_are_not_contiguous():
-    """Neighbours of a column in row-major storage are a row apart."""
+    """Adjacent elements of a column in row-major storage are a row apart."""
     column = access("src", (0, THREAD), (4, 1))
     copy = execution(MOVE, Move(4, 1)(GL, GL)(Thread), column, access("dst", (0, THREAD), (4, 1), write=True))
     assert widths(kernel_of(Move(32, 32, src=RowMajor, dst=ColMajor)(GL, GL), (copy,))) == (1, 4)
 
 
-def test_neighbours_of_a_column_begin_aligned_and_lie_apart():
-    """Each of the four begins a row of 32 elements; all addresses are multiples of four, and no two are neighbours."""
+def test_aligned_elements_of_a_column_are_not_adjacent():
+    """Each of the four begins a row of 32 elements; all addresses are multiples of four, and no two are adjacent."""
     column = access("src", (THREAD * 4, 0), (4, 1))
     copy = execution(MOVE, Move(4, 1)(GL, GL)(Thread), column, access("dst", (THREAD * 4, 0), (4, 1), write=True))
     assert widths(kernel_of(Move(128, 32, src=RowMajor, dst=ColMajor)(GL, GL), (copy,))) == (1, 4)
@@ -163,23 +163,23 @@ def test_registers_are_taken_together_where_they_lie_so(offset, wanted):
         access("src", (THREAD, 0), (1, 4)),
         access("r", (0, offset), (1, 4), write=True),
     )
-    found = widths(kernel_of(Move(32, 8, src=RowMajor, dst=RowMajor)(GL, GL), (copy,), registers))
-    assert found == (4, 4 if wanted == 4 else 1)
+    access_widths = widths(kernel_of(Move(32, 8, src=RowMajor, dst=RowMajor)(GL, GL), (copy,), registers))
+    assert access_widths == (4, 4 if wanted == 4 else 1)
 
 
 @pytest.mark.parametrize("size", [4, 8, 16])
 def test_a_width_that_is_asked_for_is_proved_or_refused(size):
-    asked = vector(size)
-    assert widths(moved(size // 4, 0, instruction=asked)) == (size // 4, size // 4)
+    instruction = vector(size)
+    assert widths(moved(size // 4, 0, instruction=instruction)) == (size // 4, size // 4)
     if size > 4:
         with pytest.raises(DecompositionError, match="asked for"):
-            vectorize(moved(size // 4, 1, instruction=asked))
+            vectorize(moved(size // 4, 1, instruction=instruction))
         with pytest.raises(DecompositionError, match="asked for"):
-            vectorize(moved(size // 4, 0, ld=1025, instruction=asked))
+            vectorize(moved(size // 4, 0, ld=1025, instruction=instruction))
 
 
-def test_what_is_converted_from_memory_to_memory_is_taken_one_by_one():
-    """Which is as wide as one element, and no wider, where a width is asked for."""
+def test_conversions_between_memories_are_element_by_element():
+    """A requested width of one element is satisfied, and no larger one."""
     for size in (4, 16):
         kernel = moved(4, 0, instruction=vector(size))
         source, target = kernel.buffers
@@ -193,7 +193,7 @@ def test_what_is_converted_from_memory_to_memory_is_taken_one_by_one():
 
 
 @pytest.mark.parametrize(("first", "wanted"), [(0, 2), (2, 2), (1, 1)])
-def test_pairs_are_packed_where_they_are_kept_so(first, wanted):
+def test_pairs_are_packed_if_stored_so(first, wanted):
     a, b, c = (local(name, (4, 4), RF, float16) for name in ("a", "b", "c"))
     product = execution(
         HFMA2,
@@ -206,16 +206,16 @@ def test_pairs_are_packed_where_they_are_kept_so(first, wanted):
     assert widths(kernel_of(spec, (product,), a, b, c)) == (wanted, 1, 2)
 
 
-def test_registers_of_matrix_instructions_are_refused_where_they_are_kept_apart():
-    """mma.sync takes two halves in one register: an array that keeps them eight apart cannot serve it."""
+def test_registers_of_matrix_instructions_that_are_apart_are_refused():
+    """mma.sync takes two float16 values in one register: an array that stores them eight apart cannot supply it."""
     apart = local("a", (16, 16), RF, float16)
-    held = HMMA_16816_F32.maps()
+    lane_maps = HMMA_16816_F32.maps()
     lane = THREAD
     spec = MatMul(16, 8, 16, dtype=float16, c_dtype=float32)(RF, RF, RF)(Warp)
-    accesses = [held[name].access(spec.operands[name], lane, name == "C", None) for name in "ABC"]
+    accesses = [lane_maps[name].access(spec.operands[name], lane, name == "C", None) for name in "ABC"]
     accesses = [attrs.evolve(one, buffer=name) for one, name in zip(accesses, "abc")]
     product = making.execution(
-        HMMA_16816_F32, spec, tuple(accesses), accumulate=as_expr(1), vectors=(2, 2, 1), lane_maps=tuple(held[name] for name in "ABC")
+        HMMA_16816_F32, spec, tuple(accesses), accumulate=as_expr(1), vectors=(2, 2, 1), lane_maps=tuple(lane_maps[name] for name in "ABC")
     )
     others = [local("b", (16, 8), RF, float16), local("c", (16, 8), RF)]
     whole = MatMul(16, 8, 16, dtype=float16, c_dtype=float32)(GL, GL, GL)
@@ -224,18 +224,18 @@ def test_registers_of_matrix_instructions_are_refused_where_they_are_kept_apart(
 
 
 def test_a_wrong_width_is_found_by_the_check():
-    """The second oracle: four elements at once with a test of the first, where the extent is no multiple of four."""
+    """The second oracle: four elements at once with a test of the first, while the extent is not a multiple of four."""
     kernel = guard(vectorize(moved(4, THREAD % 8 * 4, columns=20, bounds=(None, 20))))
     assert not [one for one in check_bounds(AccessTrace(kernel)) if one.severity == "error"]
     loose = with_conditions(kernel, "dst", True, lambda one: less(one.left, 18))
     loose = with_conditions(loose, "src", False, lambda one: less(one.left, 18))
     shorter = tuple(attrs.evolve(one, tensor=attrs.evolve(one.tensor, shape=(as_expr(32), as_expr(18)))) for one in loose.buffers)
-    found = [one for one in check_bounds(AccessTrace(attrs.evolve(loose, buffers=shorter))) if one.severity == "error"]
-    assert found and all("moved at once" in one.message for one in found)
+    findings = [one for one in check_bounds(AccessTrace(attrs.evolve(loose, buffers=shorter))) if one.severity == "error"]
+    assert findings and all("moved at once" in one.message for one in findings)
 
 
-def test_a_width_of_more_than_there_is_says_so():
-    """Where nothing else stands in its way."""
+def test_a_width_beyond_the_extent_is_reported():
+    """If nothing else prevents it."""
     with pytest.raises(DecompositionError, match="cannot be proved legal: 2 elements of 4 bytes"):
         vectorize(moved(2, THREAD % 4 * 4, instruction=vector(16)))
     with pytest.raises(DecompositionError, match=r"cannot be proved legal: (?!\d+ elements of)"):

@@ -12,7 +12,7 @@ from fireiron.ir import (
     BLOCK_SCOPE,
     WARP_SCOPE,
     WARPGROUP_SCOPE,
-    Reach,
+    FenceKind,
     Stmt,
     verify,
 )
@@ -129,17 +129,17 @@ def test_a_wait_for_less_than_no_group():
 
 def test_commits_waits_and_fences_are_for_statements_of_the_kernel():
     mine, other = making.under_way(copy()), {"mechanism": WGMMA_GROUPS}
-    held = making.loop(Var("j", 0, 7), as_expr(8), (), holds=("acc",))
+    held = making.loop(Var("j", 0, 7), as_expr(8), (), pinned_registers=("acc",))
     for statement, message in (
         (making.commit(WGMMA_GROUPS), f"a commit of a {WGMMA_GROUPS.name} in a kernel without such"),
         (making.wait(0, **other), f"a wait of a {WGMMA_GROUPS.name} in a kernel without such"),
-        (making.fence(Reach.REGISTERS), "a fence in a kernel without such"),
+        (making.fence(FenceKind.WGMMA_REGISTERS), "a fence in a kernel without such"),
         (held, "a for in a kernel without such"),
     ):
         passes(mine, statement, final=False)
         refused(message, mine, statement)
         refused(message, making.loop(Var("k", 0, 7), as_expr(8), (mine, statement)))
-    passes(making.fence(Reach.PROXY))
+    passes(making.fence(FenceKind.ASYNC_PROXY))
 
 
 def test_what_earlier_passes_resolve():
@@ -147,9 +147,9 @@ def test_what_earlier_passes_resolve():
     for statement, message in (
         (making.hole("A"), "hole A was not filled"),
         (making.sync_point(True, "k"), "sync point of k was not resolved"),
-        (making.begin("pv"), "the mark of step pv was not removed"),
-        (making.loop(k, as_expr(8), (), delay=("pv", "mm")), "loop j still asks for Delayed\\(step='pv', behind='mm'\\)"),
-        (making.loop(k, as_expr(8), (), turns=("pv", "mm")), "loop j still asks for Ordered"),
+        (making.step_marker("pv"), "the mark of step pv was not removed"),
+        (making.loop(k, as_expr(8), (), defer=("pv", "mm")), "loop j still asks for Deferred\\(step='pv', after='mm'\\)"),
+        (making.loop(k, as_expr(8), (), ordered_mma=("pv", "mm")), "loop j still asks for OrderedMma"),
     ):
         passes(statement, final=False)
         refused(message, statement)
@@ -166,14 +166,14 @@ def test_a_cluster_is_of_two_to_sixteen_blocks():
 
 def test_a_tile_is_taken_from_a_counter_by_a_ring():
     tile = Var("tile", 0, 8)
-    refused("the number tile of a tile: no counter, or no ring of tiles t", making.next_tile(tile, as_expr(8), "t", as_expr(0)))
+    refused("the number tile of a tile: no counter, or no ring of tiles t", making.claim_tile(tile, as_expr(8), "t", as_expr(0)))
 
 
 def test_a_warp_leaves_out_no_loads_ahead():
     needed = local("needed", (1,), RF, int32)
     inside = making.loop(Var("k", 0, 7), as_expr(8), ())
-    passes(making.skip("needed", (inside,)), buffers=(needed,))
-    refused("skip_masked_tiles: loads ahead of loop k", making.skip("needed", (making.asking(inside, stages=2),)), buffers=(needed,))
+    passes(making.if_any_lane("needed", (inside,)), buffers=(needed,))
+    refused("skip_masked_tiles: loads ahead of loop k", making.if_any_lane("needed", (making.asking(inside, stages=2),)), buffers=(needed,))
 
 
 def test_two_versions_are_told_apart_by_comparisons():

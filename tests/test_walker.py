@@ -105,13 +105,13 @@ def test_a_failing_strategy_shrinks_to_what_matters():
     says = lambda program, symbols: "wrong" * any(isinstance(one, Pad) for step in program.strategy.steps for one in step.refinements)
     small = shrink.shrunk(shrink.Case.of(LONG, "sm_80", {}), says)
     assert small.text == "MatMul(1, 1, 1)(GL, GL, GL)(Kernel).load(A, SH).pad(1)" and small.target == "sm_80"
-    assert shrink.said(small, says) == ("values", "wrong")
+    assert shrink.objection_of(small, says) == ("values", "wrong")
 
 
 def test_what_is_refused_or_right_does_not_shrink():
     case = shrink.Case.of(LONG, "sm_80", {})
     assert shrink.shrunk(case, lambda program, symbols: "") == case
-    assert shrink.said(
+    assert shrink.objection_of(
         shrink.Case("MatMul(4, 4, 4)(GL, GL, GL)(Kernel).tile(3)", "sm_80"), lambda program, symbols: str(program.tree)[:0]
     ) == ("", "")
 

@@ -16,9 +16,9 @@ from fireiron.ir import (
     Barrier,
     Commit,
     Fence,
-    Reach,
+    FenceKind,
     Release,
-    Side,
+    StageState,
     Wait,
     rewritten,
     statements,
@@ -99,9 +99,9 @@ def handed_on(arrivals):
         making.commit(WGMMA_GROUPS),
         making.wait(0, mechanism=WGMMA_GROUPS),
     ]
-    first, second = (StageEvent(ring, Side.EMPTY, number) for number in (0, 1))
-    filled, freed = StageEvent(ring, Side.FULL, 0, (1,) * 5), StageEvent(ring, Side.EMPTY, 0, arrivals)
-    return answers([StageEvent(ring, Side.FULL, 0), *products, freed], [first, filled, second, touch(2, BY_ANOTHER)])
+    first, second = (StageEvent(ring, StageState.EMPTY, number) for number in (0, 1))
+    filled, freed = StageEvent(ring, StageState.FULL, 0, (1,) * 5), StageEvent(ring, StageState.EMPTY, 0, arrivals)
+    return answers([StageEvent(ring, StageState.FULL, 0), *products, freed], [first, filled, second, touch(2, BY_ANOTHER)])
 
 
 @pytest.mark.parametrize("step, ordered", [(SEVERAL, False), (1, True)])
@@ -116,6 +116,6 @@ def test_an_arrival_of_one_warp_says_nothing_of_the_others():
 
 @pytest.mark.parametrize("fence_first", [False, True])
 def test_a_fence_is_one_of_what_a_warp_wrote_itself(fence_first):
-    order = [making.fence(Reach.PROXY), making.barrier(WARPGROUP_SCOPE)]
+    order = [making.fence(FenceKind.ASYNC_PROXY), making.barrier(WARPGROUP_SCOPE)]
     events = [touch(1, EACH_ITS_OWN), *(order if fence_first else order[::-1]), touch(2, ALL, Kind.READ, by_engine=True)]
     assert answers(events) == (fence_first, fence_first)

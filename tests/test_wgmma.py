@@ -1,4 +1,4 @@
-"""wgmma: lane maps and descriptors against the PTX ISA's text, storages, kernels against NumPy, refusals, planted faults."""
+"""wgmma: lane maps and descriptors compared with the PTX ISA, storage layouts, kernels compared with NumPy, refusals, injected faults."""
 
 import itertools
 import os
@@ -18,8 +18,8 @@ from fireiron.cost.gpus import GPUS
 from fireiron.cost.work import Work
 from fireiron.executable.wgmma import MODES, operand_map
 from fireiron.gpu.toolchain import compile_cuda, toolchains
-from fireiron.ir.chunks import SPANS, Chunks, chunk_layout, chunks_of, swizzle_of, widest_span
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
+from fireiron.ir.smem_layouts import SPANS, Chunks, chunk_layout, chunks_of, swizzle_of, widest_span
 from fireiron.lower.walk import grow_tree
 from fireiron.performing.warpgroups import accumulator_map
 from fireiron.sim import simulate
@@ -38,14 +38,14 @@ needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (p
 
 
 def numpy_type(dtype):
-    """The NumPy type of an element; skips where ml_dtypes is missing."""
+    """The NumPy type of an element; skips if ml_dtypes is missing."""
     if dtype in (bfloat16, float8_e4m3, float8_e5m2):
         pytest.importorskip("ml_dtypes")
     return dtype.to_numpy()
 
 
 def require_right(strategy, sizes=None, orders=(None, 1)):
-    """The kernel of a bound strategy is free of findings, and equals NumPy in step and with warps in random order."""
+    """The kernel of a bound strategy has no findings, and equals NumPy with warps in lockstep and in random order."""
     program = strategy.program("sm_90a")
     spec, kernel = program.spec, program.ir
     assert [one for one in safety(kernel) if one.severity == "error"] == []
@@ -63,11 +63,11 @@ def require_right(strategy, sizes=None, orders=(None, 1)):
 
 
 def products_of(kernel):
-    """The statements that are wgmmas."""
+    """The wgmma statements."""
     return [one for one, _ in ir.execs(kernel.body) if isinstance(one.instruction, Wgmma)]
 
 
-# ---------------------------------------------------------------------------------------------- who holds what
+# ---------------------------------------------------------------------------------------------- ownership
 
 
 @pytest.mark.parametrize("columns", range(8, 257, 8))
@@ -86,15 +86,17 @@ def test_accumulators_lie_as_in_the_ptx_isa(columns):
 @pytest.mark.parametrize("rows", [8, 24, 64, 104, 256])
 @pytest.mark.parametrize("along_k", [0, 1])
 def test_each_element_of_a_factor_is_read_by_someone(element, rows, along_k):
-    """Every element is in the map, in pieces of 16 bytes along the chunk's neighbours; some may count twice where rows are few."""
+    """Every element is in the map, in pieces of 16 bytes along the contiguous dimension of the chunk; some may occur twice if there are few
+    rows.
+    """
     for along in (along_k, *((1 - along_k,) if element == 2 else ())):
         tile = [rows, rows]
         tile[along_k] = 32 // element
-        found = operand_map(tuple(tile), along_k, along, element)
-        assert found.threads == 128
-        assert {point for lane in found.table for point in lane} == set(itertools.product(*map(range, tile)))
+        lane_map = operand_map(tuple(tile), along_k, along, element)
+        assert lane_map.threads == 128
+        assert {point for lane in lane_map.table for point in lane} == set(itertools.product(*map(range, tile)))
         piece = 16 // element if along == along_k else 8
-        for lane in found.table:
+        for lane in lane_map.table:
             assert all(point[along] - lane[0][along] == place for place, point in enumerate(lane[:piece]))
 
 
@@ -102,10 +104,10 @@ def test_each_element_of_a_factor_is_read_by_someone(element, rows, along_k):
 
 
 def addresses_by_descriptor(start, chunk_stride, group_stride, mode, k_major, extent, depth, element):
-    """The byte that the hardware reads for element (i, k) of a factor, from the PTX ISA, "Shared Memory Matrix Layout".
+    """The byte that the hardware reads for element (i, k) of an operand, from the PTX ISA, "Shared Memory Matrix Layout".
 
-    Core matrices are eight rows of 16 bytes; a swizzle atom is eight rows of 128, 64 or 32 bytes, of which address bits 4-6 are
-    XORed with bits 7-9, as many of both as the mode has.
+    Core matrices are eight rows of 16 bytes; a swizzle atom is eight rows of 128, 64 or 32 bytes, of which address bits 4-6 are XORed with
+    bits 7-9, as many of both as the mode has.
     """
     span = {0: 16, 1: 128, 2: 64, 3: 32}[mode]
     i, k = np.meshgrid(np.arange(extent), np.arange(depth), indexing="ij")
@@ -117,14 +119,14 @@ def addresses_by_descriptor(start, chunk_stride, group_stride, mode, k_major, ex
 
 
 def require_descriptors(kernel):
-    """All that a kernel's wgmmas read by their descriptors is what the storage says of the elements."""
+    """All elements that a kernel's wgmmas read through descriptors are at the addresses given by the storage."""
     seen = set()
     for statement in products_of(kernel):
         for name in statement.instruction.in_shared:
             view, access = statement.spec.operands[name], statement.at_first_lane(name)
             buffer = kernel.buffer(view.tensor.name)
             element, along_k = view.dtype.bytes, statement.spec.uses[name].index("k")
-            found = chunks_of(buffer.storage, view, element)
+            chunks = chunks_of(buffer.storage, view, element)
             extent, depth = (constant(view.shape[dim]) for dim in (1 - along_k, along_k))
             loops = list({one for base in (*access.base, access.copy) for one in base.variables()})
             for values in itertools.islice(itertools.product(*(range(var.low, var.high + 1) for var in loops)), 600):
@@ -134,14 +136,14 @@ def require_descriptors(kernel):
                 start = (first + buffer.storage.address(base)) * element
                 assert start % 16 == 0
                 got = addresses_by_descriptor(
-                    start, found.chunk_stride, found.group_stride, MODES[found.span], found.along == along_k, extent, depth, element
+                    start, chunks.chunk_stride, chunks.group_stride, MODES[chunks.span], chunks.along == along_k, extent, depth, element
                 )
                 i, k = np.meshgrid(np.arange(extent), np.arange(depth), indexing="ij")
                 inside = (k, i) if along_k == 0 else (i, k)
                 wanted = (first + buffer.storage.address([one + at for one, at in zip(base, inside, strict=True)])) * element
-                assert np.array_equal(got, wanted), (name, found, env)
+                assert np.array_equal(got, wanted), (name, chunks, env)
             assert buffer.tensor.align >= 1024 and buffer.offset % 1024 == 0
-            seen.add((found.along == along_k, found.span, bool(found.chunk_stride)))
+            seen.add((chunks.along == along_k, chunks.span, bool(chunks.chunk_stride)))
     return seen
 
 
@@ -174,7 +176,7 @@ def test_descriptors_of_every_kind():
 
 
 def test_chunks_of_16_bytes_have_a_stride_along_k():
-    """Without a swizzle core matrices of 8 x 16 bytes follow each other: two of them along k."""
+    """Without a swizzle, core matrices of 8 x 16 bytes follow each other: two of them along k."""
     layout = chunk_layout((64, 64), 1, 16, 2)
     strategy = by_hand(layout, None)
     kernel = require_right(strategy).ir
@@ -193,13 +195,13 @@ def test_chunks_of_16_bytes_have_a_stride_along_k():
     ],
 )
 def test_printed_descriptors(orders, tiles, columns, wanted):
-    """Chunks of 64 columns and 64 rows of k: 8192 bytes apart, eight rows of 128 bytes a group; narrower spans where these do not divide."""
+    """Chunks of 64 columns and 64 rows of k are 8192 bytes apart, eight rows of 128 bytes per group; narrower spans if these do not divide."""
     text = product_of_warpgroups(F16, tiles, 64, 1, columns, ORDERS[orders]).program("sm_90a").cuda
     assert re.findall(r"matrix_descriptor(<\d.*?>)", text) == wanted
 
 
 def test_fields_of_a_descriptor():
-    """The function's text, run as Python: 14 bits of the address, then the strides, each without its last four bits, then the mode."""
+    """The function's text, evaluated as Python: 14 bits of the address, then the strides, each without its last four bits, then the mode."""
     text = product_of_warpgroups(F16, (64, 128), 64, 1, 128, ORDERS["NN"]).program("sm_90a").cuda
     (body,) = re.findall(r"matrix_descriptor\(unsigned address\)\s+\{\s+return (.*?);", text, re.DOTALL)
     body = re.sub(r"static_cast<unsigned long long>", "", body).replace("\n", " ")
@@ -207,11 +209,11 @@ def test_fields_of_a_descriptor():
     assert got == (0x420 >> 4) | (8192 >> 4) << 16 | (1024 >> 4) << 32 | 1 << 62
 
 
-# ---------------------------------------------------------------------------------------------- storages
+# ---------------------------------------------------------------------------------------------- storage
 
 
 def by_hand(layout, swizzle, operand="A", form=F16, orders=None, tiles=(64, 64), chunk=64):
-    """A product one of whose factors is stored as somebody asked."""
+    """A GEMM with one operand stored as requested."""
     move = Move.coalesced_copy(16 // form.factors[0].bytes).done()
     chain = MatMul.tile(*tiles).to(Block).epilog(RF, form.result, Init.done(), Move.done()).split(chunk)
     chain = chain.load(A, SH, move)
@@ -227,7 +229,7 @@ def by_hand(layout, swizzle, operand="A", form=F16, orders=None, tiles=(64, 64),
 
 @pytest.mark.parametrize("span", SPANS)
 @pytest.mark.parametrize("element", [1, 2, 4])
-def test_chunks_are_told_from_a_storage(span, element):
+def test_chunks_are_derived_from_a_storage(span, element):
     width = span // element
     for along, rows in ((0, 16), (1, 64)):
         shape = (2 * width, rows) if along == 0 else (rows, 2 * width)
@@ -242,7 +244,7 @@ def test_chunks_are_told_from_a_storage(span, element):
 
 @pytest.mark.parametrize("span", [128, 64, 32])
 @pytest.mark.parametrize("operand", ["A", "B"])
-def test_a_storage_that_somebody_asked_for_is_read_as_it_is(span, operand):
+def test_requested_storage_is_read_unchanged(span, operand):
     along = 1 if operand == "A" else 0
     strategy = by_hand(chunk_layout((64, 64), along, span, 2), swizzle_of(span, 2), operand)
     program = require_right(strategy)
@@ -252,14 +254,14 @@ def test_a_storage_that_somebody_asked_for_is_read_as_it_is(span, operand):
 
 
 def test_a_row_of_128_bytes_is_a_chunk():
-    """Row-major rows of 128 bytes, swizzled, are what the instruction wants; nobody has to know chunks."""
+    """Row-major rows of 128 bytes, swizzled, match the instruction; users need not know about chunks."""
     assert require_descriptors(require_right(by_hand(RowMajor, swizzle_of(128, 2))).ir) == {(True, 128, False)}
     assert require_descriptors(require_right(by_hand(ColMajor, swizzle_of(128, 2), "A", orders=ORDERS["TT"])).ir) >= {(False, 128, False)}
 
 
 @in_orders
 def test_free_storage_follows_the_source(orders):
-    """A factor lies in shared memory along the neighbours of its source, so that 16 bytes are copied at once."""
+    """An operand in shared memory is contiguous along the contiguous dimension of its source, so that 16 bytes are copied at once."""
     kernel = product_of_warpgroups(F16, (64, 64), 64, 2, orders=orders).program("sm_90a").ir
     for statement in products_of(kernel):
         for name, order in zip("AB", orders, strict=True):
@@ -271,16 +273,16 @@ def test_free_storage_follows_the_source(orders):
 
 @pytest.mark.parametrize("name", ["WGMMA_TF32_F32", "WGMMA_S8_S32", "WGMMA_E4M3_F32"])
 @in_orders
-def test_other_elements_lie_along_k(name, orders):
-    """Only elements of 16 bits are read across k: the others are stored along it, whatever their source."""
+def test_other_element_types_are_stored_along_k(name, orders):
+    """Only 16-bit elements are read across k: others are stored along k, whatever their source."""
     form = BY_NAME[name]
     chunk = 128 // form.factors[0].bytes
     kernel = require_right(product_of_warpgroups(form, (64, 32), chunk, 1, 32, orders)).ir
     assert all(along_k for along_k, _, _ in require_descriptors(kernel))
 
 
-def test_storage_stays_where_no_leaf_settles_it():
-    """A free buffer that no wgmma reads is stored as ever."""
+def test_storage_without_a_requesting_leaf_is_unchanged():
+    """A free buffer that no wgmma reads is stored by default."""
     chain = MatMul.tile(64, 64).to(Block).split(16).load(A, SH, Move.tile(1, 1).to(Thread).done())
     spec = MatMul(64, 64, 32)(GL, GL, GL)(Kernel)
     buffer = chain.tile(8, 8).to(Thread).tile(1, 1).split(1).done()(spec).program("sm_90a").ir.buffer("a_sh")
@@ -288,7 +290,7 @@ def test_storage_stays_where_no_leaf_settles_it():
 
 
 def test_two_leaves_that_want_different_storages():
-    """What one leaf settled, another may ask for again, but not otherwise."""
+    """A second leaf may request the same storage as the first, but not another one."""
     draft = grow_tree(MatMul(64, 64, 64)(GL, GL, GL)(Kernel), (), SM_90A, INSTRUCTIONS).context.draft()
     tensor = Tensor("a_sh", (64, 64), float16, SH, ColMajor, free=True)
     wide, narrow = (Storage(chunk_layout((64, 64), 0, span, 2), 4096, swizzle_of(span, 2)) for span in (128, 64))
@@ -306,7 +308,7 @@ def test_two_leaves_that_want_different_storages():
 
 
 def warpgroup_spec(m=64, n=64, k=16, dtype=(float16, float16), c_dtype=float32, memories=(SH, SH, RF), level=Warpgroup, **options):
-    """What a leaf is asked to perform, its factors free in shared memory or as `options` say."""
+    """The spec of a leaf, with its operands free in shared memory or as `options` state."""
     tensors = [
         Tensor(name, shape, one, memory, options.get(name, order), free=name not in options)
         for name, shape, one, memory, order in zip(
@@ -365,24 +367,24 @@ def test_only_sm_90a_has_it(target):
 
 
 def test_shapes():
-    """n from 8 to 256 by 8; of bytes, by 16 from 32 on (PTX ISA, wgmma.mma_async, "Shape")."""
+    """n from 8 to 256 in steps of 8; for 8-bit types from 32 on in steps of 16 (PTX ISA, wgmma.mma_async, "Shape")."""
     for form in WGMMA:
-        taken = []
+        supported = []
         for n in (*range(1, 20), *range(20, 300, 4)):
             sizes = (n, 64) if form.swapped else (64, n)
             spec = warpgroup_spec(*sizes, form.depth, form.factors, form.result, tuple(form.memories.values()))
-            taken += [n] * (form.mismatches(spec, SM_90A) == ())
+            supported += [n] * (form.mismatches(spec, SM_90A) == ())
         by = 16 if form.factors[0] == int8 else 8
-        assert taken == [*range(8, 32, 8), *range(32, 257, by)]
+        assert supported == [*range(8, 32, 8), *range(32, 257, by)]
 
 
-def test_a_target_without_it_is_told():
+def test_a_target_without_wgmma_is_reported():
     with pytest.raises(MatchError) as caught:
         _ = product_of_warpgroups(F16).program("sm_90").ir
     assert re.search(r"target +wants sm_90a, got sm_90", str(caught.value))
 
 
-def test_a_padded_buffer_is_told():
+def test_a_padded_buffer_is_reported():
     chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64)
     chain = chain.load(A, SH, Move.coalesced_copy(8).done()).pad(8).load(B, SH, Move.coalesced_copy(8).done())
     spec = MatMul(64, 64, 64, dtype=float16, c_dtype=float32, A=RowMajor)(GL, GL, GL)(Kernel)
@@ -391,14 +393,14 @@ def test_a_padded_buffer_is_told():
     assert re.search(r"A storage +wants chunks of 128, 64, 32, 16 bytes, swizzled, got rows that are no chunks", str(caught.value))
 
 
-def test_chunks_out_of_phase_are_told():
-    """Between chunks lie eight elements more: the second begins inside a period of its swizzle, and an address cannot say that."""
+def test_chunks_out_of_phase_are_reported():
+    """Chunks are eight elements further apart: the second begins inside a swizzle period, which an address cannot express."""
     gapped = Layout(((64, 2), 64), ((1, 64 * 64 + 8), 64))
     with pytest.raises(MatchError, match="groups that do not start at multiples of 1024 bytes, the period of their swizzle"):
         _ = by_hand(gapped, swizzle_of(128, 2), orders=ORDERS["TT"], tiles=(128, 64)).program("sm_90a").ir
 
 
-def test_sizes_without_whole_rows_are_told():
+def test_sizes_without_whole_rows_are_reported():
     chain = MatMul.tile(64, 12).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(16)
     chain = chain.load(A, SH, Move.coalesced_copy(8).done()).load(B, SH, Move.coalesced_copy(8).done())
     spec = MatMul(64, 24, 32, dtype=float16, c_dtype=float32, A=RowMajor)(GL, GL, GL)(Kernel)
@@ -407,8 +409,8 @@ def test_sizes_without_whole_rows_are_told():
 
 
 @pytest.mark.parametrize(("dtype", "free"), [(float16, True), (int8, True), (float16, False)])
-def test_buffers_of_several_matrices_are_told(dtype, free):
-    """They ended in KeyError where k is the last of three dimensions."""
+def test_buffers_of_several_matrices_are_reported(dtype, free):
+    """They raised KeyError if k is the last of three dimensions."""
     spec = MatMul(2, 64, 64, 64, dtype=dtype, accumulator=int32 if dtype == int8 else float32, signature="bmk,bkn->bmn", A=RowMajor)
     chain = MatMul.tile(2, 64, 64).to(Block).epilog(RF).split(k=32).load(A, SH, Move.done())
     chain = (chain if free else chain.storage_layout(RowMajor)).load(B, SH, Move.done()).tile(1, 64, 64).to(Warpgroup)
@@ -432,7 +434,7 @@ def test_all_types(form, orders):
 
 @pytest.mark.parametrize("columns", range(8, 257, 8))
 def test_all_widths(columns):
-    """Each n of halves, straight and, for every fourth, swapped."""
+    """Each n in float16, straight and, for every fourth, swapped."""
     orders = list(ORDERS.values())[columns // 8 % 4]
     require_right(product_of_warpgroups(F16, (64, columns), 16, 1, columns, orders, sizes=(64, columns, 32)), orders=(None,))
     if columns % 32 == 0:
@@ -448,7 +450,7 @@ def test_pipelines(stages, orders):
 
 @pytest.mark.parametrize(("tiles", "columns"), [((64, 128), 64), ((128, 128), 64), ((128, 64), 64), ((192, 32), 32)])
 def test_several_warpgroups(tiles, columns):
-    """Side by side in N, in M, and both."""
+    """Adjacent in N, in M, and both."""
     program = require_right(product_of_warpgroups(F16, tiles, 32, 2, columns, ORDERS["NN"], sizes=(*tiles, 96)))
     assert program.ir.threads == 128 * (tiles[0] // 64) * (tiles[1] // columns)
 
@@ -463,7 +465,7 @@ def test_two_tiles_of_rows_for_each_warpgroup():
 @in_orders
 @pytest.mark.parametrize("sizes", [(100, 90, 72), (65, 33, 17), (127, 129, 63), (1, 1, 1), (64, 64, 65)])
 def test_ragged(sizes, orders):
-    """Loads fill with zeros what lies outside, and the store leaves it alone."""
+    """Loads fill elements past the edge with zeros, and the store skips them."""
     require_right(product_of_warpgroups(F16, (64, 64), 32, 2, orders=orders, sizes=sizes))
 
 
@@ -476,7 +478,7 @@ def test_sizes_at_run_time(stages):
 
 
 def test_adds_to_c():
-    """With `accumulate` the accumulators start with what C holds."""
+    """With `accumulate` the accumulators start with the values of C."""
     chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32, Move.done(), Move.done()).split(32)
     chain = chain.load(A, SH, Move.coalesced_copy(8).done()).load(B, SH, Move.coalesced_copy(8).done())
     spec = MatMul(64, 64, 64, dtype=float16, c_dtype=float32, A=RowMajor, C=RowMajor, accumulate=True)(GL, GL, GL)(Kernel)
@@ -489,20 +491,20 @@ def test_adds_to_c():
     assert np.array_equal(out, spec.reference(a, b) + c)
 
 
-def test_half_accumulators_round_once_a_product():
+def test_float16_accumulators_round_once_per_mma():
     form = BY_NAME["WGMMA_F16_F16"]
     program = require_right(product_of_warpgroups(form, (64, 32), 32, 1, 32, sizes=(64, 32, 64)))
     assert "unsigned* const words = reinterpret_cast<unsigned*>(c);" in program.cuda
     assert ".m64n32k16.f16.f16.f16" in program.cuda
 
 
-# ---------------------------------------------------------------------------------------------- drawn strategies
+# ---------------------------------------------------------------------------------------------- random strategies
 
 SCALE = int(os.environ.get("FIREIRON_FUZZ", "1"))
 
 
 def drawn(seed):
-    """A strategy with wgmma, and the sizes of its problem: whatever the instruction allows."""
+    """A wgmma strategy and the sizes of its problem: anything that the instruction supports."""
     pick = random.Random(seed).choice
     form = pick(WGMMA)
     wide = pick([8, 16, 24, 32, 64, 96] if form.factors[0] != int8 else [8, 24, 32, 64, 96])
@@ -520,7 +522,7 @@ def drawn(seed):
 
 @pytest.mark.parametrize("seed", range(12 * SCALE))
 def test_drawn_strategies_are_right_and_give_no_alarm(seed):
-    """Equal to NumPy in step and in random order; no finding; descriptors name what the storage says."""
+    """Equal to NumPy with warps in lockstep and in random order; no finding; descriptors match the storage."""
     kernel = require_right(drawn(seed), orders=(None, seed)).ir
     if seed % 4 == 0:
         assert require_descriptors(kernel)
@@ -545,7 +547,9 @@ def test_opcodes(form):
 
 @in_orders
 def test_bits_of_orders(orders):
-    """1 for a factor that is not stored along k: that with 64 rows first, which is B where they are swapped (PTX ISA, "imm-trans-a")."""
+    """1 for an operand that is not stored along k: the first bit is for the operand with 64 rows, which is B if they are swapped (PTX ISA,
+    "imm-trans-a").
+    """
     across = [int(orders[0] == ColMajor), int(orders[1] == RowMajor)]
     for form, bits in ((F16, across), (SWAPPED, across[::-1])):
         text = product_of_warpgroups(form, (64, 64), 64, 1, 64, orders).program("sm_90a").cuda
@@ -556,7 +560,7 @@ def test_bits_of_orders(orders):
 @in_orders
 @pytest.mark.parametrize("stages", [1, 4])
 def test_compiles_without_serialisation(orders, stages):
-    """ptxas takes it for sm_90a, and finds no reason to make the products wait for each other (C7505 to C7520) or to spill."""
+    """ptxas compiles it for sm_90a without serializing MMAs (C7505 to C7520) and without spills."""
     text = product_of_warpgroups(F16, (128, 128), 64, stages, 128, orders).program("sm_90a").cuda
     compiled = compile_cuda(text, "sm_90a")
     assert "wgmma" not in compiled.log and "serializ" not in compiled.log
@@ -565,7 +569,9 @@ def test_compiles_without_serialisation(orders, stages):
 
 
 def test_cost_is_work_of_the_tensor_cores():
-    """One instruction a warp and product, at the speed of wgmma; the factors' bytes pass by in shared memory, and no lane asks for them."""
+    """One instruction per warp and MMA, at the speed of wgmma; the operands' bytes count as shared-memory traffic, without a request by
+    lanes.
+    """
     program = product_of_warpgroups(F16, (64, 128), 64, 1, 128, sizes=(64, 128, 128)).program("sm_90a")
     work = Work(program.ir)
     (statement,) = products_of(program.ir)
@@ -580,7 +586,7 @@ def test_cost_is_work_of_the_tensor_cores():
     assert ampere.tensor_rate("float16 by wgmma") == ampere.tensor_rate("float16")
 
 
-# ---------------------------------------------------------------------------------------------- planted faults
+# ---------------------------------------------------------------------------------------------- injected faults
 
 FAULTY = {
     "one stage": ({"tiles": (64, 64), "chunk": 32, "stages": 1}, (64, 64, 160)),
@@ -593,7 +599,7 @@ FAULTY = {
 
 
 def is_seen(faulty, arrays, order):
-    """Whether the simulator names a fault."""
+    """Whether the simulator reports a fault."""
     try:
         simulate(faulty, arrays, order=None if order is None else random.Random(order))
     except SimulationError as error:

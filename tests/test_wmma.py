@@ -1,4 +1,4 @@
-"""Fragments and the WMMA functions: every type and layout against NumPy and NVRTC, Listings 3 and 5, refusals, `otherwise`."""
+"""Fragments and the WMMA functions: every type and layout compared with NumPy and NVRTC, Listings 3 and 5, refusals, `fallback`."""
 
 import itertools
 import re
@@ -31,10 +31,10 @@ def ids(value):
 
 
 def direct(fragment, result, through=None):
-    """Fragments loaded from and stored to global memory, four warps a block."""
+    """Fragments loaded from and stored to global memory, four warps per block."""
     m, n, k = fragment.fragment
-    deal = MatMul.tile(m, n).to(Warp).done().steps
-    init, store = Init.then(Strategy(deal)), Move.then(Strategy(deal))
+    warp_tiles = MatMul.tile(m, n).to(Warp).done().steps
+    init, store = Init.then(Strategy(warp_tiles)), Move.then(Strategy(warp_tiles))
     chain = MatMul.tile(2 * m, 2 * n).to(Block).epilog(fragment, result, init, store).split(k)
     chain = chain if through is None else through(chain)
     return chain.tile(m, n).to(Warp).load(A, fragment, Move.done()).load(B, fragment, Move.done()).done()
@@ -66,7 +66,7 @@ def calls(text, function):
 
 
 def aligned(fragment, factor, result, layouts):
-    """Whether tiles start at multiples of 32 bytes (16 for 8-bit elements), whatever their number."""
+    """Whether tiles start at multiples of 32 bytes (16 for 8-bit elements), for any number of tiles."""
     m, n, k = fragment.fragment
     steps = {"A": (m, k), "B": (k, n), "C": (m, n)}
     sizes = {"A": factor, "B": factor, "C": result}
@@ -98,7 +98,7 @@ def test_no_such_fragment(shape):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("memory", FRAGMENTS, ids=str)
-def test_maps_deal_every_element_once(memory):
+def test_maps_assign_every_element_once(memory):
     for lane_map in maps_of(memory).values():
         assert lane_map.threads == 32
         assert len({point for row in lane_map.table for point in row}) == 32 * lane_map.count == np.prod(lane_map.tile)
@@ -128,7 +128,7 @@ def test_products(fragment, factor, result, layouts):
 
 @pytest.mark.parametrize(("fragment", "factor", "result"), PRODUCTS, ids=ids)
 def test_products_through_shared_memory(fragment, factor, result):
-    """Sizes that are no multiples, each operand in the storage order in which its tiles are aligned."""
+    """Sizes that are not multiples, each operand in the storage order in which its tiles are aligned."""
     layouts = next(one for one in LAYOUTS if aligned(fragment, factor, result, one))
     m, n, k = fragment.fragment
     options = dict(zip("ABC", layouts), dtype=factor, c_dtype=result)
@@ -147,11 +147,11 @@ def test_products_through_shared_memory(fragment, factor, result):
 @pytest.mark.parametrize("dtype", [float16, float32, float64, int32], ids=str)
 @pytest.mark.parametrize(("source", "target"), list(itertools.product((ColMajor, RowMajor), repeat=2)), ids=ids)
 def test_copies_through_accumulators(dtype, source, target):
-    """A fragment that no product uses is an accumulator; it transposes on its way."""
+    """A fragment that no MMA uses is an accumulator; the copy transposes."""
     fragment = FR(8, 8, 4) if dtype == float64 else FR16
     m, n, _ = fragment.fragment
-    deal = Move.tile(m, n).to(Warp).done()
-    strategy = Move.tile(2 * m, 2 * n).to(Block).load(SRC, fragment, deal).then(deal)
+    warp_tiles = Move.tile(m, n).to(Warp).done()
+    strategy = Move.tile(2 * m, 2 * n).to(Block).load(SRC, fragment, warp_tiles).then(warp_tiles)
     spec = Move(4 * m, 2 * n, dtype=dtype, src=source, dst=target)(GL, GL)(Kernel)
     program = strategy(spec).program("sm_80")
     check(program.ir, spec)
@@ -160,14 +160,14 @@ def test_copies_through_accumulators(dtype, source, target):
 
 
 def test_several_fragments_of_an_operand():
-    """Fragments are numbered by the values of a lane; a rolled loop over them is unrolled, or they would lie in local memory."""
+    """Fragments are indexed by the values of a lane; a rolled loop over them is unrolled to keep them out of local memory."""
     module = library("wmma_optimized")
     text = module.strategy.unrefined()(module.spec(256, 128, 128)).cuda("sm_80")
     assert "> c_fr[8];" in text and "> a_fr[4];" in text and "> b_fr[2];" in text
     assert compiles(text, "sm_80").stack_frame == 0
 
 
-def test_tf32_drops_what_the_product_does_not_see():
+def test_tf32_drops_the_bits_that_the_mma_ignores():
     spec = MatMul(32, 32, 16, dtype=tf32, c_dtype=float32)(GL, GL, GL)(Kernel)
     kernel = direct(FR(16, 16, 8), float32)(spec).program("sm_80")
     a, b = (np.random.default_rng(2).standard_normal(shape).astype(np.float32) for shape in ((32, 16), (16, 32)))
@@ -184,18 +184,18 @@ def rewritten(body, change):
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_old_values_count_only_where_they_should(steps):
-    """A product that does not add, or adds from the second step on, forgets what the accumulators held."""
+    """An MMA that does not accumulate, or only from the second step on, discards the previous accumulators."""
     spec = MatMul(32, 32, 16 * steps, dtype=float16, c_dtype=float32)(GL, GL, GL)(Kernel)
     kernel = direct(FR16, float32)(spec).program("sm_80").ir
     (loops,) = {loops for statement, loops in execs(kernel.body) if statement.spec.title == "MatMul"}
     accumulate = loops[0].var > 0 if steps > 1 else FALSE
 
-    def change(one):
-        if not isinstance(one, Exec) or one.spec.title == "Move":
-            return one
-        if one.spec.title == "Init":
-            return attrs.evolve(one, spec=attrs.evolve(one.spec, parameters=(("value", 7),)))
-        return attrs.evolve(one, accumulate=accumulate)
+    def change(stmt):
+        if not isinstance(stmt, Exec) or stmt.spec.title == "Move":
+            return stmt
+        if stmt.spec.title == "Init":
+            return attrs.evolve(stmt, spec=attrs.evolve(stmt.spec, parameters=(("value", 7),)))
+        return attrs.evolve(stmt, accumulate=accumulate)
 
     changed = attrs.evolve(kernel, body=rewritten(kernel.body, change))
     check(changed, spec)
@@ -268,18 +268,18 @@ def test_listing_5():
 
 
 def barriers(body, inside=()):
-    found = []
+    positions = []
     for statement in body:
         if isinstance(statement, Barrier):
-            found.append(inside)
+            positions.append(inside)
         elif isinstance(statement, For):
-            found += barriers(statement.body, (*inside, statement.var.name))
-    return found
+            positions += barriers(statement.body, (*inside, statement.var.name))
+    return positions
 
 
 @pytest.mark.parametrize("sizes", [(256, 128, 256), (130, 70, 333), (sym("M"), sym("N"), K)], ids=str)
 def test_barriers_of_listing_5(sizes):
-    """One behind the loads, one at the end of each step, which is the one before the reuse too, one behind the staged C (T016)."""
+    """One after the loads, one at the end of each step, which also precedes the reuse, one after the staged C (T016)."""
     module = library("wmma_optimized")
     for strategy in (module.strategy, module.strategy.at(Split).unrefine(Sync), module.strategy.at(Load, A).unrefine(NoSync)):
         kernel = strategy(module.spec(*sizes)).program("sm_80").ir
@@ -289,7 +289,7 @@ def test_barriers_of_listing_5(sizes):
 
 @pytest.mark.parametrize("number", range(3))
 def test_every_barrier_of_listing_5_is_needed(number):
-    """Without one of them, both detectors find the race: in the last case between the staged C and its copy (T016)."""
+    """Without one of them both detectors report the race; in the last case between the staged C and its copy (T016)."""
     module = library("wmma_optimized")
     spec = module.spec(128, 128, 128 if number == 1 else 256)
     kernel = module.strategy(spec).program("sm_80").ir
@@ -341,10 +341,12 @@ def test_sizes_known_at_run_time(name):
 
 
 def test_shared_memory_of_turing():
-    """T015: two padded tiles of 128 x 128 halves do not fit a block of sm_75; a split of 64 does."""
+    """T015: two padded tiles of 128 x 128 float16 do not fit a block of sm_75; a split of 64 does."""
     module = library("wmma_optimized")
     spec = module.spec(1024, 1024, 1024)
-    with pytest.raises(ResourceError, match=r"69632 bytes of shared memory in a block, but sm_75 has 65536: a_sh 34816, b_sh 34816") as caught:
+    with pytest.raises(
+        ResourceError, match=r"69632 bytes of shared memory in a block, but but sm_75 has 65536: a_sh 34816, b_sh 34816"
+    ) as caught:
         module.strategy.with_(bk=128)(spec).cuda("sm_75")
     assert "a smaller split" in str(caught.value)
     program = module.strategy(spec).program("sm_75")
@@ -458,7 +460,7 @@ def test_headers_of_fragments_are_named_when_they_are_missing(monkeypatch):
     assert "pip install 'fireiron[check]'" in str(caught.value)
 
 
-# ---------------------------------------------------------------------------------------------- otherwise
+# ---------------------------------------------------------------------------------------------- fallback
 
 
 def test_otherwise_is_a_value():
@@ -489,9 +491,9 @@ def test_otherwise_chooses_the_first_legal_one():
 
 def test_otherwise_and_tunables():
     bm, rows = Tunable("bm", 48, 32), Tunable("rows", 5, 4)
-    one = MatMul.tile(bm, 32).to(Block).tile(16, 32).to(Thread).tile(7, 1).split(1).tile(1, 1).done()
+    small_tiles = MatMul.tile(bm, 32).to(Block).tile(16, 32).to(Thread).tile(7, 1).split(1).tile(1, 1).done()
     other = MatMul.tile(bm, 32).to(Block).tile(rows, 4).to(Thread).split(1).tile(1, 1).done()
-    strategy = one.fallback(other)
+    strategy = small_tiles.fallback(other)
     assert set(strategy.tunables()) == {"bm", "rows"}
     spec = MatMul(64, 64, 8)(GL, GL, GL)(Kernel)
     program = strategy(spec).program()
@@ -527,7 +529,7 @@ def test_commands_on_otherwise(capsys):
 
 @pytest.mark.parametrize(("K", "stages"), [(32, 2), (64, 2), (48, 3)])
 def test_fragments_of_a_pipeline_have_a_copy_for_each_stage(K, stages):
-    """The array has as many fragments as the text numbers: what lies behind it is some other variable's."""
+    """The array has as many fragments as the text indexes: memory past its end belongs to another variable."""
     warps = lambda start: start.tile(16, 16).to(Warp).done()
     chain = MatMul.tile(48, 16).to(Block).epilog(FR(16, 16, 16), float32, warps(Init), warps(Move)).split(16).pipeline(stages)
     chain = chain.tile(16, 16).to(Warp).load(A, FR(16, 16, 16), Move.done()).load(B, FR(16, 16, 16), Move.done()).done()

@@ -1,7 +1,8 @@
-"""A lint of printed kernels: rules of what only a GPU sees, stated from the manuals and read off the text alone.
+"""Lint printed kernels: rules whose violation shows only on a GPU, taken from the manuals and checked on the text alone.
 
-`findings(text)` are the rules that a text breaks, each with its source. The text is parsed here: functions, inline assembly, nested blocks. Nothing
-of the printer is imported. Calls of the text's own functions count as the instructions of their assembly, so names of functions mean nothing.
+`findings(text)` lists the violations of a text, each with the rule's source. The text is parsed here: functions, inline assembly, nested
+blocks. No part of the printer is imported. Calls of the text's own functions count as the instructions in their assembly, so function names
+do not matter.
 """
 
 from __future__ import annotations
@@ -13,26 +14,26 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 MOST_REGISTERS = 65_536
-"""Registers of a multiprocessor (CUDA C++ Programming Guide, "Compute Capabilities")."""
+"""Registers of an SM (CUDA C++ Programming Guide, "Compute Capabilities")."""
 
 PURE = (
     "cvt max min ex2 lg2 tanh rcp rsqrt sqrt setp selp mov add sub mul fma mad neg abs and or xor lop3 prmt shl shr mapa mma mul24 bra not"
 )
-"""Instructions that only compute: they may be moved or left out."""
+"""Instructions that only compute: they may be moved or removed."""
 
 CONVERGENT = "wgmma.mma_async setmaxnreg movmatrix shfl"
-"""Instructions that do something beside their results, or that lanes perform together."""
+"""Instructions with effects besides their results, or that lanes perform together."""
 
 MEMORY = (
     "ld st atom red ldmatrix stmatrix cp.async cp.reduce mbarrier fence membar bar barrier griddepcontrol prefetch "
     "wgmma.fence wgmma.commit_group wgmma.wait_group"
 )
-"""Instructions that touch memory, or order what touches it."""
+"""Instructions that access memory, or order accesses."""
 
 
 @attrs.frozen
 class Rule:
-    """A rule, and where it is from."""
+    """A rule and its source."""
 
     name: str
     source: str
@@ -60,7 +61,7 @@ RULES = {
 
 @attrs.frozen
 class Finding:
-    """A rule that a text breaks, and how."""
+    """A violation of a rule."""
 
     rule: Rule
     what: str
@@ -90,7 +91,7 @@ class Assembly:
 
 @attrs.frozen
 class Block:
-    """Statements in braces behind a header: the condition of an `if`, a loop, `else`, or nothing."""
+    """Statements in braces after a header: the condition of an `if`, a loop, `else`, or nothing."""
 
     header: str
     items: tuple[Block | str, ...]
@@ -127,7 +128,7 @@ def _code(text: str) -> str:
 
 @attrs.frozen
 class Text:
-    """A printed kernel: the comments in front of it, its functions, and the kernel's own."""
+    """A printed kernel: the comments before it, its functions, and the kernel itself."""
 
     header: str
     functions: dict[str, Function]
@@ -135,7 +136,7 @@ class Text:
 
     @staticmethod
     def of(text: str) -> list[Text]:
-        """The kernels of a text, parsed, each with the comments between the kernel before and it."""
+        """The kernels of a text, parsed, each with the comments between it and the preceding kernel."""
         functions, kernels, start = {}, [], 0
         for match in _FUNCTION.finditer(text):
             head = _code(match["head"]).strip()
@@ -154,7 +155,7 @@ class Text:
         return Block("", _blocks(self.kernel.body))
 
     def called(self, statement: str) -> Iterator[str]:
-        """The opcodes that a statement executes: those of its own assembly, or of the functions of the text that it calls, in order."""
+        """The opcodes that a statement executes: those in its assembly, or in functions of the text that it calls, in order."""
         for part in _assemblies(statement):
             yield from part.instructions
         for name in re.findall(r"\b(\w+)(?:<[^<>()]*>)?\(", statement):
@@ -177,7 +178,7 @@ def _assemblies(code: str) -> Iterator[Assembly]:
         template = re.match(r'(\s*"(?:[^"\\]|\\.)*")+', inside)
         assert template is not None, inside
         text = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', template[0]))
-        # Operands are expressions in parentheses, in which a colon separates no parts.
+        # Operands are expressions in parentheses, in which a colon is not a separator.
         clobbers = re.sub(r"\([^()]*(?:\([^()]*\)[^()]*)*\)", "()", inside[template.end() :]).split(":")
         yield Assembly(text, match[1] is not None, len(clobbers) > 3 and '"memory"' in clobbers[3])
 
@@ -217,18 +218,18 @@ def _blocks(code: str) -> tuple[Block | str, ...]:
 
 def statements(block: Block) -> Iterator[str]:
     """All statements inside, in order."""
-    for one in block.items:
-        if isinstance(one, str):
-            yield one
+    for item in block.items:
+        if isinstance(item, str):
+            yield item
         else:
-            yield one.header
-            yield from statements(one)
+            yield item.header
+            yield from statements(item)
 
 
 def paths(items: Sequence[Block | str]) -> Iterator[tuple[Block | str, ...]]:
-    """The ways through a list of statements: of `if` and `else` one each, where either has a role's program."""
-    for number, one in enumerate(items):
-        if isinstance(one, Block) and one.header.startswith("if") and _is_role(items, number):
+    """The paths through a list of statements: `if` and `else` separately if either contains a role's program."""
+    for number, item in enumerate(items):
+        if isinstance(item, Block) and item.header.startswith("if") and _is_role(items, number):
             last = number
             while last + 1 < len(items) and isinstance(items[last + 1], Block) and items[last + 1].header.startswith("else"):
                 last += 1
@@ -247,7 +248,7 @@ def _is_role(items: Sequence[Block | str], number: int) -> bool:
 
 
 def findings(text: str) -> list[Finding]:
-    """The rules that a printed kernel breaks."""
+    """The violations in a printed kernel."""
     checks = (_assembly, _registers, _bounds, _shared, _cluster, _barriers, _products, _chain)
     kernels = Text.of(text)
     assert kernels, "no kernel in the text"
@@ -261,14 +262,14 @@ def _is(instruction: str, kinds: str) -> bool:
 def _assembly(text: Text) -> Iterator[tuple[str, str]]:
     for function in text.functions.values():
         for part in function.assembly:
-            said = f"{function.name}: {' '.join(part.instructions)}"
+            label = f"{function.name}: {' '.join(part.instructions)}"
             memory = any(_is(one, MEMORY) for one in part.instructions)
             if any(not _is(one, f"{PURE} {CONVERGENT} {MEMORY}") for one in part.instructions):
-                yield "unknown", said
+                yield "unknown", label
             if (memory or any(_is(one, CONVERGENT) for one in part.instructions)) and not part.volatile:
-                yield "volatile", f"{said} may be moved or left out: it is not volatile"
+                yield "volatile", f"{label} may be moved or left out: it is not volatile"
             if memory and not part.memory:
-                yield "memory", f"{said} touches or orders memory, and does not clobber it"
+                yield "memory", f"{label} touches or orders memory, and does not clobber it"
 
 
 def _launched(text: Text) -> tuple[int, int]:
@@ -301,11 +302,11 @@ def _registers(text: Text) -> Iterator[tuple[str, str]]:
             )
         if first % 4 or last % 4:
             yield "setmaxnreg place", f"warps {first} to {last - 1} are no whole warpgroups"
-        for one in own[:1]:
-            index = block.items.index(one)
+        for stmt in own[:1]:
+            index = block.items.index(stmt)
             if any(isinstance(other, Block) or "wgmma" in other for other in block.items[:index]):
                 yield "setmaxnreg place", f"warps {first} to {last - 1} change their registers behind other work"
-            ((function, body),) = [(name, text.functions[name]) for name in re.findall(r"\b(\w+)\(", one) if name in text.functions]
+            ((function, body),) = [(name, text.functions[name]) for name in re.findall(r"\b(\w+)\(", stmt) if name in text.functions]
             match = re.search(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32 (\d+)", body.assembly[0].text)
             if match is None:
                 yield "setmaxnreg value", f"{function}: no such instruction as {body.assembly[0].text}"
@@ -331,27 +332,27 @@ def _registers(text: Text) -> Iterator[tuple[str, str]]:
 
 
 def _bounds(text: Text) -> Iterator[tuple[str, str]]:
-    said = re.search(r"launch <<<.*?, (\d+)>>>", text.header.replace("\n//", ""))
+    match = re.search(r"launch <<<.*?, (\d+)>>>", text.header.replace("\n//", ""))
     threads, blocks = _launched(text)
-    if said is None or not threads:
+    if match is None or not threads:
         yield "launch bounds", "the text does not say how many threads it is launched with"
-    elif int(said[1]) != threads:
-        yield "launch bounds", f"{threads} threads, and it is launched with {said[1]}"
+    elif int(match[1]) != threads:
+        yield "launch bounds", f"{threads} threads, and it is launched with {match[1]}"
     if threads > 1024 or blocks * threads > 2048:
         yield "launch bounds", f"{threads} threads in {blocks or 1} blocks of a multiprocessor"
 
 
 def _shared(text: Text) -> Iterator[tuple[str, str]]:
-    said = re.search(r"(?:(\d+) bytes of (dynamic|static)|no) shared\s+(?:// +)?memory", re.sub(r"\n//\s*", " ", text.header))
+    match = re.search(r"(?:(\d+) bytes of (dynamic|static)|no) shared\s+(?:// +)?memory", re.sub(r"\n//\s*", " ", text.header))
     body = text.kernel.body
     dynamic = re.search(r"extern __shared__ __align__\((\d+)\) unsigned char smem\[\]", body)
-    if said is None or bool(dynamic) != (said[2] == "dynamic"):
+    if match is None or bool(dynamic) != (match[2] == "dynamic"):
         yield (
             "shared size",
-            f"the launch asks for {said[0] if said else 'nothing known'}, and the array is {'dynamic' if dynamic else 'static'}",
+            f"the launch asks for {match[0] if match else 'nothing known'}, and the array is {'dynamic' if dynamic else 'static'}",
         )
         return
-    size = int(said[1] or 0)
+    size = int(match[1] or 0)
     offsets = [int(one) for one in re.findall(r"\bsmem \+ (\d+)\)", body)]
     if dynamic and max([0, *offsets]) >= size:
         yield "shared size", f"something begins at byte {max(offsets)} of {size}"
@@ -366,10 +367,10 @@ def _shared(text: Text) -> Iterator[tuple[str, str]]:
 
 def _cluster(text: Text) -> Iterator[tuple[str, str]]:
     dims = re.search(r"__cluster_dims__\((\d+), (\d+), (\d+)\)", text.kernel.head)
-    said = re.search(r"clusters of (\d+) neighbouring blocks", text.header)
+    match = re.search(r"clusters of (\d+) neighbouring blocks", text.header)
     blocks = 1 if dims is None else int(dims[1]) * int(dims[2]) * int(dims[3])
-    if blocks != (1 if said is None else int(said[1])) or (dims is None) != (said is None):
-        yield "cluster", f"clusters of {blocks} blocks, and {said[1] if said else 'none'} are said"
+    if blocks != (1 if match is None else int(match[1])) or (dims is None) != (match is None):
+        yield "cluster", f"clusters of {blocks} blocks, and {match[1] if match else 'none'} are said"
     if blocks > 16:
         yield "cluster", f"clusters of {blocks} blocks"
     everything = [op for one in statements(text.program) for op in text.called(one)]
@@ -387,14 +388,14 @@ def _cluster(text: Text) -> Iterator[tuple[str, str]]:
 
 
 def _barriers(text: Text) -> Iterator[tuple[str, str]]:
-    """Barriers in memory: made by one thread, fenced for the asynchronous proxy and the cluster, told to the block, and then used."""
-    state, made = "none", 0
-    for one in statements(text.program):
-        for op in text.called(one):
+    """Mbarriers are initialized by one thread, fenced for the asynchronous proxy and the cluster, published to the block, and then used."""
+    state, initialized = "none", 0
+    for stmt in statements(text.program):
+        for op in text.called(stmt):
             if _is(op, "mbarrier.init"):
                 if state not in ("none", "made"):
                     yield "mbarrier", "a barrier is made behind others that are in use"
-                state, made = "made", made + 1
+                state, initialized = "made", initialized + 1
             elif _is(op, "fence.mbarrier_init") and state == "made":
                 state = "fenced"
             elif _is(op, "barrier.cluster.wait") and state == "fenced":
@@ -402,7 +403,7 @@ def _barriers(text: Text) -> Iterator[tuple[str, str]]:
             elif (_is(op, "mbarrier") or (_is(op, "cp.async.bulk.tensor") and ".mbarrier" in op)) and state != "met":
                 yield "mbarrier", f"{op} when barriers are {state}: made, fenced, then met by all threads"
                 return
-        if re.search(r"\b__syncthreads\(\)", one) and state == "fenced":
+        if re.search(r"\b__syncthreads\(\)", stmt) and state == "fenced":
             state = "met"
     alone = [
         block
@@ -410,28 +411,28 @@ def _barriers(text: Text) -> Iterator[tuple[str, str]]:
         if any("mbarrier.init" in op for one in block.items if isinstance(one, str) for op in text.called(one))
     ]
     headers = list(_headers(text.program, alone))
-    if made and not any(re.fullmatch(r"if \(threadIdx\.x == 0\)", header) for header in headers):
+    if initialized and not any(re.fullmatch(r"if \(threadIdx\.x == 0\)", header) for header in headers):
         yield "mbarrier", "barriers are made by more threads than one"
 
 
 def _inside(block: Block) -> Iterator[Block]:
-    for one in block.items:
-        if isinstance(one, Block):
-            yield one
-            yield from _inside(one)
+    for item in block.items:
+        if isinstance(item, Block):
+            yield item
+            yield from _inside(item)
 
 
 def _headers(block: Block, wanted: Sequence[Block]) -> Iterator[str]:
     """The headers of blocks that contain some others, and theirs."""
-    for one in block.items:
-        if isinstance(one, Block) and (any(one is other for other in wanted) or any(True for _ in _headers(one, wanted))):
-            yield one.header
-            yield from _headers(one, wanted)
+    for item in block.items:
+        if isinstance(item, Block) and (any(item is other for other in wanted) or any(True for _ in _headers(item, wanted))):
+            yield item.header
+            yield from _headers(item, wanted)
 
 
 @attrs.define
 class _Products:
-    """What is known of a warpgroup's products on its way through the text."""
+    """The state of a warpgroup's MMAs along a path through the text."""
 
     fenced: bool = False
     open: bool = False
@@ -440,13 +441,13 @@ class _Products:
 
     def walk(self, text: Text, items: Sequence[Block | str]) -> None:
         """Through a list of statements, loops twice."""
-        for one in items:
-            if isinstance(one, str):
-                for op in text.called(one):
-                    self.step(op, one, text)
+        for item in items:
+            if isinstance(item, str):
+                for op in text.called(item):
+                    self.step(op, item, text)
             else:
-                for _ in range(2 if one.header.startswith(("for", "while")) else 1):
-                    self.walk(text, one.items)
+                for _ in range(2 if item.header.startswith(("for", "while")) else 1):
+                    self.walk(text, item.items)
 
     def step(self, op: str, statement: str, text: Text) -> None:
         """One instruction."""
@@ -495,22 +496,22 @@ def _chain(text: Text) -> Iterator[tuple[str, str]]:
         yield "griddepcontrol", "launch_dependents stands not once, for all threads"
     for path in paths(text.program.items):
         waited = False
-        for one in statements(Block("", path)):
-            if any(_is(op, "griddepcontrol.wait") for op in text.called(one)):
+        for stmt in statements(Block("", path)):
+            if any(_is(op, "griddepcontrol.wait") for op in text.called(stmt)):
                 waited = True
                 continue
-            if any(_is(op, "prefetch.tensormap") for op in text.called(one)):
+            if any(_is(op, "prefetch.tensormap") for op in text.called(stmt)):
                 continue
             for name in names:
-                written = re.search(rf"&{name}_map, ", one) and any("global.shared" in op for op in text.called(one))
-                if not waited and re.search(rf"\b{name}(_map)?\b", one) and (name not in ready or written):
-                    yield "griddepcontrol", f"{name} before the wait for the kernel before: {one}"
+                written = re.search(rf"&{name}_map, ", stmt) and any("global.shared" in op for op in text.called(stmt))
+                if not waited and re.search(rf"\b{name}(_map)?\b", stmt) and (name not in ready or written):
+                    yield "griddepcontrol", f"{name} before the wait for the kernel before: {stmt}"
         if not waited:
             yield "griddepcontrol", "threads that end without a wait for the kernel before"
 
 
 def _arrays(text: Text) -> list[str]:
-    """The arrays that a kernel takes: pointers, and those of tensor maps."""
+    """The array parameters of a kernel: pointers and tensor maps."""
     parameters = text.kernel.head[text.kernel.head.index(f"{text.kernel.name}(") :]
     pointers = re.findall(r"\*(?: __restrict__)? (\w+)", parameters)
     return list(dict.fromkeys([*pointers, *(one.removesuffix("_map") for one in re.findall(r"TensorMap (\w+)", parameters))]))

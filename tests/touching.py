@@ -6,7 +6,7 @@ import attrs
 import making
 
 from fireiron import *
-from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, Barrier, Commit, Exec, For, Reach, Wait
+from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, Barrier, Commit, Exec, FenceKind, For, Wait
 from fireiron.ir.mechanism import AT_ONCE
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma import TMA_LOADS
@@ -20,7 +20,7 @@ from fireiron.values.tensor import Mode, Storage, Tensor
 SPEC = MatMul(64, 64, 64)(GL, GL, GL)(Kernel)
 """What the kernels claim to compute; the race check does not read it."""
 
-REGISTERS_FENCE, PROXY_FENCE = making.fence(Reach.REGISTERS), making.fence(Reach.PROXY)
+REGISTERS_FENCE, PROXY_FENCE = making.fence(FenceKind.WGMMA_REGISTERS), making.fence(FenceKind.ASYNC_PROXY)
 PRODUCT = WGMMA_GROUPS
 
 BLOCK_BARRIER, WARP_BARRIER = making.barrier(BLOCK_SCOPE), making.barrier(WARP_SCOPE)

@@ -1,9 +1,9 @@
-"""Strategies drawn from what the extensions themselves offer: a walk down the tree that picks, at each open node, among all steps and all
-refinements of the language with the parameters that their `choices` give.
+"""Random strategies from what the extensions offer: a walk down the tree that picks, at each open node, among all steps and all refinements
+of the language, with the parameters that their `choices` give.
 
-It knows no verb that it could not do without: names below are appetites only (`USUAL`, `AT`), a new file has the appetite of any other. So that
-a walk arrives, it has a goal, the spec of an instruction which its file, or `performed`, states; of the steps offered it takes those from
-which that spec can still be reached. `wanted` are features that a draw must have: those of rare pairs.
+The walker needs no verb by name: the names below are only probabilities (`USUAL`, `AT`), and a new file gets the default one. To arrive, a
+walk has a goal, the spec of an instruction that its file or `performed` states; it takes only steps from which that spec can still be
+reached. `wanted` are features that a draw must have: those of rare pairs.
 """
 
 import functools
@@ -24,13 +24,13 @@ from fireiron.values.expr import TRUE, constant
 from fireiron.values.machine import ARCHITECTURES
 
 REFUSALS = (ArgumentError, DecompositionError, MatchError, ResourceError, SynchronizationError)
-"""What a draw may be refused by."""
+"""Errors by which a draw may be refused."""
 
 MOST_TRIES = 8
-"""Walks with the wanted features before one without is enough."""
+"""Number of walks with the wanted features before walks without them are accepted."""
 
 MOST_TRIES_FOR_RINGS = 48
-"""The same where one of them needs a ring, which most walks do not come to."""
+"""The same if a feature needs a ring, which most walks do not reach."""
 
 USUAL = {
     "To": 0.0, "NoSync": 0.04, "Unchecked": 0.03, "ProgrammaticLaunch": 0.06, "Persistent": 0.08, "Cluster": 0.04, "ReuseBuffer": 0.01, "MaxSharedBytes": 0.05,
@@ -38,46 +38,46 @@ USUAL = {
     "Align": 0.08, "StorageLayout": 0.2, "LongestFirst": 0.03, "Defer": 0.02, "OrderMma": 0.02, "SkipMaskedTiles": 0.02, "CastOnCopy": 0.3, "PrefetchEpilogue": 0.4,
     "Pipeline": 0.35, "Unroll": 0.35,
 }  # fmt: skip
-"""How often a refinement that is offered is taken, by its class; others: 0.15."""
+"""The probability of each offered refinement, by its class; others: 0.15."""
 
 AT = {"Warpgroup": {"Pipeline": 0.8, "WarpSpecialize": 0.6, "Pad": 0.05, "StorageLayout": 0.05, "SwizzleStorage": 0.05, "Align": 0.03,
                     "Cluster": 0.25, "Persistent": 0.3, "ProgrammaticLaunch": 0.15, "PingPong": 0.3, "Stages": 0.15, "MmaInFlight": 0.3, "ShareStages": 0.2}}  # fmt: skip
-"""The same where the goal is an instruction of a level."""
+"""The same if the goal is an instruction of a given level."""
 
-BEHIND = {
+USEFUL_AFTER = {
     "Stages": "WarpSpecialize",
     "ShareStages": "WarpSpecialize",
     "MmaInFlight": "Pipeline",
     "WarpSpecialize": "Pipeline",
     "PingPong": "Persistent",
 }
-"""What a refinement is worth little without."""
+"""Refinements that have little effect without another one."""
 
 RINGS = {f"refine {name}" for name in ("WarpSpecialize", "Cluster", "Stages", "ShareStages", "MmaInFlight", "PingPong")}
-"""What needs a producer, loads by an engine, and a target that has one."""
+"""Refinements that need a producer, TMA loads, and a target with TMA."""
 
 NEEDS = {"WarpSpecialize": ("Pipeline",), "Stages": ("WarpSpecialize", "Pipeline"), "ShareStages": ("WarpSpecialize", "Pipeline"), "MmaInFlight": ("WarpSpecialize", "Pipeline"),
          "Cluster": ("WarpSpecialize", "Pipeline"), "PingPong": ("Persistent", "WarpSpecialize", "Pipeline")}  # fmt: skip
-"""What is wanted with a refinement that is nothing alone."""
+"""Features wanted together with a refinement that has no effect alone."""
 
 ROWS_OF_128_BYTES = Swizzle(3, 3, 3)
-"""How TMA swizzles 64 halves side by side."""
+"""TMA swizzle modes of 64 adjacent float16 values."""
 
 STAGED = {"CastOnCopy", "ReuseBuffer"}
-"""What a store through shared memory has, where it is wanted."""
+"""Features of a store through shared memory, if it is wanted."""
 
 EPILOGUES = ("relu(acc + bias[n])", "max(acc, 0)", "acc * 2", "acc + R[m,n]", "relu(acc) + bias[m]")
-"""What is done with elements behind the product, exact on small integers."""
+"""Epilogues after the product that are exact on small integers."""
 
 
-def found(package, base):
-    """The extensions of a folder, now."""
-    every = (getattr(module, name) for module in package.MODULES for name in getattr(module, "__all__", ()))
-    return [one for one in every if isinstance(one, type) and issubclass(one, base)]
+def extensions_in(package, base):
+    """The extensions that a folder has now."""
+    names = (getattr(module, name) for module in package.MODULES for name in getattr(module, "__all__", ()))
+    return [one for one in names if isinstance(one, type) and issubclass(one, base)]
 
 
 def goals():
-    """The products that instructions perform, by the file that states them: instruction and spec."""
+    """The GEMM specs that instructions perform, by the file that states them: instruction and spec."""
     return _goals(executable.INSTRUCTIONS)
 
 
@@ -85,14 +85,14 @@ def goals():
 def _goals(instructions):
     stated = {id(one): module.__name__ for module in executable.MODULES for one in getattr(module, "INSTRUCTIONS", ())}
     by_file = {}
-    for one in instructions:
-        by_file.setdefault(stated.get(id(one), "own"), []).append(one)
+    for instruction in instructions:
+        by_file.setdefault(stated.get(id(instruction), "own"), []).append(instruction)
     products = {name: [one for one in some if own_spec(some[0]).contracts and _is_product(own_spec(one))] for name, some in by_file.items()}
     return {name: some for name, some in products.items() if some}
 
 
 def _is_product(spec):
-    """Whether a walk can arrive there: no step offers itself for arrays in fragments of WMMA, whose strategies are written by hand."""
+    """Whether a walk can arrive there: no step offers itself for arrays in WMMA fragments, whose strategies are written by hand."""
     return spec.title == "MatMul" and all(view.memory.fragment is None for view in spec.views)
 
 
@@ -103,7 +103,7 @@ def targets_of(instruction):
 
 
 class Walk:
-    """One draw: the spec, the strategy, the target, and the features that it has."""
+    """One draw: the spec, the strategy, the target and their features."""
 
     def __init__(self, seed, wanted=()):
         self.random = random.Random(seed)
@@ -121,17 +121,17 @@ class Walk:
             self.strategy = self.strategy.fuse_epilogue(self.pick(EPILOGUES))
 
     def chance(self, share, feature=None):
-        """Whether something happens: of what is wanted, almost always."""
+        """A random decision; almost always true for a wanted feature."""
         return self.random.random() < (0.97 if feature in self.wanted else share)
 
     def pick(self, values):
         return self.random.choice(list(values))
 
     def one_of(self, prefix, values, name=str):
-        """One of some values; one that is wanted, if it is among them."""
+        """One of several values; a wanted one, if there is one among them."""
         values = list(values)
-        asked = [one for one in values if f"{prefix}{name(one)}" in self.wanted]
-        return self.pick(asked or values)
+        wanted = [one for one in values if f"{prefix}{name(one)}" in self.wanted]
+        return self.pick(wanted or values)
 
     # ------------------------------------------------------------------------------------------ the goal and the problem
 
@@ -139,8 +139,8 @@ class Walk:
         """An instruction, its spec, and a target that has it."""
         by_file = goals()
         weights = [4 if name.endswith(".fma") else 3 if name.endswith(".wgmma") else 1 for name in by_file]
-        asked = [name for name in by_file if f"by {name.rpartition('.')[2]}" in self.wanted]
-        file = self.pick(asked) if asked else self.random.choices(list(by_file), weights)[0]
+        wanted = [name for name in by_file if f"by {name.rpartition('.')[2]}" in self.wanted]
+        file = self.pick(wanted) if wanted else self.random.choices(list(by_file), weights)[0]
         instruction = self.pick(by_file[file])
         for _ in range(40):
             types = {f"dtype {view.dtype}" for view in own_spec(instruction).views[:2]}
@@ -150,7 +150,7 @@ class Walk:
             fits = fits and (not self.rings or own_spec(instruction).level.threads > 1)
             if fits and known.issuperset(asked_of_target) and all(one in types for one in self.wanted if one.startswith("dtype")):
                 break
-            file = self.pick(asked or by_file)
+            file = self.pick(wanted or by_file)
             instruction = self.pick(by_file[file])
         self.instruction, self.goal = instruction, own_spec(instruction)
         targets = targets_of(instruction)
@@ -179,7 +179,7 @@ class Walk:
         self.types = {"dtype": (a, b), "c_dtype": c}
         if c == float32 and a in (float16, bfloat16) and a == b and self.chance(0.3, "accumulator"):
             self.types |= {"c_dtype": a, "accumulator": c}
-        if "refine ShareStages" in self.wanted:  # a slot holds one kind of tile
+        if "refine ShareStages" in self.wanted:  # a stage holds one kind of tile
             least = max(tile.values())
             tile.update(dict.fromkeys("mnk", least))
         self.accumulates = self.chance(0.1, "accumulate")
@@ -189,7 +189,7 @@ class Walk:
             own = goal.operands[name].tensor.layout
             free = not goal.operands[name].memory.of_block and not getattr(self.instruction, "orders", None)
             orders[name] = self.pick((RowMajor, ColMajor)) if free or self.chance(0.2) else own
-        if self.rings and self.chance(0.8):  # as every product of an engine's tiles reads them
+        if self.rings and self.chance(0.8):  # as every MMA with TMA tiles reads them
             orders |= {"A": RowMajor, "B": ColMajor}
         self.orders = orders
         self.walked = self.spec_of({"m": tile["m"] * 2, "n": tile["n"] * 2, "k": tile["k"] * 2})
@@ -202,15 +202,15 @@ class Walk:
         return MatMul(*numbers, **self.types, **orders, **signature, **plain, **options)(GL, GL, GL)(Kernel)
 
     def draw_problem(self):
-        """The spec that the strategy is for: sizes near its tiles, half of them no powers of two, leading dimensions, symbols."""
+        """The spec of the problem: sizes near its tiles, half of them not powers of two, leading dimensions, symbols."""
         sizes = {}
-        whole = self.chance(0.5, "whole tiles")
+        whole_tiles = self.chance(0.5, "whole tiles")
         for dim in "mnk":
             tile = self.blocks.get(dim, self.tile[dim])
-            near = (tile, 2 * tile, 3 * tile) if whole else (tile - 1, tile, tile + 1, 2 * tile - 1, 2 * tile + 3, 3 * tile)
+            near = (tile, 2 * tile, 3 * tile) if whole_tiles else (tile - 1, tile, tile + 1, 2 * tile - 1, 2 * tile + 3, 3 * tile)
             size = max(1, self.pick(near))
-            unit = 16 if self.rings else 8  # an engine takes 16 bytes
-            sizes[dim] = -(-size // unit) * unit if self.rings or (not whole and self.chance(0.5)) else size
+            unit = 16 if self.rings else 8  # TMA takes 16 bytes
+            sizes[dim] = -(-size // unit) * unit if self.rings or (not whole_tiles and self.chance(0.5)) else size
         self.sizes = dict(sizes)
         orders = dict(self.orders)
         extents = {"A": ("m", "k"), "B": ("k", "n"), "C": ("m", "n")}
@@ -231,16 +231,16 @@ class Walk:
     # ------------------------------------------------------------------------------------------ the chain
 
     def start(self):
-        """The context of the whole kernel; how many threads a block has is not known yet, so a guess stands for it."""
+        """The context of the whole kernel. The number of threads in a block is still unknown, so a guess is used."""
         architecture = next(one for one in ARCHITECTURES if one.name == self.target)
         context = grow_tree(self.walked, (), architecture, executable.INSTRUCTIONS).context
         workers = max(self.goal.level.threads or 1, self.pick((64, 128, 256)))
         return attrs.evolve(context, workers=workers, thread=Var("thread", 0, workers - 1))
 
     def in_front(self, spec):
-        """Steps that decompose nothing: launches of their own, which are offered for a whole kernel and refused as a part of one."""
+        """Steps that decompose nothing: separate launches, which are offered for a whole kernel and refused as a part of one."""
         context, steps = self.start(), []
-        for kind in found(decomp, Decomposition):
+        for kind in extensions_in(decomp, Decomposition):
             offered = list(kind.choices(spec, context)) if self.chance(0.04, f"verb {kind.verb}") else []
             if offered and not self.decomposes(offered[0], spec, context):
                 steps.append(self.pick(offered))
@@ -256,7 +256,7 @@ class Walk:
         return True
 
     def main_chain(self):
-        """Steps from the whole product to a leaf that the goal performs."""
+        """Steps from the whole GEMM to a leaf that the goal performs."""
         spec, context, steps = self.walked, self.start(), []
         self.blocks, self.given = {}, {"To"}
         for _ in range(24):
@@ -286,13 +286,13 @@ class Walk:
         raise DecompositionError("the walk did not arrive")
 
     def next_step(self, spec, context, steps):
-        """A step among all that are offered from which the goal can be reached, refined."""
+        """A refined step among all offered ones from which the goal can be reached."""
         verbs = self.verbs_for(spec, context, steps)
         for kind in verbs:
             offered = list(kind.choices(spec, context))
             offered = [one for one in offered if self.is_likely(one, spec)]
-            asked = [one for one in offered if self.is_wanted(one)]
-            for choice in [*asked[:6], *self.random.sample(offered, min(len(offered), 14))]:
+            wanted = [one for one in offered if self.is_wanted(one)]
+            for choice in [*wanted[:6], *self.random.sample(offered, min(len(offered), 14))]:
                 step = self.refined(choice, spec, context)
                 if step is not None and self.on_the_way(step, spec, context):
                     return self.with_parts(step, spec, context)
@@ -302,7 +302,7 @@ class Walk:
         return isinstance(step, Load) and f"{step.operand} to {step.memory}" in self.wanted
 
     def is_likely(self, step, spec):
-        """Whether a step is worth expanding: by its sizes and its memory alone."""
+        """Whether a step is worth expanding, judged by its sizes and memory."""
         if isinstance(step, Tile):
             sizes = step.extents(spec)
             if any(size % self.sizes_of_goal.get(dim, 1) for dim, size in sizes.items()):
@@ -320,33 +320,33 @@ class Walk:
         return True
 
     def needs(self, spec):
-        """What lies between a spec and the goal, by the verb that closes the gap."""
-        found = []
+        """The differences between a spec and the goal, by the verb that removes each."""
+        verbs = []
         level = spec.level
         if level == Kernel:
             return ["tile"]
         wants = self.goal.operands
         if spec.contracts and wants["C"].memory != GL and spec.C.memory == GL and spec.accumulate in (TRUE, fireiron.values.expr.FALSE):
-            found.append("epilog")
+            verbs.append("epilog")
         size = constant(spec.size("k"))
         if size is None or size > self.sizes_of_goal["k"]:
-            found.append("split")
+            verbs.append("split")
         for name in "AB":
             if spec.operands[name].memory != wants[name].memory:
-                found.append("load")
+                verbs.append("load")
         if level != self.goal.level or any(constant(spec.size(dim)) != self.sizes_of_goal[dim] for dim in "mn"):
-            found.append("tile")
-        return found
+            verbs.append("tile")
+        return verbs
 
     def verbs_for(self, spec, context, steps):
-        """The kinds of steps to try here, in order: most often what closes a gap, now and then any other that the language has."""
-        kinds = {one.verb: one for one in found(decomp, Decomposition)}
+        """The classes of steps to try here, in order: mostly those that remove a difference, sometimes any other step of the language."""
+        kinds = {one.verb: one for one in extensions_in(decomp, Decomposition)}
         needs = self.needs(spec)
         order = []
-        taken = {one.verb for one in steps}
-        asked = [name for name in kinds if f"verb {name}" in self.wanted and name not in taken]
-        self.random.shuffle(asked)
-        rare = [name for name in kinds if name not in (*needs, "done", "tile", "split", "load", "epilog", *asked)]
+        used = {one.verb for one in steps}
+        wanted = [name for name in kinds if f"verb {name}" in self.wanted and name not in used]
+        self.random.shuffle(wanted)
+        rare = [name for name in kinds if name not in (*needs, "done", "tile", "split", "load", "epilog", *wanted)]
         loads = list(itertools.takewhile(lambda one: isinstance(one, Load), reversed(steps)))
         above = steps[-1 - len(loads)] if len(loads) < len(steps) else None
         if (
@@ -355,8 +355,8 @@ class Walk:
             and any(isinstance(one, fireiron.Pipeline) for one in above.refinements)
         ):
             order += ["load"]
-        if asked and self.chance(0.6):
-            order += asked
+        if wanted and self.chance(0.6):
+            order += wanted
         if self.chance(0.12) and self.others < 2:
             self.others += 1
             self.random.shuffle(rare)
@@ -368,15 +368,15 @@ class Walk:
         elif not needs:
             order += ["done"]
         else:
-            there = spec.level == self.goal.level
+            at_goal = spec.level == self.goal.level
             order += ["mma_tile"] if spec.level == Warp and self.chance(0.3) else []
-            order += ["done"] if there and self.chance(0.3) else []
-            order += [name for name in ("epilog", "split", "load") if name in needs and self.chance(0.4 if there else 0.8)]
+            order += ["done"] if at_goal and self.chance(0.3) else []
+            order += [name for name in ("epilog", "split", "load") if name in needs and self.chance(0.4 if at_goal else 0.8)]
             order += ["tile", *needs, "done"]
         return [kinds[name] for name in dict.fromkeys(order) if name in kinds]
 
     def on_the_way(self, step, spec, context):
-        """Whether the goal can still be reached behind a step."""
+        """Whether the goal can still be reached after a step."""
         try:
             expansion = expanded(step, spec, context)
         except FireironError:
@@ -417,18 +417,18 @@ class Walk:
         return True
 
     def threads_of(self, step, spec, context):
-        """The threads of a block that a step asks for; None if it says nothing."""
+        """The threads per block that a step requires; None if it requires none."""
         return step.threads(spec, attrs.evolve(context, workers=None))
 
     # ------------------------------------------------------------------------------------------ refinements
 
     def refined(self, step, spec, context):
-        """The step with refinements among all that are offered; None where a tile that needs a level has found none."""
+        """The step with refinements among all offered ones; None for a tile that needs a level and has found none."""
         if isinstance(step, Tile):
-            step = self.dealt(step, spec, context)
+            step = self.assigned(step, spec, context)
             if step is None:
                 return None
-        kinds = [one for one in found(refine, Refinement) if step.verb in one.applies_to and one is not To]
+        kinds = [one for one in extensions_in(refine, Refinement) if step.verb in one.applies_to and one is not To]
         self.random.shuffle(kinds)
         usual = {**USUAL, **AT.get("Warpgroup" if self.rings else self.goal.level.name, {})}
         given = self.given | {type(one).__name__ for one in step.refinements}
@@ -438,18 +438,18 @@ class Walk:
             usual |= dict.fromkeys({"Pipeline", "WarpSpecialize"} & given, 0.05)
         again = STAGED | (given if self.rings else set())
         chosen = [
-            one for one in kinds if self.chance(usual.get(one.__name__, 0.15), one.__name__ not in again and f"refine {one.__name__}")
+            kind for kind in kinds if self.chance(usual.get(kind.__name__, 0.15), kind.__name__ not in again and f"refine {kind.__name__}")
         ]
         given |= {one.__name__ for one in chosen} if self.rings else set()
-        chosen = [one for one in chosen if BEHIND.get(one.__name__, "To") in given or self.chance(0.05)]
-        chosen.sort(key=lambda one: one.__name__ in BEHIND)
+        chosen = [one for one in chosen if USEFUL_AFTER.get(one.__name__, "To") in given or self.chance(0.05)]
+        chosen.sort(key=lambda one: one.__name__ in USEFUL_AFTER)
         for kind in chosen:
             offered = list(kind.choices(step, spec, context))
-            if self.rings:  # what a producer fetches is not spread over the steps of others
+            if self.rings:  # a producer's loads are not spread over the steps of other threads
                 offered = [one for one in offered if not getattr(one, "spread", False)]
                 order = self.orders.get(getattr(step, "operand", ""))
                 likely = {fireiron.StorageLayout: ("layout", order), fireiron.SwizzleStorage: ("swizzle", ROWS_OF_128_BYTES)}
-                if kind in likely and self.goal.level == Warp:  # an engine brings rows as they lie, warps ask for nothing
+                if kind in likely and self.goal.level == Warp:  # TMA loads whole rows, so warps need no layout
                     offered = [one for one in offered if getattr(one, likely[kind][0], None) == likely[kind][1]] or offered
             for choice in self.random.sample(offered, min(len(offered), 3)):
                 try:
@@ -461,8 +461,8 @@ class Walk:
                 break
         return step
 
-    def dealt(self, step, spec, context):
-        """A tile with the level that it is dealt to, or none: then it is visited in turns."""
+    def assigned(self, step, spec, context):
+        """A tile assigned to a level, or to none: then a loop visits it."""
         if spec.level.threads == 1 or spec.level == self.goal.level:
             return step
         levels = [one.level for one in To.choices(step, spec, context)]
@@ -490,7 +490,7 @@ class Walk:
     # ------------------------------------------------------------------------------------------ parts of a step
 
     def with_parts(self, step, spec, context):
-        """The step with strategies of its own for what it does beside the main chain: a load's copy, what adds partial sums."""
+        """The step with separate strategies for its work outside the main chain: a load's copy, the sum of partial results."""
         expansion = expanded(step, spec, context)
         for child in expansion.children:
             if child.steps is None or not hasattr(step, child.name) or child.name in ("init", "store"):
@@ -508,7 +508,7 @@ class Walk:
         return step
 
     def copied(self, spec, context, depth=0):
-        """Steps for work that is not the product, among all that are offered; None for what is done anyway."""
+        """Steps for work outside the GEMM, among all that are offered; None for work that needs no steps."""
         if spec.moves and spec.dst.memory.private and spec.level.threads != 1:
             return self.pick((None, [Done()]))
         if (self.goal.level.threads >= 128 or self.rings) and spec.moves and self.chance(0.95 if self.rings else 0.85):
@@ -530,10 +530,10 @@ class Walk:
         return None
 
     def step_of_copy(self, spec, context, depth):
-        kinds = {one.verb: one for one in found(decomp, Decomposition)}
+        kinds = {one.verb: one for one in extensions_in(decomp, Decomposition)}
         single = spec.level.threads == 1
-        whole = single and sum(size != 1 for size in map(constant, spec.sizes)) <= 1
-        order = ["done"] if (whole and self.chance(0.8)) or (depth == 0 and not single and self.chance(0.15)) else []
+        is_line = single and sum(size != 1 for size in map(constant, spec.sizes)) <= 1
+        order = ["done"] if (is_line and self.chance(0.8)) or (depth == 0 and not single and self.chance(0.15)) else []
         order += ["coalesced_copy"] if not single and depth == 0 and self.chance(0.4) else []
         order += ["load"] if self.chance(0.1) and depth < 3 else []
         if self.chance(0.1):
@@ -544,7 +544,7 @@ class Walk:
             if name == "done":
                 offered = offered[:1]
             for choice in self.random.sample(offered, min(len(offered), 8)):
-                step = self.copy_dealt(choice, spec, context) if isinstance(choice, Tile) else choice
+                step = self.assigned_copy(choice, spec, context) if isinstance(choice, Tile) else choice
                 if step is None or isinstance(step, Done):
                     if step is not None:
                         return step
@@ -558,8 +558,8 @@ class Walk:
         return None
 
     def refined_copy(self, step, spec, context):
-        """Refinements of a step of a copy: few."""
-        for kind in found(refine, Refinement):
+        """A few refinements of a step of a copy."""
+        for kind in extensions_in(refine, Refinement):
             if (
                 kind is To
                 or step.verb not in kind.applies_to
@@ -576,8 +576,8 @@ class Walk:
                     continue
         return step
 
-    def copy_dealt(self, tile, spec, context):
-        """A tile of a copy, dealt to a level below; small ones to threads."""
+    def assigned_copy(self, tile, spec, context):
+        """A tile of a copy, assigned to a lower level; small ones to threads."""
         if spec.level.threads == 1:
             return tile
         child = [constant(size) for size in body(expanded(tile, spec, context)).spec.sizes]
@@ -600,31 +600,35 @@ class Walk:
     # ------------------------------------------------------------------------------------------ init and store
 
     def with_outer(self, steps):
-        """What initialises and stores accumulators: by default, or in the tiles of the main chain, or through shared memory."""
-        asked = not {f"refine {name}" for name in STAGED}.isdisjoint(self.wanted)
+        """How accumulators are initialized and stored: by default, in the tiles of the main chain, or through shared memory."""
+        wanted = not {f"refine {name}" for name in STAGED}.isdisjoint(self.wanted)
         for position, step in enumerate(steps):
-            if not isinstance(step, Epilog) or not step.memory.private or not (asked or self.chance(0.5)):
+            if not isinstance(step, Epilog) or not step.memory.private or not (wanted or self.chance(0.5)):
                 continue
             dealing = [
-                one for one in steps[position + 1 :] if isinstance(one, Tile) and any(isinstance(each, To) for each in one.refinements)
+                tile for tile in steps[position + 1 :] if isinstance(tile, Tile) and any(isinstance(each, To) for each in tile.refinements)
             ]
             path = [one.unrefined((To, fireiron.TileOrder, fireiron.Permute)) for one in dealing]
             own = (*path, Done()) if self.goal.level.threads > 1 else (*path, Tile((1, 1)), Done())
             if self.batch is not None or self.accumulates:
                 continue
-            held = self.pick((own, (Done(),)))
-            staged = self.staged(held) if asked or self.chance(0.5) else held
+            stores = self.pick((own, (Done(),)))
+            staged = self.staged(stores) if wanted or self.chance(0.5) else stores
             steps = [*steps[:position], attrs.evolve(step, init=self.pick((own, step.init)), store=staged), *steps[position + 1 :]]
         return steps
 
-    def staged(self, held):
+    def staged(self, stores):
         """A store through shared memory."""
-        load = Load("src", SH, tuple(held))
+        load = Load("src", SH, tuple(stores))
         for name, argument in (("CastOnCopy", ()), ("ReuseBuffer", ()), ("Pad", (self.pick((1, 4, 8)),)), ("SwizzleStorage", ())):
             if self.chance(0.3, f"refine {name}"):
                 load = load.refined(getattr(fireiron, name)(*argument))
-        behind = [(fireiron.CoalescedCopy(self.pick((1, 2, 4, 8))), Done()), (Tile((1, 1), refinements=(To(Thread),)), Done()), (Done(),)]
-        return (load, *self.pick(behind))
+        final_copies = [
+            (fireiron.CoalescedCopy(self.pick((1, 2, 4, 8))), Done()),
+            (Tile((1, 1), refinements=(To(Thread),)), Done()),
+            (Done(),),
+        ]
+        return (load, *self.pick(final_copies))
 
 
 def body(expansion):
@@ -633,7 +637,7 @@ def body(expansion):
 
 
 def steps_in(steps):
-    """All steps of a chain, those of its parts included."""
+    """All steps of a chain, including those of its parts."""
     for step in steps:
         yield step
         for field in attrs.fields(type(step)):
@@ -644,30 +648,30 @@ def steps_in(steps):
 
 
 def instructions_in(program):
-    """The files of the instructions that a program's statements are performed by, as features."""
+    """The files of the instructions that perform a program's statements, as features."""
     return {f"by {type(statement.instruction).__module__.rpartition('.')[2]}" for statement, _ in execs(program.lowered.body)}
 
 
-def features_of(one):
-    """What a draw has in it: verbs, refinements, levels, instructions, the target, and what its problem is like."""
-    every = list(steps_in(one.strategy.steps))
-    names = {f"verb {step.verb}" for step in every} | {f"refine {type(each).__name__}" for step in every for each in step.refinements}
-    names |= {f"to {each.level}" for step in every for each in step.refinements if isinstance(each, To)}
-    names |= {f"{step.operand} to {step.memory}" for step in every if isinstance(step, Load) and step.operand in "AB"}
-    names |= instructions_in(one.program)
-    spec = one.strategy.spec
-    names |= {f"target {one.target}", *(f"dtype {spec.operands[name].dtype}" for name in "AB")}
-    said = {
-        "symbolic": one.symbols, "accumulate": one.accumulates, "batch": one.batch is not None, "epilogue": spec.title != "MatMul",
-        "accumulator": "accumulator" in one.types, "leading dimension": any(getattr(spec.operands[name].tensor.layout, "leading", None) is not None for name in "ABC"),
-        "overhanging": any(one.sizes[dim] % (one.blocks.get(dim) or 1) for dim in "mn"), "no multiple of k": one.sizes["k"] % (one.blocks.get("k") or 1),
+def features_of(draw_of_walk):
+    """The features of a draw: verbs, refinements, levels, instructions, the target, and properties of the problem."""
+    steps = list(steps_in(draw_of_walk.strategy.steps))
+    names = {f"verb {step.verb}" for step in steps} | {f"refine {type(each).__name__}" for step in steps for each in step.refinements}
+    names |= {f"to {each.level}" for step in steps for each in step.refinements if isinstance(each, To)}
+    names |= {f"{step.operand} to {step.memory}" for step in steps if isinstance(step, Load) and step.operand in "AB"}
+    names |= instructions_in(draw_of_walk.program)
+    spec = draw_of_walk.strategy.spec
+    names |= {f"target {draw_of_walk.target}", *(f"dtype {spec.operands[name].dtype}" for name in "AB")}
+    properties = {
+        "symbolic": draw_of_walk.symbols, "accumulate": draw_of_walk.accumulates, "batch": draw_of_walk.batch is not None, "epilogue": spec.title != "MatMul",
+        "accumulator": "accumulator" in draw_of_walk.types, "leading dimension": any(getattr(spec.operands[name].tensor.layout, "leading", None) is not None for name in "ABC"),
+        "overhanging": any(draw_of_walk.sizes[dim] % (draw_of_walk.blocks.get(dim) or 1) for dim in "mn"), "no multiple of k": draw_of_walk.sizes["k"] % (draw_of_walk.blocks.get("k") or 1),
     }  # fmt: skip
-    return names | {name for name, holds in said.items() if holds}
+    return names | {name for name, holds in properties.items() if holds}
 
 
 @attrs.define(eq=False)
 class Crashed(Exception):
-    """Something else than a refusal, while a strategy was drawn or lowered: the strategy so far, and the target."""
+    """An exception that is not a refusal, while a strategy was drawn or lowered; holds the strategy so far, and the target."""
 
     strategy: Strategy
     target: str
@@ -675,13 +679,13 @@ class Crashed(Exception):
 
 
 def draw(seed, wanted=()):
-    """A draw that can be lowered and has the wanted features, if one of the first tries has them, and how many were refused before it."""
+    """A draw that lowers and has the wanted features, if one of the first tries has them, and the number of refused tries before it."""
     refused, most = 0, MOST_TRIES if RINGS.isdisjoint(wanted) else MOST_TRIES_FOR_RINGS
     for number in itertools.count():
         try:
-            one = Walk(f"{seed}/{number}", wanted if number < most else ())
-            one.program = one.strategy.program(one.target, executable.INSTRUCTIONS)
-            _ = one.program.lowered
+            walk = Walk(f"{seed}/{number}", wanted if number < most else ())
+            walk.program = walk.strategy.program(walk.target, executable.INSTRUCTIONS)
+            _ = walk.program.lowered
         except REFUSALS:
             refused += 1
             if refused > 400:
@@ -690,7 +694,7 @@ def draw(seed, wanted=()):
         except Crashed:
             raise
         except Exception as error:
-            raise Crashed(one.strategy, one.target, one.symbols) from error
-        one.features = features_of(one)
-        if number >= most or set(wanted) <= one.features:
-            return one, refused
+            raise Crashed(walk.strategy, walk.target, walk.symbols) from error
+        walk.features = features_of(walk)
+        if number >= most or set(wanted) <= walk.features:
+            return walk, refused

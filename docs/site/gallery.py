@@ -16,7 +16,7 @@ from pygments.lexers import CudaLexer
 from section import prose
 
 from fireiron import Records, Strategy, draw
-from fireiron.inspect.heart import heart
+from fireiron.inspect.main_loop import main_loop
 from fireiron.language import library
 
 ROOT = Path(__file__).parent.parent.parent
@@ -27,8 +27,8 @@ SWEPT = {"gpu": "NVIDIA H200", "date": "2026-11-21"}
 MOST_RECORDS = 6
 """Rows of a table of records: the largest problems and the smallest."""
 
-HEART = 60
-"""Lines of a kernel's heart, at most."""
+MAIN_LOOP_LINES = 60
+"""Lines of a main loop that a page shows, at most."""
 
 
 @attrs.frozen
@@ -89,7 +89,7 @@ def _page(one):
     lines += ["## Tiles", "", f"![Tiles of {one.name}](pictures/{one.name}_tiles.svg)", ""]
     lines += ["## The kernel", "", f"{len(one.cuda.splitlines())} lines for `{one.program.architecture}`. Its main loop:", ""]
     lines += [
-        f"<!-- cuda: {one.name} heart -->",
+        f"<!-- cuda: {one.name} main loop -->",
         "",
         f"<details><summary>The complete CUDA code</summary><!-- cuda: {one.name} whole --></details>",
         "",
@@ -106,11 +106,13 @@ _texts = {}
 
 def with_kernels(page):
     """A finished page with the kernels where they belong; behind the search index, which need not know each line of them."""
-    return re.sub(r"<!-- cuda: (\w+) (heart|whole) -->", lambda match: _coloured(_texts[match[1]], match[2]), page)
+    return re.sub(r"<!-- cuda: (\w+) (main loop|whole) -->", lambda match: _coloured(_texts[match[1]], match[2]), page)
 
 
 def _coloured(text, part):
-    return highlight("\n".join(heart(text, HEART)) if part == "heart" else text, CudaLexer(), HtmlFormatter(cssclass="codehilite"))
+    return highlight(
+        "\n".join(main_loop(text, MAIN_LOOP_LINES)) if part == "main loop" else text, CudaLexer(), HtmlFormatter(cssclass="codehilite")
+    )
 
 
 def _documented(module):

@@ -12,7 +12,7 @@ import numpy as np
 
 from fireiron.check.data_dependent_loops import with_counted_iterations
 from fireiron.errors import ArgumentError, VerificationError
-from fireiron.ir import Access, Exec, For, Kernel, Let, NextTile, Piece, Role, Stmt, execs, scratch_access, statements
+from fireiron.ir import Access, ClaimTile, Exec, For, Kernel, Let, Piece, Role, Stmt, execs, scratch_access, statements
 from fireiron.values.expr import (
     BRACKETS,
     INT_MAX,
@@ -166,7 +166,7 @@ class AccessTrace:
             # Passes copy parts of a program with their names, so a name must have one meaning everywhere.
             if isinstance(one, Let) and self.lets.setdefault(one.var.name, one.value) != one.value:
                 raise VerificationError(f"{one.var} has two values, {self.lets[one.var.name]} and {one.value}")
-        self.tiles = {one.var.name: one.tiles for one in statements(kernel.body) if isinstance(one, NextTile)}
+        self.tiles = {one.var.name: one.tiles for one in statements(kernel.body) if isinstance(one, ClaimTile)}
         self.symbols = frozenset(symbol.name for symbol in kernel.symbols)
         self.roots = functools.lru_cache(maxsize=None)(self._roots)
         self.opened = functools.lru_cache(maxsize=None)(self._opened)

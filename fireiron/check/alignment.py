@@ -75,17 +75,17 @@ class _Shared:
 
     def _barriers(self) -> Iterator[Finding]:
         """Ring mbarriers that are outside of shared memory, misaligned, or overlap anything: they are live all the time."""
-        taken = [(buffer.name, buffer.offset, buffer.offset + buffer.bytes) for buffer in self.buffers]
+        prior_iterations = [(buffer.name, buffer.offset, buffer.offset + buffer.bytes) for buffer in self.buffers]
         for ring in self.kernel.rings:
             begin, end = ring.offset, ring.offset + ring.barrier_bytes
             what = f"the mbarriers of {ring.name} occupy bytes {begin} ... {end - 1} of shared memory"
-            shared = [name for name, first, last in taken if first < end and begin < last]
+            shared = [name for name, first, last in prior_iterations if first < end and begin < last]
             if shared:
                 yield Finding("alignment", "error", None, f"{what}, which overlap {', '.join(shared)}")
             if begin % BARRIER or not 0 <= begin <= end <= self.kernel.shared_bytes:
                 legal = f"multiples of {BARRIER} in the block's {self.kernel.shared_bytes} bytes"
                 yield Finding("alignment", "error", None, f"{what}; legal: {legal}")
-            taken.append((f"the mbarriers of {ring.name}", begin, end))
+            prior_iterations.append((f"the mbarriers of {ring.name}", begin, end))
 
     def _shared_by(self, one: Buffer, other: Buffer) -> Iterator[Finding]:
         if other.offset >= one.offset + one.bytes or one.offset >= other.offset + other.bytes:
@@ -200,9 +200,9 @@ class _Vectors:
             return None
         index = tuple(int(one) for one in np.argwhere(wrong)[0])
         where = ", ".join(f"{name} {value}" for name, value in frame.at(index).items())
-        taken = ", ".join(map(str, addresses[index]))
+        prior_iterations = ", ".join(map(str, addresses[index]))
         wanted = f"{piece.width} contiguous addresses from a multiple of {piece.width} on"
-        return f"{where or 'every thread'} accesses addresses {taken} as a vector, which are not {wanted}"
+        return f"{where or 'every thread'} accesses addresses {prior_iterations} as a vector, which are not {wanted}"
 
     def _proved(self, use: Use, buffer: Buffer, piece: Piece) -> bool:
         """Whether the known bits prove it for all threads, blocks, iterations and sizes."""

@@ -56,8 +56,8 @@ def _with_counted_loops(one: Stmt, kernel: Kernel, lets: Mapping[Var, Expr], cou
     count = next((known for known in counters if known.name == f"{one.var.name}{COUNT_SUFFIX}"), None)
     if count is None:
         counters.append(count := Var(f"{one.var.name}{COUNT_SUFFIX}", 0, max(one.extent.high, 0), parameter=True))
-    if inner.taken is not None:
-        inner = attrs.evolve(inner, taken=None, body=substituted(inner.body, {inner.taken: one.var}))
+    if inner.prior_iterations is not None:
+        inner = attrs.evolve(inner, prior_iterations=None, body=substituted(inner.body, {inner.prior_iterations: one.var}))
     ends = tuple(part for part in one.body if isinstance(part, ORDERING))
     extent = count if constant(one.extent) is not None else minimum(count, one.extent)
     return attrs.evolve(one, extent=extent, body=(attrs.evolve(inner, extent=ONE), *ends))
@@ -65,7 +65,7 @@ def _with_counted_loops(one: Stmt, kernel: Kernel, lets: Mapping[Var, Expr], cou
 
 def _can_count(loop: For, inner: For, kernel: Kernel, lets: Mapping[Var, Expr], repeated: bool) -> bool:
     """Whether n iterations are equivalent to those that data select."""
-    continues = repeated and inner.taken is not None  # its count would continue from one execution to the next
+    continues = repeated and inner.prior_iterations is not None  # its count would continue from one execution to the next
     return not continues and _iterations_equivalent(loop, inner, kernel, lets) and _of_whole_clusters(inner.extent, kernel, lets)
 
 
@@ -77,9 +77,9 @@ def _conditional_body(loop: For, lets: Mapping[Var, Expr]) -> For | None:
     return rest[0] if isinstance(rest[0].extent, Var) and _reads(rest[0].extent, lets) else None
 
 
-def _of_whole_clusters(taken: Expr, kernel: Kernel, lets: Mapping[Var, Expr]) -> bool:
+def _of_whole_clusters(prior_iterations: Expr, kernel: Kernel, lets: Mapping[Var, Expr]) -> bool:
     """Whether either all blocks of a cluster, which wait for each other, execute an iteration, or none does."""
-    return kernel.cluster is None or kernel.cluster.alike(taken, kernel.block, lets)
+    return kernel.cluster is None or kernel.cluster.alike(prior_iterations, kernel.block, lets)
 
 
 def _reads(value: Expr, lets: Mapping[Var, Expr]) -> bool:
@@ -89,7 +89,7 @@ def _reads(value: Expr, lets: Mapping[Var, Expr]) -> bool:
 
 def _iterations_equivalent(loop: For, inner: For, kernel: Kernel, lets: Mapping[Var, Expr]) -> bool:
     """Whether all iterations access the same elements of shared data, and write nothing else."""
-    if any(isinstance(one, (Acquire, Release)) and _depends(one.number, loop.var, lets) for one in statements(inner.body)):
+    if any(isinstance(one, (Acquire, Release)) and _depends(one.fill_index, loop.var, lets) for one in statements(inner.body)):
         return False
     for statement, _ in execs(inner.body):
         for access in statement.accesses:

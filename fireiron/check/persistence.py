@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from fireiron.ir import Acquire, For, Kernel, Leave, Let, NextTile, Release, Stmt, lets, rewritten, statements, substituted
+from fireiron.ir import Acquire, ClaimTile, ExitIfDone, For, Kernel, Let, Release, Stmt, lets, rewritten, statements, substituted
 from fireiron.values.expr import Expr, FloorDiv, Less, Min, Var, as_expr, constant, less, minimum, mod
 
 
@@ -23,7 +23,7 @@ class Persistence:
     """A loop over a block's tiles: `tile` names the index of the current tile, of `tiles` in total."""
 
     loop: For
-    tile: Let | NextTile
+    tile: Let | ClaimTile
     tiles: Expr
 
 
@@ -35,12 +35,12 @@ def persistence(kernel: Kernel) -> tuple[Persistence, ...]:
 
 def dynamic_tiles(kernel: Kernel) -> frozenset[str]:
     """The variables of tiles that blocks claim at run time."""
-    return frozenset(one.var.name for one in statements(kernel.body) if isinstance(one, NextTile))
+    return frozenset(one.var.name for one in statements(kernel.body) if isinstance(one, ClaimTile))
 
 
 def _of(kernel: Kernel, loop: For) -> Persistence | None:
     for one in loop.body:
-        if isinstance(one, NextTile):
+        if isinstance(one, ClaimTile):
             return Persistence(loop, one, one.tiles.substitute(lets(kernel.body)))
         block = next((var for var in one.value.variables() if var.name == "block"), None) if isinstance(one, Let) else None
         if isinstance(one, Let) and block is not None and loop.var in one.value.variables():
@@ -61,7 +61,7 @@ def static_schedule(kernel: Kernel) -> Kernel:
         return kernel
 
     def static(statement: Stmt) -> tuple[Stmt, ...]:
-        tile = next((one for one in statement.body if isinstance(one, NextTile)), None) if isinstance(statement, For) else None
+        tile = next((one for one in statement.body if isinstance(one, ClaimTile)), None) if isinstance(statement, For) else None
         if tile is None or not isinstance(statement, For):
             return (statement,)
         blocks = _block_limit(kernel.grid, tile.tiles.substitute(lets(kernel.body)))
@@ -77,10 +77,10 @@ def _block_limit(grid: Expr, tiles: Expr) -> Expr:
     return next((one for one in grid.children if one != tiles), grid) if isinstance(grid, Min) else grid
 
 
-def _claims_tile(statement: Stmt, tile: Let | NextTile) -> bool:
+def _claims_tile(statement: Stmt, tile: Let | ClaimTile) -> bool:
     """Whether a statement is part of claiming a block's next tile."""
-    about = isinstance(statement, (Acquire, Release)) and isinstance(tile, NextTile) and statement.ring == tile.ring
-    return about or isinstance(statement, Leave)
+    about = isinstance(statement, (Acquire, Release)) and isinstance(tile, ClaimTile) and statement.ring == tile.ring
+    return about or isinstance(statement, ExitIfDone)
 
 
 @functools.lru_cache(maxsize=1024)

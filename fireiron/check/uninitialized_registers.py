@@ -22,19 +22,19 @@ from fireiron.ir import (
     Acquire,
     Barrier,
     Buffer,
-    Chain,
+    ClaimTile,
     ClusterBarrier,
     Comment,
     Commit,
     Exec,
+    ExitIfDone,
     Fence,
     For,
-    Leave,
+    GridDepControl,
+    IfAnyLane,
     Let,
-    NextTile,
     Release,
     Roles,
-    Skip,
     Stmt,
     Wait,
     execs,
@@ -108,13 +108,24 @@ class _Execution:
                     self._perform(statement, loops)
                 case Roles():
                     self._roles(statement, loops)
-                case Skip():
+                case IfAnyLane():
                     before = self._marks()
                     self.follow(statement.body, loops)
                     self._restore(before)
-                case Let() | Comment() | Barrier() | ClusterBarrier() | Commit() | Wait() | Fence() | Acquire() | Release() | Chain():
+                case (
+                    Let()
+                    | Comment()
+                    | Barrier()
+                    | ClusterBarrier()
+                    | Commit()
+                    | Wait()
+                    | Fence()
+                    | Acquire()
+                    | Release()
+                    | GridDepControl()
+                ):
                     pass
-                case NextTile() | Leave():
+                case ClaimTile() | ExitIfDone():
                     pass
                 case _:
                     raise unknown(statement, "the check of registers")
@@ -170,7 +181,7 @@ class _Execution:
 
     def _mark_at_once(self, loop: For, count: int, loops: Mapping[str, int]) -> bool:
         """Mark everything that a loop writes, if it reads only registers that were written before; False if it may read others."""
-        if any(isinstance(statement, (Roles, Skip)) for statement in statements(loop.body)):
+        if any(isinstance(statement, (Roles, IfAnyLane)) for statement in statements(loop.body)):
             return False
         accessed_by: list[tuple[Access, _Accessed]] = []
         for statement, around in self._inside(loop):

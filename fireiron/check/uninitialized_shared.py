@@ -28,19 +28,19 @@ from fireiron.ir import (
     Acquire,
     Barrier,
     Buffer,
-    Chain,
+    ClaimTile,
     ClusterBarrier,
     Comment,
     Commit,
     Exec,
+    ExitIfDone,
     Fence,
     For,
-    Leave,
+    GridDepControl,
+    IfAnyLane,
     Let,
-    NextTile,
     Release,
     Roles,
-    Skip,
     Stmt,
     Wait,
     execs,
@@ -51,7 +51,7 @@ from fireiron.values.expr import FALSE, ZERO, Expr, all_of, conjuncts, constant
 
 Array = Any
 
-ORDERING = (Barrier, Wait, Acquire, Release, ClusterBarrier, NextTile)
+ORDERING = (Barrier, Wait, Acquire, Release, ClusterBarrier, ClaimTile)
 """The statements that order threads."""
 
 MAX_FOLLOWED = 1024
@@ -147,15 +147,26 @@ class _Execution:
                     self._loop(statement, loops)
                 case Exec():
                     self._perform((_Access(statement),), loops)
-                case Skip():
+                case IfAnyLane():
                     before = self._saved()
                     self.follow(statement.body, loops)
                     self.marks = before
                 case Roles():
                     self._roles(statement, loops)
-                case Let() | Comment() | Barrier() | ClusterBarrier() | Commit() | Wait() | Fence() | Acquire() | Release() | Chain():
+                case (
+                    Let()
+                    | Comment()
+                    | Barrier()
+                    | ClusterBarrier()
+                    | Commit()
+                    | Wait()
+                    | Fence()
+                    | Acquire()
+                    | Release()
+                    | GridDepControl()
+                ):
                     pass
-                case NextTile() | Leave():
+                case ClaimTile() | ExitIfDone():
                     pass
                 case _:
                     raise unknown(statement, "the check of shared memory")

@@ -22,20 +22,20 @@ from fireiron.check.finding import Finding
 from fireiron.ir import (
     Acquire,
     Barrier,
-    Chain,
+    ClaimTile,
     ClusterBarrier,
     Comment,
     Commit,
     Exec,
+    ExitIfDone,
     Fence,
+    FenceKind,
     For,
-    Leave,
+    GridDepControl,
+    IfAnyLane,
     Let,
-    NextTile,
-    Reach,
     Release,
     Roles,
-    Skip,
     Stmt,
     Wait,
     statements,
@@ -119,7 +119,7 @@ class _Execution:
                     for one in (self.state.uncommitted, *self.state.groups):
                         self._refuse(statement, one.written & (written | read) | one.read & written, "is used by an MMA in flight")
                     self.state.accessed |= written | read
-                case Fence(reach=Reach.REGISTERS):
+                case Fence(kind=FenceKind.WGMMA_REGISTERS):
                     self.state.accessed.clear()
                     self.state.fenced = True
                 case Commit() if statement.mechanism.in_registers:
@@ -129,11 +129,22 @@ class _Execution:
                     del self.state.groups[: max(len(self.state.groups) - groups, 0)]
                 case Roles():
                     self._roles(statement)
-                case Skip():
+                case IfAnyLane():
                     self.follow(statement.body)
-                case Let() | Comment() | Barrier() | ClusterBarrier() | Fence() | Commit() | Wait() | Acquire() | Release() | Chain():
+                case (
+                    Let()
+                    | Comment()
+                    | Barrier()
+                    | ClusterBarrier()
+                    | Fence()
+                    | Commit()
+                    | Wait()
+                    | Acquire()
+                    | Release()
+                    | GridDepControl()
+                ):
                     pass
-                case NextTile() | Leave():
+                case ClaimTile() | ExitIfDone():
                     pass
                 case _:
                     raise unknown(statement, "the check of wgmma registers")

@@ -1,4 +1,4 @@
-"""Arguments that commands share, and the strategy that they name."""
+"""Arguments that several commands share, and the strategy that they name."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from fireiron.compiler import Program
     from fireiron.language.entries import Entry
     from fireiron.language.strategy import Strategy
+    from fireiron.spec import Spec
 
 
 KERNEL_FILES: Final = ".graphene"
-"""How the names of files end that write out a kernel (`fireiron.graphene`)."""
+"""Suffix of files with a kernel in Graphene's notation (`fireiron.graphene`)."""
 
 
 class Add(Protocol):
-    """Adds a command to the parser: its name, function, help, and whether it takes the options of a strategy."""
+    """Adds a command to the parser: its name, function and help, and whether it takes the options of a strategy."""
 
     def __call__(
         self, name: str, run: Callable[[argparse.Namespace], int], text: str, strategy: bool = True
@@ -29,17 +30,17 @@ class Add(Protocol):
 
 
 def strategy_options() -> argparse.ArgumentParser:
+    """Return the options of all commands that take a strategy."""
     common = argparse.ArgumentParser(add_help=False)
     for dim in "MNK":
-        common.add_argument(
-            f"-{dim}", type=size, metavar="SIZE", help='an integer, or a size known at run time: "M", or "M:8" for multiples of 8'
-        )
+        common.add_argument(f"-{dim}", type=size, metavar="SIZE", help='an integer, or a run-time size: "M", or "M:8" for multiples of 8')
     common.add_argument(
         "-s", "--size", dest="sizes", action="append", default=[], type=sized, metavar="m=64",
-        help='the size of a dimension by its name: an integer, or known at run time: m=M, m=M:8 (repeatable)',
+        help="the size of dimension m: an integer, or a run-time size: m=M, m=M:8; of run, cost, bench and tune also the value of a "
+        "run-time size: M=1000 (repeatable)",
     )  # fmt: skip
-    common.add_argument("--batch", type=size, metavar="SIZE", help="the matrices of a stack, for strategies that take one")
-    common.add_argument("--arch", help="the target, such as sm_80 (sm_90 if none is named; sm_90a for strategies of warpgroups)")
+    common.add_argument("--batch", type=size, metavar="SIZE", help="the batch size, for batched strategies")
+    common.add_argument("--arch", help="the target, such as sm_80 (default: sm_90; sm_90a for warpgroup strategies)")
     common.add_argument("--set", action="append", default=[], type=assignment, metavar="bm=64", help="the value of a tunable (repeatable)")
     common.add_argument("--dtype", help="the element type of A and B, such as float16")
     common.add_argument("--layouts", type=layouts, metavar="NT", help="storage of A, B and optionally C: N column-major, T row-major")
@@ -47,9 +48,8 @@ def strategy_options() -> argparse.ArgumentParser:
 
 
 def add_strategy(command: argparse.ArgumentParser, json: bool = False) -> None:
-    command.add_argument(
-        "strategy", metavar="STRATEGY", help="a name of the library, a path.py, path.py:NAME of what is in it, or a path.graphene"
-    )
+    """Add the argument STRATEGY, and `--json` if the command has it."""
+    command.add_argument("strategy", metavar="STRATEGY", help="a library strategy, path.py, path.py:NAME, or path.graphene")
     if json:
         add_json(command)
 
@@ -58,8 +58,11 @@ def add_json(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
+# ---------------------------------------------------------------------------------------------- types of arguments
+
+
 def size(text: str) -> Any:
-    """A size on the command line: a positive integer, or a symbol `M` or `M:8`; argparse shows the error of any other text."""
+    """Parse a size: a positive integer, or a run-time size `M` or `M:8`. For other text argparse prints the error."""
     match = re.fullmatch(r"([A-Z][A-Za-z0-9_]*)(?::([0-9]{1,9}))?", text, re.ASCII)
     if match:
         from fireiron.values.expr import sym
@@ -69,45 +72,48 @@ def size(text: str) -> Any:
         except FireironError as error:
             raise argparse.ArgumentTypeError(error.asked) from None
     if not re.fullmatch(r"[0-9]{1,10}", text, re.ASCII) or not 1 <= int(text) < 2**31:
-        raise argparse.ArgumentTypeError(f'{text!r} is no size: a positive integer, or a symbol such as "M" or "M:8"')
+        raise argparse.ArgumentTypeError(f'{text!r} is not a size: give a positive integer, or a symbol such as "M" or "M:8"')
     return int(text)
 
 
 def sized(text: str) -> tuple[str, Any]:
-    """A dimension and its size, from `NAME=SIZE`; argparse shows the error of any other text."""
+    """Parse `NAME=SIZE`: a dimension, or a run-time size, with its size; 0 is legal for strides only."""
     name, equals, value = text.partition("=")
     if not name.isidentifier() or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is no DIMENSION=SIZE, such as m=64")
-    return name, size(value)
+        raise argparse.ArgumentTypeError(f"{text!r} is not DIMENSION=SIZE, such as m=64")
+    return name, 0 if value == "0" else size(value)
 
 
 def natural(text: str) -> int:
-    """An integer of at least 0; argparse shows the error of any other text."""
+    """Parse an integer of at least 0."""
     if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"{text!r} is no integer of at least 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 0")
     return int(text)
 
 
 def positive(text: str) -> int:
-    """An integer of at least 1; argparse shows the error of any other text."""
+    """Parse an integer of at least 1."""
     if not re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive integer")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
 
 
 def assignment(text: str) -> tuple[str, int]:
-    """A name and its integer, from `NAME=INTEGER`; argparse shows the error of any other text."""
+    """Parse `NAME=INTEGER`."""
     name, _, value = text.partition("=")
     if not name.isidentifier() or not re.fullmatch(r"[0-9]{1,10}", value, re.ASCII):
-        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=INTEGER")
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=INTEGER")
     return name, int(value)
 
 
 def layouts(text: str) -> str:
-    """Two or three letters N or T, in capitals; argparse shows the error of any other text."""
+    """Parse two or three letters N or T; return them in capitals."""
     if not re.fullmatch(r"[NTnt]{2,3}", text):
-        raise argparse.ArgumentTypeError(f"{text!r}: two or three letters, N (column-major) or T (row-major), for A, B and C")
+        raise argparse.ArgumentTypeError(f"{text!r}: give two or three letters, N (column-major) or T (row-major), for A, B and C")
     return text.upper()
+
+
+# ---------------------------------------------------------------------------------------------- the strategy
 
 
 def strategy_of(
@@ -117,23 +123,22 @@ def strategy_of(
     open_values: bool = False,
     architecture: str | None = None,
 ) -> Strategy:
-    """The strategy of the arguments, bound; `known_only` passes on only those tunables that it has. Those that nobody sets have the values
-    that suit the problem on `architecture` (None: `--arch`), by its file, unless they are to stay open.
+    """Return the strategy that the arguments name, bound to its spec.
 
-    A kernel that its file has compiled says the target: `arguments.arch` is that one then.
+    Tunables without a value get those that the strategy's file states for the spec on `architecture` (None: `--arch`), unless
+    `open_values`. `known_only` ignores values of tunables that the strategy does not have. For a compiled kernel, `arguments.arch` becomes
+    its target.
     """
-    from fireiron.language.library import bind, find
+    from fireiron.language.library import bind
     from fireiron.values.machine import as_architecture, as_dtype
     from fireiron.values.tensor import ColMajor, RowMajor
 
     if arguments.arch is not None:
         as_architecture(arguments.arch)
-    name = arguments.strategy if name is None else name
-    entry = _written(name) if name.endswith(KERNEL_FILES) else find(name)
+    entry = _entry(arguments, name)
     if entry.architecture is not None:
         arguments.arch = _compiled_for(entry, arguments.arch)
-    named = [(dim, getattr(arguments, dim)) for dim in (*"MNK", "batch") if getattr(arguments, dim) is not None]
-    sizes = _once("size", [*named, *getattr(arguments, "sizes", [])])
+    sizes, _ = _sizes(arguments, entry)
     options: dict[str, Any] = {} if arguments.dtype is None else {"dtype": as_dtype(arguments.dtype)}
     for operand, letter in zip("ABC", arguments.layouts or "", strict=False):
         options[operand] = ColMajor if letter == "N" else RowMajor
@@ -143,29 +148,81 @@ def strategy_of(
     return bind(entry, sizes, options, values, open_values, architecture or arguments.arch)
 
 
-def _compiled_for(entry: Entry, asked: str | None) -> str:
-    """The target of a compiled kernel; refused where another one is asked for."""
+def takes_run_time_sizes(command: argparse.ArgumentParser) -> None:
+    """Let `--size M=1000` of a command give the value of a run-time size (`run_time_sizes`)."""
+    command.set_defaults(takes_run_time_sizes=True)
+
+
+def run_time_sizes(arguments: argparse.Namespace, spec: Spec, name: str | None = None) -> dict[str, int]:
+    """Return the values of run-time sizes of a spec that `--size` gives.
+
+    Raises: an `ArgumentError` for a name that is neither a dimension nor a run-time size.
+    """
+    from fireiron.spec import symbols_of
+
+    _, values = _sizes(arguments, _entry(arguments, name))
+    known = [var.name for var in symbols_of(spec)]
+    for size_name in values:
+        if size_name not in known:
+            raise ArgumentError(f"--size {size_name}: the spec has no size {size_name}", legal=[*spec.dims, *known])
+    return values
+
+
+def _sizes(arguments: argparse.Namespace, entry: Entry) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return the sizes of dimensions, and the values of run-time sizes.
+
+    `NAME=INTEGER` is the value of a run-time size if the command takes such values, and another argument introduces the run-time size NAME
+    or the problem has no dimension NAME.
+    """
+    from fireiron.language.entries import dimensions
+
+    named = [(dim, getattr(arguments, dim)) for dim in (*"MNK", "batch") if getattr(arguments, dim) is not None]
+    stated = getattr(arguments, "sizes", [])
+    if not getattr(arguments, "takes_run_time_sizes", False):
+        return _dimensions([*named, *stated]), {}
+    symbols = {value.name for _, value in (*named, *stated) if not isinstance(value, int)}
+    dims = {spelling for dim in dimensions(entry) for spelling in (dim, dim.lower(), dim.upper())}
+    at_run_time = [pair for pair in stated if isinstance(pair[1], int) and (pair[0] in symbols or pair[0] not in dims)]
+    return _dimensions([*named, *(pair for pair in stated if pair not in at_run_time)]), _once("size", at_run_time)
+
+
+def _dimensions(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    for name, value in pairs:
+        if isinstance(value, int) and not value:
+            raise ArgumentError(f"{name}=0: 0 is not a size", legal="positive integers")
+    return _once("size", pairs)
+
+
+def _entry(arguments: argparse.Namespace, name: str | None) -> Entry:
+    from fireiron.language.library import find
+
+    name = arguments.strategy if name is None else name
+    return _graphene_entry(name) if name.endswith(KERNEL_FILES) else find(name)
+
+
+def _compiled_for(entry: Entry, requested: str | None) -> str:
+    """Return the target of a compiled kernel; refuse another requested one."""
     from fireiron.values.machine import as_architecture
 
     assert entry.architecture is not None
-    if asked is not None and as_architecture(asked).name != entry.architecture:
+    if requested is not None and as_architecture(requested).name != entry.architecture:
         hint = "leave --arch out, or name the strategy"
-        raise ArgumentError(f"{entry.name} is compiled for {entry.architecture}: --arch {asked} cannot be chosen", hint=hint)
+        raise ArgumentError(f"{entry.name} is compiled for {entry.architecture}: --arch {requested} cannot be chosen", hint=hint)
     return entry.architecture
 
 
-def _once(what: str, given: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Values by name, each said once."""
-    found: dict[str, Any] = {}
-    for name, value in given:
-        if name in found:
-            raise ArgumentError(f"the {what} {name} is named twice", got=[found[name], value])
-        found[name] = value
-    return found
+def _once(what: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return values by name; refuse a name that is given twice."""
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise ArgumentError(f"the {what} {name} is given twice", got=[values[name], value])
+        values[name] = value
+    return values
 
 
-def _written(name: str) -> Entry:
-    """The entry of a file that writes out a kernel."""
+def _graphene_entry(name: str) -> Entry:
+    """Return the entry of a file with a kernel in Graphene's notation."""
     from fireiron.graphene import parse_strategy
     from fireiron.language.entries import Entry
 
@@ -173,7 +230,7 @@ def _written(name: str) -> Entry:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise ArgumentError(f"the file {name!r} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from None
+        raise ArgumentError(f"the file {name!r} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from None
     try:
         return Entry(path.stem, parse_strategy(text), path=path)
     except FireironError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from fireiron.cli.arguments import Add, add_json, assignment, positive, strategy_of
+from fireiron.cli.arguments import Add, add_json, positive, run_time_sizes, strategy_of, takes_run_time_sizes
 from fireiron.cli.folded import shortened
 from fireiron.cli.output import FAILED, print_json, progress, width_of_output, working
 from fireiron.errors import ArgumentError, FireironError, WrongResultError
@@ -70,7 +70,7 @@ class Line:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as fast as the library it is."""
+        """The speedup over the library."""
         return None if self.us is None or self.library_us is None else self.library_us / self.us
 
 
@@ -91,9 +91,7 @@ def register(add: Add) -> None:
         metavar="bm=64,128",
         help="values of a tunable; bm alone: all it has (repeatable)",
     )
-    command.add_argument(
-        "--let", action="append", default=[], type=assignment, metavar="M=1000", help="the value of a size known at run time"
-    )
+    takes_run_time_sizes(command)
     command.add_argument("--rounds", type=positive, default=20, metavar="N", help="how often each is timed (20), if --seconds allow")
     command.add_argument(
         "--seconds",
@@ -102,7 +100,7 @@ def register(add: Add) -> None:
         metavar="N",
         help="how long timing a kernel may take (10): of a slow one there are fewer rounds, at least three",
     )
-    command.add_argument("--regime", choices=("burst", "busy"), default="burst", help="after a pause, or without pauses (burst)")
+    command.add_argument("--clocks", choices=("burst", "busy"), default="burst", help="time after pauses, or on a busy GPU (burst)")
     command.add_argument("--l2", choices=("rotated", "flushed", "hot"), default="rotated", help="the state of the L2 cache (rotated)")
     command.add_argument("--gpu", metavar="NAME", help="without a GPU: the one to predict for, such as A100")
     command.add_argument("--simulate", action="store_true", help="as without a GPU, though there is one")
@@ -139,7 +137,7 @@ def _shape(text: str) -> dict[str, int]:
 def _swept(text: str) -> tuple[str, tuple[int, ...]]:
     name, _, values = text.partition("=")
     if not name.isidentifier() or not re.fullmatch(r"([0-9]{1,10}(,[0-9]{1,10})*)?", values, re.ASCII):
-        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=INTEGER,INTEGER,... and no NAME")
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=INTEGER,INTEGER,... and no NAME")
     return name, tuple(int(one) for one in values.split(",") if one)
 
 
@@ -211,7 +209,7 @@ def _measured(line: Line, program: Program, arguments: argparse.Namespace) -> Li
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.measure import timing
 
-    kernel, sizes = CompiledKernel(program), dict(arguments.let)
+    kernel, sizes = CompiledKernel(program), run_time_sizes(arguments, program.spec, line.strategy)
     rotated = arguments.l2 == "rotated"
     data = timing.Data.of(program.spec, sizes=sizes, rotate_bytes=timing.ROTATE_BYTES if rotated else 0)
     if rotated:
@@ -220,7 +218,7 @@ def _measured(line: Line, program: Program, arguments: argparse.Namespace) -> Li
     error = data.verify(calls[OURS][0], data.tolerance_for(kernel))
     beside = timing.library(data)
     contenders = calls if beside is None else {**calls, LIBRARY: beside}
-    times = timing.measure(contenders, rounds=arguments.rounds, regime=arguments.regime, l2=arguments.l2, seconds=arguments.seconds)
+    times = timing.measure(contenders, rounds=arguments.rounds, regime=arguments.clocks, l2=arguments.l2, seconds=arguments.seconds)
     ours = times[OURS]
     us, few = ours.us, len(ours.rounds) < arguments.rounds
     note = "; ".join(filter(None, (ours.note, few and f"{len(ours.rounds)} rounds, as --seconds {arguments.seconds} allow")))
@@ -243,7 +241,7 @@ def _simulated(line: Line, program: Program, arguments: argparse.Namespace) -> L
     from fireiron.cost import predict
     from fireiron.measure.simulated import verified
 
-    checked = verified(program, dict(arguments.let), seconds=SECONDS, tell=progress)
+    checked = verified(program, run_time_sizes(arguments, program.spec, line.strategy), seconds=SECONDS, tell=progress)
     found = predict(program, arguments.gpu, dict(checked.at))
     return attrs.evolve(
         line, status="verified", predicted_us=found.us, tflops=found.tflops, note=f"{checked} right; limited by {found.bottleneck}"
@@ -259,7 +257,7 @@ def _where(measures: bool, arguments: argparse.Namespace) -> str:
         return f"NOTHING WAS MEASURED ({why}): kernels are verified in the simulator, times are predictions of the cost model"
     about = _environment(True)
     rounds = f"medians of {arguments.rounds} rounds unless noted"
-    return f"{about.get('gpu')}, {rounds}, {arguments.regime}, L2 {arguments.l2}, verified against float64"
+    return f"{about.get('gpu')}, {rounds}, {arguments.clocks}, L2 {arguments.l2}, verified against float64"
 
 
 def _environment(measures: bool) -> dict[str, Any]:
@@ -272,7 +270,7 @@ def _environment(measures: bool) -> dict[str, Any]:
 
 def _printed(lines: Iterator[Line], wanted: Sequence[Wanted], measures: bool, where: str) -> Iterator[Line]:
     """The lines, each printed as soon as it is there."""
-    numbers = ("us", "TFLOP/s", "library us", "of library", "error") if measures else ("predicted us", "TFLOP/s")
+    numbers = ("us", "TFLOP/s", "library us", "speedup", "error") if measures else ("predicted us", "TFLOP/s")
     heads = ("strategy", "sizes", "values")
     cells = [one.cells for one in wanted]
     widths = [max(len(head), *(len(row[i]) for row in cells)) for i, head in enumerate(heads)] + [max(len(one), 8) for one in numbers]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fireiron.cli.arguments import Add, add_strategy, assignment, program_of
+from fireiron.cli.arguments import Add, add_strategy, program_of, run_time_sizes, takes_run_time_sizes
 from fireiron.cli.output import print_json, working
 
 
@@ -14,8 +14,7 @@ def register(add: Add) -> None:
     add_strategy(command, json=True)
     named = "a GPU, such as A100 (else the usual one of --arch); its target, unless --arch is named"
     command.add_argument("--gpu", metavar="NAME", help=named)
-    at = "the value of a size known only at run time (repeatable)"
-    command.add_argument("--let", "--at", dest="let", action="append", default=[], type=assignment, metavar="M=4096", help=at)
+    takes_run_time_sizes(command)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.arch = gpu.architecture
     with working(f"predicting {arguments.strategy}"):
         program = program_of(arguments)
-        found = predict(program, gpu, dict(arguments.let))
+        found = predict(program, gpu, run_time_sizes(arguments, program.spec))
     if arguments.json:
         return print_json({"strategy": arguments.strategy, "spec": str(program.spec), "chosen": dict(program.chosen), **found.as_dict()})
     print(f"{arguments.strategy}: {program.spec}")

@@ -19,7 +19,7 @@ STRATEGY: Final = "listing_2"
 SIZES: Final = {"M": 250, "N": 300, "K": 200}
 """No multiples of any tile, and small enough for the simulator to execute every thread in a second."""
 
-HEART: Final = 32
+MAIN_LOOP_LINES: Final = 32
 """Most lines of CUDA that are shown."""
 
 WARNINGS: Final = 1
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         program = strategy.program()
         _ = program.cuda
     _print_problem(program)
-    _print_heart(program.cuda)
+    _print_main_loop(program.cuda)
     with working("checking the kernel"):
         lines = list(_checked(program, strategy))
     _print_part("Checks", lines)
@@ -77,11 +77,11 @@ def _print_problem(program: Program) -> None:
     _print_part("Strategy, Listing 2 of the Fireiron paper, with the spec that each step leaves", [head, *steps])
 
 
-def _print_heart(text: str) -> None:
-    from fireiron.inspect.heart import heart
+def _print_main_loop(text: str) -> None:
+    from fireiron.inspect.main_loop import main_loop
 
-    lines = heart(text, HEART)
-    _print_part(f"The heart of the kernel, {len(lines)} of {len(text.splitlines())} lines of CUDA C++", lines)
+    lines = main_loop(text, MAIN_LOOP_LINES)
+    _print_part(f"The main loop of the kernel, {len(lines)} of {len(text.splitlines())} lines of CUDA C++", lines)
 
 
 def _print_part(title: str, lines: list[str]) -> None:

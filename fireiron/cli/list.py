@@ -107,7 +107,8 @@ def _cell(value: Any) -> str:
         return str(value)
     if not value["records"]:
         return f"- ({value['outdated']} outdated)" if value["outdated"] else "-"
-    best = f"{value['best of library']:.0%} of library" if value["best of library"] is not None else f"{value['best TFLOP/s']:.4g} TFLOP/s"
+    speedup = value["best of library"]
+    best = f"{value['best TFLOP/s']:.4g} TFLOP/s" if speedup is None else f"{speedup:.2f}x the library"
     outdated = f", {value['outdated']} outdated" if value["outdated"] else ""
     return f"{value['records']} ({', '.join(value['gpus'])}), best {best}{outdated}"
 

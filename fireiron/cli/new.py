@@ -12,7 +12,7 @@ from typing import Final
 from fireiron.cli.arguments import Add
 from fireiron.errors import ArgumentError, StoreError
 from fireiron.files import there
-from fireiron.places import PACKAGE
+from fireiron.package_paths import PACKAGE
 
 KINDS: Final = {
     "matmul": "float32, through shared memory and registers",

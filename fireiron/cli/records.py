@@ -55,8 +55,8 @@ def show(records: Iterable[Record], as_json: bool) -> int:
     if not chosen:
         print("no records")
         return 0
-    heads = ["strategy", "sizes", "types", "layouts", "values", "us", "TFLOP/s", "of library", "regime", "target", "GPU", "date"]
-    rights = ("us", "TFLOP/s", "of library")
+    heads = ["strategy", "sizes", "types", "layouts", "values", "us", "TFLOP/s", "speedup", "clocks", "target", "GPU", "date"]
+    rights = ("us", "TFLOP/s", "speedup")
     rows, width = [_row(record) for record in chosen], width_of_output()
     if width is not None:  # a terminal: how it was measured, and where, is for --wide
         kept = [heads.index(head) for head in ("strategy", "sizes", "values", *rights, "GPU")]

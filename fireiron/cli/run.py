@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from fireiron.cli.arguments import Add, add_strategy, assignment, natural, positive, strategy_of
+from fireiron.cli.arguments import Add, add_strategy, natural, positive, run_time_sizes, strategy_of, takes_run_time_sizes
 from fireiron.cli.output import FAILED, paint, print_json, progress, working
 from fireiron.cli.texts import examined
 from fireiron.errors import ArgumentError
@@ -26,19 +26,15 @@ def register(add: Add) -> None:
     command = add("run", run, "run on the GPU if there is one, else in the simulator; compare with the spec's meaning in NumPy")
     add_strategy(command, json=True)
     command.add_argument("--simulate", action="store_true", help="use the simulator though there is a GPU")
-    command.add_argument("--normal", action="store_true", help="normal numbers in the place of integers, each element within its own bound")
+    command.add_argument(
+        "--inputs",
+        choices=("auto", "normal"),
+        default="auto",
+        help="normally distributed numbers, each element checked against its error bound; auto: small integers where the result is exact",
+    )
     command.add_argument("--seed", type=natural, help="of the random data (printed if not given)")
     command.add_argument("--blocks", type=positive, metavar="N", help="simulate a sample of N blocks only")
-    command.add_argument(
-        "--let",
-        "--at",
-        dest="let",
-        action="append",
-        default=[],
-        type=assignment,
-        metavar="M=1000",
-        help="the value of a size known at run time (repeatable)",
-    )
+    takes_run_time_sizes(command)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -58,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         strategy = strategy_of(arguments, architecture=architecture)
         program = strategy.program(arguments.arch or architecture)
         _ = program.ir  # refused before a line is printed
-    symbols = symbol_values(program.spec, dict(arguments.let))
+    symbols = symbol_values(program.spec, run_time_sizes(arguments, program.spec))
     seed = time.time_ns() % 2**32 if arguments.seed is None else arguments.seed
     say = _Report(arguments.json)
     say("strategy", arguments.strategy)
@@ -69,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     say("target", program.architecture.name)
     say("seed", seed)
-    arrays, judge = data_for(program, symbols, seed, arguments.normal)
+    arrays, judge = data_for(program, symbols, seed, arguments.inputs == "normal")
     say("numbers", EXACT if judge is None else NORMAL, plain="exact" if judge is None else "normal")
     if gpu:
         wrong = _on_gpu(program, symbols, arrays, judge, say)

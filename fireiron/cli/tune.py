@@ -7,7 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fireiron.cli.arguments import Add, add_strategy, assignment, natural, positive, strategy_of
+from fireiron.cli.arguments import Add, add_strategy, natural, positive, run_time_sizes, strategy_of, takes_run_time_sizes
 from fireiron.cli.output import FAILED, print_json, progress, width_of_output
 from fireiron.errors import ArgumentError, LaunchError
 
@@ -58,8 +58,7 @@ def register(add: Add) -> None:
         action="store_true",
         help="rank combinations by the cost model, in random order until --seconds are over; no GPU, nothing is measured",
     )
-    let = "the value of a size known at run time (repeatable)"
-    command.add_argument("--let", "--at", dest="let", action="append", default=[], type=assignment, metavar="M=1000", help=let)
+    takes_run_time_sizes(command)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -69,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     common: dict[str, Any] = {
         "arch": arguments.arch,
         "fixed": dict(arguments.set),
-        "sizes": dict(arguments.let),
+        "sizes": {} if strategy.spec is None else run_time_sizes(arguments, strategy.spec),
         "jobs": arguments.jobs,
         "name": arguments.strategy,
     }

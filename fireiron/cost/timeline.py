@@ -18,20 +18,20 @@ from fireiron.ir import (
     BLOCK_SCOPE,
     Acquire,
     Barrier,
-    Chain,
+    ClaimTile,
     ClusterBarrier,
     Comment,
     Commit,
     Exec,
+    ExitIfDone,
     Fence,
     For,
-    Leave,
+    GridDepControl,
+    IfAnyLane,
     Let,
-    NextTile,
     Release,
     Roles,
-    Side,
-    Skip,
+    StageState,
     Stmt,
     Wait,
     unknown,
@@ -118,15 +118,15 @@ class Clock:
                 case ClusterBarrier():
                     self._wait(self.stored, "copies")
                     self.now += self.latencies.barrier
-                case Skip():
+                case IfAnyLane():
                     self.walk(statement.body)
                 case Roles():
                     self.walk(statement.roles[0].body)
-                case Acquire(ring=ring, side=Side.FULL):
+                case Acquire(ring=ring, state=StageState.FULL):
                     self._turn(ring)
-                case Release(ring=ring, side=Side.EMPTY):
+                case Release(ring=ring, state=StageState.EMPTY):
                     self.released[ring].append(self.now)
-                case Let() | Comment() | Fence() | Acquire() | Release() | NextTile() | Leave() | Chain():
+                case Let() | Comment() | Fence() | Acquire() | Release() | ClaimTile() | ExitIfDone() | GridDepControl():
                     pass
                 case _:
                     raise unknown(statement, "the cost model")

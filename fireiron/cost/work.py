@@ -27,21 +27,21 @@ from fireiron.ir import (
     Acquire,
     Barrier,
     Buffer,
-    Chain,
+    ClaimTile,
     ClusterBarrier,
     Comment,
     Commit,
     Exec,
+    ExitIfDone,
     Fence,
     For,
+    GridDepControl,
+    IfAnyLane,
     Kernel,
-    Leave,
     Let,
-    NextTile,
     Release,
     Roles,
     Rotations,
-    Skip,
     Stmt,
     Wait,
     execs,
@@ -142,7 +142,7 @@ class Work:
                 case Barrier(scope=scope):
                     times = self._times(loops)
                     total = total + Amounts(instructions=self.warps * times, barriers=times if scope == BLOCK_SCOPE else 0.0)
-                case Skip(needed=needed):  # as if every warp needed it: how often that is, only data say
+                case IfAnyLane(needed=needed):  # as if every warp needed it: how often that is, only data say
                     asked = (constant(self.kernel.buffer(needed).elements) or 0) + LOOP_INSTRUCTIONS
                     total = total + self._sum(statement.body, loops) + Amounts(instructions=asked * self.warps * self._times(loops))
                 case ClusterBarrier():
@@ -150,7 +150,9 @@ class Work:
                 case Roles():
                     for child in statement.children:
                         total = total + self._sum(child, loops)
-                case Let() | Comment() | Commit() | Wait() | Fence() | Acquire() | Release() | NextTile() | Leave() | Chain():
+                case (
+                    Let() | Comment() | Commit() | Wait() | Fence() | Acquire() | Release() | ClaimTile() | ExitIfDone() | GridDepControl()
+                ):
                     pass
                 case _:
                     raise unknown(statement, "the cost model")
@@ -366,7 +368,7 @@ def checked_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
     missing = [name for name in wanted if name not in known]
     if missing:
         example = ", ".join(f"{name!r}: 4096" for name in missing)
-        hint = f"sizes={{{example}}}; on the command line --let {missing[0]}=4096"
+        hint = f"sizes={{{example}}}; on the command line --size {missing[0]}=4096"
         raise ArgumentError(f"the time depends on {', '.join(missing)}, known only at run time", hint=hint)
     return known
 
@@ -400,7 +402,7 @@ def _parts(kernel: Kernel, body: Sequence[Stmt]) -> Iterator[Phase]:
     parts: list[tuple[str, list[Stmt]]] = []
     place, fresh, stored = "before", True, False
     for statement in body:
-        if isinstance(statement, (Let, Comment, Chain)):
+        if isinstance(statement, (Let, Comment, GridDepControl)):
             continue
         loop = isinstance(statement, For) and not statement.unroll
         if isinstance(statement, For) and loop:

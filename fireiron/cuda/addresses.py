@@ -284,7 +284,7 @@ class Addresses:
         terms, start = terms_of(number)
         rest: Expr = sum((_product(term) for term in terms if term[0] == (inner,)), as_expr(start))
         base = number - rest
-        owner = next((one for one in reversed(self.turns) if not base.variables().isdisjoint((one.var, one.loop.taken))), None)
+        owner = next((one for one in reversed(self.turns) if not base.variables().isdisjoint((one.var, one.loop.prior_iterations))), None)
         if owner is None or (owner is self.turns[-1] and isinstance(base, Var)):
             return number
         if any(isinstance(one, Let) and one.var in base.variables() for one in owner.loop.body):
@@ -413,7 +413,7 @@ class Addresses:
     def enter(self, loop: For, together: bool) -> Turns:
         """A loop that runs at run time begins; `together` says that the stages of its products are to be named for whole warps."""
         first = self._counted(loop)
-        around = self.turns[-1] if first is not None and self.turns and goes_on(loop, first.number, self.turns[-1].loop) else None
+        around = self.turns[-1] if first is not None and self.turns and goes_on(loop, first.fill_index, self.turns[-1].loop) else None
         stages = {self.kernel.ring(one.ring).stages for one in loop.body if isinstance(one, Acquire) and loop.period}
         turns = Turns(loop, first is not None, around, together, stages)
         self.turns.append(turns)

@@ -55,12 +55,17 @@ def chosen_turns(loop: For) -> ChosenTurns | None:
     if not names or not rest or any(not isinstance(one, Barrier) for one in rest[1:]) or loop.extent == ONE or loop.unroll:
         return None
     inner, seen = rest[0], names[-1].var
-    if not isinstance(inner, For) or inner.extent != seen or seen.high > 1 or (loop.first, loop.step, loop.taken) != (0, 1, None):
+    if (
+        not isinstance(inner, For)
+        or inner.extent != seen
+        or seen.high > 1
+        or (loop.first, loop.step, loop.prior_iterations) != (0, 1, None)
+    ):
         return None
     if not any(tables_of(one.value) for one in names):
         return None
     body = (*substituted(inner.body, {inner.var: 0}), *rest[1:])
-    return ChosenTurns(attrs.evolve(loop, body=(*_used(names, body), *body), taken=inner.taken), names)
+    return ChosenTurns(attrs.evolve(loop, body=(*_used(names, body), *body), prior_iterations=inner.prior_iterations), names)
 
 
 def _used(names: Sequence[Let], body: tuple[Stmt, ...]) -> tuple[Let, ...]:

@@ -15,7 +15,7 @@ from fireiron.cuda.statements import MOST_REGISTERS, Statements, straightened
 from fireiron.cuda.types import EIGHT_BITS
 from fireiron.cuda.versions import branched
 from fireiron.errors import VerificationError
-from fireiron.ir import Buffer, Counter, Exec, For, Kernel, Let, NextTile, Reciprocal, Roles, TensorMap, execs, statements
+from fireiron.ir import Buffer, ClaimTile, Counter, Exec, For, Kernel, Let, Reciprocal, Roles, TensorMap, execs, statements
 from fireiron.ir.accumulators import begun_in_loops
 from fireiron.ir.effects.chaining import Chaining
 from fireiron.ir.effects.residency import Residency
@@ -102,7 +102,7 @@ def _taken(kernel: Kernel) -> set[str]:
     for buffer in kernel.buffers:
         names |= {buffer.name, buffer.name.lower()}
     for one in statements(kernel.body):
-        if isinstance(one, (Let, For, NextTile)):
+        if isinstance(one, (Let, For, ClaimTile)):
             names.add(one.var.name)
         if isinstance(one, Exec) and one.scratch is not None:
             names.add(one.scratch.name)

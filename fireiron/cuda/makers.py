@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from fireiron.ir import (
     Acquire,
     Barrier,
-    Begin,
+    ClaimTile,
     Comment,
     Commit,
     Dependence,
@@ -20,9 +20,9 @@ from fireiron.ir import (
     For,
     Kernel,
     Let,
-    NextTile,
     Release,
     Roles,
+    StepMarker,
     Stmt,
     Wait,
     execs,
@@ -45,7 +45,7 @@ class Makers:
         if found or stop - start != 1:
             return found
         near: Iterable[Stmt] = ()
-        if isinstance(body[start], (Comment, Begin)):
+        if isinstance(body[start], (Comment, StepMarker)):
             near = body[stop:]
         elif isinstance(body[start], Commit):
             near = reversed(body[:start])
@@ -60,7 +60,7 @@ class Makers:
                 return (self.kernel.makers[var.name],)
             case Barrier(orders=orders) | Wait(orders=orders) | Fence(orders=orders):
                 return _ordered(orders)
-            case Acquire(ring=ring) | Release(ring=ring) | NextTile(ring=ring):
+            case Acquire(ring=ring) | Release(ring=ring) | ClaimTile(ring=ring):
                 return self.of_ring(ring)
             case Roles():
                 return ()
@@ -77,7 +77,7 @@ class Makers:
 
 
 def _ordered(orders: Iterable[Dependence]) -> Steps:
-    both = (one for order in orders for one in (order.before, order.behind))
+    both = (one for order in orders for one in (order.before, order.after))
     return _once(one.path for one in both if one is not None and one.path is not None)
 
 

@@ -30,7 +30,7 @@ from fireiron.cuda.types import (
     zero,
 )
 from fireiron.errors import DecompositionError
-from fireiron.ir import Access, Buffer, Exec, Kernel, Peers, Piece, Side
+from fireiron.ir import Access, BlockSet, Buffer, Exec, Kernel, Piece, StageState
 from fireiron.ir.accumulators import accumulators
 from fireiron.ir.text import Braces, Copy, Function, Item, Path, Registers
 from fireiron.values.document import Assignment, Call, Choice, Joined, Text, called
@@ -238,7 +238,7 @@ class KernelPrinter:
         """The parity of the round of a ring in which a turn is, `ahead` rounds on."""
         return self.addresses.parity(self.turn(ring, number), self.kernel.ring(ring).stages, ahead)
 
-    def barrier(self, ring: str, side: Side, number: Expr) -> str:
+    def barrier(self, ring: str, side: StageState, number: Expr) -> str:
         """The address of a ring's barrier for a turn, in the window of shared memory."""
         stages, name = self.kernel.ring(ring).stages, f"{ring}_{side.value}"
         if stages == 1:  # whichever turn it is, so that no name for it is wanted
@@ -246,7 +246,7 @@ class KernelPrinter:
         offset = self.expression(self.addresses.stage(self.turn(ring, number) % stages) * BARRIER_BYTES)
         return name + (f" + {offset}" if offset != "0" else "")
 
-    def blocks(self, *several: Peers) -> str:
+    def blocks(self, *several: BlockSet) -> str:
         """Blocks of a cluster as a mask, a bit for each rank."""
         masks = [(f"{peers.pattern:#x}", operand(peers.first, Binds.NAME)) for peers in several]
         self.addresses.used |= {var for peers in several for var in peers.first.variables()}

@@ -12,7 +12,7 @@ from fireiron.cuda.addresses import FIRST_LANE, SHARED_ADDRESS
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.makers import Makers
 from fireiron.cuda.printer import KernelPrinter
-from fireiron.ir import Acquire, Kernel, Leave, NextTile, Release, Ring, Role, Side
+from fireiron.ir import Acquire, ClaimTile, ExitIfDone, Kernel, Release, Ring, Role, StageState
 from fireiron.ir.mechanism import ARRIVE
 from fireiron.ir.text import Braces, Function, Item, Made, Noted
 from fireiron.values.expr import conjuncts, constant
@@ -113,7 +113,7 @@ def registers_function(count: int, gives: bool) -> Function:
     )
 
 
-def names_of(ring: Ring, side: Side) -> str:
+def names_of(ring: Ring, side: StageState) -> str:
     """The variable of a ring's barriers."""
     return f"{ring.name}_{side.value}"
 
@@ -136,7 +136,7 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
     address = printer.function(SHARED_ADDRESS)
     inits: list[Item] = []
     for ring in kernel.rings:
-        full, empty = (names_of(ring, side) for side in Side)
+        full, empty = (names_of(ring, side) for side in StageState)
         if dynamic:
             start = f"smem + {ring.offset}"
         else:
@@ -169,9 +169,9 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
 def acquired(printer: KernelPrinter, statement: Acquire) -> list[Item]:
     """The wait for a stage."""
     ring = printer.kernel.ring(statement.ring)
-    parity = printer.parity(ring.name, statement.number, 0 if statement.side is Side.FULL else 1)
-    barrier = printer.barrier(ring.name, statement.side, statement.number)
-    state = "full" if statement.side is Side.FULL else "empty"
+    parity = printer.parity(ring.name, statement.fill_index, 0 if statement.state is StageState.FULL else 1)
+    barrier = printer.barrier(ring.name, statement.state, statement.fill_index)
+    state = "full" if statement.state is StageState.FULL else "empty"
     note = (
         f"the number of this turn's tile is {'there' if state == 'full' else 'read'}"
         if ring.tiles
@@ -185,12 +185,12 @@ def acquired(printer: KernelPrinter, statement: Acquire) -> list[Item]:
 def released(printer: KernelPrinter, statement: Release) -> list[Item]:
     """The announcement of a stage."""
     ring = printer.kernel.ring(statement.ring)
-    barrier = printer.barrier(ring.name, statement.side, statement.number)
+    barrier = printer.barrier(ring.name, statement.state, statement.fill_index)
     conditions = conjuncts(statement.active)
     if statement.by is not None:
         lines = statement.by.arrive(printer, barrier)
         return [guarded(printer.conditions(conditions), lines)] if conditions else list(lines)
-    if statement.side is Side.FULL and not ring.tiles:
+    if statement.state is StageState.FULL and not ring.tiles:
         return [f"{printer.function(EXPECT)}({barrier}, {ring.bytes if statement.part is None else statement.part});"]
     line = f"{printer.function(ARRIVE)}({barrier});"
     if statement.to:
@@ -198,15 +198,15 @@ def released(printer: KernelPrinter, statement: Release) -> list[Item]:
     return [guarded(printer.conditions(conditions), [line]) if conditions else line]
 
 
-def next_tile(printer: KernelPrinter, statement: NextTile) -> list[Item]:
+def next_tile(printer: KernelPrinter, statement: ClaimTile) -> list[Item]:
     """The number of the next tile: taken from the counter and left for the others, or read by all lanes of a warp."""
     kernel = printer.kernel
     ring = kernel.ring(statement.ring)
-    place = f"{numbers_of(ring)}[{printer.expression(statement.number % ring.stages)}]"
+    place = f"{numbers_of(ring)}[{printer.expression(statement.fill_index % ring.stages)}]"
     if not statement.takes:
         return [Noted(f"const int {statement.var} = {FIRST_LANE}{place}, 0);", "the same for all lanes, which have all read it")]
     assert kernel.counter is not None
-    tiles, turn = (printer.expression(one) for one in (statement.tiles, statement.number))
+    tiles, turn = (printer.expression(one) for one in (statement.tiles, statement.fill_index))
     blocks = "gridDim.x" if constant(kernel.grid) is None else printer.expression(kernel.grid)
     taken = f"{printer.function(TAKE)}({kernel.counter.name}, {tiles}, {blocks})"
     return [
@@ -215,7 +215,7 @@ def next_tile(printer: KernelPrinter, statement: NextTile) -> list[Item]:
     ]
 
 
-def left(printer: KernelPrinter, statement: Leave) -> list[Item]:
+def left(printer: KernelPrinter, statement: ExitIfDone) -> list[Item]:
     """The end of the loop over tiles."""
     return [f"if ({printer.expression(statement.tile)} >= {printer.expression(statement.tiles)}) break;"]
 

@@ -21,24 +21,24 @@ from fireiron.ir import (
     WARPGROUP_SCOPE,
     Acquire,
     Barrier,
-    Chain,
+    ClaimTile,
     ClusterBarrier,
     Comment,
     Commit,
     Exec,
+    ExitIfDone,
     Fence,
+    FenceKind,
     For,
+    GridDepAction,
+    GridDepControl,
+    IfAnyLane,
     Kernel,
-    Leave,
     Let,
-    Link,
     Mechanism,
-    NextTile,
-    Reach,
     Release,
     Roles,
     Scope,
-    Skip,
     Stmt,
     Wait,
     execs,
@@ -100,13 +100,13 @@ _PROXY_FENCE = Function(
 )
 
 _LINKS = {
-    Link.LAUNCH: Function(
+    GridDepAction.LAUNCH_DEPENDENTS: Function(
         "launch_next_kernel",
         (),
         ('asm volatile("griddepcontrol.launch_dependents;" ::: "memory");',),
         "the kernel behind this one in its stream may begin; it waits before it touches memory",
     ),
-    Link.WAIT: Function(
+    GridDepAction.WAIT: Function(
         "wait_for_kernel_before",
         (),
         ('asm volatile("griddepcontrol.wait;" ::: "memory");',),
@@ -264,9 +264,9 @@ class Statements:
                 return [self._let(statement)]
             case Roles():
                 return self._roles(statement)
-            case NextTile():
+            case ClaimTile():
                 return next_tile(self.printer, statement)
-            case Leave():
+            case ExitIfDone():
                 return left(self.printer, statement)
             case Acquire():
                 return acquired(self.printer, statement)
@@ -278,19 +278,19 @@ class Statements:
             case ClusterBarrier(reason=reason):
                 call = f"{self.printer.function(CLUSTER_SYNC)}();"
                 return [Noted(call, reason) if reason else call]
-            case Fence(reach=Reach.REGISTERS):
+            case Fence(kind=FenceKind.WGMMA_REGISTERS):
                 one = self._one_of(lambda mechanism: mechanism.in_registers)
-                return list(one.mechanism.fence(self.printer, statement.holds, one))
+                return list(one.mechanism.fence(self.printer, statement.pinned_registers, one))
             case Fence(reason=reason):
                 call = f"{self.printer.function(_PROXY_FENCE)}();"
                 return [Noted(call, reason) if reason else call]
-            case Chain(link=link):
+            case GridDepControl(action=link):
                 return [f"{self.printer.function(_LINKS[link])}();"]
             case Commit(mechanism=mechanism):
                 return list(self._one_of(lambda one: one is mechanism).mechanism.commit(self.printer))
-            case Wait(mechanism=mechanism, groups=groups, reason=reason, holds=holds):
+            case Wait(mechanism=mechanism, groups=groups, reason=reason, pinned_registers=holds):
                 return list(mechanism.wait(self.printer, groups, reason, holds, self._one_of(lambda one: one is mechanism)))
-            case Skip(needed=needed):
+            case IfAnyLane(needed=needed):
                 # With a barrier of the warp inside, which costs nothing, the compiler branches: it would issue few instructions anyway, and
                 # what they read would be wanted, and waited for, earlier.
                 return [guarded((self._any_of_warp(needed),), [Noted("__syncwarp();", "a branch"), *self._list(statement.body)])]
@@ -369,16 +369,20 @@ class Statements:
     def _counting(self, loop: For, body: list[Item]) -> list[Item]:
         """A loop's body, which counts its turns if anything asks for them."""
         addresses = self.printer.addresses
-        return [*body, addresses.count(loop.taken, loop.growth)] if loop.taken is not None and loop.taken in addresses.used else body
+        return (
+            [*body, addresses.count(loop.prior_iterations, loop.increment)]
+            if loop.prior_iterations is not None and loop.prior_iterations in addresses.used
+            else body
+        )
 
     def _loop(self, statement: For) -> list[Item]:
         if (turns := chosen_turns(statement)) is not None:
             return self._chosen(turns)
         unroll = statement.unroll or self._indexes_registers(statement)
         before, body = ((), self._unrolled(statement)) if unroll else self._running(statement)
-        if statement.holds:
+        if statement.pinned_registers:
             one = self._one_of(lambda mechanism: mechanism.in_registers)
-            before = (*one.mechanism.held(self.printer, statement.holds, one), *before)
+            before = (*one.mechanism.held(self.printer, statement.pinned_registers, one), *before)
         body = self._counting(statement, body)
         if statement.extent == Const(1) and statement.step == 1:
             return [*before, Braces("", (f"const int {statement.var} = 0;", *body))]
@@ -439,7 +443,7 @@ def _common(parts: Sequence[tuple[Expr, ...]]) -> tuple[Expr, ...]:
 
 def _is_left(loop: For) -> bool:
     """Whether a statement of its body says when a loop is over."""
-    return any(isinstance(one, Leave) for one in loop.body)
+    return any(isinstance(one, ExitIfDone) for one in loop.body)
 
 
 def _integer(high: int) -> str:

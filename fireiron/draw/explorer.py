@@ -20,7 +20,7 @@ from fireiron.cuda.makers import Makers
 from fireiron.draw.svg import escaped
 from fireiron.draw.tables import table
 from fireiron.inspect.show import executed, figures, main_child, report, short
-from fireiron.ir import Acquire, Barrier, Buffer, Dependence, Exec, Fence, For, Kernel, Release, Side, Stmt, Wait, execs, statements
+from fireiron.ir import Acquire, Barrier, Buffer, Dependence, Exec, Fence, For, Kernel, Release, StageState, Stmt, Wait, execs, statements
 from fireiron.ir.asks.pipelined import Pipelined
 from fireiron.ir.text import Path as StepPath
 from fireiron.language.tree import Node
@@ -159,13 +159,13 @@ def _ordering(kernel: Kernel, statement: Stmt) -> str:
             return f"barrier of the {scope}{_why(reason, orders)}"
         case Wait(reason=reason, orders=orders):
             return f"wait for what is under way{_why(reason, orders)}"
-        case Fence(reach=reach, reason=reason, orders=orders):
+        case Fence(kind=reach, reason=reason, orders=orders):
             return f"fence for the {reach.value}{_why(reason, orders)}"
-        case Acquire(ring=name, side=side):
+        case Acquire(ring=name, state=side):
             held = ", ".join(kernel.ring(name).buffers) or "numbers of tiles"
-            return f"wait of the ring {name} until {held} of this turn are {'full' if side is Side.FULL else 'empty'}"
-        case Release(ring=name, side=side):
-            return f"arrival at the ring {name}: the stage {'will be full' if side is Side.FULL else 'is empty again'}"
+            return f"wait of the ring {name} until {held} of this turn are {'full' if side is StageState.FULL else 'empty'}"
+        case Release(ring=name, state=side):
+            return f"arrival at the ring {name}: the stage {'will be full' if side is StageState.FULL else 'is empty again'}"
     return ""
 
 

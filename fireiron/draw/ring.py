@@ -21,22 +21,22 @@ from fireiron.draw.shapes import PALE, Rect
 from fireiron.ir import (
     Acquire,
     Barrier,
-    Chain,
+    ClaimTile,
     Comment,
     Commit,
     Exec,
+    ExitIfDone,
     Fence,
     For,
+    GridDepControl,
+    IfAnyLane,
     Kernel,
-    Leave,
     Let,
-    NextTile,
     Release,
     Ring,
     Role,
     Roles,
-    Side,
-    Skip,
+    StageState,
     Stmt,
     Wait,
     execs,
@@ -129,9 +129,9 @@ class _Walk:
             if self.over:
                 return
             match statement:
-                case Acquire(side=Side.FULL) if statement.ring == self.ring.name:
-                    self._use(self._value(statement.number))
-                case Release(side=Side.EMPTY) if statement.ring == self.ring.name and self._value(statement.active):
+                case Acquire(state=StageState.FULL) if statement.ring == self.ring.name:
+                    self._use(self._value(statement.fill_index))
+                case Release(state=StageState.EMPTY) if statement.ring == self.ring.name and self._value(statement.active):
                     self.released.append(self.now)
                 case For() if any(isinstance(one, Acquire) for one in statements(statement.body)):
                     self._loop(statement)
@@ -142,7 +142,7 @@ class _Walk:
                     (
                         For()
                         | Exec()
-                        | Skip()
+                        | IfAnyLane()
                         | Let()
                         | Comment()
                         | Acquire()
@@ -151,10 +151,10 @@ class _Walk:
                         | Commit()
                         | Wait()
                         | Fence()
-                        | Chain()
+                        | GridDepControl()
                     )
-                    | NextTile()
-                    | Leave()
+                    | ClaimTile()
+                    | ExitIfDone()
                 ):
                     pass
                 case _:

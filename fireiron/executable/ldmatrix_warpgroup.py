@@ -18,8 +18,8 @@ from collections.abc import Sequence
 import attrs
 
 from fireiron.ir import Exec, Stmt
-from fireiron.ir.chunks import chunk_storage, widest_span
 from fireiron.ir.lanes import LaneMap
+from fireiron.ir.smem_layouts import chunk_storage, widest_span
 from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Context, Draft, Executable, Mismatch
 from fireiron.performing.by_lanes import (

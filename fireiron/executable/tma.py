@@ -1,7 +1,7 @@
 """TMA: a tile from global to shared memory by one instruction of one thread, copied by an engine (Hopper).
 
 PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". The tile is told by a tensor map and coordinates; what lies
-outside the array arrives as zeros. It lies in chunks (`fireiron.ir.chunks`) as its readers want them, a box each; the full
+outside the array arrives as zeros. It lies in chunks (`fireiron.ir.smem_layouts`) as its readers want them, a box each; the full
 barrier of its ring counts the bytes.
 
 >>> from fireiron import *
@@ -22,10 +22,10 @@ from typing import ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import BlockCluster, Commit, Exec, Mechanism, Peers, Side, Stmt, TensorMap
-from fireiron.ir.chunks import Chunks, chunk_storage, chunks_of, widest_span
+from fireiron.ir import BlockCluster, BlockSet, Commit, Exec, Mechanism, StageState, Stmt, TensorMap
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
+from fireiron.ir.smem_layouts import Chunks, chunk_storage, chunks_of, widest_span
 from fireiron.ir.text import If, Item, Printer
 from fireiron.language.dividing import divide, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
@@ -87,7 +87,7 @@ class TmaLoad(Executable):
         return (attrs.evolve(statement, tensor_map=_map_of(spec.src, chunks, spec.dst), multicast=peers),)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
-        barrier = printer.barrier(statement.ring, Side.FULL, statement.turn)
+        barrier = printer.barrier(statement.ring, StageState.FULL, statement.fill_index)
         rank = len(statement.accesses[0].base)
         peers = statement.multicast
         function = printer.function(load_function(rank) if peers is None else multicast_function(rank))
@@ -102,7 +102,7 @@ ROWS_OF_SWIZZLE = 8
 """Period of a swizzle in rows: parts of a chunk start at multiples of it."""
 
 
-def _own_part(spec: Spec, chunks: Chunks, draft: Draft) -> tuple[Spec, Peers | None]:
+def _own_part(spec: Spec, chunks: Chunks, draft: Draft) -> tuple[Spec, BlockSet | None]:
     """The part of a load that a block of a cluster does for all who want the same tile, and who they are; all of it where nobody does, or
     the tile has no equal parts: whole chunks, or groups of rows of them.
     """

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import attrs
 
-from fireiron.ir import Exec, Mechanism, Side, Stmt, TensorMap
+from fireiron.ir import Exec, Mechanism, StageState, Stmt, TensorMap
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Draft, Executable, Mismatch, access_of
@@ -73,7 +73,7 @@ class TmaVectorLoad(Executable):
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         tensor_map = statement.tensor_map
         assert tensor_map is not None
-        barrier = printer.barrier(statement.ring, Side.FULL, statement.turn)
+        barrier = printer.barrier(statement.ring, StageState.FULL, statement.fill_index)
         outside, inside = statement.accesses
         length, width = constant(statement.spec.dst.shape[0]) or 0, tensor_map.box[0]
         along, *others = (outside.base[axis] for axis in tensor_map.order)

@@ -1,7 +1,7 @@
 """wgmma: a matrix product by the 128 threads of a warpgroup, of operands that it reads from shared memory by itself (Hopper).
 
 PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions". The accumulator of 64 x n lies in registers; the other two
-are told by descriptors, and lie in chunks (`fireiron.ir.chunks`). With `swapped` the spec's B is what PTX calls A: for tiles that are
+are told by descriptors, and lie in chunks (`fireiron.ir.smem_layouts`). With `swapped` the spec's B is what PTX calls A: for tiles that are
 narrow along m. What PTX calls A may lie in registers instead, along k, as its figure for A says: loaded there, or computed.
 
 >>> from fireiron import *
@@ -25,9 +25,9 @@ import attrs
 
 from fireiron.ir import Exec, Mechanism, Stmt, edited
 from fireiron.ir.awaited import awaited
-from fireiron.ir.chunks import PIECE, SPANS, Chunks, chunk_storage, chunks_of, widest_span
 from fireiron.ir.lanes import LaneMap, Part
 from fireiron.ir.mechanisms import wgmma
+from fireiron.ir.smem_layouts import PIECE, SPANS, Chunks, chunk_storage, chunks_of, widest_span
 from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Draft, Executable, Mismatch
 from fireiron.performing.by_lanes import (

@@ -156,11 +156,11 @@ class CompiledKernel(Displayed):
         """
         from fireiron.check.ptxas_register_hazard import holds_operand_in_registers
         from fireiron.check.resources import Measured, report
-        from fireiron.gpu.clobbered import factors_kept
+        from fireiron.gpu.sass_register_check import registers_intact
 
         found = self.resources
         text = report(self.ir, Measured(found.registers, found.spill_stores, found.spill_loads, found.stack_frame))
-        return f"{text}\n{factors_kept(self.asm['cubin'])}" if holds_operand_in_registers(self.ir) else text
+        return f"{text}\n{registers_intact(self.asm['cubin'])}" if holds_operand_in_registers(self.ir) else text
 
     @property
     def proof(self) -> str:

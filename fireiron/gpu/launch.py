@@ -218,12 +218,12 @@ class Launcher:
         given = cupy, self.name, self._function, device, shape, self.dynamic_shared, pointers, values, fills
         if counter is not None:
             every = range(pointers + len(values)) if parameters is None else parameters
-            fixed: FixedLaunch = CountedLaunch(*given, parameters=every, counter=counter)
+            fixed: FixedLaunch = DynamicTileLaunch(*given, parameters=every, counter=counter)
         else:
-            fixed = FixedLaunch(*given) if parameters is None else MappedLaunch(*given, parameters=parameters)
+            fixed = FixedLaunch(*given) if parameters is None else TensorMapLaunch(*given, parameters=parameters)
         if chained:
-            fixed.launch_by(ChainedLaunch(fixed.function, shape, self.dynamic_shared))
-            fixed.is_chained = True
+            fixed.launch_by(ProgrammaticLaunch(fixed.function, shape, self.dynamic_shared))
+            fixed.is_programmatic = True
         return fixed
 
     def _values(self, args: Sequence[object]) -> tuple[object, ...]:
@@ -302,7 +302,7 @@ class FixedLaunch:
     """What the kernel takes, in order; None where that is all addresses, then all `values`."""
     counter: Callable[[int], int] | None = None
     """Gives a stream the address of what counts tiles, the last of the addresses, which no caller names."""
-    is_chained = False
+    is_programmatic = False
     """Whether the kernel may begin while the one before it in the stream ends."""
 
     @property
@@ -402,7 +402,7 @@ class _Config(ctypes.Structure):
     )
 
 
-class ChainedLaunch:
+class ProgrammaticLaunch:
     """`cuLaunchKernelEx` of a kernel that may begin while the one before it in its stream ends (programmatic stream serialization).
 
     Captured into a graph it becomes an edge of that kind. Threads may call at once: each has a configuration of its own.
@@ -514,7 +514,7 @@ Parameter = int | Mapped
 """What a kernel takes: a value that a launch holds, numbered through the addresses and the integers behind them, or a tensor map."""
 
 
-class MappedLaunch(FixedLaunch):
+class TensorMapLaunch(FixedLaunch):
     """A fixed launch of a kernel that takes tensor maps.
 
     Filling a frame takes a look-up for each map, so the frames of the last `KEPT_FRAMES` sets of addresses are kept, each as it is: threads
@@ -528,7 +528,7 @@ class MappedLaunch(FixedLaunch):
 
     def frame(self, addresses: Sequence[int]) -> Frame:
         """Memory with the arguments of one launch, for `fire`."""
-        return MappedFrame(self._pack, self._pointers, addresses, self.values, self.parameters or ())
+        return TensorMapFrame(self._pack, self._pointers, addresses, self.values, self.parameters or ())
 
     def __call__(self, addresses: Sequence[int], stream: int) -> None:
         """Launch on these addresses; returns before the kernel has run.
@@ -539,7 +539,7 @@ class MappedLaunch(FixedLaunch):
         self.fire(self._known(tuple(addresses)), addresses, stream)
 
 
-class CountedLaunch(MappedLaunch):
+class DynamicTileLaunch(TensorMapLaunch):
     """A fixed launch of a kernel that takes tiles from a counter, whose address depends on the stream."""
 
     def __init__(self, *given: Any, parameters: Sequence[Parameter], counter: Callable[[int], int]) -> None:
@@ -568,7 +568,7 @@ class CountedLaunch(MappedLaunch):
             self(addresses, stream)
 
 
-class MappedFrame(Frame):
+class TensorMapFrame(Frame):
     """The arguments of a launch with tensor maps, to which the table points where they are: it keeps them as long as it lives."""
 
     __slots__ = ("_maps",)

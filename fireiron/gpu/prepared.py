@@ -192,7 +192,7 @@ class _Plan:
                 order.after(at)
 
 
-class _PlanOfSeveral(_Plan):
+class _MultiOutputPlan(_Plan):
     """The plan of a kernel with several outputs."""
 
     def check(self, addresses: Sequence[int]) -> None:
@@ -370,7 +370,7 @@ class Calls:
         pointers, counter = (len(places), None) if kernel.counter is None else (len(places) + 1, counters(device).of)
         given = device, grid, kernel.threads, pointers, values, fills, scalars, parameters
         fixed = self.launcher(device).fixed(*given, chained=kernel.effects[Chaining].chained, counter=counter)
-        plan = _Plan if len(self.outputs) == 1 else _PlanOfSeveral
+        plan = _Plan if len(self.outputs) == 1 else _MultiOutputPlan
         return plan(self.names, buffers, views, [signature[0] for signature in signatures]).launches(fixed, places)
 
     def _parameters(self, names: Mapping[str, str], symbols: Mapping[str, int]) -> list[launch.Parameter] | None:
@@ -397,7 +397,7 @@ def _mapped(place: int, form: MapForm) -> launch.Mapped:
     return launch.Mapped(place, form.encode, form.tiled)
 
 
-class CallsOfSeveral(Calls):
+class MultiOutputCalls(Calls):
     """The calls of a kernel of several outputs: `out` is a tuple or a mapping, and a tuple is returned."""
 
     def __call__(self, arrays: tuple[Any, ...], out: Any, stream: object, sizes: Mapping[str, int]) -> Any:
@@ -414,7 +414,7 @@ class CallsOfSeveral(Calls):
 
 def calls_of(kernel: Kernel, load: Callable[[], launch.Launcher], between: bool = False) -> Calls:
     """The calls of a kernel, by the number of its outputs: that of one asks nothing about it."""
-    return (Calls if len(kernel.spec.outputs) == 1 else CallsOfSeveral)(kernel, load, between)
+    return (Calls if len(kernel.spec.outputs) == 1 else MultiOutputCalls)(kernel, load, between)
 
 
 def refuse_reading(spec: Spec, symbols: Mapping[str, int]) -> None:

@@ -149,7 +149,7 @@ def _launch(plan: Any, addresses: Sequence[int], arrays: Sequence[_Array]) -> tu
     slots = [*placed, *([] if fixed.counter is None else [(COUNTER, fixed.counter)]), *((WORD, value) for value in fixed.values)]
     parameters = tuple(_parameter(one, slots) for one in (range(len(slots)) if fixed.parameters is None else fixed.parameters))
     fills = tuple(part for position, fill in fixed.fills for part in _fills(fill, *slots[position][1:]))
-    return fixed.function, fixed.shape, fixed.shared, fixed.is_chained, parameters, fills
+    return fixed.function, fixed.shape, fixed.shared, fixed.is_programmatic, parameters, fills
 
 
 def _parameter(one: launch.Parameter, slots: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from fireiron.errors import FireironError, LayoutError
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.pointwise import ApproximatePairs, SkipIfIdentity
 from fireiron.executable.thread_move import EvictFirstMove
-from fireiron.ir import AT_ONCE, Access, BlockCluster, Mechanism, Peers, Piece, TensorMap, mechanisms
+from fireiron.ir import AT_ONCE, Access, BlockCluster, BlockSet, Mechanism, Piece, TensorMap, mechanisms
 from fireiron.ir.lanes import LaneMap
 from fireiron.language import former
 from fireiron.spec import Kind, Parameter
@@ -29,12 +29,15 @@ CONSTRUCTORS: Final[Mapping[str, Any]] = {
     one.__name__: one
     for one in (
         Access, ApproximatePairs, BlockCluster, Const, DType, UnitMode, Fused, Kind, LaneMap, Layout, Level, Memory, MicroKernel, Mode,
-        Parameter, Peers, Piece, SkipIfIdentity, Storage, EvictFirstMove, Swizzle, Tensor, TensorMap,
+        Parameter, BlockSet, Piece, SkipIfIdentity, Storage, EvictFirstMove, Swizzle, Tensor, TensorMap,
     )
 }  # fmt: skip
 """What a literal may make."""
 
-FORMER: Final[Mapping[str, Any]] = {first: CONSTRUCTORS[present] for first, present in former.CLASSES.items() if present in CONSTRUCTORS}
+FORMER: Final[Mapping[str, Any]] = {
+    **{first: CONSTRUCTORS[present] for first, present in former.CLASSES.items() if present in CONSTRUCTORS},
+    "Peers": BlockSet,
+}
 """The same by the names that older texts contain."""
 
 NAMES: Final[Mapping[str, Any]] = {
@@ -103,7 +106,8 @@ def _built(node: ast.AST, symbols: Mapping[str, Any]) -> Any:
         case ast.Dict(keys=keys, values=values) if None not in keys:
             return {_built(key, symbols): _built(value, symbols) for key, value in zip(keys, values, strict=True) if key is not None}
         case ast.Attribute(value=ast.Name(id="Mechanism" | "Completion"), attr=name):  # `Completion.PRODUCT` in former texts
-            return {one.name: one for one in (AT_ONCE, *mechanisms.found())}[name.lower()]
+            name = former.MECHANISMS.get(name.lower(), name.lower())
+            return {one.name: one for one in (AT_ONCE, *mechanisms.found())}[name]
         case ast.Name(id=name) if name in NAMES and name not in symbols:
             return NAMES[name]
         case ast.Call(func=ast.Name(id=("ColMajor" | "RowMajor") as name), args=[leading], keywords=[]):

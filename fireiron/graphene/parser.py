@@ -19,7 +19,7 @@ from fireiron.graphene.lanes import move_of_lanes
 from fireiron.graphene.lines import MOST_NESTED, Line, lines_of, listed, options_behind, split_at
 from fireiron.graphene.literals import read_literal
 from fireiron.graphene.written import FORMER_FIELDS, Inner, Item, Leaf, Loop, Outermost, Under, Unless, Written, require_changes
-from fireiron.ir import Begin, BlockCluster, Comment, Commit, For, Let, SyncPoint, asks, effect, mechanisms
+from fireiron.ir import BlockCluster, Comment, Commit, For, Let, StepMarker, SyncPoint, asks, effect, mechanisms
 from fireiron.ir.ask import Ask, Asks
 from fireiron.ir.effect import Effect
 from fireiron.ir.effects.chaining import Chaining
@@ -27,6 +27,7 @@ from fireiron.ir.effects.residency import Residency
 from fireiron.ir.effects.shared_bound import SharedBound
 from fireiron.ir.effects.unchecked import Unchecked
 from fireiron.ir.effects.zeroed import Zeroed
+from fireiron.language import former
 from fireiron.language.execution import Execution, parse_execution
 from fireiron.language.statement import read_definition, read_statement
 from fireiron.language.strategy import Strategy
@@ -385,7 +386,7 @@ class _Reader:
         known = _asked_by_option()
         asked: dict[type[Ask], dict[str, str]] = {}
         said: dict[str, Any] = {}
-        for key, value in listed(options):
+        for key, value in ((former.LOOP_OPTIONS.get(key, key), value) for key, value in listed(options)):
             if key == "unroll" and not value:
                 said[key] = True
             elif key == "period":
@@ -410,7 +411,7 @@ class _Reader:
                 raise LayoutError(f"{condition} is neither true nor false", legal="m < M, all_of((m < M, n < N))")
         items = self._body(self._guarded(scope, line, condition.variables()), line)
         for item in items:
-            if isinstance(item, (SyncPoint, Commit, Begin)):
+            if isinstance(item, (SyncPoint, Commit, StepMarker)):
                 line.refuse("a barrier is for all threads, and stands under no condition", hint="close the If in front of it")
         yield Under(condition, items)
 
@@ -478,15 +479,16 @@ class _Reader:
     def _read_commit(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
         words = line.text.rstrip("() ").split()[1:] or [Commit().mechanism.name]
         known = {one.name: one for one in (*mechanisms.found(), *(one.mechanism for one in self.known.values())) if one.in_groups}
-        if len(words) > 1 or words[0] not in known or line.opens:
+        name = former.MECHANISMS.get(words[0], words[0])
+        if len(words) > 1 or name not in known or line.opens:
             line.refuse("this commits nothing", legal=[f"Commit {one}" for one in known])
-        yield Commit(known[words[0]])
+        yield Commit(known[name])
 
     def _read_step(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
         found = _STEP.fullmatch(line.text)
         if found is None or line.opens:
             line.refuse("this is no step", legal="Step pv")
-        yield Begin(found[1])
+        yield StepMarker(found[1])
 
     def _bind(self, var: Var, scope: _Scope, line: Line) -> None:
         if not is_cuda_name(var.name) or var.name in RESERVED or var.name.startswith("__"):

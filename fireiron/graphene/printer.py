@@ -14,9 +14,25 @@ from fireiron.graphene.generic import GENERIC, GenericDefinition, generic_spec
 from fireiron.graphene.literals import literal_text
 from fireiron.graphene.parser import parse_kernel
 from fireiron.graphene.written import Written, changes_of
-from fireiron.ir import Begin, Buffer, Comment, Commit, Exec, For, Hole, Kernel, Let, Skip, Stmt, SyncPoint, lets, statements, unknown
-from fireiron.ir.asks.delayed import Delayed
-from fireiron.ir.asks.ordered import Ordered
+from fireiron.ir import (
+    Buffer,
+    Comment,
+    Commit,
+    Exec,
+    For,
+    Hole,
+    IfAnyLane,
+    Kernel,
+    Let,
+    StepMarker,
+    Stmt,
+    SyncPoint,
+    lets,
+    statements,
+    unknown,
+)
+from fireiron.ir.asks.deferred import Deferred
+from fireiron.ir.asks.ordered_mma import OrderedMma
 from fireiron.ir.effects.chaining import Chaining
 from fireiron.ir.effects.residency import Residency
 from fireiron.ir.effects.shared_bound import SharedBound
@@ -96,7 +112,7 @@ class _Writer:
         self.levels: dict[Level, None] = {}
         self.context = self._context()
         self.delayed = any(
-            isinstance(one, For) and (Delayed in one.asks or Ordered in one.asks)
+            isinstance(one, For) and (Deferred in one.asks or OrderedMma in one.asks)
             for node in program.tree.nodes()
             for one in statements(node.program)
         )
@@ -204,13 +220,13 @@ class _Writer:
     def _program(self, program: tuple[Stmt, ...], children: Mapping[str, Node], bound: frozenset[str]) -> Iterator[Part]:
         for statement in program:
             match statement:
-                case Begin() if not self.delayed:
+                case StepMarker() if not self.delayed:
                     continue
                 case Hole(child=name):
                     yield from self._child(children[name], bound)
                 case For(var=var, body=body):
                     yield self._braces(self._for(statement), list(self._program(body, children, bound | {var.name})), {var})
-                case Skip(needed=needed, body=body):
+                case IfAnyLane(needed=needed, body=body):
                     yield self._braces(f"Skip unless %{needed}", list(self._program(body, children, bound)), set())
                 case Exec():
                     yield Part(statement.active, (self._leaf(statement),))
@@ -323,7 +339,7 @@ def _plain(statement: Stmt) -> str:
         case SyncPoint(require=require, subject=subject):
             word = {True: "", False: " no", None: " maybe"}[require]
             return f"Barrier{word}{f' {subject}' if subject else ''}"
-        case Begin(step=step):
+        case StepMarker(step=step):
             return f"Step {step}"
         case Commit(mechanism=mechanism):
             return f"Commit {mechanism.name}"

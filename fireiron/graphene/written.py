@@ -9,7 +9,7 @@ import attrs
 
 from fireiron.decomp.done import Done
 from fireiron.errors import DecompositionError, FireironError, LayoutError, MatchError
-from fireiron.ir import Access, BlockCluster, Exec, For, Hole, Let, Skip, Stmt, effect, statements
+from fireiron.ir import Access, BlockCluster, Exec, For, Hole, IfAnyLane, Let, Stmt, effect, statements
 from fireiron.ir.effect import Effects
 from fireiron.language.execution import Execution
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, access_of
@@ -22,7 +22,7 @@ OF_STATEMENT: Final = tuple(
 )
 """The fields of a statement that a text may say behind the name of its instruction."""
 
-FORMER_FIELDS: Final = {"completion": "mechanism"}
+FORMER_FIELDS: Final = {"completion": "mechanism", "turn": "fill_index"}
 """Fields of statements by the names that former texts have for them."""
 
 OF_ACCESS: Final = tuple(one.name for one in attrs.fields(Access) if one.eq)
@@ -157,7 +157,7 @@ def _program(items: tuple[Item, ...], condition: Expr, draft: Draft, children: l
             case Under(condition=more, items=inner):
                 found += _program(inner, all_of((condition, more)), draft, children)
             case Unless(needed=needed, items=inner):
-                found.append(Skip(needed, _program(inner, condition, draft, children)))
+                found.append(IfAnyLane(needed, _program(inner, condition, draft, children)))
             case Leaf(instruction=Executable()):
                 there = attrs.evolve(draft, active=all_of((draft.active, condition)), origin=item.where or draft.origin)
                 found += performed(item, there)

@@ -17,28 +17,28 @@ from fireiron.ir import (
     WARP_SCOPE,
     Acquire,
     Barrier,
-    Chain,
+    BlockSet,
+    ClaimTile,
     ClusterBarrier,
     Comment,
     Commit,
     Dependence,
     Exec,
+    ExitIfDone,
     Fence,
+    FenceKind,
     For,
+    GridDepAction,
+    GridDepControl,
+    IfAnyLane,
     Kernel,
-    Leave,
     Let,
-    Link,
     Mechanism,
-    NextTile,
-    Peers,
-    Reach,
     Release,
     Ring,
     Role,
     Roles,
-    Side,
-    Skip,
+    StageState,
     Stmt,
     Wait,
     execs,
@@ -47,15 +47,17 @@ from fireiron.ir import (
 )
 from fireiron.values.expr import conjuncts
 
-Synchronising: TypeAlias = "Acquire | Barrier | Chain | ClusterBarrier | Commit | Fence | Release | Wait"
+Synchronising: TypeAlias = "Acquire | Barrier | GridDepControl | ClusterBarrier | Commit | Fence | Release | Wait"
 
-KINDS: Final = (Acquire, Barrier, Chain, ClusterBarrier, Commit, Fence, Release, Wait)
+KINDS: Final = (Acquire, Barrier, GridDepControl, ClusterBarrier, Commit, Fence, Release, Wait)
 """The statements that order others."""
 
 
 _WHY_CHAINED: Final = {
-    Link.LAUNCH: "the next kernel may begin: it waits too, and gets the room that blocks of this one leave",
-    Link.WAIT: "what the kernel before wrote is there, and what it reads may be overwritten: in front of all that touches global memory",
+    GridDepAction.LAUNCH_DEPENDENTS: "the next kernel may begin: it waits too, and gets the room that blocks of this one leave",
+    GridDepAction.WAIT: (
+        "what the kernel before wrote is there, and what it reads may be overwritten: in front of all that touches global memory"
+    ),
 }
 
 _WHY_SINGLE: Final = "a turn is fetched in front of what uses it, and given back behind the last use"
@@ -206,7 +208,7 @@ def _ring(kernel: Kernel, ring: Ring, roles: Roles) -> RingAccount:
 
 def _is_full(acquire: Acquire, ring: Ring) -> bool:
     """Whether it waits for a stage of a ring to be full."""
-    return acquire.ring == ring.name and acquire.side is Side.FULL
+    return acquire.ring == ring.name and acquire.state is StageState.FULL
 
 
 def _is_of(statement: Stmt, ring: Ring) -> bool:
@@ -238,11 +240,11 @@ def _in_flight(ring: Ring, consumers: Role) -> tuple[int, str]:
     if wait is None:
         return 0, "nothing reads a stage when the statement that uses it is over"
     depth = wait.groups
-    if all(one.behind is None or one.behind.ring != ring.name for one in wait.orders):
+    if all(one.after is None or one.after.ring != ring.name for one in wait.orders):
         turn = "" if any(_of_this_turn(one, ring) for one in loop.body) else " a turn later"
         return depth, f"a stage is given back{turn} where products are waited for anyway: {wait.reason}"
-    if wait.asked is not None:
-        return depth, f"asked for by mma_in_flight({wait.asked})"
+    if wait.requested is not None:
+        return depth, f"asked for by mma_in_flight({wait.requested})"
     if depth:
         return depth, "one warpgroup: its next products are issued while these run, and the stage is given back a turn later"
     if groups <= 1:
@@ -294,7 +296,7 @@ class _Reader:
                 self.open[statement.mechanism].append(statement)
             elif isinstance(statement, For):
                 yield from self.points(statement.body, (*loops, statement.var.name))
-            elif not isinstance(statement, (Let, Comment, Roles, Skip, NextTile, Leave)):
+            elif not isinstance(statement, (Let, Comment, Roles, IfAnyLane, ClaimTile, ExitIfDone)):
                 raise unknown(statement, "the account of synchronisation")
 
     def _point(self, one: Synchronising, loops: tuple[str, ...]) -> Point:
@@ -307,7 +309,7 @@ class _Reader:
                 kind = f"wait {one.mechanism.what} {one.groups}"
                 orders = [order for order in one.orders if order.before.mechanism is one.mechanism]  # others are done already
                 return Point(name, loops, kind, one.mechanism.unit, _grouped(orders or one.orders), self._why_wait(one))
-            case Fence(reach=Reach.REGISTERS):
+            case Fence(kind=FenceKind.WGMMA_REGISTERS):
                 why = "wgmma takes registers as they were at this fence: without it what threads did to them may come later"
                 return Point(name, loops, "fence registers", "each warpgroup", _grouped(one.orders), why)
             case Fence():
@@ -320,8 +322,8 @@ class _Reader:
                 return Point(name, loops, f"commit {one.mechanism.what}", one.mechanism.unit, (), self._why_commit(one))
             case ClusterBarrier():
                 return Point(name, loops, "barrier cluster", "all threads of the cluster's blocks", (), one.reason)
-            case Chain(link=link):
-                return Point(name, loops, f"chain {link.value}", "each thread", (), _WHY_CHAINED[link])
+            case GridDepControl(action=action):
+                return Point(name, loops, f"griddepcontrol.{action.value}", "each thread", (), _WHY_CHAINED[action])
             case Acquire() | Release():
                 return self._turn(one, name, loops)
 
@@ -359,7 +361,7 @@ class _Reader:
 
     def _turn(self, one: Acquire | Release, role: str, loops: tuple[str, ...]) -> Point:
         ring = self.kernel.ring(one.ring)
-        full = one.side is Side.FULL
+        full = one.state is StageState.FULL
         fillers, users = _fillers(self.kernel, ring), _users(self.kernel, ring)
         orders: list[Dependence] = []
         if ring.buffers:
@@ -375,7 +377,7 @@ class _Reader:
             why = _why_release(one, ring, waited)
             scope = "each thread" if one.by is not None else "one thread" if full else "one lane a warp"
         verb = "acquire" if isinstance(one, Acquire) else "release"
-        return Point(role, loops, f"{verb} {one.side.value} {ring.name}", scope, _grouped(orders), why)
+        return Point(role, loops, f"{verb} {one.state.value} {ring.name}", scope, _grouped(orders), why)
 
 
 def _of_barrier(barrier: Barrier) -> str:
@@ -388,10 +390,10 @@ def _why_wait(wait: Wait) -> str:
 
 
 def _why_acquire(acquire: Acquire, ring: Ring) -> str:
-    stage, round_ = acquire.number % ring.stages, acquire.number // ring.stages
-    if acquire.side is Side.FULL and ring.tiles:
+    stage, round_ = acquire.fill_index % ring.stages, acquire.fill_index // ring.stages
+    if acquire.state is StageState.FULL and ring.tiles:
         return f"mbarrier of stage {stage}, phase {round_ % 2}: over when the number of the turn's tile is there"
-    if acquire.side is Side.FULL:
+    if acquire.state is StageState.FULL:
         brought = f"TMA has brought its {ring.bytes} bytes" if ring.bytes else ""
         copied = f"{ring.producers} arrivals have happened" if ring.producers > 1 else ""
         what = " and ".join(part for part in (brought, copied) if part)
@@ -404,17 +406,17 @@ def _why_acquire(acquire: Acquire, ring: Ring) -> str:
 
 
 def _why_release(release: Release, ring: Ring, waited: Wait | None) -> str:
-    stage = release.number % ring.stages
-    if release.side is Side.FULL and ring.tiles:
+    stage = release.fill_index % ring.stages
+    if release.state is StageState.FULL and ring.tiles:
         return f"the one arrival at the mbarrier of stage {stage}, behind the number"
-    if release.side is Side.FULL and release.by is not None:
+    if release.state is StageState.FULL and release.by is not None:
         late = (
             f"it happens when all that the thread has copied by {release.by.instruction} is there"
             if release.by.defers
             else "it has stored what it copies"
         )
         return f"one of {ring.producers} arrivals at the mbarrier of stage {stage}: {late}"
-    if release.side is Side.FULL:
+    if release.state is StageState.FULL:
         which = "the one arrival" if ring.producers == 1 else f"one of {ring.producers} arrivals"
         size = ring.bytes if release.part is None else release.part
         return f"{which} at the mbarrier of stage {stage}, which announces {size} bytes: TMA counts them, no thread does"
@@ -427,7 +429,7 @@ def _why_release(release: Release, ring: Ring, waited: Wait | None) -> str:
     return f"one of {_arrivals(ring)} at the mbarrier of stage {stage}{there}{late}"
 
 
-def _ranks(several: Iterable[Peers]) -> str:
+def _ranks(several: Iterable[BlockSet]) -> str:
     """Blocks of a cluster, by their ranks."""
     return " and ".join(map(str, several))
 
@@ -453,7 +455,7 @@ def _grouped(found: Iterable[Dependence]) -> tuple[Ordered, ...]:
     """Dependences in groups: of one kind, between two instructions."""
     groups: dict[tuple[str, str, str, str], list[Dependence]] = {}
     for one in found:
-        behind = "the end of the block" if one.behind is None else one.behind.instruction.name
+        behind = "the end of the block" if one.after is None else one.after.instruction.name
         groups.setdefault((one.kind, one.before.instruction.name, behind, one.carried), []).append(one)
     return tuple(
         Ordered(
@@ -462,7 +464,7 @@ def _grouped(found: Iterable[Dependence]) -> tuple[Ordered, ...]:
             before,
             _lines(one.before for one in group),
             behind,
-            _lines(one.behind for one in group),
+            _lines(one.after for one in group),
             carried,
         )
         for (kind, before, behind, carried), group in groups.items()

@@ -66,7 +66,7 @@ class BlockCluster:
         except ArgumentError:  # a divisor that is positive only because a name is bounded more closely than its value
             return False
 
-    def peers(self, along: tuple[int, ...]) -> Peers:
+    def peers(self, along: tuple[int, ...]) -> BlockSet:
         """The blocks that differ from the one that says so in the places `along` alone, by position."""
         spans = [[step * place for place in range(size)] for step, size in zip(self.steps, self.sizes, strict=True)]
         pattern = sum(1 << sum(one) for one in itertools.product(*(spans[position] for position in along)))
@@ -74,11 +74,11 @@ class BlockCluster:
         for position, (var, step) in enumerate(zip(self.places, self.steps, strict=True)):
             if position not in along:
                 first = first + var * step
-        return Peers(pattern, first)
+        return BlockSet(pattern, first)
 
 
 @attrs.frozen
-class Peers:
+class BlockSet:
     """Blocks of a cluster: those of ranks `first + j` for each bit `j` of the `pattern`."""
 
     pattern: int
@@ -93,7 +93,7 @@ class Peers:
         """Their ranks, where `first` has this value."""
         return (first + bit for bit in range(self.pattern.bit_length()) if self.pattern >> bit & 1)
 
-    def substitute(self, values: Mapping[Var, Expr | int]) -> Peers:
+    def substitute(self, values: Mapping[Var, Expr | int]) -> BlockSet:
         """The same with variables replaced."""
         return attrs.evolve(self, first=self.first.substitute(values))
 

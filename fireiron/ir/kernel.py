@@ -15,13 +15,13 @@ from fireiron.display import Displayed
 from fireiron.ir import effect
 from fireiron.ir.access import Buffer
 from fireiron.ir.cluster import BlockCluster
+from fireiron.ir.dynamic_scheduler import Counter
 from fireiron.ir.effect import Effects
 from fireiron.ir.maps import TensorMap
 from fireiron.ir.reciprocal import Reciprocal
 from fireiron.ir.rewrite import execs
 from fireiron.ir.statement import Ring, Stmt, SyncPoint
 from fireiron.ir.text import Path
-from fireiron.ir.tickets import Counter
 from fireiron.spec import Spec
 from fireiron.values.expr import Expr, Var, constant
 from fireiron.values.machine import Architecture

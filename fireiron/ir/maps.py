@@ -12,7 +12,7 @@ import attrs
 @attrs.frozen
 class TensorMap:
     """A map of parameter `buffer`: `order` are the tensor's dimensions, that of neighbours first, `box` the elements of a copy along each
-    of them; `span` is the swizzle's, in bytes (`fireiron.ir.chunks`), 16 for none.
+    of them; `span` is the swizzle's, in bytes (`fireiron.ir.smem_layouts`), 16 for none.
     """
 
     name: str

@@ -16,7 +16,7 @@ from fireiron.errors import VerificationError
 from fireiron.ir import ask
 from fireiron.ir.access import Access, Buffer, Piece
 from fireiron.ir.ask import Ask, Asks
-from fireiron.ir.cluster import Peers
+from fireiron.ir.cluster import BlockSet
 from fireiron.ir.maps import TensorMap
 from fireiron.ir.mechanism import AT_ONCE, Mechanism
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
@@ -155,7 +155,7 @@ class Comment(Stmt):
 
 
 @attrs.frozen
-class Begin(Stmt):
+class StepMarker(Stmt):
     """Here the statements of a definition's step begin; those of the one before end. Removed by `rotate`."""
 
     step: str
@@ -180,15 +180,17 @@ class Let(Stmt):
 
 @attrs.frozen(cache_hash=True)
 class For(Stmt):
-    """`for var in range(extent)`, the same for all threads; `unroll` asks the printer for `#pragma unroll`.
+    """`for var in range(first, extent, step)`, with the same trip count for all threads; `unroll` prints `#pragma unroll`.
 
-    It runs over `first`, `first + step` and so on, below the extent. `asks` are what refinements ask of later passes for it
-    (`fireiron.ir.asks`). Behind `pipeline`, `period` is the number of iterations after which the addresses of shared buffers that depend on
-    `var` repeat (0: they are all different).
-    `taken` is a variable for how many turns it has had before, in all its executions, which nothing else says where data say its length;
-    with a `growth` other than 1, in which names of its body may be, it grows by so many at the end of each: the turns of a loop inside.
-    `holds` are registers, by buffer, of products under way at its end, which threads wrote in front of it: a compiler leaves them where
-    they are if the loop has no turn, too.
+    `asks` are the requests of refinements to later passes for this loop (`fireiron.ir.asks`). After `pipeline`, `period` is the number of
+    iterations after which the addresses of shared buffers that depend on `var` repeat; 0 if they never repeat.
+
+    `prior_iterations` is a variable with the number of iterations that earlier executions of this loop had. It is needed where data
+    determine the trip count. At the end of each iteration it grows by `increment`, which may contain names of the body: the trip count of
+    an inner loop, if that is what it counts.
+
+    `pinned_registers` are the buffers of accumulators that threads wrote before the loop and that MMAs still use at its end. An empty `asm`
+    before the loop keeps them in their registers even if the loop has no iteration.
     """
 
     var: Var
@@ -199,9 +201,9 @@ class For(Stmt):
     period: int = 0
     first: int = 0
     step: int = 1
-    taken: Var | None = None
-    growth: Expr = ONE
-    holds: tuple[str, ...] = ()
+    prior_iterations: Var | None = None
+    increment: Expr = ONE
+    pinned_registers: tuple[str, ...] = ()
     asks: Asks = ask.NOTHING
 
     def values(self, count: int) -> range:
@@ -225,9 +227,9 @@ class For(Stmt):
             self.period,
             self.first,
             self.step,
-            self.taken,
-            self.growth,
-            self.holds,
+            self.prior_iterations,
+            self.increment,
+            self.pinned_registers,
             self.asks,
         )
 
@@ -239,7 +241,7 @@ class For(Stmt):
     def substitute(self, values: Mapping[Var, Expr | int]) -> For:
         """The loop over the extent with variables replaced."""
         return attrs.evolve(
-            self, extent=self.extent.substitute(values), growth=self.growth.substitute(values), asks=self.asks.substitute(values)
+            self, extent=self.extent.substitute(values), increment=self.increment.substitute(values), asks=self.asks.substitute(values)
         )
 
     def asking(self, *asks: Ask) -> For:
@@ -261,7 +263,7 @@ class Exec(Stmt):
     after storage is known; one element each if empty). `scratch` is shared
     memory of the statement's own. `lane_maps` say, for an instruction of a warp, which element of its tile each lane's
     accesses name, per operand; `lane` is a lane's number among those that perform it. `mechanism` says when its effect is
-    there, if not at once; for a load by a `tensor_map` that is at turn `turn` of a `ring`. With `multicast` such a load is one of the
+    there, if not at once; for a load by a `tensor_map` that is at turn `fill_index` of a `ring`. With `multicast` such a load is one of the
     parts in which blocks of a cluster load a tile that all of them want: it arrives at the same place in each of them, and each one's full
     barrier counts its bytes.
 
@@ -290,8 +292,8 @@ class Exec(Stmt):
     mechanism: Mechanism = AT_ONCE
     tensor_map: TensorMap | None = None
     ring: str = ""
-    turn: Expr = ZERO
-    multicast: Peers | None = None
+    fill_index: Expr = ZERO
+    multicast: BlockSet | None = None
     guard: Expr = TRUE
     pieces: tuple[tuple[Piece, ...], ...] = ()
     whole: Expr = FALSE
@@ -308,7 +310,7 @@ class Exec(Stmt):
             self.active,
             self.guard,
             self.accumulate,
-            self.turn,
+            self.fill_index,
             *(() if self.multicast is None else (self.multicast.first,)),
             *(value for access in self.accesses for value in access.expressions()),
             *tested,
@@ -334,7 +336,7 @@ class Exec(Stmt):
             active=self.active.substitute(values),
             accumulate=self.accumulate.substitute(values),
             guard=self.guard.substitute(values),
-            turn=self.turn.substitute(values),
+            fill_index=self.fill_index.substitute(values),
             multicast=None if self.multicast is None else self.multicast.substitute(values),
             pieces=tuple(tuple(piece.substitute(values) for piece in pieces) for pieces in self.pieces),
             whole=self.whole.substitute(values),
@@ -386,15 +388,15 @@ class Exec(Stmt):
 
 @attrs.frozen(eq=False)
 class Dependence:
-    """Why something must be ordered: `behind` touches a buffer only when `before` is done with it, and one of the two writes there.
+    """Why something must be ordered: `after` touches a buffer only when `before` is done with it, and one of the two writes there.
 
     `writes` says which of them does. `carried` names the loop from one iteration of which to a later one they meet; empty where they meet
-    in program order. Without a statement `behind` it is the end of the block, whose memory is given back.
+    in program order. Without a statement `after` it is the end of the block, whose memory is given back.
     """
 
     buffer: str
     before: Exec
-    behind: Exec | None
+    after: Exec | None
     writes: tuple[bool, bool]
     carried: str = ""
 
@@ -402,7 +404,7 @@ class Dependence:
     def kind(self) -> str:
         """What is ordered, such as "write -> read"."""
         first, second = ("write" if one else "read" for one in self.writes)
-        return f"{first} -> {second if self.behind is not None else 'end'}"
+        return f"{first} -> {second if self.after is not None else 'end'}"
 
 
 def _orders() -> Any:
@@ -465,55 +467,55 @@ def commits_copies(statement: Stmt) -> bool:
 
 @attrs.frozen
 class Wait(Stmt):
-    """A thread goes on when at most `groups` of the groups that it committed last are still under way.
+    """A thread waits until at most `groups` of the groups that it committed last are in flight.
 
-    `holds` are registers, by buffer, whose values are those behind it: a compiler knows of no wait, and would use them before. `asked` is
-    how many a refinement asked for; None where none did.
+    `pinned_registers` are the buffers in registers that the thread may read only after the wait. The compiler does not know this, so an
+    empty `asm` keeps their uses after it. `requested` is the number that a refinement requested; None if none did.
     """
 
     groups: int
     reason: str = ""
     mechanism: Mechanism = CP_ASYNC_GROUPS
-    holds: tuple[str, ...] = ()
-    asked: int | None = attrs.field(default=None, eq=False, repr=False, kw_only=True)
+    pinned_registers: tuple[str, ...] = ()
+    requested: int | None = attrs.field(default=None, eq=False, repr=False, kw_only=True)
     orders: tuple[Dependence, ...] = _orders()
 
 
-class Reach(enum.Enum):
+class FenceKind(enum.Enum):
     """For whom a fence orders what a thread did before: REGISTERS: its registers, for the products that follow; PROXY: what it wrote to
     shared memory, for the asynchronous proxy, by which TMA and wgmma reach memory (PTX ISA, "Proxies").
     """
 
-    REGISTERS = "registers"
-    PROXY = "proxy"
+    WGMMA_REGISTERS = "registers"
+    ASYNC_PROXY = "proxy"
 
 
 @attrs.frozen
 class Fence(Stmt):
     """What a thread did before is there for engines too. That of the proxy is executed by the thread that wrote, in front of the barrier
-    behind which others rely on it. `holds` are registers, by buffer, that have their values in front of one for products.
+    behind which others rely on it. `pinned_registers` are registers, by buffer, that have their values in front of one for products.
     """
 
-    reach: Reach
+    kind: FenceKind
     reason: str = ""
-    holds: tuple[str, ...] = ()
+    pinned_registers: tuple[str, ...] = ()
     orders: tuple[Dependence, ...] = _orders()
 
 
-class Link(enum.Enum):
+class GridDepAction(enum.Enum):
     """What a kernel says to its neighbours in a stream, launched as their dependent (PTX ISA, "griddepcontrol"): LAUNCH: the next one may
     begin; WAIT: go on when the one before is over, and all that it wrote is there.
     """
 
-    LAUNCH = "launch"
+    LAUNCH_DEPENDENTS = "launch_dependents"
     WAIT = "wait"
 
 
 @attrs.frozen
-class Chain(Stmt):
+class GridDepControl(Stmt):
     """A link of a chain of kernels; nothing where the kernel is launched as any other."""
 
-    link: Link
+    action: GridDepAction
 
 
 @attrs.frozen
@@ -552,7 +554,7 @@ class Ring:
         return (1 if self.is_order else 3 if self.tiles else 2) * self.stages * 8
 
 
-class Side(enum.Enum):
+class StageState(enum.Enum):
     """What a ring's barrier says of a stage: it is FULL, or EMPTY."""
 
     FULL = "full"
@@ -563,28 +565,28 @@ class Side(enum.Enum):
 
 @attrs.frozen(cache_hash=True)
 class Acquire(Stmt):
-    """Wait until the stage of a ring's turn `number` is full, or empty.
+    """Wait until the stage of a ring's turn `fill_index` is full, or empty.
 
     Turns count from 0: turn `n` is round `n / stages` of stage `n % stages`.
     """
 
     ring: str
-    side: Side
-    number: Expr
+    state: StageState
+    fill_index: Expr
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
         """Its turn."""
-        return (self.number,)
+        return (self.fill_index,)
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Acquire:
         """The statement with variables replaced."""
-        return attrs.evolve(self, number=self.number.substitute(values))
+        return attrs.evolve(self, fill_index=self.fill_index.substitute(values))
 
 
 @attrs.frozen(cache_hash=True)
 class Release(Stmt):
-    """Say that the stage of turn `number` will be full when the ring's bytes are there (FULL), or is empty for this warp (EMPTY).
+    """Say that the stage of turn `fill_index` will be full when the ring's bytes are there (FULL), or is empty for this warp (EMPTY).
 
     One thread of the unit says so, where `active` holds. In a cluster it says so to all blocks of `to`, each once: those whose loads come
     to this stage. None: to its own block.
@@ -596,22 +598,22 @@ class Release(Stmt):
     """
 
     ring: str
-    side: Side
-    number: Expr
+    state: StageState
+    fill_index: Expr
     active: Expr = TRUE
-    to: tuple[Peers, ...] = ()
+    to: tuple[BlockSet, ...] = ()
     by: Mechanism | None = None
     part: int | None = None
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
         """Its turn and condition, and where the blocks of `to` begin."""
-        return (self.number, self.active, *(peers.first for peers in self.to))
+        return (self.fill_index, self.active, *(peers.first for peers in self.to))
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Release:
         """The statement with variables replaced."""
         to = tuple(peers.substitute(values) for peers in self.to)
-        return attrs.evolve(self, number=self.number.substitute(values), active=self.active.substitute(values), to=to)
+        return attrs.evolve(self, fill_index=self.fill_index.substitute(values), active=self.active.substitute(values), to=to)
 
 
 @attrs.frozen
@@ -646,7 +648,7 @@ class Roles(Stmt):
 
 
 @attrs.frozen
-class Skip(Stmt):
+class IfAnyLane(Stmt):
     """A warp performs the body if one of its threads has a number other than 0 in the registers `needed`; else it leaves it out.
 
     The body does nothing but work of single threads on registers of their own: no barrier, no wait, no statement of several lanes. What
@@ -661,7 +663,7 @@ class Skip(Stmt):
         """Its body."""
         return (self.body,)
 
-    def rebuilt(self, children: tuple[tuple[Stmt, ...], ...]) -> Skip:
+    def rebuilt(self, children: tuple[tuple[Stmt, ...], ...]) -> IfAnyLane:
         """The same condition around another body."""
         (body,) = children
         return attrs.evolve(self, body=body)

@@ -17,9 +17,9 @@ from fireiron.values.machine import DType
 
 if TYPE_CHECKING:
     from fireiron.ir.access import Access, Piece
-    from fireiron.ir.cluster import Peers
+    from fireiron.ir.cluster import BlockSet
     from fireiron.ir.kernel import Kernel
-    from fireiron.ir.statement import Exec, Side
+    from fireiron.ir.statement import Exec, StageState
 
 
 COLUMNS = 120
@@ -210,11 +210,11 @@ class Printer(Protocol):
         """The address of the first element where unrolled loops begin, and the bytes that they add to it."""
         ...
 
-    def barrier(self, ring: str, side: Side, number: Expr) -> str:
+    def barrier(self, ring: str, side: StageState, number: Expr) -> str:
         """The address of a ring's barrier for a turn, in the window of shared memory."""
         ...
 
-    def blocks(self, *several: Peers) -> str:
+    def blocks(self, *several: BlockSet) -> str:
         """Blocks of a cluster as a mask, a bit for each rank."""
         ...
 

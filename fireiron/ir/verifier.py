@@ -8,35 +8,35 @@ from collections.abc import Collection, Mapping
 from fireiron.errors import VerificationError
 from fireiron.ir.access import Buffer
 from fireiron.ir.asks.pipelined import Pipelined
-from fireiron.ir.asks.produced import Produced
+from fireiron.ir.asks.producer_threads import ProducerThreads
+from fireiron.ir.dynamic_scheduler import ClaimTile, ExitIfDone
 from fireiron.ir.effects.chaining import Chaining
 from fireiron.ir.kernel import Kernel, buffer_table
 from fireiron.ir.rewrite import by_identities, by_identity, execs, statements
 from fireiron.ir.statement import (
     Acquire,
     Barrier,
-    Begin,
-    Chain,
     ClusterBarrier,
     Comment,
     Commit,
     Exec,
     Fence,
+    FenceKind,
     For,
+    GridDepAction,
+    GridDepControl,
     Hole,
+    IfAnyLane,
     Let,
-    Link,
-    Reach,
     Release,
     Role,
     Roles,
-    Skip,
+    StepMarker,
     Stmt,
     SyncPoint,
     Wait,
     unknown,
 )
-from fireiron.ir.tickets import Leave, NextTile
 from fireiron.values.expr import FALSE, Expr, Less, Var, conjuncts, constant, table, tables_of
 from fireiron.values.machine import int32
 
@@ -87,7 +87,9 @@ def _verify_groups(kernel: Kernel) -> None:
         if isinstance(one, (Commit, Wait)):
             what, is_for = f"{what} of a {one.mechanism.name}", one.mechanism in mechanisms
         else:
-            of_registers = (isinstance(one, Fence) and one.reach is Reach.REGISTERS) or (isinstance(one, For) and bool(one.holds))
+            of_registers = (isinstance(one, Fence) and one.kind is FenceKind.WGMMA_REGISTERS) or (
+                isinstance(one, For) and bool(one.pinned_registers)
+            )
             is_for = not of_registers or any(each.in_registers for each in mechanisms)
         if not is_for:
             raise VerificationError(f"a {what} in a kernel without such asynchronous statements")
@@ -119,7 +121,7 @@ def _first(statement: Stmt) -> tuple[Expr, ...]:
 
 def _verify_chain(kernel: Kernel) -> None:
     """A chained kernel waits for the one before, in all its threads, in front of whatever touches global memory; any other has no links."""
-    inside = [one.link for one in statements(kernel.body) if isinstance(one, Chain)]
+    inside = [one.action for one in statements(kernel.body) if isinstance(one, GridDepControl)]
     if not kernel.effects[Chaining].chained:
         if inside:
             raise VerificationError("a kernel that is not chained waits for the one before it")
@@ -127,13 +129,15 @@ def _verify_chain(kernel: Kernel) -> None:
     if kernel.effects[Chaining].ready:
         _verify_ready(kernel)
         return
-    links = [one.link for one in kernel.body if isinstance(one, Chain)]
-    if links != inside or sorted(link.value for link in inside) != [link.value for link in (Link.LAUNCH, Link.WAIT)]:
+    links = [one.action for one in kernel.body if isinstance(one, GridDepControl)]
+    if links != inside or sorted(link.value for link in inside) != [
+        link.value for link in (GridDepAction.LAUNCH_DEPENDENTS, GridDepAction.WAIT)
+    ]:
         raise VerificationError(
             f"a chained kernel lets the next one begin, and waits for the one before, once each, in all threads: {len(links)} links stand "
             f"there, {len(inside) - len(links)} in loops or roles"
         )
-    for one in itertools.takewhile(lambda one: one != Chain(Link.WAIT), kernel.body):
+    for one in itertools.takewhile(lambda one: one != GridDepControl(GridDepAction.WAIT), kernel.body):
         read = [name for part in statements((one,)) for value in part.expressions for name in sorted(tables_of(value))]
         if read:
             raise VerificationError(f"{read[0]} is read before the kernel waits for the one before it")
@@ -144,17 +148,17 @@ def _verify_chain(kernel: Kernel) -> None:
 
 def _verify_ready(kernel: Kernel) -> None:
     """Of a chained kernel with inputs that no kernel before writes each role waits by itself, in front of what touches anything else."""
-    top = [one.link for one in kernel.body if isinstance(one, Chain)]
+    top = [one.action for one in kernel.body if isinstance(one, GridDepControl)]
     roles = [role for one in kernel.body if isinstance(one, Roles) for role in one.roles]
-    inside = sum(isinstance(one, Chain) for one in statements(kernel.body)) - len(top)
-    waits = [sum(one == Chain(Link.WAIT) for one in role.body) for role in roles]
-    if top != [Link.LAUNCH] or not roles or waits != [1] * len(roles) or inside != len(roles):
+    inside = sum(isinstance(one, GridDepControl) for one in statements(kernel.body)) - len(top)
+    waits = [sum(one == GridDepControl(GridDepAction.WAIT) for one in role.body) for role in roles]
+    if top != [GridDepAction.LAUNCH_DEPENDENTS] or not roles or waits != [1] * len(roles) or inside != len(roles):
         raise VerificationError(
             f"a chained kernel with inputs that are ready lets the next one begin, and waits once in each role: {len(top)} links stand "
             f"at its top, {inside} inside"
         )
     for body in (tuple(one for one in kernel.body if not isinstance(one, Roles)), *(role.body for role in roles)):
-        for one in itertools.takewhile(lambda one: one != Chain(Link.WAIT), body):
+        for one in itertools.takewhile(lambda one: one != GridDepControl(GridDepAction.WAIT), body):
             for access in (access for part, _ in execs((one,)) for access in part.accesses):
                 if kernel.buffer(access.buffer).memory.of_grid and (access.write or access.buffer not in kernel.effects[Chaining].ready):
                     raise VerificationError(f"{access.buffer} is touched before the kernel waits for the one before it")
@@ -179,23 +183,23 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                 if constant(extent) is not None and var.high < extent.high - 1:
                     raise VerificationError(f"loop variable {var} ends at {var.high}, its loop at {extent.high - 1}")
                 inner = {**scope, var.name: var}
-                if statement.taken is not None:
-                    _fresh(statement.taken, inner)
-                    inner[statement.taken.name] = statement.taken
-                    named = {one.var.name: one.var for one in statement.body if isinstance(one, (Let, NextTile))}
-                    _bound(statement.growth, {**inner, **named}, statement)
+                if statement.prior_iterations is not None:
+                    _fresh(statement.prior_iterations, inner)
+                    inner[statement.prior_iterations.name] = statement.prior_iterations
+                    named = {one.var.name: one.var for one in statement.body if isinstance(one, (Let, ClaimTile))}
+                    _bound(statement.increment, {**inner, **named}, statement)
                 _verify_list(kernel, statement.body, inner, divergent, final)
-            case NextTile(var=var, ring=ring):
+            case ClaimTile(var=var, ring=ring):
                 for value in statement.expressions:
                     _bound(value, scope, statement)
                 _fresh(var, scope)
                 scope = {**scope, var.name: var}
                 if kernel.counter is None or all(one.name != ring or not one.tiles for one in kernel.rings):
                     raise VerificationError(f"{_described(statement)}: no counter, or no ring of tiles {ring}")
-            case Leave():
+            case ExitIfDone():
                 for value in statement.expressions:
                     _bound(value, scope, statement)
-            case Skip():
+            case IfAnyLane():
                 _verify_skip(kernel, statement)
                 _verify_list(kernel, statement.body, scope, divergent, final)
             case Roles():
@@ -213,7 +217,7 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                 raise VerificationError(f"hole {child} was not filled")
             case SyncPoint(subject=subject) if final:
                 raise VerificationError(f"sync point of {subject} was not resolved")
-            case Begin(step=step) if final:
+            case StepMarker(step=step) if final:
                 raise VerificationError(f"the mark of step {step} was not removed")
             # Beyond a warp a barrier counts to a full group; `__syncwarp` alone does without threads that do not exist.
             case Barrier(scope=group) if (group.threads or 0) > 32 and kernel.workers % (group.threads or 1):
@@ -221,13 +225,24 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
             case Wait(groups=groups) if groups < 0:
                 raise VerificationError(f"a wait for {groups} groups")
             # Listed, not left to the default: what nobody thought of is refused.
-            case Comment() | Hole() | Begin() | SyncPoint() | Commit() | Wait() | Fence() | Barrier() | ClusterBarrier() | Chain():
+            case (
+                Comment()
+                | Hole()
+                | StepMarker()
+                | SyncPoint()
+                | Commit()
+                | Wait()
+                | Fence()
+                | Barrier()
+                | ClusterBarrier()
+                | GridDepControl()
+            ):
                 pass
             case _:
                 raise unknown(statement, "the verifier")
 
 
-def _verify_skip(kernel: Kernel, skip: Skip) -> None:
+def _verify_skip(kernel: Kernel, skip: IfAnyLane) -> None:
     """What says whether a warp needs a body lies in registers, and nothing inside concerns other threads: else they would wait for it,
     or read what a warp left out.
     """
@@ -238,7 +253,7 @@ def _verify_skip(kernel: Kernel, skip: Skip) -> None:
     for one in statements(skip.body):
         if not isinstance(one, (Exec, For, Let, Comment, Hole)):
             raise VerificationError(f"skip: a {type(one).__name__.lower()} in what a warp may leave out")
-        if isinstance(one, For) and (Pipelined in one.asks or Produced in one.asks):
+        if isinstance(one, For) and (Pipelined in one.asks or ProducerThreads in one.asks):
             raise VerificationError(f"skip_masked_tiles: loads ahead of loop {one.var} in what a warp may leave out")
         if isinstance(one, Exec) and one.spec.level.threads != 1:
             raise VerificationError(f"skip: {_described(one)} is performed by several threads, of which some may leave it out")
@@ -287,7 +302,7 @@ def _verify_roles(kernel: Kernel, roles: Roles, scope: Mapping[str, Var], diverg
         if any(isinstance(one, Barrier) and one.scope.threads is None for one in statements(role.body)):
             raise VerificationError(f"a barrier of the block in role {role.name}, which the others never reach")
         _verify_deferred(role)
-        if role.elected and any(isinstance(one, Skip) for one in statements(role.body)):
+        if role.elected and any(isinstance(one, IfAnyLane) for one in statements(role.body)):
             raise VerificationError(f"skip: role {role.name} is one thread, and no warp decides")
         if role.first < kernel.workers:
             own = scope
@@ -314,10 +329,10 @@ def _bound(value: Expr, scope: Mapping[str, Var], statement: Stmt) -> None:
 def _described(statement: Stmt) -> str:
     match statement:
         case Acquire() | Release():
-            return f"{type(statement).__name__.lower()} {statement.side.value} of {statement.ring}"
+            return f"{type(statement).__name__.lower()} {statement.state.value} of {statement.ring}"
         case Exec():
             return f"{statement.instruction.name} {statement.spec}"
-        case NextTile(var=var) | Leave(tile=var):
+        case ClaimTile(var=var) | ExitIfDone(tile=var):
             return f"the number {var} of a tile"
         case Let(var=var):
             return f"let {var}"

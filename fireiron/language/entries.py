@@ -242,6 +242,16 @@ def spec_of(entry: Entry, sizes: Mapping[str, Any], options: Mapping[str, Any]) 
     return spec
 
 
+def dimensions(entry: Entry) -> tuple[str, ...]:
+    """Return the names of the sizes that an entry's problem takes; none if the entry is bound to one spec."""
+    if entry.strategy.spec is not None or (entry.stated is not None and entry.problem is None):
+        return ()
+    problem = entry.problem or _plain_problem(entry.strategy)
+    with users_code(entry.path, f"spec of {entry.name}"):
+        required, optional = _sizes_among(inspect.signature(problem).parameters)
+    return (*required, *optional)
+
+
 def _require_made(entry: Entry, stated: Spec, asked: str) -> None:
     """Refuse other sizes, types or orders than those of the spec that a file says, unless a function there makes that one of its sizes:
     what else the spec says would be lost silently."""

@@ -70,6 +70,20 @@ VALUES: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
 MEMORIES: Final[Mapping[str, str]] = {"INDEX": "COORD"}
 """The present name of a memory by its first one."""
 
+LOOP_OPTIONS: Final[Mapping[str, str]] = {
+    "delay": "defer",
+    "fetched": "dynamic_tiles",
+    "groups": "consumer_groups",
+    "in_flight": "mma_in_flight",
+    "producers": "producer_threads",
+    "spread": "interleave",
+    "turns": "ordered_mma",
+}
+"""The present option of a loop by its first name, in Graphene's texts."""
+
+MECHANISMS: Final[Mapping[str, str]] = {"bulk": "bulk_group", "group": "cp_async_group", "product": "wgmma_group", "ring": "mbarrier"}
+"""The present name of a completion mechanism by its first one."""
+
 _FIRST: Final[Mapping[str, str]] = {present: first for first, present in CLASSES.items()}
 
 

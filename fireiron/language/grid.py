@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from fireiron.ir import For, Let, ask
-from fireiron.ir.asks.fetched import Fetched
+from fireiron.ir.asks.dynamic_tiles import DynamicTiles
 from fireiron.language.tree import Draft
 from fireiron.values.expr import Expr, Var, as_expr, assume_positive, constant, hilbert, less, minimum
 
@@ -53,7 +53,7 @@ def taken_in_turns(tiles: Expr, blocks: int, dynamic: bool, draft: Draft) -> tup
     # The launcher checks that tiles are fewer than 2**31, as blocks have to be.
     turn = Var(draft.fresh("turn"), 0, min(max((tiles + 1 if dynamic else turns).high - 1, 0), 2**31 - 1))
     tile = Var(draft.fresh("tile"), 0, min(max(tiles.high - 1, 0), 2**31 - 1))
-    asks = ask.Asks((Fetched(tile.name, tiles),)) if dynamic else ask.NOTHING
+    asks = ask.Asks((DynamicTiles(tile.name, tiles),)) if dynamic else ask.NOTHING
     return Let(tile, block + turn * blocks), For(turn, turns, (), False, draft.origin, asks=asks)
 
 

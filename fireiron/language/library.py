@@ -21,17 +21,17 @@ from typing import Any, Final
 
 import attrs
 
+from fireiron.batched_matmul import is_batched
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.ir.cluster import MULTIPROCESSORS, at_once
 from fireiron.language.entries import Entry, entry_of, spec_of
 from fireiron.language.loading import load_file, no_bytecode, users_code
 from fireiron.language.strategy import Strategy
 from fireiron.language.waves import LINE_BYTES, Work, estimated_us, row_begins
-from fireiron.places import library_folder
+from fireiron.package_paths import library_folder
 from fireiron.spec import Spec
 from fireiron.specs.fused import Fused
 from fireiron.specs.matmul import MatMul
-from fireiron.stacks import of_stacks
 from fireiron.values.expr import Expr, constant
 from fireiron.values.machine import (
     DEFAULT_ARCHITECTURE,
@@ -137,7 +137,7 @@ def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[s
     """
     if isinstance(spec.starter, Fused):
         return _for_definition(spec, architecture)
-    if not (spec.multiplies or of_stacks(spec)):
+    if not (spec.multiplies or is_batched(spec)):
         return ()
     target = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture)
     orders = [order for name in spec.operands if (order := _matrix(spec, name).order) is not None]
@@ -162,7 +162,7 @@ def default_strategy(name: str, values: Mapping[str, int], spec: Spec) -> Strate
     """A default, with values of its tunables; one for matrices takes them one by one from a spec's stacks."""
     entry = find(name)
     strategy: Strategy = entry.strategy.with_(**values)
-    return MatMul.tile(b=1).to(Block).then(strategy) if of_stacks(spec) and not entry.batched else strategy
+    return MatMul.tile(b=1).to(Block).then(strategy) if is_batched(spec) and not entry.batched else strategy
 
 
 def _for_definition(spec: Spec, architecture: Any) -> tuple[tuple[str, Mapping[str, int]], ...]:
@@ -223,7 +223,7 @@ def by_warpgroups(spec: Spec, target: Architecture) -> tuple[str, ...]:
     as_given = _as_given(spec) and all(_along_k(spec, name) for name in "AB")
     if not as_given and not _worth_copies(spec) and dtype != int8:
         return ()
-    alone = "hopper_batched" if of_stacks(spec) else "hopper"
+    alone = "hopper_batched" if is_batched(spec) else "hopper"
     if dtype == int8:
         return (f"{alone}:integers",)
     return BY_WARPGROUPS if as_given and alone == "hopper" else (alone,)  # the others copy no operand first

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from fireiron.errors import ArgumentError, FireironError
-from fireiron.places import is_own
+from fireiron.package_paths import is_own
 
 
 def load_file(path: Path) -> ModuleType:

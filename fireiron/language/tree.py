@@ -194,7 +194,7 @@ class Expansion:
     launches: tuple[tuple[str, Any], ...] = attrs.field(default=(), kw_only=True, eq=False, repr=False)
 
     @property
-    def tells(self) -> bool:
+    def has_kernel_effects(self) -> bool:
         """Whether it adds anything to the whole kernel."""
         said = (self.names, self.lets, self.effects, self.settled)
         return any((*said, self.grid is not None, self.part is not None))
@@ -529,7 +529,7 @@ class Whole:
 
     def after(self, expansion: Expansion) -> Whole:
         """The same behind one more step; itself where that step says nothing."""
-        if not expansion.tells:
+        if not expansion.has_kernel_effects:
             return self
         return Whole(
             self.taken.union(expansion.names),

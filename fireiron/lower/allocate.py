@@ -16,8 +16,8 @@ import attrs
 
 from fireiron.errors import DecompositionError, ResourceError
 from fireiron.ir import Buffer, Exec, Kernel, Stmt, execs
-from fireiron.ir.chunks import ALIGNMENT
 from fireiron.ir.effects.shared_bound import SharedBound
+from fireiron.ir.smem_layouts import ALIGNMENT
 from fireiron.ir.usage import Stages, pipelines, shared_usage, usage_lines
 
 BARRIER = 8

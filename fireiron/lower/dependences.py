@@ -15,8 +15,8 @@ import attrs
 import numpy as np
 
 from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, WARPGROUP_SCOPE, Dependence, Exec, For, Kernel, Roles, Scope
-from fireiron.lower.footprint import Array, comes_round
-from fireiron.lower.touches import Footprint, Touch, Touches
+from fireiron.lower.access_map import Footprint, Touch, Touches
+from fireiron.lower.footprint import Array, revisits
 from fireiron.values.expr import Var
 
 
@@ -152,7 +152,7 @@ class Dependences:
             return False
         needed = self.touches.needed(touch)
         varying = [loop for loop in touch.loops if loop.var not in around]
-        if any(loop.var not in needed or comes_round(touch.statement, loop) for loop in varying):
+        if any(loop.var not in needed or revisits(touch.statement, loop) for loop in varying):
             return False
         granule = self.touches.granule(touch)
         kept = tuple(var for var in around if var in needed)

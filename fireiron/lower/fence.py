@@ -8,6 +8,9 @@ What threads write to a ring they fence in front of the arrival that says so. Wh
 thread of theirs can fence these before it: the writes come after all that it executes. So the threads that wait for the stage fence them,
 in front of what the engine reads: a fence on the path from the write to the read serves, whichever thread executes it (PTX ISA, "Memory
 Consistency Model": proxy-preserved base causality order).
+
+From what wgmma reads to a later write by threads no fence is needed: the completion of a wgmma is followed by an implicit generic-async
+proxy fence (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Async Proxy"), so the wait for it suffices.
 """
 
 from __future__ import annotations
@@ -20,21 +23,21 @@ import attrs
 from fireiron.ir import (
     Acquire,
     Barrier,
+    ClaimTile,
     Comment,
     Commit,
     Dependence,
     Exec,
+    ExitIfDone,
     Fence,
+    FenceKind,
     For,
+    IfAnyLane,
     Kernel,
-    Leave,
     Let,
-    NextTile,
-    Reach,
     Release,
     Roles,
-    Side,
-    Skip,
+    StageState,
     Stmt,
     Wait,
     execs,
@@ -59,17 +62,20 @@ def fence(kernel: Kernel) -> Kernel:
     copied = _copied(kernel, read)
 
     def fenced(statement: Stmt) -> tuple[Stmt, ...]:
-        if isinstance(statement, Acquire) and statement.side is Side.FULL and (late := copied.get(statement.ring)):
+        if isinstance(statement, Acquire) and statement.state is StageState.FULL and (late := copied.get(statement.ring)):
             names = ", ".join(dict.fromkeys(name for name, _ in late))
             return (
                 statement,
-                Fence(Reach.PROXY, f"{names}, which threads copied, for the asynchronous proxy", orders=_orders(late, engines)),
+                Fence(FenceKind.ASYNC_PROXY, f"{names}, which threads copied, for the asynchronous proxy", orders=_orders(late, engines)),
             )
         written = places.barriers.get(id(statement))  # by identity: equal barriers stand at several places
         if not written:
             return (statement,)
         names = ", ".join(dict.fromkeys(name for name, _ in written))
-        return (Fence(Reach.PROXY, f"{names} for the asynchronous proxy", orders=_orders(places.named(written), engines)), statement)
+        return (
+            Fence(FenceKind.ASYNC_PROXY, f"{names} for the asynchronous proxy", orders=_orders(places.named(written), engines)),
+            statement,
+        )
 
     return attrs.evolve(kernel, body=rewritten(kernel.body, fenced))
 
@@ -134,7 +140,7 @@ class _Places:
                 case Wait(groups=groups, mechanism=mechanism):
                     known = known.also(sorted(known.under_way.done_by(mechanism, groups), key=self._place))
                     known = attrs.evolve(known, under_way=known.under_way.wait(mechanism, groups))
-                case Barrier() | Release(side=Side.FULL):
+                case Barrier() | Release(state=StageState.FULL):
                     self.barriers.setdefault(id(statement), {}).update(known.written)
                     known = attrs.evolve(known, written={})
                 case For():
@@ -142,7 +148,7 @@ class _Places:
                 case Roles():
                     for child in statement.children:
                         self.follow(child, _Known())
-                case Let() | Comment() | Fence() | Acquire() | Release() | NextTile() | Leave() | Skip():
+                case Let() | Comment() | Fence() | Acquire() | Release() | ClaimTile() | ExitIfDone() | IfAnyLane():
                     pass
                 case _:
                     raise unknown(statement, "fence")

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import ResourceError
-from fireiron.ir import Access, Exec, For, Kernel, NextTile, Stmt, execs, lets, statements
+from fireiron.ir import Access, ClaimTile, Exec, For, Kernel, Stmt, execs, lets, statements
 from fireiron.ir.rewrite import by_identity
 from fireiron.values.expr import Expr, Less, Var, as_expr, compiled, conjuncts, constant
 
@@ -71,7 +71,7 @@ def thread_values(kernel: Kernel) -> Named:
     """The values of all names of a kernel that can be known before a loop runs."""
     values: dict[str, Array] = {"thread": np.arange(kernel.workers), "block": np.zeros(1, dtype=np.int64)}
     least = {var.name: var.low for var in kernel.symbols}
-    tiles = {one.var.name for one in statements(kernel.body) if isinstance(one, NextTile)}  # as the number of a block
+    tiles = {one.var.name for one in statements(kernel.body) if isinstance(one, ClaimTile)}  # as the number of a block
     values |= dict.fromkeys(tiles, values["block"])
     block_alone = {"block", *tiles}
     of_block = {"block", *tiles}
@@ -248,7 +248,7 @@ def _turns_of_steps(loop: For, conditions: Sequence[Expr], count: int) -> Array:
     return np.maximum((end - 1 - places) // loop.period - (first - 1 - places) // loop.period, 0)
 
 
-def comes_round(statement: Exec, loop: For) -> bool:
+def revisits(statement: Exec, loop: For) -> bool:
     """Whether a statement is executed at two iterations of a loop whose addresses repeat there."""
     if not _repeats(loop):
         return False

@@ -6,41 +6,41 @@ from collections.abc import Callable
 
 from fireiron.ir import Kernel
 from fireiron.lower.allocate import allocate
-from fireiron.lower.alternate import alternate
 from fireiron.lower.asynchronous import asynchronous
-from fireiron.lower.chain import chain
-from fireiron.lower.clamp import clamp
 from fireiron.lower.cluster import cluster
-from fireiron.lower.covered import covered
+from fireiron.lower.defer import defer
 from fireiron.lower.distribute import distribute
 from fireiron.lower.divide import divide
+from fireiron.lower.edge_versioning import edge_versioning
 from fireiron.lower.fence import fence
+from fireiron.lower.fold_single_trip import fold_single_trip
 from fireiron.lower.guard import guard
-from fireiron.lower.pin import pin
+from fireiron.lower.order_mma import order_mma
 from fireiron.lower.pipeline import pipeline
-from fireiron.lower.products import products
-from fireiron.lower.rotate import rotate
-from fireiron.lower.settle import settle
+from fireiron.lower.programmatic_launch import programmatic_launch
+from fireiron.lower.sink_relu import sink_relu
 from fireiron.lower.specialize import specialize
 from fireiron.lower.synchronize import synchronize
 from fireiron.lower.vectorize import vectorize
 from fireiron.lower.wait import wait
 from fireiron.lower.walk import prune
+from fireiron.lower.wgmma_waits import wgmma_waits
+from fireiron.lower.zero_init_elision import zero_init_elision
 
 Passes = tuple[tuple[str, Callable[[Kernel], Kernel]], ...]
 
 SEQUENTIAL: Passes = (
     ("pipeline", pipeline),
-    ("rotate", rotate),
-    ("settle", settle),
+    ("defer", defer),
+    ("zero_init_elision", zero_init_elision),
     ("allocate", allocate),  # before the passes that enumerate accesses: what does not fit is refused at once
     ("distribute", distribute),
     ("vectorize", vectorize),
     ("asynchronous", asynchronous),
     ("prune", prune),
     ("specialize", specialize),
-    ("alternate", alternate),
-    ("products", products),
+    ("order_mma", order_mma),
+    ("wgmma_waits", wgmma_waits),
 )
 """The passes that see a program without any synchronisation."""
 
@@ -49,12 +49,12 @@ PASSES: Passes = (
     ("synchronize", synchronize),
     ("wait", wait),
     ("fence", fence),
-    ("pin", pin),
+    ("fold_single_trip", fold_single_trip),
     ("guard", guard),
-    ("clamp", clamp),
-    ("covered", covered),
+    ("sink_relu", sink_relu),
+    ("edge_versioning", edge_versioning),
     ("cluster", cluster),
-    ("chain", chain),
+    ("programmatic_launch", programmatic_launch),
     ("divide", divide),
 )
 """The passes after the walk, in order; each maps IR to IR and can be printed (see docs/pipeline.md)."""

@@ -37,15 +37,15 @@ from fireiron.ir import (
     statements,
     substituted,
 )
-from fireiron.ir.asks.delayed import Delayed
-from fireiron.ir.asks.fetched import Fetched
-from fireiron.ir.asks.grouped import Grouped
-from fireiron.ir.asks.ordered import Ordered
+from fireiron.ir.asks.consumer_groups import ConsumerGroups
+from fireiron.ir.asks.deferred import Deferred
+from fireiron.ir.asks.dynamic_tiles import DynamicTiles
+from fireiron.ir.asks.ordered_mma import OrderedMma
 from fireiron.ir.asks.pipelined import Pipelined
-from fireiron.ir.asks.produced import Produced
+from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
-from fireiron.lower.outside import Outside, is_open
-from fireiron.lower.slots import Slots
+from fireiron.lower.peeled_fills import Outside, is_open
+from fireiron.lower.shared_stages import SharedStages
 from fireiron.lower.walk import fresh_name, taken_names
 from fireiron.values.expr import FALSE, ONE, Expr, Var, all_of, as_expr, constant, less, mod, tables_of
 from fireiron.values.sharer import BLOCK, GRID
@@ -84,11 +84,11 @@ class _Pipeline:
         self.kernel = kernel
         self.rings: list[Ring] = []
         self.single: set[str] = set()
-        self.produced = any(isinstance(one, For) and Produced in one.asks and _has_engine(one) for one in statements(kernel.body))
+        self.produced = any(isinstance(one, For) and ProducerThreads in one.asks and _has_engine(one) for one in statements(kernel.body))
         self.around: list[For] = []
         self.memories = {buffer.name: buffer.memory for buffer in kernel.buffers}
         self.asked = {buffer.name: buffer.tensor.stages for buffer in kernel.buffers if buffer.tensor.stages}
-        self.slots = Slots(kernel)
+        self.slots = SharedStages(kernel)
         self.stages: dict[str, int] = {}
         self.taken = taken_names(kernel)
         self.read = _read_from_memory(kernel)
@@ -102,7 +102,7 @@ class _Pipeline:
         result: list[Stmt] = []
         outside = Outside(body) if self.produced else Outside(())
         for statement in self._fetched(body, outside) if self.produced else body:
-            if isinstance(statement, For) and Produced in statement.asks:
+            if isinstance(statement, For) and ProducerThreads in statement.asks:
                 result.append(self._ring(statement, outside))
             elif isinstance(statement, For) and _stages(statement):
                 prologue, loop = self._loop(statement)
@@ -118,8 +118,8 @@ class _Pipeline:
             return statement.rebuilt(tuple(self.body(child) for child in statement.children))
         self.around.append(statement)
         rings = len(self.rings)
-        if Fetched in statement.asks and self.produced:
-            said = statement.asks[Fetched]
+        if DynamicTiles in statement.asks and self.produced:
+            said = statement.asks[DynamicTiles]
             ring = Ring(self._fresh(f"{said.tile}_ring"), 2, (), tiles=True)
             statement = statement.asking(attrs.evolve(said, ring=ring.name))
             self.rings.append(ring)
@@ -127,7 +127,7 @@ class _Pipeline:
         found = statement.rebuilt((self.body(statement.body),))
         self.around.pop()
         found = self._counting(found)
-        if Grouped not in statement.asks:
+        if ConsumerGroups not in statement.asks:
             return found
         return self._in_turns(found, self.rings[rings:])
 
@@ -135,13 +135,13 @@ class _Pipeline:
         """A loop that counts, where the turns inside are numbered by those of it that were taken."""
         if loop.var not in self.counts:
             return loop
-        return attrs.evolve(loop, taken=self.counts[loop.var], growth=self.grown.get(loop.var, ONE))
+        return attrs.evolve(loop, prior_iterations=self.counts[loop.var], increment=self.grown.get(loop.var, ONE))
 
     def _in_turns(self, loop: For, rings: Sequence[Ring]) -> For:
         """A loop whose iterations groups take in turns: what they share has copies, and a ring orders them. Without a ring, one group."""
         if not rings:
-            return loop.without(Grouped)
-        groups = loop.asks[Grouped].groups
+            return loop.without(ConsumerGroups)
+        groups = loop.asks[ConsumerGroups].groups
         filled = {name for ring in rings for name in ring.buffers}
         names = {name for name in _written_inside(loop) if self.memories[name].of_block} - filled
         for name in names:
@@ -179,7 +179,7 @@ class _Pipeline:
         loads, rest = self._parts(loop)
         _require_no_other(loop, rest)
         others = [one for one, _ in execs(loads) if not one.mechanism.counted]
-        if others and loop.asks[Produced].copies:
+        if others and loop.asks[ProducerThreads].copies:
             self._require_own(loop, others)
             loads = list(rewritten(tuple(loads), lambda one: () if commits_copies(one) else (one,)))  # their arrivals are deferred
         elif others:
@@ -213,7 +213,7 @@ class _Pipeline:
             fills = one.mechanism.counted or (one.spec.moves and one.accesses[1].write and bool(others))
             if fills and one.accesses[1].buffer in of_buffer:  # in a loop inside they have rings of their own
                 ring, turn = of_buffer[one.accesses[1].buffer]
-                one = attrs.evolve(one, ring=ring, turn=turn)
+                one = attrs.evolve(one, ring=ring, fill_index=turn)
             return self.slots.moved(one)
 
         loop = self._in_order(loop)
@@ -230,7 +230,7 @@ class _Pipeline:
         inside = {id(one) for one, _ in execs(loop.body)}
         filled = {access.buffer for one in copies for access in one.accesses if access.write}
         outside = [one for one, _ in execs(self.kernel.body) if id(one) not in inside and not filled.isdisjoint(_written(one))]
-        if outside or Delayed in loop.asks:
+        if outside or Deferred in loop.asks:
             where = f"and {outside[0].spec} in front of the loop or behind it" if outside else "of a loop with a delayed step"
             raise DecompositionError(
                 f"specialize(copies=True): threads fill stages of {', '.join(sorted(filled))} in the loop {loop.var} {where}",
@@ -251,11 +251,11 @@ class _Pipeline:
     def _in_order(self, loop: For) -> For:
         """A loop in which warpgroups take turns, with a ring that orders them; of one warpgroup, without turns."""
         groups = self.workers // GROUP_THREADS
-        if Ordered not in loop.asks or groups < 2:
-            return loop.without(Ordered)
+        if OrderedMma not in loop.asks or groups < 2:
+            return loop.without(OrderedMma)
         if self.workers % GROUP_THREADS:
             reason = f"{self.workers} threads are no whole warpgroups"
-        elif any(Grouped in one.asks for one in self.around):
+        elif any(ConsumerGroups in one.asks for one in self.around):
             reason = "groups of consumers take tiles in turns"
         elif self.clustered:
             reason = "blocks of a cluster wait for each other"
@@ -284,15 +284,15 @@ class _Pipeline:
         if around.var not in self.counts:
             self.counts[around.var] = Var(self._fresh(name), 0, most)
             self.grown[around.var] = growth
-        if self.grown[around.var] != growth or (growth != ONE and Grouped in around.asks):
+        if self.grown[around.var] != growth or (growth != ONE and ConsumerGroups in around.asks):
             raise DecompositionError(
                 f"warp_specialize: the loop {loop.var} takes another number of turns in each iteration of the loop {around.var}, and "
-                + ("groups take those in turns" if Grouped in around.asks else "so does another loop in it, whose turns are others"),
+                + ("groups take those in turns" if ConsumerGroups in around.asks else "so does another loop in it, whose turns are others"),
                 got=f"{loop.extent} turns",
                 legal="one number of turns that differs, for one group of consumers",
                 at=loop.origin,
                 hint="leave out .pingpong()"
-                if Grouped in around.asks
+                if ConsumerGroups in around.asks
                 else "leave out .persistent(), or the .skip_masked_tiles() of the split",
             )
         return self.counts[around.var]
@@ -311,7 +311,7 @@ class _Pipeline:
             self.single.add(ring.name)
             self.stages |= {name: self.stages.get(name, 1) * stages for name in buffers}
             staged = _staged(body, buffers, stages, mod(number, as_expr(stages)))
-            body = [attrs.evolve(one, ring=ring.name, turn=number) if is_open(one, buffers) else one for one in staged]
+            body = [attrs.evolve(one, ring=ring.name, fill_index=number) if is_open(one, buffers) else one for one in staged]
         return body
 
     # ------------------------------------------------------------------------------------------ one loop
@@ -319,7 +319,7 @@ class _Pipeline:
     def _loop(self, loop: For) -> tuple[list[Stmt], For]:
         """The prologue and the steady state of a loop whose loads run ahead of its own iterations."""
         loads, rest = self._parts(loop)
-        stages, spread = loop.asks[Pipelined].stages, loop.asks[Pipelined].spread
+        stages, spread = loop.asks[Pipelined].stages, loop.asks[Pipelined].interleave
         ahead = stages - 1
         names = self._staged(loads, loop)
         shared = any(self.memories[name].of_block for name in names)
@@ -632,19 +632,19 @@ def _stages(loop: For) -> int:
 
 def _is_idle(statement: Stmt) -> bool:
     """Whether it is a loop whose producer has nothing to load, as no engine does its loads."""
-    return isinstance(statement, For) and Produced in statement.asks and not _has_engine(statement)
+    return isinstance(statement, For) and ProducerThreads in statement.asks and not _has_engine(statement)
 
 
 def _without_idle_producer(statement: Stmt) -> tuple[Stmt, ...]:
     """A loop without a producer that has nothing to load; inside a pipelined loop, too."""
     if isinstance(statement, For) and _is_idle(statement):
-        return (statement.without(Produced, Ordered),)
+        return (statement.without(ProducerThreads, OrderedMma),)
     return (statement,)
 
 
 def _require_no_other(loop: For, rest: Iterable[Stmt]) -> None:
     """Refuse a loop with a producer's loads inside another one: the turns of two such loops would be numbered through each other."""
-    inner = next((one for one in statements(rest) if isinstance(one, For) and Produced in one.asks and _has_engine(one)), None)
+    inner = next((one for one in statements(rest) if isinstance(one, For) and ProducerThreads in one.asks and _has_engine(one)), None)
     if inner is not None:
         raise DecompositionError(
             f"warp_specialize: the loop {inner.var}, whose loads a producer issues, stands in the loop {loop.var}, "
@@ -659,7 +659,7 @@ def _has_engine(loop: For) -> bool:
     """Whether a producer fills stages of a loop: an engine does loads of it, or the producer is asked to copy; else all threads do the
     loads, as in any pipeline.
     """
-    return loop.asks[Produced].copies or any(one.mechanism.counted for one, _ in execs(loop.body))
+    return loop.asks[ProducerThreads].copies or any(one.mechanism.counted for one, _ in execs(loop.body))
 
 
 def _read_from_memory(kernel: Kernel) -> frozenset[Expr]:
@@ -709,7 +709,7 @@ def _at_stage(access: Access, stages: int, stage: Expr) -> Access:
 
 def _require_rings(kernel: Kernel) -> None:
     """Refuse `stages` of a load that fills no ring of a producer."""
-    loops = [one for one in statements(kernel.body) if isinstance(one, For) and Produced in one.asks]
+    loops = [one for one in statements(kernel.body) if isinstance(one, For) and ProducerThreads in one.asks]
     filled = {name for loop in loops for one in loop.body for name in _written(one)}
     by_engine = {name for loop in loops if _has_engine(loop) for one in loop.body for name in _written(one)}
     for buffer in kernel.buffers:

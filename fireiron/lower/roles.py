@@ -23,20 +23,20 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.ir import (
     Acquire,
+    BlockSet,
+    ClaimTile,
     Comment,
     Commit,
     Exec,
+    ExitIfDone,
     For,
+    IfAnyLane,
     Kernel,
-    Leave,
     Let,
     Mechanism,
-    NextTile,
-    Peers,
     Release,
     Ring,
-    Side,
-    Skip,
+    StageState,
     Stmt,
     SyncPoint,
     execs,
@@ -45,9 +45,9 @@ from fireiron.ir import (
     substituted,
     unknown,
 )
-from fireiron.ir.asks.fetched import Fetched
-from fireiron.ir.asks.grouped import Grouped
-from fireiron.ir.asks.produced import Produced
+from fireiron.ir.asks.consumer_groups import ConsumerGroups
+from fireiron.ir.asks.dynamic_tiles import DynamicTiles
+from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.lower.walk import fresh_name, taken_names
 from fireiron.values.expr import TRUE, Expr, Var, as_expr, equal, mod
 from fireiron.values.machine import Warp
@@ -55,7 +55,7 @@ from fireiron.values.units import THREAD, index_in
 
 WARP_THREADS = 32
 
-OF_THE_REST = (Comment, SyncPoint, Commit, Skip)
+OF_THE_REST = (Comment, SyncPoint, Commit, IfAnyLane)
 """Statements that go with the first part."""
 
 MOST_UNROLLED = 16
@@ -140,7 +140,7 @@ class Partition:
         found: dict[Expr, dict[tuple[int, Mechanism | None], int]] = {}
         for part, one in self.loads(ring):
             counted = one.mechanism.counted
-            found.setdefault(one.turn, {})[id(part), None if counted else one.mechanism] = 1 if counted else part.threads
+            found.setdefault(one.fill_index, {})[id(part), None if counted else one.mechanism] = 1 if counted else part.threads
         counts = {sum(arrivals.values()) for arrivals in found.values()}
         if len(counts) > 1:
             raise DecompositionError(
@@ -168,7 +168,7 @@ class Partition:
             if one.mechanism.counted:
                 parts.add(id(part))
                 size = _brought(one) * self.kernel.buffer(one.accesses[1].buffer).dtype.bytes
-                sizes[one.turn] = sizes.get(one.turn, 0) + (size if of in (None, part) else 0)
+                sizes[one.fill_index] = sizes.get(one.fill_index, 0) + (size if of in (None, part) else 0)
         return None if of is not None and len(parts) < 2 else next(iter(sizes.values()), 0)
 
 
@@ -177,9 +177,9 @@ def _brought(load: Exec) -> int:
     return math.prod(load.accesses[1].shape) * (1 if load.multicast is None else load.multicast.count)
 
 
-def fillers_of(kernel: Kernel) -> dict[str, tuple[Peers, ...]]:
+def fillers_of(kernel: Kernel) -> dict[str, tuple[BlockSet, ...]]:
     """For each ring whose stages blocks of a cluster fill for each other, who they are: whoever sends to a block receives from it, too."""
-    found: dict[str, dict[Peers, None]] = {}
+    found: dict[str, dict[BlockSet, None]] = {}
     for one, _ in execs(kernel.body):
         if one.multicast is not None:
             found.setdefault(one.ring, {})[one.multicast] = None
@@ -199,7 +199,7 @@ class Fill:
     @staticmethod
     def of(load: Exec) -> Fill:
         """The turn that a load fills."""
-        return Fill(load.ring, load.turn)
+        return Fill(load.ring, load.fill_index)
 
     def is_bound_in(self, statement: Stmt, loop: For | None) -> bool:
         """Whether its number is the same in all of a statement, and belongs to the list around: that of a loop, or of the whole program.
@@ -223,7 +223,7 @@ def is_condition(statement: Stmt) -> bool:
 
 def _numbers(loop: For) -> tuple[Var, ...]:
     """The variables that a loop moves."""
-    return (loop.var,) if loop.taken is None else (loop.var, loop.taken)
+    return (loop.var,) if loop.prior_iterations is None else (loop.var, loop.prior_iterations)
 
 
 def _filled(statement: Stmt, loop: For | None) -> list[Fill]:
@@ -262,7 +262,7 @@ class Writer:
     rings: Mapping[str, Ring]
     several: frozenset[str]
     used: frozenset[str]
-    fillers: Mapping[str, tuple[Peers, ...]]
+    fillers: Mapping[str, tuple[BlockSet, ...]]
     names: Mapping[Var, Expr]
     tile: Var | None = None
 
@@ -270,7 +270,7 @@ class Writer:
     def of(partition: Partition, part: Part, rings: Sequence[Ring]) -> Writer:
         """The writer of a part."""
         kernel = partition.kernel
-        turns = {ring.name: {one.turn for one, _ in execs(kernel.body) if one.ring == ring.name} for ring in rings}
+        turns = {ring.name: {one.fill_index for one, _ in execs(kernel.body) if one.ring == ring.name} for ring in rings}
         several = frozenset(name for name, numbers in turns.items() if len(numbers) > 1)
         used = frozenset(ring.name for ring in rings if any(one is part for one in partition.users(ring)))
         return Writer(partition, part, {ring.name: ring for ring in rings}, several, used, fillers_of(kernel), _names_of_threads(kernel))
@@ -310,7 +310,7 @@ class Writer:
         return ()
 
     def _loop(self, statement: For, around: For | None, fills: bool) -> tuple[Stmt, ...]:
-        inside = attrs.evolve(self, tile=statement.var) if Grouped in statement.asks else self
+        inside = attrs.evolve(self, tile=statement.var) if ConsumerGroups in statement.asks else self
         loop = attrs.evolve(statement, body=inside.list(statement.body, statement))
         if self.part is not self.partition.rest and not any(True for _ in execs(loop.body)):
             return ()
@@ -319,9 +319,13 @@ class Writer:
         loop = _fetching(loop, _takes if self.part is self.partition.taking else self._is_told)
         return self._dealt(loop) if fills else (loop,)
 
-    def _is_told(self, tile: NextTile) -> tuple[Stmt, ...]:
+    def _is_told(self, tile: ClaimTile) -> tuple[Stmt, ...]:
         """How those who take no tiles come by the number of a tile."""
-        return (Acquire(tile.ring, Side.FULL, tile.number), tile, Release(tile.ring, Side.EMPTY, tile.number, self.speaks))
+        return (
+            Acquire(tile.ring, StageState.FULL, tile.fill_index),
+            tile,
+            Release(tile.ring, StageState.EMPTY, tile.fill_index, self.speaks),
+        )
 
     @property
     def speaks(self) -> Expr:
@@ -349,14 +353,14 @@ class Writer:
         its copies behind the last one.
         """
         first, ring = loads[0][0], self.rings[fill.ring]
-        turns.before.setdefault(first, []).append(Acquire(fill.ring, Side.EMPTY, fill.turn))
+        turns.before.setdefault(first, []).append(Acquire(fill.ring, StageState.EMPTY, fill.turn))
         if any(one.mechanism.counted for _, one in loads):
             part = self.partition.bytes(ring, self.part)
-            turns.before[first].append(Release(fill.ring, Side.FULL, fill.turn, part=part))
+            turns.before[first].append(Release(fill.ring, StageState.FULL, fill.turn, part=part))
         copied: dict[Mechanism, int] = {one.mechanism: place for place, one in loads if not one.mechanism.counted}
         for mechanism in sorted(copied, key=lambda one: (one.rank, one.name)):
             last = max(copied.values())
-            turns.behind.setdefault(last, []).append(Release(fill.ring, Side.FULL, fill.turn, by=mechanism))
+            turns.behind.setdefault(last, []).append(Release(fill.ring, StageState.FULL, fill.turn, by=mechanism))
 
     def _use(self, fill: Fill, place: int, body: Sequence[Stmt], uses: Mapping[Fill, int], turns: Turns) -> None:
         """A turn that the part uses: acquired in front of its first use, and released behind the last.
@@ -368,8 +372,8 @@ class Writer:
         later = (one for other, one in uses.items() if one > place and other.ring == fill.ring and self._is_of_stage(other, stage))
         end = min(later, default=len(body))
         found = [number for number in range(place, end) if touches_stage(body[number], ring, stage)] or [end]
-        release = Release(ring.name, Side.EMPTY, fill.turn, self.speaks, self.fillers.get(ring.name, ()))
-        turns.before.setdefault(_in_front_of_notes(body[: found[0]]), []).append(Acquire(ring.name, Side.FULL, fill.turn))
+        release = Release(ring.name, StageState.EMPTY, fill.turn, self.speaks, self.fillers.get(ring.name, ()))
+        turns.before.setdefault(_in_front_of_notes(body[: found[0]]), []).append(Acquire(ring.name, StageState.FULL, fill.turn))
         turns.behind.setdefault(found[-1], []).append(release)
 
     def _stage(self, fill: Fill) -> Expr | None:
@@ -386,9 +390,9 @@ class Writer:
         order = next((ring for ring in self.rings.values() if ring.is_order and not ring.each), None)
         if order is None or self.tile is None:
             return (loop,)
-        release = Release(order.name, Side.EMPTY, self.tile, self.speaks)
+        release = Release(order.name, StageState.EMPTY, self.tile, self.speaks)
         # A barrier for each group, at which none but that group waits: the turn that it waits for is given on one tile before.
-        return (Acquire(order.name, Side.EMPTY, self.tile + (order.stages - 1)), loop, release)
+        return (Acquire(order.name, StageState.EMPTY, self.tile + (order.stages - 1)), loop, release)
 
     # ------------------------------------------------------------------------------------------ other threads
 
@@ -459,7 +463,7 @@ def _names_of_threads(kernel: Kernel) -> Mapping[Var, Expr]:
 
 def _used(body: Sequence[Stmt], around: For | None) -> tuple[Stmt, ...]:
     """A list without names that nothing behind them refers to: of several roles each needs its own."""
-    used = set() if around is None else set(around.growth.variables())
+    used = set() if around is None else set(around.increment.variables())
     kept: list[Stmt] = []
     for one in reversed(body):
         if not isinstance(one, Let) or one.var in used:
@@ -472,28 +476,32 @@ def _variables(items: Iterable[Stmt]) -> set[Var]:
     return {var for one in statements(items) for value in one.expressions for var in value.variables()}
 
 
-def _takes(tile: NextTile) -> tuple[Stmt, ...]:
+def _takes(tile: ClaimTile) -> tuple[Stmt, ...]:
     """How a producer comes by the number of a tile."""
-    return (Acquire(tile.ring, Side.EMPTY, tile.number), attrs.evolve(tile, takes=True), Release(tile.ring, Side.FULL, tile.number))
+    return (
+        Acquire(tile.ring, StageState.EMPTY, tile.fill_index),
+        attrs.evolve(tile, takes=True),
+        Release(tile.ring, StageState.FULL, tile.fill_index),
+    )
 
 
-def _fetching(loop: For, come_by: Callable[[NextTile], tuple[Stmt, ...]]) -> For:
+def _fetching(loop: For, come_by: Callable[[ClaimTile], tuple[Stmt, ...]]) -> For:
     """A loop over tiles that blocks take as they become free: each begins with its number, and ends the loop where none is left, one turn
     behind all of them at the latest.
     """
-    if Fetched not in loop.asks:
+    if DynamicTiles not in loop.asks:
         return loop
-    said = loop.asks[Fetched]
+    said = loop.asks[DynamicTiles]
     number = next(one for one in loop.body if isinstance(one, Let) and one.var.name == said.tile)
-    head = (*come_by(NextTile(number.var, said.tiles, said.ring, loop.var)), Leave(number.var, said.tiles))
+    head = (*come_by(ClaimTile(number.var, said.tiles, said.ring, loop.var)), ExitIfDone(number.var, said.tiles))
     rest = tuple(one for one in loop.body if one is not number)
     return attrs.evolve(loop, extent=said.tiles + 1, body=(*head, *rest))
 
 
 def _is_of_tile(loop: For, around: For | None) -> bool:
     """Whether it has all turns of a tile of a producer's ring, itself or in loops inside, where groups take tiles in turns."""
-    tiles = around is not None and Grouped in around.asks
-    return tiles and any(isinstance(one, For) and Produced in one.asks for one in statements((loop,)))
+    tiles = around is not None and ConsumerGroups in around.asks
+    return tiles and any(isinstance(one, For) and ProducerThreads in one.asks for one in statements((loop,)))
 
 
 def touches_stage(statement: Stmt, ring: Ring, stage: Expr | None) -> bool:
@@ -501,7 +509,7 @@ def touches_stage(statement: Stmt, ring: Ring, stage: Expr | None) -> bool:
     if isinstance(statement, Exec):
         return any(access.buffer in ring.buffers and (stage is None or same(stage, access.copy)) for access in statement.accesses)
     inside = [one for child in statement.children for one in child]
-    acquired = (one.number for one in inside if isinstance(one, Acquire) and one.ring == ring.name)
+    acquired = (one.fill_index for one in inside if isinstance(one, Acquire) and one.ring == ring.name)
     own = stage is not None and any(same(stage, mod(number, as_expr(ring.stages))) for number in acquired)
     return not own and any(touches_stage(one, ring, stage) for one in inside)
 

@@ -14,9 +14,9 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import Counter, Exec, For, Kernel, Let, Role, Roles, Stmt, execs, rewritten, statements
-from fireiron.ir.asks.fetched import Fetched
-from fireiron.ir.asks.grouped import Grouped
-from fireiron.ir.asks.produced import Produced
+from fireiron.ir.asks.consumer_groups import ConsumerGroups
+from fireiron.ir.asks.dynamic_tiles import DynamicTiles
+from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.effects.residency import Residency
 from fireiron.ir.rewrite import without_asks
 from fireiron.lower.roles import Part, Partition, Writer
@@ -57,7 +57,7 @@ def specialize(kernel: Kernel, divide: Callable[[Kernel, int], Partition] | None
     `divide` says which roles there are, of a kernel and the most threads that a loop asks to produce; None: `usual`.
     """
     made = _specialized(kernel, usual if divide is None else divide)
-    body = without_asks(made.body, Produced, Grouped, Fetched)
+    body = without_asks(made.body, ProducerThreads, ConsumerGroups, DynamicTiles)
     return made if body is made.body else attrs.evolve(made, body=body)
 
 
@@ -70,11 +70,11 @@ def _specialized(kernel: Kernel, divide: Callable[[Kernel, int], Partition]) -> 
             at=lonely.origin,
             hint=".split(64).pipeline(4).warp_specialize(), or .coalesced_copy(8) in the load for copies by all threads",
         )
-    loops = [one for one in statements(kernel.body) if isinstance(one, For) and Produced in one.asks]
+    loops = [one for one in statements(kernel.body) if isinstance(one, For) and ProducerThreads in one.asks]
     _require_producer(kernel, loops)
     if not loops:
         return kernel
-    partition = divide(kernel, max(one.asks[Produced].threads for one in loops))
+    partition = divide(kernel, max(one.asks[ProducerThreads].threads for one in loops))
     rings = tuple(partition.counted(ring) for ring in kernel.rings)
     names = tuple(one for one in kernel.body if isinstance(one, Let))
     program = tuple(one for one in kernel.body if not isinstance(one, Let))
@@ -123,7 +123,7 @@ def _groups(kernel: Kernel) -> int:
     """How many groups of consumers take the tiles of a loop in turns; 0 where none do."""
     if not any(ring.is_order and not ring.each for ring in kernel.rings):
         return 0
-    return next(one.asks[Grouped].groups for one in statements(kernel.body) if isinstance(one, For) and Grouped in one.asks)
+    return next(one.asks[ConsumerGroups].groups for one in statements(kernel.body) if isinstance(one, For) and ConsumerGroups in one.asks)
 
 
 def _require_plain(kernel: Kernel, copy: Exec) -> None:
@@ -147,7 +147,7 @@ def _require_plain(kernel: Kernel, copy: Exec) -> None:
 
 def _require_producer(kernel: Kernel, loops: Sequence[For]) -> None:
     """Tiles that blocks take as they become free are taken by a producer."""
-    fetched = next((one for one in statements(kernel.body) if isinstance(one, For) and Fetched in one.asks), None)
+    fetched = next((one for one in statements(kernel.body) if isinstance(one, For) and DynamicTiles in one.asks), None)
     if fetched is not None and not loops:
         raise DecompositionError(
             "persistent(dynamic=True): nothing is loaded by a producer, which would take tiles from the counter ahead of the others",
@@ -164,8 +164,8 @@ def _in_turns(kernel: Kernel, names: Sequence[Let], written: Sequence[tuple[Part
     """
     (consumers, program), (producer, loads) = written
     producers = producer.threads
-    loop = next(one for one in statements(kernel.body) if isinstance(one, For) and Grouped in one.asks)
-    groups, turn = loop.asks[Grouped].groups, loop.var
+    loop = next(one for one in statements(kernel.body) if isinstance(one, For) and ConsumerGroups in one.asks)
+    groups, turn = loop.asks[ConsumerGroups].groups, loop.var
     each, workers = kernel.workers, kernel.workers * groups
     _check_groups(kernel, groups, producers)
     whole = attrs.evolve(kernel, workers=workers, threads=workers + producers)
@@ -176,7 +176,7 @@ def _in_turns(kernel: Kernel, names: Sequence[Let], written: Sequence[tuple[Part
     def role(group: int) -> Role:
         def edit(statement: Stmt) -> tuple[Stmt, ...]:
             statement = statement.substitute(own)
-            if isinstance(statement, For) and Grouped in statement.asks:
+            if isinstance(statement, For) and ConsumerGroups in statement.asks:
                 return (attrs.evolve(statement, first=group, step=groups),)
             if isinstance(statement, Exec):
                 mine = equal(whole.thread // each, group)
@@ -196,7 +196,7 @@ def _in_turns(kernel: Kernel, names: Sequence[Let], written: Sequence[tuple[Part
 
 
 def _check_groups(kernel: Kernel, groups: int, producers: int) -> None:
-    loops = [one for one in statements(kernel.body) if isinstance(one, For) and Produced in one.asks]
+    loops = [one for one in statements(kernel.body) if isinstance(one, For) and ProducerThreads in one.asks]
     if kernel.workers % GROUP_THREADS:
         raise DecompositionError(
             f"pingpong({groups}): the tile is dealt to {kernel.workers} threads, and a group of consumers is whole warpgroups",

@@ -17,22 +17,22 @@ from fireiron.errors import SynchronizationError
 from fireiron.ir import (
     Acquire,
     Barrier,
+    ClaimTile,
     Comment,
     Commit,
     Dependence,
     Exec,
+    ExitIfDone,
     Fence,
     For,
+    IfAnyLane,
     Kernel,
-    Leave,
     Let,
     Mechanism,
-    NextTile,
     Release,
     Role,
     Roles,
     Scope,
-    Skip,
     Stmt,
     SyncPoint,
     Wait,
@@ -40,10 +40,10 @@ from fireiron.ir import (
     unknown,
 )
 from fireiron.ir.effects.unchecked import Unchecked
+from fireiron.lower.access_map import Touch
+from fireiron.lower.barrier_placement import fewest_of_scopes
 from fireiron.lower.dependences import Dependences, Edge
 from fireiron.lower.outstanding import Outstanding
-from fireiron.lower.stabbing import fewest_of_scopes
-from fireiron.lower.touches import Touch
 from fireiron.values.expr import Var, constant
 
 Exposed = tuple[tuple[Touch, ...], ...]
@@ -162,7 +162,7 @@ class _Solver:
                         tuple(role.body if _waits_at_rings(role) else self.solve(role.body, loops)[0] for role in statement.roles)
                     )
                     summary = self._everywhere(())
-                case Acquire() | Release() | NextTile() | Leave() | Skip():
+                case Acquire() | Release() | ClaimTile() | ExitIfDone() | IfAnyLane():
                     summary = self._everywhere(())
                 case Commit(mechanism=mechanism):
                     found.commits.append((len(found.items), mechanism))
@@ -419,7 +419,7 @@ def _credited(hazards: Sequence[Hazard], barriers: Mapping[int, int], positions:
 
 def _different(found: Iterable[Dependence]) -> tuple[Dependence, ...]:
     """Each dependence once: statements meet by several of their accesses, and in several scopes."""
-    return tuple({(one.buffer, id(one.before), id(one.behind), one.writes, one.carried): one for one in found}.values())
+    return tuple({(one.buffer, id(one.before), id(one.after), one.writes, one.carried): one for one in found}.values())
 
 
 def _reason(met: Sequence[Hazard]) -> str:

@@ -22,21 +22,21 @@ from fireiron.errors import SynchronizationError
 from fireiron.ir import (
     Acquire,
     Barrier,
+    ClaimTile,
     Comment,
     Commit,
     Dependence,
     Exec,
+    ExitIfDone,
     Fence,
     For,
+    IfAnyLane,
     Kernel,
-    Leave,
     Let,
     Mechanism,
-    NextTile,
     Release,
     Roles,
     Scope,
-    Skip,
     Stmt,
     Wait,
     execs,
@@ -45,8 +45,8 @@ from fireiron.ir import (
     unknown,
 )
 from fireiron.ir.effects.unchecked import Unchecked
+from fireiron.lower.access_map import Located, Touch
 from fireiron.lower.dependences import Dependences
-from fireiron.lower.touches import Located, Touch
 from fireiron.values.expr import Expr, Var, all_of, compiled, conjuncts, constant
 
 Fixed = Mapping[str, int]
@@ -240,7 +240,7 @@ class _Replay:
                     steps += (_Loop(statement, inside),) if self._is_followed(statement) else inside
                 case Roles():
                     steps.append(tuple(self._prepared(child, loops, touches, copies) for child in statement.children))
-                case Let() | Comment() | Fence() | Acquire() | Release() | NextTile() | Leave() | Skip():
+                case Let() | Comment() | Fence() | Acquire() | Release() | ClaimTile() | ExitIfDone() | IfAnyLane():
                     pass
                 case _:
                     raise unknown(statement, "wait")

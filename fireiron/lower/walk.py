@@ -9,12 +9,12 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, ResourceError
 from fireiron.ir import (
-    Begin,
     Buffer,
     Exec,
     For,
     Kernel,
     Let,
+    StepMarker,
     Stmt,
     edited,
     execs,
@@ -24,11 +24,11 @@ from fireiron.ir import (
     variables,
     verify,
 )
-from fireiron.ir.asks.delayed import Delayed
-from fireiron.ir.asks.produced import Produced
+from fireiron.ir.asks.deferred import Deferred
+from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.text import Path
 from fireiron.language.tree import Context, Decomposition, Executable, Node, Whole, count_workers, grow, require_complete
-from fireiron.lower.alternate import with_products_of_turns
+from fireiron.lower.order_mma import with_products_of_turns
 from fireiron.spec import Spec, symbols_of
 from fireiron.values import sharer
 from fireiron.values.cuda_names import FUNCTIONS, TAKEN, is_taken
@@ -123,12 +123,12 @@ def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Archit
 
 def _fills_a_ring(node: Node) -> bool:
     """Whether a step makes a loop with a producer, inside other loops of its own perhaps."""
-    return any(isinstance(one, For) and Produced in one.asks for one in statements(node.program))
+    return any(isinstance(one, For) and ProducerThreads in one.asks for one in statements(node.program))
 
 
 def _copies(node: Node) -> bool:
     """Whether the producer of a loop that a step makes copies what engines do not load."""
-    return any(isinstance(one, For) and one.asks[Produced].copies for one in statements(node.program))
+    return any(isinstance(one, For) and one.asks[ProducerThreads].copies for one in statements(node.program))
 
 
 def _is_mixed(node: Node) -> bool:
@@ -183,7 +183,7 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
         raise DecompositionError("split_k(.., Block): no tiles are dealt to Block behind it", hint=".tile(64, 64).to(Block)")
     assert grown.workers is not None and grown.threads is not None
     body = with_products_of_turns(_program(grown.node, ()))
-    if not any(isinstance(one, For) and Delayed in one.asks for one in statements(body)):
+    if not any(isinstance(one, For) and Deferred in one.asks for one in statements(body)):
         body = without_marks(body)
     lets = tuple(Let(var, value) for var, value in whole.definitions.items())
     kernel = Kernel(
@@ -230,13 +230,17 @@ def _program(node: Node, path: Path) -> tuple[Stmt, ...]:
 
 def without_marks(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
     """The program without the marks of where steps begin."""
-    return rewritten(body, lambda statement: () if isinstance(statement, Begin) else (statement,))
+    return rewritten(body, lambda statement: () if isinstance(statement, StepMarker) else (statement,))
 
 
 def taken_names(kernel: Kernel) -> set[str]:
     """The names that a pass must not give to anything new: those bound in the program, of buffers and sizes, and of generated code."""
     bound = {statement.var.name for statement in statements(kernel.body) if isinstance(statement, (For, Let))}
-    bound |= {statement.taken.name for statement in statements(kernel.body) if isinstance(statement, For) and statement.taken is not None}
+    bound |= {
+        statement.prior_iterations.name
+        for statement in statements(kernel.body)
+        if isinstance(statement, For) and statement.prior_iterations is not None
+    }
     return {*RESERVED, *bound, *(buffer.name for buffer in kernel.buffers), *(symbol.name for symbol in kernel.symbols)}
 
 

@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from fireiron.batched_matmul import is_batched
 from fireiron.measure.rounding import rounded_by, sum_error
 from fireiron.spec import Spec
-from fireiron.stacks import of_stacks
 from fireiron.values.machine import DType, tf32
 from fireiron.values.tensor import View
 
@@ -26,7 +26,7 @@ Change = Callable[[Any], Any]
 
 def multiplies(spec: Spec) -> bool:
     """Whether a spec is a product that is made here."""
-    return spec.multiplies or of_stacks(spec)
+    return spec.multiplies or is_batched(spec)
 
 
 def product(cupy: Any, spec: Spec, left: Any, right: Any, change: Change | None = None) -> Any:

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from fireiron.places import PACKAGE, library_folder
+from fireiron.package_paths import PACKAGE, library_folder
 
 UNTRACKED = ("__pycache__", ".pyc", ".pyo")
 """Endings of names that are no source."""

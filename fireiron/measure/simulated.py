@@ -40,11 +40,11 @@ def symbol_values(spec: Spec, given: Mapping[str, int]) -> dict[str, int]:
     symbols = {var.name: var for var in symbols_of(spec)}
     unknown = [name for name in given if name not in symbols]
     if unknown:
-        raise ArgumentError(f"--let {unknown[0]}: the spec has no such size", legal=list(symbols) or "none")
+        raise ArgumentError(f"--size {unknown[0]}: the spec has no such size", legal=list(symbols) or "none")
     for name, value in given.items():
         var = symbols[name]
         if not var.low <= value <= var.high or value % var.multiple_of:
-            raise ArgumentError(f"--let {name}={value}", legal=f"{var.low} ... {var.high}, multiples of {var.multiple_of}")
+            raise ArgumentError(f"--size {name}={value}", legal=f"{var.low} ... {var.high}, multiples of {var.multiple_of}")
     chosen = {var.name: max(257 // var.multiple_of, 1) * var.multiple_of for var in sizes_of(spec)}
     return with_strides(spec, {**chosen, **given})
 
@@ -70,7 +70,7 @@ def data_for(program: Program, symbols: Mapping[str, int], seed: int, normal: bo
     if fused(spec) is None and not normal:
         return exact_data(program, symbols, seed), None
     if first_value(spec, symbols) is not None:
-        raise ArgumentError(f"{spec} adds to what its output holds", hint="without --normal: integers, whose sums are exact")
+        raise ArgumentError(f"{spec} adds to what its output holds", hint="--inputs auto: integers, whose sums are exact")
     arrays = drawn(spec, symbols, numpy.random.default_rng(seed))
     adders = [one.spec.C.dtype for one, _ in execs(program.ir.body) if one.spec.contracts]
     return arrays, Judge(spec, symbols, arrays, min(adders, key=lambda dtype: dtype.mantissa, default=None))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
-from fireiron.ir.asks.delayed import Delayed
+from fireiron.ir.asks.deferred import Deferred
 from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
@@ -51,7 +51,7 @@ class Defer(Refinement):
         yield from (Defer(later, first) for first, later in itertools.combinations(names, 2))
 
     def plan(self, plan: Any) -> Any:
-        return plan.asking(Delayed(self.step, self.after))
+        return plan.asking(Deferred(self.step, self.after))
 
     def __str__(self) -> str:
         return f'defer("{self.step}", after="{self.after}")'

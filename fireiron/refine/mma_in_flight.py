@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.ir.asks.running import Running
+from fireiron.ir.asks.pending_mmas import PendingMmas
 from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, integral
 
@@ -47,7 +47,7 @@ class MmaInFlight(Refinement):
     groups: Any = attrs.field(converter=_groups)
 
     def plan(self, plan: Any) -> Any:
-        return plan.asking(Running(chosen(self.groups, "mma_in_flight", 0, MOST)))
+        return plan.asking(PendingMmas(chosen(self.groups, "mma_in_flight", 0, MOST)))
 
     def __str__(self) -> str:
         return f"mma_in_flight({self.groups})"

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
-from fireiron.ir.asks.ordered import Ordered
+from fireiron.ir.asks.ordered_mma import OrderedMma
 from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
@@ -51,7 +51,7 @@ class OrderMma(Refinement):
         yield from (OrderMma(*pair) for pair in itertools.combinations_with_replacement(names, 2))
 
     def plan(self, plan: Any) -> Any:
-        return plan.asking(Ordered(self.first, self.last))
+        return plan.asking(OrderedMma(self.first, self.last))
 
     def __str__(self) -> str:
         return f'order_mma("{self.first}", "{self.last}")'

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
-from fireiron.ir.asks.grouped import Grouped
+from fireiron.ir.asks.consumer_groups import ConsumerGroups
 from fireiron.language.clusters import require_whole_clusters
 from fireiron.language.dealing import Taken, Taking
 from fireiron.language.grid import Inside, taken_in_turns
@@ -44,7 +44,7 @@ class PersistentBlocks(Taking):
             require_whole_clusters(self.blocks, together)
         names = Inside(draft)
         tile, loop = taken_in_turns(tiles, self.blocks, self.dynamic, draft)
-        return Taken(tile.var, names, minimum(tiles, as_expr(self.blocks)), loop.asking(Grouped(self.groups)), tile)
+        return Taken(tile.var, names, minimum(tiles, as_expr(self.blocks)), loop.asking(ConsumerGroups(self.groups)), tile)
 
 
 def _blocks(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
-from fireiron.ir.asks.produced import Produced
+from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 
@@ -58,7 +58,7 @@ class WarpSpecialize(Refinement):
         threads = chosen(self.producer_threads, "warp_specialize", 32, 128)
         if threads not in PRODUCERS:
             raise DecompositionError("warp_specialize: the producer is a warp or a warpgroup", got=threads, legal=PRODUCERS)
-        return plan.asking(Produced(threads, self.copies))
+        return plan.asking(ProducerThreads(threads, self.copies))
 
     def __str__(self) -> str:
         arguments = [str(self.producer_threads)] if self.producer_threads != 32 else []

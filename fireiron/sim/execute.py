@@ -75,7 +75,7 @@ class Executor:
             self._by_lanes(site, inputs, outputs, accumulate, group)
         else:
             self._perform(site, inputs, outputs, accumulate)
-        if site.statement.mechanism.in_registers:
+        if site.statement.mechanism.in_registers or site.statement.mechanism.reads_late:
             self._depart(site, inputs, env, group, group)
 
     def _use_registers(self, site: PlannedStatement, env: Environment, group: ThreadGroup) -> None:
@@ -119,7 +119,7 @@ class Executor:
         """
         ((name, write, _, place, _),) = outputs
         values = np.broadcast_to(site.statement.spec.perform(_values(inputs), False)[name], place.shape).copy()
-        turn = int(np.asarray(compiled(site.statement.turn)(env)).flat[0])
+        turn = int(np.asarray(compiled(site.statement.fill_index)(env)).flat[0])
         size = write.count * write.buffer.dtype.bytes  # those of whole boxes, outside the array too
         peers, where = site.statement.multicast, self.batch.where(env)
         for rings in self.rings.reach(() if peers is None else (peers,), env, group, f"{write.buffer.name}: {site.what} arrives", where):
@@ -298,6 +298,9 @@ class Executor:
         self.statements += 1
         reads = [(operand, place) for _, operand, place in inputs] + [(read, old) for _, _, read, _, old in outputs if old is not None]
         touches = [*reads, *((write, place) for _, write, _, place, _ in outputs)]
+        if self.plan.in_rings:
+            for operand, _ in touches:
+                self.rings.require_held(site, operand, small, group, self.batch.where(env))
         if site.statement.collective:
             for number in range(len(leaders)):
                 self.race_detector.touch(site, touches, small, team, (*span, number))
@@ -310,7 +313,7 @@ class Executor:
             self._perform(site, inputs, outputs, accumulate)
         else:
             self._exchange(site, inputs, outputs)
-        if site.statement.mechanism.reads_in_groups:
+        if site.statement.mechanism.reads_late:
             self._depart(site, inputs, small, group, team)
 
     def _check_uniform(self, site: PlannedStatement, env: Environment, leader: Array) -> None:

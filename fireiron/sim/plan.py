@@ -21,22 +21,22 @@ from fireiron.ir import (
     Acquire,
     Barrier,
     Buffer,
-    Chain,
+    ClaimTile,
     ClusterBarrier,
     Comment,
     Commit,
     Exec,
+    ExitIfDone,
     Fence,
     For,
+    GridDepControl,
+    IfAnyLane,
     Kernel,
-    Leave,
     Let,
-    NextTile,
     Piece,
     Release,
     Role,
     Roles,
-    Skip,
     Stmt,
     Wait,
     execs,
@@ -311,18 +311,18 @@ class Plan:
                     nodes.append(self._for(statement, scope))
                 case Exec():
                     nodes.append(self._site(statement, (), (), scope))
-                case Skip():
+                case IfAnyLane():
                     written = {access.buffer for one, _ in execs(statement.body) for access in one.accesses if access.write}
                     nodes.append(SkipPlan(statement.needed, self._list(statement.body, scope), frozenset(written)))
                 case Roles():
                     nodes.append(RolesPlan([(role, self._list(role.body, scope)) for role in statement.roles]))
-                case NextTile(var=var):
+                case ClaimTile(var=var):
                     self.block_loops = True
                     scope = scope.inside(var.name)  # it moves accesses as the loop does
                     nodes.append(statement)
-                case Barrier() | ClusterBarrier() | Commit() | Wait() | Fence() | Acquire() | Release() | Leave():
+                case Barrier() | ClusterBarrier() | Commit() | Wait() | Fence() | Acquire() | Release() | ExitIfDone():
                     nodes.append(statement)
-                case Comment() | Chain():  # one kernel runs alone
+                case Comment() | GridDepControl():  # one kernel runs alone
                     pass
                 case _:
                     raise unknown(statement, "the simulator")
@@ -335,9 +335,11 @@ class Plan:
     def _for(self, loop: For, scope: _Scope) -> Any:
         self.block_loops |= "block" in scope.closure(loop.extent)
         plain_scope = scope.inside(loop.var.name)
-        if loop.taken is not None:
-            body = self._list(loop.body, plain_scope.inside(loop.taken.name))
-            return Loop(loop.var.name, compiled(loop.extent), body, loop.first, loop.step, loop.taken.name, compiled(loop.growth))
+        if loop.prior_iterations is not None:
+            body = self._list(loop.body, plain_scope.inside(loop.prior_iterations.name))
+            return Loop(
+                loop.var.name, compiled(loop.extent), body, loop.first, loop.step, loop.prior_iterations.name, compiled(loop.increment)
+            )
         nest = _perfect_nest(loop)
         plain = self._list(loop.body, plain_scope)
         if nest is not None:
@@ -417,7 +419,7 @@ def _perfect_nest(loop: For) -> tuple[list[For], list[Let], Exec] | None:
     loops: list[For] = []
     lets: list[Let] = []
     while True:
-        if loop.first or loop.step != 1 or loop.taken is not None:
+        if loop.first or loop.step != 1 or loop.prior_iterations is not None:
             return None
         loops.append(loop)
         body = loop.body

@@ -20,7 +20,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Acquire, Mechanism, NextTile, Peers, Release, Ring, Side
+from fireiron.ir import Acquire, BlockSet, ClaimTile, Mechanism, Release, Ring, StageState
 from fireiron.sim.locations import ThreadGroup
 from fireiron.sim.plan import Operand, Plan, PlannedStatement
 from fireiron.values.expr import compiled
@@ -39,7 +39,7 @@ def warps(numbers: Iterable[int]) -> str:
 def require_given_back(group: ThreadGroup) -> None:
     """A group that ends has released each turn that it waited for to be full."""
     for ring, turn, side in sorted(group.held, key=lambda one: one[:2]):
-        if side is Side.FULL:
+        if side is StageState.FULL:
             raise SimulationError(
                 f"{ring}: a group ends that holds turn {turn} full", hint="release it behind the last use, also if nobody fills it again"
             )
@@ -116,7 +116,7 @@ class Load:
     land: Callable[[], None]
     arrivals: int = 0
     group: ThreadGroup | None = None
-    side: Side = Side.FULL
+    side: StageState = StageState.FULL
 
 
 class Rings:
@@ -139,13 +139,13 @@ class Rings:
         self.phases = {
             (ring.name, side, stage): MbarrierState(arrivals, arrivals)
             for ring in plan.kernel.rings
-            for side, arrivals in ((Side.FULL, ring.producers), (Side.EMPTY, ring.consumers))
+            for side, arrivals in ((StageState.FULL, ring.producers), (StageState.EMPTY, ring.consumers))
             for stage in range(ring.stages)
         }
         self.loads: list[Load] = []
         self.filled: dict[tuple[str, int], None] = {}
         self.awaited: set[tuple[str, int]] = set()
-        self.released: dict[tuple[str, Side, int], list[tuple[int, int]]] = {}  # by the ranks of blocks, and their warps
+        self.released: dict[tuple[str, StageState, int], list[tuple[int, int]]] = {}  # by the ranks of blocks, and their warps
         self.copying: Counter[tuple[str, int]] = Counter()  # copies under way to a stage of a buffer, which an arrival may wait for
         # By turn the buffers that threads filled, and that none of these brought to engines.
         self.unfenced: dict[tuple[str, int], set[str]] = {}
@@ -153,21 +153,21 @@ class Rings:
     def passes(self, statement: Acquire, env: Mapping[str, Any], group: ThreadGroup, where: str) -> bool:
         """Whether a group may go on behind a wait; then it holds the turn."""
         ring, turn = self.rings[statement.ring], self.turn(statement, env)
-        over = self.phases[ring.name, statement.side, turn % ring.stages].over
+        over = self.phases[ring.name, statement.state, turn % ring.stages].over
         # Parity is all that the barrier tells: of full phases the one of this round, of empty ones the one before must be over.
-        wanted = turn // ring.stages + (statement.side is Side.FULL)
+        wanted = turn // ring.stages + (statement.state is StageState.FULL)
         if (over - wanted) % 2:
             return False
         if over != wanted:
             raise SimulationError(
-                f"{ring.name}: the wait for turn {turn} to be {statement.side.value} passes by parity alone: "
+                f"{ring.name}: the wait for turn {turn} to be {statement.state.value} passes by parity alone: "
                 f"{over} phases are over, not {wanted}",
                 within=where,
                 hint="no group may run a whole round ahead of another",
             )
-        group.held.add((ring.name, turn, statement.side))
+        group.held.add((ring.name, turn, statement.state))
         stage = turn % ring.stages
-        if statement.side is Side.FULL:
+        if statement.state is StageState.FULL:
             self.awaited.add((ring.name, turn))
             group.hidden -= {(name, stage) for name in ring.buffers}
             group.hidden |= {(name, stage) for name in self.unfenced.get((ring.name, turn), ())}
@@ -177,7 +177,7 @@ class Rings:
 
     def turn(self, statement: Acquire | Release, env: Mapping[str, Any]) -> int:
         """The turn that a statement means."""
-        value = np.asarray(compiled(statement.number)(env))
+        value = np.asarray(compiled(statement.fill_index)(env))
         return int(value.flat[0])
 
     def release(self, statement: Release, env: Mapping[str, Any], group: ThreadGroup, where: str) -> None:
@@ -187,16 +187,16 @@ class Rings:
         arriving = int(active.sum())
         if not arriving:
             return
-        held = Side.EMPTY if statement.side is Side.FULL or ring.is_order else Side.FULL
+        held = StageState.EMPTY if statement.state is StageState.FULL or ring.is_order else StageState.FULL
         # Of an order, which is never full, a group says at its turn what the next one waits for, as many turns later as it has stages.
         own = turn + ring.stages - 1 if ring.is_order else turn
         if (ring.name, own, held) not in group.held:
             raise SimulationError(f"{ring.name}: turn {turn} is released by a group that does not hold it", within=where)
         who = [(self.rank, int(one) // WARP) for one in group.threads[active]]
-        if statement.side is Side.FULL and statement.by is not None:
+        if statement.state is StageState.FULL and statement.by is not None:
             self._filled_by(statement.by, ring, turn, group)
-        elif statement.side is Side.FULL:
-            self.phases[ring.name, statement.side, turn % ring.stages].bytes += ring.bytes if statement.part is None else statement.part
+        elif statement.state is StageState.FULL:
+            self.phases[ring.name, statement.state, turn % ring.stages].bytes += ring.bytes if statement.part is None else statement.part
         else:
             self._require_read(ring, turn, group, statement.by, where)
             if arriving < group.threads.size and (ring.name, turn % ring.stages) in group.apart:
@@ -208,14 +208,21 @@ class Rings:
             group.held.discard((ring.name, own, held))
             self.emptied[ring.name, turn] = self.emptied.get((ring.name, turn), 0) + arriving
         under_way = [] if statement.by is None else group.flights[statement.by].taken()
+        if under_way and arriving < group.threads.size:
+            lanes = f"{arriving} of {group.threads.size} lanes"
+            raise SimulationError(
+                f"{ring.name}: turn {turn} is released by {lanes} while work of all lanes, by {statement.by}, is under way",
+                within=where,
+                hint="an arrival of each lane",
+            )
         for rings in self.reach(statement.to, env, group, f"{ring.name}: turn {turn} is released", where):
-            rings.released.setdefault((ring.name, statement.side, turn), []).extend(who)
+            rings.released.setdefault((ring.name, statement.state, turn), []).extend(who)
             if under_way and statement.by is not None:
                 land = functools.partial(self.landed, under_way, group, statement.by)
-                rings.loads.append(Load(ring.name, turn, 0, land, arriving, group, statement.side))
+                rings.loads.append(Load(ring.name, turn, 0, land, arriving, group, statement.state))
                 continue
             for _ in range(arriving):
-                rings.phases[ring.name, statement.side, turn % ring.stages].arrive()
+                rings.phases[ring.name, statement.state, turn % ring.stages].arrive()
 
     def _filled_by(self, mechanism: Mechanism, ring: Ring, turn: int, group: ThreadGroup) -> None:
         """Threads say that they have filled their part of a stage: it is full when all is done that they issued by a mechanism."""
@@ -239,10 +246,10 @@ class Rings:
         """A copy to a stage is there."""
         self.copying.subtract(self._places(operand, env))
 
-    def tile(self, statement: NextTile, env: Mapping[str, Any], group: ThreadGroup, where: str) -> int:
+    def tile(self, statement: ClaimTile, env: Mapping[str, Any], group: ThreadGroup, where: str) -> int:
         """The number of the block's tile at a turn: taken, and left in the stage, which the group holds empty; or read there."""
-        ring, turn = self.rings[statement.ring], int(np.asarray(compiled(statement.number)(env)).flat[0])
-        side = Side.EMPTY if statement.takes else Side.FULL
+        ring, turn = self.rings[statement.ring], int(np.asarray(compiled(statement.fill_index)(env)).flat[0])
+        side = StageState.EMPTY if statement.takes else StageState.FULL
         if (ring.name, turn, side) not in group.held:
             verb = "left in a stage" if statement.takes else "read"
             raise SimulationError(
@@ -255,7 +262,7 @@ class Rings:
             self.numbers[ring.name, turn % ring.stages] = self.left.pop(0) if self.left else count
         return self.numbers[ring.name, turn % ring.stages]
 
-    def reach(self, to: Sequence[Peers], env: Mapping[str, Any], group: ThreadGroup, what: str, where: str) -> list[Rings]:
+    def reach(self, to: Sequence[BlockSet], env: Mapping[str, Any], group: ThreadGroup, what: str, where: str) -> list[Rings]:
         """The rings of the blocks that a group reaches into, each once; its own where none are named."""
         ranks = dict.fromkeys(rank for peers in to for rank in peers.ranks(int(np.asarray(compiled(peers.first)(env)).flat[0])))
         found = []
@@ -314,7 +321,7 @@ class Rings:
 
     def require_held(self, site: PlannedStatement, operand: Operand, env: Mapping[str, Any], group: ThreadGroup, where: str) -> None:
         """An access to a ring is to a stage that all who perform it hold, full if they read it, empty if they fill it."""
-        side = Side.EMPTY if operand.write else Side.FULL
+        side = StageState.EMPTY if operand.write else StageState.FULL
         by_lanes = not operand.write and not site.statement.instruction.mechanism.by_engine
         for ring, stage in self.stages_of(operand, env):
             for member in group.members or (group,):
@@ -377,15 +384,15 @@ class Rings:
     def described(self, statement: Acquire, env: Mapping[str, Any]) -> str:
         """A wait, for the message of a deadlock."""
         ring, turn = self.rings[statement.ring], self.turn(statement, env)
-        phases = self.phases[ring.name, statement.side, turn % ring.stages]
+        phases = self.phases[ring.name, statement.state, turn % ring.stages]
         lacks = f"{phases.left} of {phases.arrivals} arrivals and {phases.bytes} bytes missing"
         names = f"{', '.join(ring.buffers) or 'numbers of tiles'}; " if not ring.is_order else ""
-        what = f"turn {turn} of {ring.name} to be {statement.side.value} ({names}{phases.over} phases over, {lacks})"
-        return f"{what}: {self._arrived(ring, statement.side, turn)}"
+        what = f"turn {turn} of {ring.name} to be {statement.state.value} ({names}{phases.over} phases over, {lacks})"
+        return f"{what}: {self._arrived(ring, statement.state, turn)}"
 
-    def _arrived(self, ring: Ring, side: Side, turn: int) -> str:
+    def _arrived(self, ring: Ring, side: StageState, turn: int) -> str:
         """Who has done what a wait is for."""
-        if side is Side.FULL:
+        if side is StageState.FULL:
             found = self.released.get((ring.name, side, turn), [])
             return "the producer has announced it" if found else "the producer has not announced it"
         before = turn - ring.stages

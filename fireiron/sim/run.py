@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Barrier, Commit, Fence, Leave, NextTile, Reach, Release, Wait
+from fireiron.ir import Barrier, ClaimTile, Commit, ExitIfDone, Fence, FenceKind, Release, Wait
 from fireiron.sim.block_batch import BlockBatch
 from fireiron.sim.execute import Executor
 from fireiron.sim.locations import OverlappingWrites, ThreadGroup
@@ -116,13 +116,13 @@ class Run:
                     if node.taken is not None and node.growth is not None:
                         env[node.taken] = env[node.taken] + np.asarray(node.growth(env)).flat[0]
                 else:
-                    if any(isinstance(one, Leave) for one in node.body):
+                    if any(isinstance(one, ExitIfDone) for one in node.body):
                         raise SimulationError(f"loop {node.name} goes on behind the last tile", within=self.batch.where(env))
                 _forget(node.body, env)
                 env.pop(node.name, None)
-            elif isinstance(node, NextTile):
+            elif isinstance(node, ClaimTile):
                 env[node.var.name] = self.rings.tile(node, env, group, self.batch.where(env))
-            elif isinstance(node, Leave):
+            elif isinstance(node, ExitIfDone):
                 if np.asarray(compiled(node.tile)(env)).flat[0] >= np.asarray(compiled(node.tiles)(env)).flat[0]:
                     return True
             elif isinstance(node, SkipPlan):
@@ -151,7 +151,7 @@ class Run:
             self.batch.give_back(kept, left, group)
 
     def _fence(self, fence: Fence, group: ThreadGroup) -> None:
-        if fence.reach is Reach.PROXY:
+        if fence.kind is FenceKind.ASYNC_PROXY:
             self.race_detector.fence(group)
             group.unfenced_stages.clear()
             group.hidden.clear()

@@ -12,7 +12,7 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.executable.atomic_add import TYPES
 from fireiron.executable.micro_kernel import MicroKernel
-from fireiron.ir import Begin, Comment, Hole, Skip, Stmt
+from fireiron.ir import Comment, Hole, IfAnyLane, StepMarker, Stmt
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.plain import without_ones
@@ -225,7 +225,7 @@ class _Steps:
             return
         for step in run.steps:
             self._require_private(step)
-        self.program.append(Begin(run.steps[0].name))
+        self.program.append(StepMarker(run.steps[0].name))
         self.needed = self._needed_for(run.skipped)
         for step, number in run.numbers:
             view = self._view(step.formula.target)
@@ -236,8 +236,8 @@ class _Steps:
         for step in run.steps:
             self._step(step)
         outer.append(Comment(f"left out where {run.skipped.condition}: {', '.join(step.name for step in run.steps)}"))
-        inside = tuple(one for one in self.program if not isinstance(one, Begin))
-        outer.append(Skip(self.needed.operands[self.needed.outputs[0]].tensor.name, inside))
+        inside = tuple(one for one in self.program if not isinstance(one, StepMarker))
+        outer.append(IfAnyLane(self.needed.operands[self.needed.outputs[0]].tensor.name, inside))
         self.program, self.needed = outer, None
 
     def _needed_for(self, skipped: Skipped) -> Spec:
@@ -279,7 +279,7 @@ class _Steps:
 
     def _step(self, step: Step) -> None:
         one = step.formula
-        self.program += [Begin(step.name), Comment(str(step))]
+        self.program += [StepMarker(step.name), Comment(str(step))]
         whole = step
         step = self._masked(step)
         for behind in self.behind.values():

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fireiron.errors import StoreError
-from fireiron.places import library_folder
+from fireiron.package_paths import library_folder
 from fireiron.tasks.program import Tasks
 
 LIBRARY: Final = "fireiron.strategies."

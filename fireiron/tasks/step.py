@@ -23,9 +23,9 @@ from fireiron.errors import ArgumentError, DecompositionError, FireironError, Re
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.ir import BlockCluster, Comment, For, Hole, Stmt
 from fireiron.ir.ask import NOTHING, Asks
+from fireiron.ir.asks.pending_mmas import PendingMmas
 from fireiron.ir.asks.pipelined import Pipelined
-from fireiron.ir.asks.produced import Produced
-from fireiron.ir.asks.running import Running
+from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.shared_bound import SharedBound
 from fireiron.ir.rewrite import by_identities
@@ -350,8 +350,8 @@ class Reader(Runner):
         with self._body() as statements:
             yield from self._inside(loop, tuple(var if var in kept else ZERO for var in variables), self.level)
         body = tuple(statements)
-        ahead = (Pipelined(here.pipeline, here.interleave), Running(here.mma_in_flight)) if here.pipeline else ()
-        asks = Asks((*ahead, Produced(here.producer_threads if here.warpspecialize else 0)))
+        ahead = (Pipelined(here.pipeline, here.interleave), PendingMmas(here.mma_in_flight)) if here.pipeline else ()
+        asks = Asks((*ahead, ProducerThreads(here.producer_threads if here.warpspecialize else 0)))
         self.piped.add(here.instance)
         for var, size in reversed(turning):
             body = (For(var, size, body, inside and constant(size) is not None, call_site(), asks=asks),)

@@ -10,11 +10,11 @@ from typing import Any, Final, cast
 import attrs
 
 from fireiron.errors import LaunchError
-from fireiron.tune.apart import run_apart
-from fireiron.tune.crew import MEASURE, START_SECONDS, Crew, Outcome
+from fireiron.tune.isolated import run_isolated
 from fireiron.tune.measure import Measured, Together
 from fireiron.tune.result import Result
 from fireiron.tune.task import Built, Surveyed, Task
+from fireiron.tune.worker_pool import MEASURE, START_SECONDS, Outcome, WorkerPool
 
 PREPARE: Final = "prepare"
 """The role of processes that lower and compile."""
@@ -57,14 +57,14 @@ class Setting:
 class Local:
     """Processes here. Lowering and compiling run ahead of the GPUs, by a few candidates."""
 
-    def __init__(self, setting: Setting, crew: Crew) -> None:
+    def __init__(self, setting: Setting, pool: WorkerPool) -> None:
         self.setting = setting
-        self.crew = crew
+        self.pool = pool
         self.newest: tuple[int, int] | None = None
 
     def where(self) -> dict[str, Any]:
         """The place, the same for all GPUs; a `LaunchError` where they are not alike."""
-        places = self.crew.where()
+        places = self.pool.where()
         for place in places:
             if place != places[0]:
                 raise LaunchError("the GPUs are not alike, so their times cannot be compared", got=place, legal=f"{places[0]}")
@@ -75,22 +75,22 @@ class Local:
         """Results as they come; None at times when none comes."""
         waiting, built, busy = deque(order), deque[tuple[int, Built]](), 0
         values = self.setting.task.space
-        ahead = AHEAD * len(self.crew.roles[MEASURE])
+        ahead = AHEAD * len(self.pool.roles[MEASURE])
         while waiting or built or busy:
             if stop():
                 waiting.clear()
                 built.clear()
-            while waiting and self.crew.idle(PREPARE) and busy + len(built) < ahead + len(self.crew.roles[PREPARE]):
+            while waiting and self.pool.idle(PREPARE) and busy + len(built) < ahead + len(self.pool.roles[PREPARE]):
                 number = waiting.popleft()
-                self.crew.give(PREPARE, ("build", number, None), "build", (values[number], self.newest), BUILD_SECONDS)
+                self.pool.give(PREPARE, ("build", number, None), "build", (values[number], self.newest), BUILD_SECONDS)
                 busy += 1
-            while built and self.crew.idle(MEASURE):
+            while built and self.pool.idle(MEASURE):
                 number, one = built.popleft()
                 surveyed = known.get(number)
                 arguments = (values[number], one, None if surveyed is None else surveyed.predicted_us)
-                self.crew.give(MEASURE, ("one", number, one), "one", arguments, self.setting.seconds(surveyed))
+                self.pool.give(MEASURE, ("one", number, one), "one", arguments, self.setting.seconds(surveyed))
                 busy += 1
-            outcomes = self.crew.outcomes(TICK) if busy or waiting or built else []
+            outcomes = self.pool.outcomes(TICK) if busy or waiting or built else []
             for outcome in outcomes:
                 busy -= 1
                 result = self._result(outcome, known, built)
@@ -108,7 +108,7 @@ class Local:
                 return None
             return number, unbuilt(values, surveyed, outcome)
         if outcome.kind in ("refused", "failed"):
-            self.crew.replace(MEASURE, outcome.place)  # it may have written where the next one reads
+            self.pool.replace(MEASURE, outcome.place)  # it may have written where the next one reads
         return number, verdict(values, surveyed, one, outcome, self.setting.seconds(surveyed))
 
     def together(self, numbers: Sequence[int], known: Mapping[int, Surveyed]) -> Together | str:
@@ -118,24 +118,24 @@ class Local:
             return built
         jobs = [(self.setting.task.space[number], built[number], _predicted(known.get(number))) for number in numbers]
         seconds = sum(2 * self.setting.seconds(known.get(number)) for number in numbers)
-        while not self.crew.roles[MEASURE][0].idle:
-            self.crew.outcomes(START_SECONDS)
-        self.crew.give(MEASURE, "together", "together", (jobs,), seconds)
+        while not self.pool.roles[MEASURE][0].idle:
+            self.pool.outcomes(START_SECONDS)
+        self.pool.give(MEASURE, "together", "together", (jobs,), seconds)
         while True:
-            for outcome in self.crew.outcomes(TICK):
+            for outcome in self.pool.outcomes(TICK):
                 if outcome.kind in ("refused", "failed"):
-                    self.crew.replace(MEASURE, outcome.place)
+                    self.pool.replace(MEASURE, outcome.place)
                 return _together(outcome, seconds)
 
     def _built(self, numbers: Sequence[int]) -> dict[int, Built] | str:
         """The finalists compiled, from the cache on disk, or why one is not."""
         waiting, found, busy = deque(numbers), dict[int, Built](), 0
         while waiting or busy:
-            while waiting and self.crew.idle(PREPARE):
+            while waiting and self.pool.idle(PREPARE):
                 number = waiting.popleft()
-                self.crew.give(PREPARE, number, "build", (self.setting.task.space[number], self.newest), BUILD_SECONDS)
+                self.pool.give(PREPARE, number, "build", (self.setting.task.space[number], self.newest), BUILD_SECONDS)
                 busy += 1
-            for outcome in self.crew.outcomes(TICK):
+            for outcome in self.pool.outcomes(TICK):
                 busy -= 1
                 if outcome.kind != "done":
                     return f"{self.setting.task.space[_number(outcome.key)]}: {_reason(outcome, BUILD_SECONDS)}"
@@ -184,7 +184,7 @@ class Remote:
 
     def _submit(self, verb: str, arguments: tuple[Any, ...], seconds: float) -> Any:
         try:
-            return self.executor.submit(run_apart, self.setting.payload, verb, arguments, seconds)
+            return self.executor.submit(run_isolated, self.setting.payload, verb, arguments, seconds)
         except RuntimeError as error:  # BrokenExecutor, or one that is shut down
             raise LaunchError("the executor takes no job", got=str(error)) from error
 
@@ -219,17 +219,17 @@ class Remote:
 # ---------------------------------------------------------------------------------------------- verdicts
 
 
-def surveys(crew: Crew, task: Task, numbers: Iterable[int], stop: Stop) -> Iterator[tuple[int, Surveyed | Result] | None]:
+def surveys(pool: WorkerPool, task: Task, numbers: Iterable[int], stop: Stop) -> Iterator[tuple[int, Surveyed | Result] | None]:
     """Candidates lowered and predicted, as they come; None at times when none comes."""
     waiting, busy = deque(numbers), 0
     while waiting or busy:
         if stop():
             waiting.clear()
-        while waiting and crew.idle(PREPARE):
+        while waiting and pool.idle(PREPARE):
             number = waiting.popleft()
-            crew.give(PREPARE, number, "survey", (task.space[number],), SURVEY_SECONDS)
+            pool.give(PREPARE, number, "survey", (task.space[number],), SURVEY_SECONDS)
             busy += 1
-        outcomes = crew.outcomes(TICK) if busy or waiting else []
+        outcomes = pool.outcomes(TICK) if busy or waiting else []
         for outcome in outcomes:
             busy -= 1
             yield _number(outcome.key), _surveyed(task, outcome)

@@ -20,7 +20,6 @@ from fireiron import settings
 from fireiron._version import VERSION
 from fireiron.errors import ArgumentError
 from fireiron.tune.bench import PREPARE, Local, Remote, Setting, surveys
-from fireiron.tune.crew import MEASURE, Crew
 from fireiron.tune.journal import Journal
 from fireiron.tune.measure import Measure, Together
 from fireiron.tune.progress import Progress, Report
@@ -28,6 +27,7 @@ from fireiron.tune.record import Record
 from fireiron.tune.result import Result, Tuning, ranked
 from fireiron.tune.search import MOST_EXHAUSTIVE, MOST_STALE, SEARCHES, TRIALS, Optimiser, Prune, draws, in_order
 from fireiron.tune.task import Surveyed, Task, make_task, packed
+from fireiron.tune.worker_pool import MEASURE, WorkerPool
 from fireiron.values.machine import as_integer
 
 REPORT_SECONDS: Final = 0.1
@@ -112,14 +112,14 @@ def tuning(task: Task, options: Options, measure: Measure, place: Place) -> Tuni
     setting = Setting(task, packed(task, measure), place.timeout)
     devices: Sequence[str | None] = (None,) if place.gpu_ids is None else measure.devices(place.gpu_ids)
     roles: dict[str, Sequence[str | None]] = {PREPARE: _preparing(task, place.jobs)}
-    with Crew(setting.payload, roles if place.executor is not None else {**roles, MEASURE: devices}) as crew:
-        bench = Local(setting, crew) if place.executor is None else Remote(setting, place.executor)
+    with WorkerPool(setting.payload, roles if place.executor is not None else {**roles, MEASURE: devices}) as pool:
+        bench = Local(setting, pool) if place.executor is None else Remote(setting, place.executor)
         where = bench.where()
         head = _head(task, options, measure, where)
         path = _default_journal(head) if place.journal is None else Path(place.journal)
         journal = Journal(path, task, head, place.restart)
         try:
-            return Run(task, options, crew, bench, journal, where).tuning()
+            return Run(task, options, pool, bench, journal, where).tuning()
         finally:
             journal.close()
 
@@ -127,8 +127,8 @@ def tuning(task: Task, options: Options, measure: Measure, place: Place) -> Tuni
 def prediction(task: Task, jobs: int | None, report: Report | None, seconds: float | None = None) -> Tuning:
     """All candidates ranked by the cost model, or those that there is time for."""
     options = Options(search="exhaustive", trials=None, seconds=seconds, prune=Prune.of(False), seed=0, finalists=1, report=report)
-    with Crew(packed(task, Measure()), {PREPARE: _preparing(task, jobs)}) as crew:
-        return Run(task, options, crew, None, None, {}).predicted()
+    with WorkerPool(packed(task, Measure()), {PREPARE: _preparing(task, jobs)}) as pool:
+        return Run(task, options, pool, None, None, {}).predicted()
 
 
 def _preparing(task: Task, jobs: int | None) -> tuple[None, ...]:
@@ -174,8 +174,10 @@ def _default_journal(head: Mapping[str, Any]) -> Path:
 class Run:
     """One run of a search. `results` are those of its candidates, by number; the journal may have others."""
 
-    def __init__(self, task: Task, options: Options, crew: Crew, bench: Any, journal: Journal | None, where: Mapping[str, Any]) -> None:
-        self.task, self.options, self.crew, self.bench, self.journal, self.where = task, options, crew, bench, journal, where
+    def __init__(
+        self, task: Task, options: Options, pool: WorkerPool, bench: Any, journal: Journal | None, where: Mapping[str, Any]
+    ) -> None:
+        self.task, self.options, self.pool, self.bench, self.journal, self.where = task, options, pool, bench, journal, where
         self.results: dict[int, Result] = {}
         self.surveyed: dict[int, Surveyed] = {}
         self.started = time.monotonic()
@@ -275,7 +277,7 @@ class Run:
                 self.results[number] = past[number]
         rest = [number for number in rest if number not in self.results]
         self._begin("lower", len(rest))
-        for found in surveys(self.crew, self.task, rest, self._stop):
+        for found in surveys(self.pool, self.task, rest, self._stop):
             if found is not None:
                 self._note_survey(*found)
             self._tell(found is not None)

@@ -157,7 +157,8 @@ def _run_time_sizes(strategy: Strategy, sizes: Mapping[str, int]) -> dict[str, i
             raise ArgumentError(f"{name}={value}", legal=legal)
     missing = [var.name for var in sizes_of(strategy.spec) if var.name not in sizes]
     if missing:
-        raise ArgumentError(f"tuning measures at definite sizes, {', '.join(missing)} is known only at run time", hint="sizes={...}, --let")
+        hint = f"sizes={{{missing[0]!r}: 4096}}; on the command line --size {missing[0]}=4096"
+        raise ArgumentError(f"tuning needs a value of {', '.join(missing)}, known only at run time", hint=hint)
     known = with_strides(strategy.spec, {name: int(value) for name, value in sizes.items()})
     return {name: known[name] for name in symbols}
 

@@ -12,9 +12,9 @@ from typing import Any
 import attrs
 
 from fireiron.errors import ArgumentError, shown
+from fireiron.values.aliases import meant_architecture, meant_dtype
 from fireiron.values.level import LEVELS as LEVELS
 from fireiron.values.level import Block, Kernel, Lane, Level, QuadPair, Thread, Warp, Warpgroup
-from fireiron.values.meant import meant_architecture, meant_dtype
 from fireiron.values.region import SHARED, Region
 from fireiron.values.sharer import BLOCK, GRID, THREAD, Sharer, as_sharer
 from fireiron.values.typed import check_types

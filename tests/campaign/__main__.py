@@ -14,33 +14,33 @@ from campaign.subject import Subject, subjects
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the arguments say; 0 if nothing was found."""
-    every = subjects()
-    asked = _parser(list(every)).parse_args(arguments)
-    chosen = list(every.values()) if asked.subject in (None, "all") else [every[asked.subject]]
-    if asked.seed is not None:
-        return _again(chosen[0], asked.seed)
-    if asked.publish:
-        ledger.publish(chosen, asked.folder)
-    elif asked.merge:
-        _merge(asked)
-    elif asked.subject is not None:
+    """Run what the arguments specify; 0 if there are no findings."""
+    all_subjects = subjects()
+    options = _parser(list(all_subjects)).parse_args(arguments)
+    chosen = list(all_subjects.values()) if options.subject in (None, "all") else [all_subjects[options.subject]]
+    if options.seed is not None:
+        return _again(chosen[0], options.seed)
+    if options.publish:
+        ledger.publish(chosen, options.folder)
+    elif options.merge:
+        _merge(options)
+    elif options.subject is not None:
         for subject in chosen:
-            (_mend if asked.mended else _run)(subject, asked)
-    return _report(chosen, asked)
+            (_mend if options.mended else _run)(subject, options)
+    return _report(chosen, options)
 
 
 def _pairs(subject: Subject, state: states.State) -> str:
-    """Which pairs of features that may be drawn together never were: those that a subject promises, and how many others."""
+    """The pairs of features that were never drawn together: those promised by a subject, and the number of others."""
     promised = [tuple(sorted(pair)) for pair in subject.together()]
     missing = [pair for pair in promised if " + ".join(pair) not in state.pairs]
     others = [pair for pair in state.undrawn() if pair not in {" + ".join(one) for one in promised}]
-    said = f"{subject.name}: {len(state.features)} features, {len(state.pairs)} pairs drawn together"
+    report = f"{subject.name}: {len(state.features)} features, {len(state.pairs)} pairs drawn together"
     if promised:
-        said += f"; of {len(promised)} promised {len(missing)} never: {', '.join(map(' + '.join, missing)) or 'none'}"
+        report += f"; of {len(promised)} promised {len(missing)} never: {', '.join(map(' + '.join, missing)) or 'none'}"
     rare = sorted(state.features, key=lambda name: state.features[name])[:5]
-    said += f"\n{subject.name}: others never together: {len(others)}" + (f", such as {', '.join(others[:12])}" if others else "")
-    return f"{said}\n{subject.name}: rarest: {', '.join(f'{name} {state.features[name]}' for name in rare) or 'nothing was drawn'}"
+    report += f"\n{subject.name}: others never together: {len(others)}" + (f", such as {', '.join(others[:12])}" if others else "")
+    return f"{report}\n{subject.name}: rarest: {', '.join(f'{name} {state.features[name]}' for name in rare) or 'nothing was drawn'}"
 
 
 def _parser(names: list[str]) -> argparse.ArgumentParser:
@@ -68,44 +68,44 @@ def _again(subject: Subject, seed: int) -> int:
     return int(outcome.verdict == "found")
 
 
-def _run(subject: Subject, asked: argparse.Namespace) -> None:
+def _run(subject: Subject, options: argparse.Namespace) -> None:
     if reason := subject.needs():
         print(f"{subject.name}: not run: {reason}", file=sys.stderr)
         return
-    wanted = asked.count or subject.wanted(asked.tier)
-    Run(subject, wanted, asked.jobs, asked.seconds, asked.folder, published=_published(asked), begin=asked.begin).go()
+    wanted = options.count or subject.wanted(options.tier)
+    Run(subject, wanted, options.jobs, options.seconds, options.folder, published=_published(options), begin=options.begin).go()
 
 
-def _published(asked: argparse.Namespace) -> Path | None:
-    """A campaign in the usual folder goes on from what was published; one in a folder of its own begins anew."""
-    return states.PUBLISHED if asked.folder == states.FOLDER else None
+def _published(options: argparse.Namespace) -> Path | None:
+    """A campaign in the default folder continues from the published state; one in another folder starts again."""
+    return states.PUBLISHED if options.folder == states.FOLDER else None
 
 
-def _merge(asked: argparse.Namespace) -> None:
-    for file in asked.merge:
+def _merge(options: argparse.Namespace) -> None:
+    for file in options.merge:
         other = states.read(file)
         subject = subjects()[other.subject]
-        with states.alone(subject.name, asked.folder):
-            state = states.load(subject.name, subject.first, asked.folder, _published(asked))
+        with states.alone(subject.name, options.folder):
+            state = states.load(subject.name, subject.first, options.folder, _published(options))
             state.merge(other)
-            states.save(state, asked.folder)
+            states.save(state, options.folder)
 
 
-def _mend(subject: Subject, asked: argparse.Namespace) -> None:
-    with states.alone(subject.name, asked.folder):
-        state = states.load(subject.name, subject.first, asked.folder, _published(asked))
+def _mend(subject: Subject, options: argparse.Namespace) -> None:
+    with states.alone(subject.name, options.folder):
+        state = states.load(subject.name, subject.first, options.folder, _published(options))
         for finding in state.open():
             seed = int(str(finding["seed"]))
             state.mend(seed, outcome_of(subject, seed))
-            states.save(state, asked.folder)
+            states.save(state, options.folder)
 
 
-def _report(chosen: list[Subject], asked: argparse.Namespace) -> int:
+def _report(chosen: list[Subject], options: argparse.Namespace) -> int:
     rows, wrong = [], 0
     for subject in chosen:
-        state = states.load(subject.name, subject.first, asked.folder, _published(asked))
+        state = states.load(subject.name, subject.first, options.folder, _published(options))
         wrong += len(state.open())
-        wanted = asked.count or subject.wanted(asked.tier)
+        wanted = options.count or subject.wanted(options.tier)
         rows.append(
             [
                 subject.name,
@@ -116,10 +116,10 @@ def _report(chosen: list[Subject], asked: argparse.Namespace) -> int:
                 f"{state.seconds:.0f}",
             ]
         )
-        if asked.pairs:
+        if options.pairs:
             print(_pairs(subject, state))
-        for one in state.open():
-            print(f"{subject.name}: found, again with {reproduce(subject.name, int(str(one['seed'])))}")
+        for finding in state.open():
+            print(f"{subject.name}: found, again with {reproduce(subject.name, int(str(finding['seed'])))}")
     print(
         tabulate(
             rows, ["subject", "what", "so far", "wanted", "refused", "found", "mended", "processor s"], maxcolwidths=[None, 60, *[None] * 6]

@@ -1,4 +1,4 @@
-"""Runs a subject's draws in several processes, keeps what came of them behind every chunk, and goes on where it stopped."""
+"""Run a subject's draws in several processes, store the state after each chunk, and continue where a run stopped."""
 
 import multiprocessing
 import os
@@ -21,7 +21,7 @@ from campaign.subject import Outcome, Subject, found, subjects
 
 
 class TookTooLong(BaseException):
-    """A draw took longer than its subject allows; no `except Exception` on the way catches it."""
+    """A draw took longer than its subject allows; no `except Exception` of a draw catches it."""
 
 
 def reproduce(subject: str, seed: int) -> str:
@@ -30,7 +30,7 @@ def reproduce(subject: str, seed: int) -> str:
 
 
 def outcome_of(subject: Subject, seed: int) -> Outcome:
-    """The outcome of a seed; an exception, or too many seconds, is a finding."""
+    """The outcome of a seed; an exception, or a timeout, is a finding."""
     previous = signal.signal(signal.SIGALRM, _interrupted)
     signal.setitimer(signal.ITIMER_REAL, subject.seconds)
     try:
@@ -45,17 +45,17 @@ def outcome_of(subject: Subject, seed: int) -> Outcome:
 
 
 def outcomes_of(subject: Subject, seeds: range, note: Path | None = None) -> list[Outcome]:
-    """The outcomes of several seeds, together where the subject can; one by one if that fails. `note` says which one is under way."""
+    """The outcomes of several seeds, together if the subject supports it; one by one if that fails. `note` reports the seed in progress."""
     if subject.draw_together is not None:
         try:
             return subject.draw_together(seeds)
         except Exception:
-            pass  # what fails is found, and named, by itself
+            pass  # a failure is found, and named, one by one
     return [outcome_of(subject, seed) for seed in _noted(seeds, note)]
 
 
 def _noted(seeds: range, note: Path | None) -> Iterator[int]:
-    """The seeds, each of which stands in a file while it is under way: a process that dies leaves it there."""
+    """The seeds, each written to a file while it is in progress: a process that dies leaves it there."""
     for seed in seeds:
         if note is not None:
             note.write_text(str(seed), encoding="utf-8")
@@ -66,7 +66,7 @@ def _noted(seeds: range, note: Path | None) -> Iterator[int]:
 
 @attrs.define
 class Run:
-    """One run of a subject until it has its number, its seconds are over, or it is interrupted."""
+    """One run of a subject until it reaches its number, its time is over, or it is interrupted."""
 
     subject: Subject
     wanted: int
@@ -75,12 +75,12 @@ class Run:
     folder: Path = states.FOLDER
     quiet: bool = False
     published: Path | None = None
-    """Where the subject goes on from, if the folder has nothing of it."""
+    """The state from which the subject continues, if the folder has none."""
     begin: int | None = None
-    """The first seed of a part that runs by itself, and is merged later."""
+    """The first seed of a part that runs separately and is merged later."""
 
     def go(self) -> State:
-        """Run, keep the state behind each chunk, and return it. Control-C keeps all chunks that are complete."""
+        """Run, store the state after each chunk, and return it. Control-C keeps all complete chunks."""
         with states.alone(self.subject.name, self.folder):
             first = self.subject.first if self.begin is None else self.begin
             state = states.load(self.subject.name, first, self.folder, self.published if self.begin is None else None)
@@ -113,7 +113,7 @@ class Run:
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def _seeds(self, state: State) -> Iterator[range]:
-        """The chunks of seeds that are not done, those first which an earlier run left out."""
+        """The unfinished chunks of seeds, first those that an earlier run left out."""
         for gap in state.missing():
             yield from _chunked(gap, self.subject.chunk)
         start, stop = state.end(), self.subject.last
@@ -123,7 +123,7 @@ class Run:
             start = chunk.stop
 
     def _note(self, chunk: range) -> Path:
-        """Where a process says which seed of a chunk is under way."""
+        """The file in which a process writes the seed in progress."""
         return self.folder / f"{self.subject.name}.{chunk.start}.seed"
 
     def _take(
@@ -139,13 +139,13 @@ class Run:
         states.save(state, self.folder)
         bar.n = self._amount(state)
         bar.set_postfix_str(", ".join(f"{number} {verdict}" for verdict, number in state.verdicts.items()))
-        for one in state.findings[before:]:
+        for finding in state.findings[before:]:
             bar.write(
-                f"{self.subject.name}: found, seed {one['seed']}\n{one['story']}\n  again: {reproduce(self.subject.name, int(str(one['seed'])))}"
+                f"{self.subject.name}: found, seed {finding['seed']}\n{finding['story']}\n  again: {reproduce(self.subject.name, int(str(finding['seed'])))}"
             )
 
     def _died(self, chunks: list[range]) -> str:
-        """Which seeds were under way when a process died, in any of the processes."""
+        """The seeds in progress, in any process, when one died."""
         under_way = []
         for note in map(self._note, chunks):
             if note.is_file():
@@ -161,7 +161,7 @@ def _chunked(seeds: range, size: int) -> Iterator[range]:
 
 
 def _worked(name: str, chunk: range, note: Path) -> tuple[list[Outcome], float]:
-    """In a process of the pool: the outcomes of a chunk, and the processor time of this process and of those that it ran."""
+    """In a process of the pool: the outcomes of a chunk, and the processor time of this process and its children."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     before = _processor_seconds()
     outcomes = outcomes_of(subjects()[name], chunk, note)

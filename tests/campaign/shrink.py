@@ -1,8 +1,8 @@
-"""The smallest strategy that still shows a fault, and a program to paste that shows it.
+"""Find the smallest strategy that still shows a fault, and a program to paste that shows it.
 
-A bound strategy is an expression, its `repr`: what shrinks is that text. Calls of a chain are left out, arguments too, numbers become
-smaller, sizes of run time become numbers, for as long as what is said against it stays of one kind. So whatever a chain may hold
-shrinks, extensions that nobody knows here included.
+A bound strategy is an expression, its `repr`, and this text is shrunk: calls of a chain and arguments are removed, numbers become smaller,
+run-time sizes become numbers, as long as the objection stays of the same kind. This works for any content of a chain, including unknown
+extensions.
 """
 
 import ast
@@ -17,19 +17,19 @@ from fireiron.compiler import Program
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, MatchError, ResourceError, SynchronizationError
 from fireiron.language.strategy import Strategy
 
-Says = Callable[[Program, Mapping[str, int]], str]
-"""What is said against a program with some sizes: nothing if all is well; an exception that is no fair refusal is said too."""
+Objection = Callable[[Program, Mapping[str, int]], str]
+"""The objection to a program with some sizes: empty if all is well; an exception that is not a fair refusal is an objection, too."""
 
 REFUSED = (ArgumentError, DecompositionError, MatchError, ResourceError, SynchronizationError)
-"""What a strategy may be refused by: it shows no fault then."""
+"""Errors by which a strategy may be refused: it shows no fault then."""
 
 MOST_SECONDS = 60.0
-"""How long is searched for something smaller."""
+"""The time limit of the search for a smaller case."""
 
 
 @attrs.frozen
 class Case:
-    """A bound strategy as text, its target, and the sizes that are known at run time."""
+    """A bound strategy as text, its target, and its run-time sizes."""
 
     text: str
     target: str
@@ -42,23 +42,23 @@ class Case:
 
     @property
     def program(self) -> Program:
-        """What the text evaluates to, on its target."""
+        """The value of the text on its target."""
         strategy = eval(self.text, dict(vars(fireiron)))
         assert isinstance(strategy, Strategy)
         return strategy.program(self.target)
 
     @property
     def size(self) -> tuple[int, int]:
-        """What becomes smaller: the letters of the text, and its numbers."""
+        """The measure that decreases: the letters of the text, and its numbers."""
         numbers = [node.value for node in ast.walk(ast.parse(self.text)) if isinstance(node, ast.Constant) and type(node.value) is int]
         return len(self.text.translate(dict.fromkeys(range(48, 58)))), sum(numbers) + sum(value for _, value in self.symbols)
 
 
-def said(case: Case, says: Says) -> tuple[str, str]:
-    """The kind of what is said against a case, and all of it; both empty where it shows no fault."""
+def objection_of(case: Case, objection: Objection) -> tuple[str, str]:
+    """The kind of the objection to a case, and all of it; both empty if it shows no fault."""
     try:
         program = case.program
-        text = says(program, dict(case.symbols))
+        text = objection(program, dict(case.symbols))
     except REFUSED:
         return "", ""
     except Exception as error:
@@ -68,9 +68,9 @@ def said(case: Case, says: Says) -> tuple[str, str]:
     return text.partition(" ")[0] if text.startswith("an alarm") else "values" if text else "", text
 
 
-def shrunk(case: Case, says: Says, seconds: float = MOST_SECONDS) -> Case:
+def shrunk(case: Case, objection: Objection, seconds: float = MOST_SECONDS) -> Case:
     """The smallest case found that shows a fault of the same kind; the case itself if it shows none."""
-    kind, until = said(case, says)[0], time.monotonic() + seconds
+    kind, until = objection_of(case, objection)[0], time.monotonic() + seconds
     tried = {case}
     while kind:
         for smaller in candidates(case):
@@ -79,7 +79,7 @@ def shrunk(case: Case, says: Says, seconds: float = MOST_SECONDS) -> Case:
             tried.add(smaller)
             if time.monotonic() > until:
                 return case
-            if said(smaller, says)[0] == kind:
+            if objection_of(smaller, objection)[0] == kind:
                 case = smaller
                 break
         else:
@@ -88,7 +88,7 @@ def shrunk(case: Case, says: Says, seconds: float = MOST_SECONDS) -> Case:
 
 
 def candidates(case: Case) -> Iterator[Case]:
-    """Cases that are a little smaller, the largest steps first."""
+    """Slightly smaller cases, the largest steps first."""
     known = dict(case.symbols)
     for text in _texts(case.text, known):
         names = {node.args[0].value for node in ast.walk(ast.parse(text)) if _is_symbol(node)}
@@ -101,17 +101,17 @@ def candidates(case: Case) -> Iterator[Case]:
 
 
 def _is_symbol(node: ast.AST) -> bool:
-    """Whether a part is a size of run time: `sym("M")`, or the variable that it makes."""
+    """Whether a part is a run-time size: `sym("M")`, or the variable assigned from it."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("sym", "Var")
 
 
 def _smaller(value: int) -> list[int]:
-    """Numbers to try in the place of one."""
+    """Smaller numbers to try instead of one."""
     return [one for one in dict.fromkeys((1, value // 2, value // 4 * 3, value - 1)) if 0 < one < value]
 
 
 def _texts(text: str, symbols: Mapping[str, int]) -> Iterator[str]:
-    """Texts with one part less, or one number smaller."""
+    """Texts with one part removed, or one number decreased."""
     tree = ast.parse(text, mode="eval")
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     inside: set[int] = set()
@@ -134,12 +134,12 @@ def _texts(text: str, symbols: Mapping[str, int]) -> Iterator[str]:
 
 
 def _replaced(tree: ast.Expression, old: ast.expr, new: ast.expr) -> str:
-    """The text of a tree with one node in the place of another."""
+    """The text of a tree with one node replaced."""
     return ast.unparse(_rebuilt(tree, old, new))
 
 
 def _rebuilt(node: ast.AST, old: ast.AST, new: ast.AST) -> ast.AST:
-    """A copy of a tree with one node in the place of another; what is not on the way to it is shared."""
+    """A copy of a tree with one node replaced; subtrees without it are shared."""
     if node is old:
         return new
     fields = {}
@@ -173,11 +173,11 @@ for order in (None, random.Random({seed})):
     for name, one in zip(spec.outputs, right if isinstance(right, tuple) else (right,), strict=True):
         print(name, np.array_equal(got[name], arrays.get(name, 0) + one))
 """
-"""What shows a fault: an exception, an alarm, or an output that is not what the spec means."""
+"""The appearance of a fault: an exception, a finding, or an output that differs from the spec's meaning."""
 
 
 def program_of(case: Case, seed: int) -> str:
-    """A complete program that shows what is wrong with a case."""
+    """A complete program that shows the fault of a case."""
     from campaign.judged import names_given, shape_of
 
     try:
@@ -188,9 +188,11 @@ def program_of(case: Case, seed: int) -> str:
     return PROGRAM.format(text=case.text, target=case.target, symbols=symbols, seed=seed, shapes=shapes)
 
 
-def story(strategy: Strategy, target: str, symbols: Mapping[str, int], says: Says, seed: int, seconds: float = MOST_SECONDS) -> str:
-    """What is wrong with a strategy, and the smallest program found that shows it."""
+def story(
+    strategy: Strategy, target: str, symbols: Mapping[str, int], objection: Objection, seed: int, seconds: float = MOST_SECONDS
+) -> str:
+    """The fault of a strategy, and the smallest program found that shows it."""
     case = Case.of(strategy, target, symbols)
-    before = said(case, says)[1]
-    small = shrunk(case, says, seconds)
-    return f"{before}\ndrawn: {case.text} on {target}, {dict(symbols)}\nthe smallest that shows it ({said(small, says)[1]}):\n\n{program_of(small, seed)}"
+    before = objection_of(case, objection)[1]
+    small = shrunk(case, objection, seconds)
+    return f"{before}\ndrawn: {case.text} on {target}, {dict(symbols)}\nthe smallest that shows it ({objection_of(small, objection)[1]}):\n\n{program_of(small, seed)}"

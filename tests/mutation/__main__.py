@@ -16,77 +16,77 @@ from mutation.operators import modules, mutants, sample
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the arguments say; 1 if a mutant survives."""
-    asked = _parser().parse_args(arguments)
-    if asked.command == "list":
-        return _list(asked.parts)
-    if asked.command == "measure":
-        return measure(asked.jobs)
-    if asked.command == "survey":
-        chosen = sample(tuple(asked.parts))[asked.first :][: asked.count]
-        survey.survey(chosen, survey.asked(asked.jobs), asked.seconds, asked.jobs, asked.file)
+    """Run what the arguments specify; 1 if a mutant survives."""
+    options = _parser().parse_args(arguments)
+    if options.command == "list":
+        return _list(options.parts)
+    if options.command == "measure":
+        return measure(options.jobs)
+    if options.command == "survey":
+        chosen = sample(tuple(options.parts))[options.first :][: options.count]
+        survey.survey(chosen, survey.candidates(options.jobs), options.seconds, options.jobs, options.file)
         return 0
-    if asked.command == "cover":
-        Covering.load().with_data(asked.data, asked.durations).save()
+    if options.command == "cover":
+        Covering.load().with_data(options.data, options.durations).save()
         return 0
-    if asked.command == "nearest":
-        return _nearest(asked)
-    chosen = sample(tuple(asked.parts))
-    numbers = asked.seed if asked.seed is not None else range(asked.first, min(asked.first + asked.count, len(chosen)))
-    found, until = [], time.monotonic() + asked.seconds
+    if options.command == "nearest":
+        return _nearest(options)
+    chosen = sample(tuple(options.parts))
+    numbers = options.seed if options.seed is not None else range(options.first, min(options.first + options.count, len(chosen)))
+    verdicts, until = [], time.monotonic() + options.seconds
     for number in numbers:
         if time.monotonic() > until:
             break
-        verdict = judge(chosen[number], asked.budget, tuple(asked.without))
-        found.append(verdict)
-        say(number, verdict, asked.seed is not None or not (verdict.killed or verdict.by))
-    report(found)
-    return int(any(not one.by for one in found))
+        verdict = judge(chosen[number], options.budget, tuple(options.without))
+        verdicts.append(verdict)
+        say(number, verdict, options.seed is not None or not (verdict.killed or verdict.by))
+    report(verdicts)
+    return int(any(not verdict.by for verdict in verdicts))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m mutation", description="Mutants of the compiler, and who notices them.")
+    parser = argparse.ArgumentParser("python -m mutation", description="Mutants of the compiler, and what kills them.")
     commands = parser.add_subparsers(dest="command", required=True)
-    listed = commands.add_parser("list", help="how many there are, by module and operator")
-    judged = commands.add_parser("judge", help="draw some and say who notices")
-    near = commands.add_parser("nearest", help="ask at most three test files of each, those nearest to its module (`mutation.few`)")
+    listed = commands.add_parser("list", help="number of mutants, by module and operator")
+    judged = commands.add_parser("judge", help="draw mutants and report what kills each")
+    near = commands.add_parser("nearest", help="run at most three test files for each, those nearest to its module (`mutation.few`)")
     for one in (listed, judged, near):
         one.add_argument("parts", nargs="+", help="folders or modules of the package: lower, decomp/tile.py")
     for one in (judged, near):
-        one.add_argument("--count", type=int, default=20, help="how many (default: 20)")
-        one.add_argument("--first", type=int, default=0, help="the number to begin with (default: 0)")
-        one.add_argument("--seed", type=int, nargs="+", help="only these, by their numbers")
-        one.add_argument("--seconds", type=float, default=float("inf"), help="begin none after so long")
-    near.add_argument("--budget", type=float, default=60.0, help="seconds of processor time for the files of one (default: 60)")
-    near.add_argument("--files", action="store_true", help="list the files that are asked of each module, and ask none")
-    judged.add_argument("--budget", type=float, default=40.0, help="seconds of processor time for each question (default: 40)")
-    judged.add_argument("--without", nargs="+", default=[], metavar="FILE", help="files of tests that are not asked: tests/test_texts.py")
-    surveyed = commands.add_parser("survey", help="which of all, in the order in which `judge` numbers them, change nothing that is kept")
+        one.add_argument("--count", type=int, default=20, help="number of mutants (default: 20)")
+        one.add_argument("--first", type=int, default=0, help="number of the first mutant (default: 0)")
+        one.add_argument("--seed", type=int, nargs="+", help="only the mutants with these numbers")
+        one.add_argument("--seconds", type=float, default=float("inf"), help="start none after this many seconds")
+    near.add_argument("--budget", type=float, default=60.0, help="seconds of processor time for the files of a mutant (default: 60)")
+    near.add_argument("--files", action="store_true", help="list the test files for each module, and run none")
+    judged.add_argument("--budget", type=float, default=40.0, help="seconds of processor time for each request (default: 40)")
+    judged.add_argument("--without", nargs="+", default=[], metavar="FILE", help="test files that are not run: tests/test_texts.py")
+    surveyed = commands.add_parser("survey", help="find the mutants, numbered as for `judge`, that change no stored strategy or kernel")
     surveyed.add_argument("parts", nargs="+", help="as for list")
-    surveyed.add_argument("--file", type=Path, required=True, help="a line of JSON for each; those that it has are not asked again")
-    surveyed.add_argument("--first", type=int, default=0, help="the number to begin with (default: 0)")
-    surveyed.add_argument("--count", type=int, help="how many (default: all)")
-    surveyed.add_argument("--seconds", type=float, default=1.0, help="of processor time for each that nothing notices (default: 1)")
-    surveyed.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
-    measured = commands.add_parser("measure", help="run the tests under coverage (contexts by test), and take in what they run")
-    measured.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
-    cover = commands.add_parser("cover", help="take in what coverage measured (contexts by test), and how long each test took")
-    cover.add_argument("data", type=Path, help="the data file of coverage")
-    cover.add_argument("durations", type=Path, help="lines of seconds and names of tests")
+    surveyed.add_argument("--file", type=Path, required=True, help="file with a line of JSON per mutant; present ones are not tried again")
+    surveyed.add_argument("--first", type=int, default=0, help="number of the first mutant (default: 0)")
+    surveyed.add_argument("--count", type=int, help="number of mutants (default: all)")
+    surveyed.add_argument("--seconds", type=float, default=1.0, help="seconds of processor time for each surviving mutant (default: 1)")
+    surveyed.add_argument("--jobs", type=int, default=2, help="number of processes (default: 2)")
+    measured = commands.add_parser("measure", help="run the tests under coverage (contexts by test), and store which lines they run")
+    measured.add_argument("--jobs", type=int, default=2, help="number of processes (default: 2)")
+    cover = commands.add_parser("cover", help="store the data of coverage (contexts by test), and the duration of each test")
+    cover.add_argument("data", type=Path, help="data file of coverage")
+    cover.add_argument("durations", type=Path, help="lines of seconds and test names")
     return parser
 
 
-def _nearest(asked: argparse.Namespace) -> int:
+def _nearest(options: argparse.Namespace) -> int:
     """Run the command `nearest`; 1 if a mutant survives."""
-    if asked.files:
-        print(tabulate([[module, " ".join(few.files(module))] for module in modules(*asked.parts)], ["module", "test files"]))
+    if options.files:
+        print(tabulate([[module, " ".join(few.files(module))] for module in modules(*options.parts)], ["module", "test files"]))
         return 0
-    chosen = sample(tuple(asked.parts))
-    numbers = asked.seed if asked.seed is not None else range(asked.first, min(asked.first + asked.count, len(chosen)))
-    verdicts, until = [], time.monotonic() + asked.seconds
-    for number, verdict in few.Judge(asked.budget).of([(number, chosen[number]) for number in numbers]):
+    chosen = sample(tuple(options.parts))
+    numbers = options.seed if options.seed is not None else range(options.first, min(options.first + options.count, len(chosen)))
+    verdicts, until = [], time.monotonic() + options.seconds
+    for number, verdict in few.Judge(options.budget).of([(number, chosen[number]) for number in numbers]):
         verdicts.append(verdict)
-        say(number, verdict, asked.seed is not None or not verdict.by)
+        say(number, verdict, options.seed is not None or not verdict.by)
         if time.monotonic() > until:
             break
     report(verdicts)
@@ -103,7 +103,7 @@ def _list(parts: list[str]) -> int:
 
 
 def say(number: int, verdict: Verdict, whole: bool) -> None:
-    """One line about a mutant, with the change if asked for."""
+    """Print a line about a mutant, with the change if `whole`."""
     print(
         f"{number:5} {verdict.seconds:6.1f} s  {verdict.by or 'SURVIVED'}{' (another text)' * (verdict.changed and not verdict.by)}",
         end="  ",
@@ -115,8 +115,8 @@ def say(number: int, verdict: Verdict, whole: bool) -> None:
 
 
 def report(verdicts: list[Verdict]) -> None:
-    """The tables: who killed how many, and the score of each module."""
-    print(tabulate(Counter(one.detector for one in verdicts).most_common(), ["who", "mutants"]))
+    """Print the tables: mutants by detector, and the score of each module."""
+    print(tabulate(Counter(one.detector for one in verdicts).most_common(), ["detector", "mutants"]))
     rows = []
     for module in sorted({one.mutant.module for one in verdicts}):
         total, killed, equivalent = summary(one for one in verdicts if one.mutant.module == module)

@@ -1,7 +1,7 @@
-"""Small kernels that reach every pass: what a mutant does to their text, and what the checks, the simulator and NumPy say of it.
+"""Small kernels that reach every pass: a mutant may change their text, or the findings of the checks, the simulator and NumPy.
 
-They are written down as JSON by the project as it is (`built`), with the lines of the package that each runs, so that what a mutant does to the
-generators of random strategies, or to the library, changes none of them. Programs of tasks are made anew, since their lowering is tested too.
+The unmutated project writes them as JSON (`built`), with the lines of the package that each runs, so that mutants of the generators of
+random strategies, or of the library, change none of them. Programs of tasks are built again each time, since their lowering is tested, too.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ SIZES = {"M": 40, "N": 48, "K": 40, "D": 32, "L": 2, "P": 3, "groups": 3, "batch
 SMALL = {"U": 16, "V": 16, "W": 32, "rows": 1, "columns": 2, "stages": 2}
 STORED = ("name", "made", "target", "symbols", "exact", "text", "lines", "seconds")
 MOST_SECONDS = 3.0
-"""What takes longer to lower and simulate is not in the battery."""
+"""Kernels that take longer to lower and simulate are not in the battery."""
 
 
 @attrs.define
 class Item:
-    """One kernel: how it is made, on which data, and what it gave without a mutant."""
+    """One kernel: its construction, its data, and its unmutated results."""
 
     name: str
     made: str
@@ -48,11 +48,11 @@ class Item:
     dtypes: dict[str, Any] = attrs.field(factory=dict)
 
     def program(self) -> Any:
-        """The program, made anew."""
+        """The program, built again."""
         return _strategy(self.made).program(self.target)
 
     def prepare(self) -> None:
-        """Data and the reference, by NumPy; before there is a mutant."""
+        """Data, and the reference by NumPy, before the mutant exists."""
         from fireiron.measure.data import all_sizes, drawn
         from fireiron.measure.rounding import error_bounds, rounded_by
         from fireiron.values.expr import TRUE
@@ -70,11 +70,13 @@ class Item:
             self.expected["C"] = (self.expected["C"] + self.arrays["C"]).astype(self.expected["C"].dtype)
         if not self.exact:
             self.dtypes = {name: spec.operands[name].dtype for name in outputs}
-            made = error_bounds(spec, self.arrays, all_sizes(spec, self.symbols))
-            self.bounds = {name: made[name] + rounded_by(self.dtypes[name], self.expected[name].astype(np.float64)) for name in outputs}
+            error_bound = error_bounds(spec, self.arrays, all_sizes(spec, self.symbols))
+            self.bounds = {
+                name: error_bound[name] + rounded_by(self.dtypes[name], self.expected[name].astype(np.float64)) for name in outputs
+            }
 
     def wrong(self, got: dict[str, Any]) -> str:
-        """What differs from the reference, if anything."""
+        """The difference from the reference, if any."""
         from fireiron.measure.rounding import Bounded, worst
 
         for name, want in self.expected.items():
@@ -83,12 +85,12 @@ class Item:
                 if not np.array_equal(have, want):
                     return f"{name} is not what NumPy says"
                 continue
-            if found := worst(have, Bounded(want, self.bounds[name]), self.dtypes[name]):
-                return f"{name}{list(found.at)} is not near what NumPy says: {found}"
+            if difference := worst(have, Bounded(want, self.bounds[name]), self.dtypes[name]):
+                return f"{name}{list(difference.at)} is not near what NumPy says: {difference}"
         return ""
 
     def judged(self, always: bool = False) -> tuple[str, str]:
-        """Who notices that something is wrong with the kernel (nobody: an empty text), and what; "same" says that its text is as it was."""
+        """The detector of an error in the kernel (empty: none), and the error; "same" if the text is unchanged."""
         from fireiron.check import safety
         from fireiron.errors import FireironError
         from fireiron.sim import simulate
@@ -109,8 +111,8 @@ class Item:
             if alarms := [one for one in safety(kernel) if one.severity == "error"]:
                 return "checks", str(alarms[0]).partition("\n")[0]
             for order in (None, random.Random(SEED)):
-                if found := self.wrong(simulate(kernel, self.arrays, self.symbols, order=order).outputs):
-                    return "NumPy", found
+                if difference := self.wrong(simulate(kernel, self.arrays, self.symbols, order=order).outputs):
+                    return "NumPy", difference
         except FireironError as error:
             return f"simulator: {type(error).__name__}", str(error).partition("\n")[0]
         except MemoryError:
@@ -131,26 +133,26 @@ def source() -> str:
 
 
 def save(items: list[Item], file: Path) -> None:
-    """Write a battery down."""
+    """Write a battery to a file."""
     stored = [{name: value for name, value in attrs.asdict(one).items() if name in STORED} for one in items]
     file.write_text(json.dumps(stored), encoding="utf-8")
 
 
 def load(file: Path) -> list[Item]:
-    """A battery that was written down."""
+    """Read a battery from a file."""
     return [Item(**stored) for stored in json.loads(file.read_text(encoding="utf-8"))]
 
 
-def _strategy(made: str) -> Any:
-    if made.startswith("{"):
+def _strategy(source: str) -> Any:
+    if source.startswith("{"):
         from fireiron.language.store import loads
 
-        return loads(made)
+        return loads(source)
     from test_tasks_programs import CASES
 
     from fireiron import tasks
 
-    name, mapping = made.split()
+    name, mapping = source.split()
     case = CASES[name]
     return tasks.strategy(case.program, case.mappings[mapping])(case.spec(*(40, 24, 40)))
 
@@ -159,8 +161,8 @@ def _strategy(made: str) -> Any:
 
 
 def built() -> list[Item]:
-    """All kernels of the battery, with what they give without a mutant; those that take too long, or are not to be stored, are left out."""
-    found: list[Item] = []
+    """All kernels of the battery, with their unmutated results; those that take too long, or cannot be stored, are left out."""
+    items: list[Item] = []
     for name, make in _made():
         try:
             item = make()
@@ -177,8 +179,8 @@ def built() -> list[Item]:
         if who or item.seconds > MOST_SECONDS:
             _left_out(name, f"{item.seconds:.1f} s, {who} {what}")
             continue
-        found.append(item)
-    return found
+        items.append(item)
+    return items
 
 
 def _left_out(name: str, why: str) -> None:
@@ -220,8 +222,8 @@ def _made() -> Iterator[tuple[str, Callable[[], Item]]]:
         return item
 
     def of_attention(causal: bool, held: bool) -> Any:
-        made = attention.definition(causal=causal)
-        return attention.by_rows(made, held).with_(**ATTENTION)(attention.spec(80, 70, 32, made=made))
+        definition = attention.definition(causal=causal)
+        return attention.by_rows(definition, held).with_(**ATTENTION)(attention.spec(80, 70, 32, made=definition))
 
     for name in names():
         find(name)
@@ -264,14 +266,14 @@ def _none() -> Item:
 
 def _traced(function: Callable[[], object]) -> dict[str, list[int]]:
     """The lines of the package that a call runs, by module."""
-    found: dict[str, set[int]] = {}
+    lines_by_module: dict[str, set[int]] = {}
     prefix = f"{PACKAGE}/"
 
     def of_frame(frame: Any, event: str, _: object) -> Any:
         file = frame.f_code.co_filename
         if not file.startswith(prefix):
             return None
-        lines = found.setdefault(str(Path(file).relative_to(PACKAGE)), set())
+        lines = lines_by_module.setdefault(str(Path(file).relative_to(PACKAGE)), set())
 
         def of_line(frame: Any, event: str, _: object) -> Any:
             lines.add(frame.f_lineno)
@@ -286,4 +288,4 @@ def _traced(function: Callable[[], object]) -> dict[str, list[int]]:
         function()
     finally:
         sys.settrace(before)
-    return {module: sorted(lines) for module, lines in found.items()}
+    return {module: sorted(lines) for module, lines in lines_by_module.items()}

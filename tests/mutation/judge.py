@@ -1,4 +1,4 @@
-"""Who notices a mutant: kernels that run its line; tests that do, or the files nearest to its module; wider ones; digests of texts."""
+"""Judge a mutant: by kernels that run its line, tests that do or the files nearest to its module, wider tests, and digests of texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mutation.operators import ROOT, Mutant, modules, source
 BATTERY = FOLDER / "battery.json"
 EQUIVALENT = Path(__file__).parent / "equivalent.json"
 MOST_KERNELS = 16
-"""Kernels that are asked of those which run the line."""
+"""The maximum number of kernels to try among those that run the line."""
 
 FOR_ALL = {
     "tests/test_contracts.py",
@@ -32,7 +32,7 @@ FOR_ALL = {
     "tests/test_mutants.py",
     "tests/test_campaign.py",
 }
-"""Files of tests that are near to nothing."""
+"""Test files that are near no module."""
 
 WIDE = (
     "tests/test_limits.py",
@@ -45,33 +45,33 @@ WIDE = (
     "tests/test_fused_refusals.py",
     "tests/test_fused_mended.py",
 )
-"""Asked of what nobody nearer notices: files about the whole compiler, each of which takes some seconds."""
+"""Tried if no nearer test kills the mutant: files about the whole compiler, each of which takes some seconds."""
 
 DIGESTS = "tests/test_texts.py"
-"""Notices nearly each text that is another, and says nothing of right and wrong."""
+"""Detects nearly every changed text, but not whether it is wrong."""
 
 CORPUS = "tests/test_corpus.py"
-"""The same of four thousand strategies that are kept, and of how those are refused that are: of them those are asked that run the function."""
+"""The same for four thousand stored strategies and their refusals: those that run the function are tried."""
 
 PERTURBED = "tests/test_perturbed.py"
-"""The same of kernels that are changed between two passes; asked with the corpus."""
+"""The same for kernels changed between two passes; tried together with the corpus."""
 
 DRAWN = "tests/test_drawn_ir.py"
-"""The same of kernels that are drawn as IR, which the printer alone is asked about."""
+"""The same for random IR, which is used for the printer only."""
 
 CORPUS_SECONDS = 240.0
-"""Of processor time for all that are asked, the quickest first."""
+"""Processor time for all tries, the quickest first."""
 
 MOST_PRINTED = 40
-"""Kernels that are printed of those which run the line; they are lowered already, so that each takes milliseconds."""
+"""The number of kernels to print among those that run the line; they are already lowered, so each takes milliseconds."""
 
 MORE_THAN_TEXT = ("sim/", "check/", "ir/", "executable/", "performing/", "specs/", "values/")
-"""Modules that decide more than the text of a kernel: where they change, the same text proves nothing."""
+"""Modules that decide more than the text of a kernel: if they change, an unchanged text proves nothing."""
 
 
 @attrs.frozen
 class Verdict:
-    """What came of a mutant: killed `by` somebody, survived, or `equivalent` for a reason."""
+    """The verdict on a mutant: killed `by` a detector, survived, or `equivalent` for a reason."""
 
     mutant: Mutant
     by: str
@@ -81,33 +81,33 @@ class Verdict:
 
     @property
     def killed(self) -> bool:
-        """Whether somebody noticed."""
+        """Whether a detector killed the mutant."""
         return self.by not in ("", "equivalent", "not one")
 
     @property
     def detector(self) -> str:
-        """Who, in a word or two."""
+        """The detector, in a word or two."""
         return self.by.partition(":")[0] if self.by else "nobody"
 
 
 @functools.cache
 def equivalents() -> dict[str, str]:
-    """The reasons why no test can notice some mutants, by their names."""
+    """The reasons why no test can kill some mutants, by mutant name."""
     if not EQUIVALENT.is_file():
         return {}
     return {name: reason for reason, names in json.loads(EQUIVALENT.read_text(encoding="utf-8")).items() for name in names}
 
 
 def asserted(mutant: Mutant) -> str:
-    """Why nobody can notice that `strict=True` is gone: it asserts that two lists are as long as each other, and assertions are left alone."""
+    """Why no test can detect a missing `strict=True`: it asserts that two lists have equal lengths, and assertions are not mutated."""
     dropped = mutant.operator == "keyword dropped" and mutant.old.count("strict=True") == mutant.new.count("strict=True") + 1
     before = source(mutant.module).encode()[: mutant.start].decode()
-    turned = mutant.operator == "constant" and mutant.old == "True" and before.endswith("strict=")
-    return "strict=True is an assertion" if dropped or turned else ""
+    negated = mutant.operator == "constant" and mutant.old == "True" and before.endswith("strict=")
+    return "strict=True is an assertion" if dropped or negated else ""
 
 
 def judge(mutant: Mutant, budget: float = 40.0, without: tuple[str, ...] = ()) -> Verdict:
-    """Who notices a mutant; kernels have so many seconds of processor time, and tests twice as many; some files of tests are not asked."""
+    """The verdict on a mutant; kernels have the given seconds of processor time, tests twice as many; some test files may be left out."""
     if not mutant.is_one():
         return Verdict(mutant, "not one")
     if reason := equivalents().get(mutant.name) or asserted(mutant):
@@ -118,66 +118,66 @@ def judge(mutant: Mutant, budget: float = 40.0, without: tuple[str, ...] = ()) -
             mutant, tests if DIGESTS in without else [DIGESTS, *(one for one in tests if not one.startswith(DIGESTS))], budget, without
         )
     kernels = _kernels(mutant)
-    asked = {
+    request = {
         "module": mutant.module, "text": mutant.source(), "seconds": budget, "kernels": kernels, "always": mutant.module.startswith(MORE_THAN_TEXT)
     }  # fmt: skip
     if not mutant.inside:
-        return _verdict(mutant, [fresh({**asked, "tests": _all_tests(tests, without)})])
-    of_kernels = zygote_of(mutant.module).ask(asked)
+        return _verdict(mutant, [fresh({**request, "tests": _all_tests(tests, without)})])
+    of_kernels = zygote_of(mutant.module).ask(request)
     if of_kernels["by"] == "no place":
-        return _verdict(mutant, [of_kernels, fresh({**asked, "tests": _all_tests(tests, without)})])
+        return _verdict(mutant, [of_kernels, fresh({**request, "tests": _all_tests(tests, without)})])
     answers = [of_kernels]
-    del asked["kernels"]
+    del request["kernels"]
     for some in (tests, [one for one in WIDE if one not in (*tests, *without)], [] if DIGESTS in without else [DIGESTS]):
         if answers[-1]["by"]:
             break
-        answers.append(_asked_tests(mutant.module, {**asked, "tests": some, "enough": 2 * budget, "seconds": 2 * budget + 60}))
+        answers.append(_asked_tests(mutant.module, {**request, "tests": some, "enough": 2 * budget, "seconds": 2 * budget + 60}))
     if not answers[-1]["by"] and CORPUS not in without:
         answers.append(_asked_corpus(mutant))
     return _verdict(mutant, answers)
 
 
 def _all_tests(tests: list[str], without: tuple[str, ...]) -> list[str]:
-    """What a process that imports the change is asked, one after the other."""
+    """The tests to run, in order, in a process that imports the change."""
     return [one for one in dict.fromkeys([*tests, *WIDE, DIGESTS, CORPUS, PERTURBED]) if one not in without]
 
 
 def _asked_corpus(mutant: Mutant) -> dict[str, Any]:
     numbers = kept().of(mutant.module, mutant.where)
-    asked = {"module": mutant.module, "text": mutant.source(), "kept": numbers, "enough": CORPUS_SECONDS, "seconds": CORPUS_SECONDS + 60}
-    return zygote_of(mutant.module).ask(asked)
+    request = {"module": mutant.module, "text": mutant.source(), "kept": numbers, "enough": CORPUS_SECONDS, "seconds": CORPUS_SECONDS + 60}
+    return zygote_of(mutant.module).ask(request)
 
 
 FAILING: set[str] = set()
-"""Tests that fail in such a process without any change: they kill nobody."""
+"""Tests that fail in such a process without any change: they kill no mutant."""
 
 PASSING: set[str] = set()
-"""Tests that do not."""
+"""Tests that do not fail."""
 
 
-def _asked_tests(module: str, asked: dict[str, Any]) -> dict[str, Any]:
-    return asked_tests(zygote_of(module).ask, asked)
+def _asked_tests(module: str, request: dict[str, Any]) -> dict[str, Any]:
+    return asked_tests(zygote_of(module).ask, request)
 
 
-def asked_tests(ask: Callable[[dict[str, Any]], dict[str, Any]], asked: dict[str, Any]) -> dict[str, Any]:
-    """What tests say of a change; those that fail without it too are not asked again."""
+def asked_tests(ask: Callable[[dict[str, Any]], dict[str, Any]], request: dict[str, Any]) -> dict[str, Any]:
+    """The result of the tests for a change; tests that also fail without it are not run again."""
     while True:
-        answer = ask({**asked, "without": sorted(FAILING)})
+        answer = ask({**request, "without": sorted(FAILING)})
         if answer["by"] != "tests":
             return answer
         test = answer["what"]
         if test not in PASSING:
-            alone = ask({**asked, "text": None, "tests": [test], "without": []})
+            alone = ask({**request, "text": None, "tests": [test], "without": []})
             (FAILING if alone["by"] else PASSING).add(test)
         if test in PASSING:
             return answer
 
 
 def _judge_of_text(mutant: Mutant, tests: list[str], budget: float, without: tuple[str, ...]) -> Verdict:
-    """Who notices a mutant of the printer: the digests of texts, what texts of the battery compute, then the other tests."""
-    asked: dict[str, Any] = {"module": mutant.module, "text": mutant.source(), "seconds": budget + 60, "enough": budget}
+    """The verdict on a mutant of the printer: the digests of texts, the results of the battery's texts, then the other tests."""
+    request: dict[str, Any] = {"module": mutant.module, "text": mutant.source(), "seconds": budget + 60, "enough": budget}
     if not mutant.inside:
-        return _verdict(mutant, [fresh({**asked, "kernels": _kernels(mutant)[:3], "always": False, "tests": _all_tests(tests, without)})])
+        return _verdict(mutant, [fresh({**request, "kernels": _kernels(mutant)[:3], "always": False, "tests": _all_tests(tests, without)})])
     questions: list[dict[str, Any]] = [
         {"tests": [one for one in tests if one.startswith(DIGESTS)]},
         {"printed": _kernels(mutant, MOST_PRINTED)},
@@ -186,10 +186,10 @@ def _judge_of_text(mutant: Mutant, tests: list[str], budget: float, without: tup
     answers: list[dict[str, Any]] = []
     for question in questions:
         ask = zygote_of(mutant.module).ask if "printed" in question else functools.partial(_asked_tests, mutant.module)
-        answers.append(ask({**asked, **question}))
+        answers.append(ask({**request, **question}))
         if answers[-1]["by"] == "no place":
             return _verdict(
-                mutant, [fresh({**asked, "kernels": _kernels(mutant)[:3], "always": False, "tests": _all_tests(tests, without)})]
+                mutant, [fresh({**request, "kernels": _kernels(mutant)[:3], "always": False, "tests": _all_tests(tests, without)})]
             )
         if answers[-1]["by"]:
             break
@@ -214,9 +214,9 @@ def _verdict(mutant: Mutant, answers: list[dict[str, Any]]) -> Verdict:
 
 
 def _kernels(mutant: Mutant, most: int = MOST_KERNELS) -> list[str]:
-    """Kernels that run the line: the cheapest ones, then some of all others, since the cheap ones are alike."""
-    every = sorted((one for one in kernels() if mutant.line in one.lines.get(mutant.module, ())), key=lambda one: one.seconds)
-    cheap, others = every[: most // 2], every[most // 2 :]
+    """Kernels that run the line: the cheapest ones, then some of all others, since the cheap ones are similar."""
+    runners = sorted((one for one in kernels() if mutant.line in one.lines.get(mutant.module, ())), key=lambda one: one.seconds)
+    cheap, others = runners[: most // 2], runners[most // 2 :]
     step = -(-len(others) // (most // 2)) or 1
     return [one.name for one in (*cheap, *others[::step])]
 
@@ -224,40 +224,40 @@ def _kernels(mutant: Mutant, most: int = MOST_KERNELS) -> list[str]:
 def _tests(mutant: Mutant, budget: float) -> list[str]:
     """Tests that run the line: of the nearest files first, short ones first; then all of the nearest files."""
     near, files = nearest(mutant.module), set(collected(mutant.module))
-    found = sorted(covering().of(mutant.module, mutant.line), key=lambda one: (one[0].partition("::")[0] not in near, one[1]))
+    by_nearness = sorted(covering().of(mutant.module, mutant.line), key=lambda one: (one[0].partition("::")[0] not in near, one[1]))
     chosen, left = [], budget / 2
-    for name, seconds in found:
+    for name, seconds in by_nearness:
         if seconds <= left and name.partition("::")[0] in files:
             chosen.append(name)
             left -= seconds
-    return [*chosen, *near]  # of a line that many tests run not all are listed
+    return [*chosen, *near]  # for a line that many tests run, not all are listed
 
 
 @functools.cache
 def covering() -> Covering:
-    """Which tests run which lines."""
+    """The tests that run each line."""
     return Covering.load()
 
 
 @functools.cache
 def kept() -> keeping.Kept:
-    """Which strategies of the corpus run which functions, found out if that is not known for the sources as they are."""
+    """The corpus strategies that run each function, traced if unknown for the present sources."""
     file = FOLDER / f"kept-{battery.source()}.json"
     if not file.is_file():
         FOLDER.mkdir(parents=True, exist_ok=True)
-        made = file.with_suffix(f".{os.getpid()}")
-        keeping.Kept.traced().save(made)
-        made.replace(file)
+        temporary = file.with_suffix(f".{os.getpid()}")
+        keeping.Kept.traced().save(temporary)
+        temporary.replace(file)
     return keeping.Kept.load(file)
 
 
 @functools.cache
 def collected(module: str) -> tuple[str, ...]:
-    """The files of tests that are asked about a module."""
+    """The test files to use for a module."""
     folder = module.partition("/")[0]
-    found = dict.fromkeys(file for one in modules(folder) for file in nearest(one))
-    found |= dict.fromkeys(file for one in modules(folder) for file in covering().files(one))
-    return tuple(sorted(file for file in {*found, *WIDE, DIGESTS, CORPUS} - FOR_ALL if (ROOT / file).is_file()))
+    files = dict.fromkeys(file for one in modules(folder) for file in nearest(one))
+    files |= dict.fromkeys(file for one in modules(folder) for file in covering().files(one))
+    return tuple(sorted(file for file in {*files, *WIDE, DIGESTS, CORPUS} - FOR_ALL if (ROOT / file).is_file()))
 
 
 @functools.cache
@@ -268,13 +268,13 @@ def kernels() -> list[battery.Item]:
 
 @functools.cache
 def _battery() -> Path:
-    """The file of the battery, made if there is none for the sources as they are."""
+    """The file of the battery, created if missing for the present sources."""
     file = BATTERY.with_stem(f"battery-{battery.source()}")
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)
-        made = file.with_suffix(f".{os.getpid()}")
-        battery.save(battery.built(), made)
-        made.replace(file)
+        temporary = file.with_suffix(f".{os.getpid()}")
+        battery.save(battery.built(), temporary)
+        temporary.replace(file)
     return file
 
 
@@ -283,7 +283,7 @@ def _battery() -> Path:
 
 @attrs.define
 class Zygote:
-    """A process that waits for questions (`zygote`); begun anew if it dies. A bare one prepares no kernels."""
+    """A process that waits for requests (`zygote`), restarted if it dies. A bare one prepares no kernels."""
 
     files: tuple[str, ...]
     prints: bool = False
@@ -291,19 +291,19 @@ class Zygote:
     process: subprocess.Popen[bytes] | None = None
     lines: Any = None
 
-    def ask(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Its answer."""
         for _ in range(2):
             if self.process is None or self.process.poll() is not None:
                 self._begin()
             try:
-                self.lines.write(json.dumps(asked) + "\n")
+                self.lines.write(json.dumps(request) + "\n")
                 self.lines.flush()
                 if line := self.lines.readline():
                     return dict(json.loads(line))
             except BrokenPipeError:
                 pass
-            except BaseException:  # its answer would be taken for that of the next question
+            except BaseException:  # its answer would be taken for that of the next request
                 self.stop()
                 raise
             self.stop()
@@ -319,7 +319,7 @@ class Zygote:
 
     def _begin(self) -> None:
         FOLDER.mkdir(parents=True, exist_ok=True)
-        ours, theirs = socket.socketpair()
+        ours, child_end = socket.socketpair()
         command = [
             sys.executable,
             "-m",
@@ -333,13 +333,13 @@ class Zygote:
             *zygote.ASKED,
             *self.files,
         ]
-        environment = {**_environment(self.bare), zygote.SOCKET: str(theirs.fileno())} | ({zygote.PRINTED: "1"} if self.prints else {})
+        environment = {**_environment(self.bare), zygote.SOCKET: str(child_end.fileno())} | ({zygote.PRINTED: "1"} if self.prints else {})
         with (FOLDER / "zygote.log").open("w") as log:
             self.process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, pass_fds=(theirs.fileno(),),
+                command, cwd=ROOT, env=environment, pass_fds=(child_end.fileno(),),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
-        theirs.close()
+        child_end.close()
         self.lines = ours.makefile("rw", encoding="utf-8")
         ours.close()
         if not self.lines.readline():
@@ -351,7 +351,7 @@ ZYGOTES: dict[tuple[str, ...], Zygote] = {}
 
 
 def zygote_of(module: str) -> Zygote:
-    """The process that is asked about a module; one for all whose tests are the same."""
+    """The process for a module; modules with the same tests share it."""
     files = collected(module)
     if files not in ZYGOTES:
         if len(ZYGOTES) == MOST_PROCESSES:
@@ -361,7 +361,7 @@ def zygote_of(module: str) -> Zygote:
 
 
 def _environment(bare: bool = False) -> dict[str, str]:
-    """The variables of a process that is asked; unless it is bare, with the battery, which is made if it is missing."""
+    """The environment of such a process; unless it is bare, with the battery, which is created if missing."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("FIREIRON_", "PYTEST_", "MUTATION_"))}
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     own |= {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "FIREIRON_CACHE_DIR": str(FOLDER / "cache")}
@@ -369,7 +369,9 @@ def _environment(bare: bool = False) -> dict[str, str]:
 
 
 def fresh(asked: dict[str, Any], bare: bool = False) -> dict[str, Any]:
-    """The answer of a process that imports the change; its tests have so many seconds together, and what takes much longer hangs."""
+    """The answer of a process that imports the change; all its tests share the given seconds, and a process that takes much longer is
+    killed.
+    """
     asked = {**asked, "enough": asked["seconds"] + CORPUS_SECONDS}
     hanging = asked["enough"] + 120
     with tempfile.TemporaryDirectory() as folder:
@@ -382,12 +384,12 @@ def fresh(asked: dict[str, Any], bare: bool = False) -> dict[str, Any]:
             preexec_fn=functools.partial(zygote.limit, hanging),
         )  # fmt: skip
         try:
-            said, _ = process.communicate(timeout=10 * hanging)
+            stdout, _ = process.communicate(timeout=10 * hanging)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return {"by": "time", "seconds": time.monotonic() - before}
-    lines = said.strip().splitlines()
+    lines = stdout.strip().splitlines()
     if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         return {"by": "time", "seconds": hanging}
     try:
@@ -397,6 +399,6 @@ def fresh(asked: dict[str, Any], bare: bool = False) -> dict[str, Any]:
 
 
 def summary(verdicts: Iterable[Verdict]) -> tuple[int, int, int]:
-    """How many were judged, how many of them killed, and how many are equivalent."""
-    every = [one for one in verdicts if one.by != "not one"]
-    return len(every), sum(one.killed for one in every), sum(one.by == "equivalent" for one in every)
+    """The numbers of judged, killed and equivalent mutants."""
+    judged = [one for one in verdicts if one.by != "not one"]
+    return len(judged), sum(one.killed for one in judged), sum(one.by == "equivalent" for one in judged)

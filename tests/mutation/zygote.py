@@ -1,8 +1,8 @@
-"""The process of which each mutant gets a child: pytest with the package imported and the tests collected, none of which has run.
+"""The process from which each mutant forks a child: pytest with the package imported and the tests collected, before any has run.
 
-A plugin of pytest (`-p mutation.zygote`): in place of running the tests it answers requests on a socket. A child swaps the code of the functions
-that the mutant changes, in place: whoever imported them, by whatever name, has the change. A mutant of what runs at import (a default, a constant of
-a module) gets a process of its own, in which the changed text is what is imported (`FRESH`).
+It is a pytest plugin (`-p mutation.zygote`): instead of running the tests it answers requests on a socket. A child replaces the code of the
+functions that the mutant changes, in place, so every importer sees the change under any name. A mutant of code that runs at import (a
+default, a constant of a module) gets a separate process, which imports the changed text (`FRESH`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SOCKET, FRESH, KERNELS, PRINTED = "MUTATION_SOCKET", "MUTATION_FRESH", "MUTATION
 PACKAGE = Path(__file__).resolve().parents[2] / "fireiron"
 MOST_BYTES = 8 << 30
 ASKED = ("-m", "not gpu and not nightly")
-"""Of the tests those that `make test` runs, and that need no GPU."""
+"""The tests that `make test` runs and that need no GPU."""
 
 
 def dotted(module: str) -> str:
@@ -73,11 +73,11 @@ class NoPlace(Exception):
 
 
 def swap(module: str, text: str) -> None:
-    """Give the functions of a module the code that another text of it has."""
+    """Replace the code of a module's functions with that of another text of the module."""
     file = str(PACKAGE / module)
     new, old = (_codes(compile(one, file, "exec")) for one in (text, (PACKAGE / module).read_text(encoding="utf-8")))
     changed = {key: code for key, code in new.items() if old.get(key) != code}
-    if any("<locals>" not in name for name, _ in new.keys() ^ old.keys()):  # what stands in a function comes with it
+    if any("<locals>" not in name for name, _ in new.keys() ^ old.keys()):  # nested functions are replaced with their enclosing one
         raise NoPlace
     swapped = False
     for function in _functions(file):
@@ -91,13 +91,13 @@ def swap(module: str, text: str) -> None:
 
 
 def _codes(code: types.CodeType) -> dict[tuple[str, int], list[types.CodeType]]:
-    found: dict[tuple[str, int], list[types.CodeType]] = {}
-    for one in code.co_consts:
-        if isinstance(one, types.CodeType):
-            found.setdefault(_key(one), []).append(one)
-            for key, inner in _codes(one).items():
-                found.setdefault(key, []).extend(inner)
-    return found
+    codes: dict[tuple[str, int], list[types.CodeType]] = {}
+    for code_object in code.co_consts:
+        if isinstance(code_object, types.CodeType):
+            codes.setdefault(_key(code_object), []).append(code_object)
+            for key, inner in _codes(code_object).items():
+                codes.setdefault(key, []).extend(inner)
+    return codes
 
 
 def _key(code: types.CodeType) -> tuple[str, int]:
@@ -106,11 +106,11 @@ def _key(code: types.CodeType) -> tuple[str, int]:
 
 @functools.cache
 def _all_functions() -> dict[str, list[types.FunctionType]]:
-    found: dict[str, list[types.FunctionType]] = {}
-    for one in gc.get_objects():
-        if isinstance(one, types.FunctionType):
-            found.setdefault(one.__code__.co_filename, []).append(one)
-    return found
+    functions: dict[str, list[types.FunctionType]] = {}
+    for candidate in gc.get_objects():
+        if isinstance(candidate, types.FunctionType):
+            functions.setdefault(candidate.__code__.co_filename, []).append(candidate)
+    return functions
 
 
 def _functions(file: str) -> list[types.FunctionType]:
@@ -119,16 +119,16 @@ def _functions(file: str) -> list[types.FunctionType]:
 
 def _forget() -> None:
     """Empty the caches of the package's functions."""
-    for one in gc.get_objects():
-        if isinstance(one, functools._lru_cache_wrapper) and (getattr(one, "__module__", None) or "").startswith("fireiron"):
-            one.cache_clear()
+    for candidate in gc.get_objects():
+        if isinstance(candidate, functools._lru_cache_wrapper) and (getattr(candidate, "__module__", None) or "").startswith("fireiron"):
+            candidate.cache_clear()
 
 
 # ---------------------------------------------------------------------------------------------- pytest
 
 
 class Watch:
-    """What failed first."""
+    """Records the first failure."""
 
     failed = ""
 
@@ -139,14 +139,14 @@ class Watch:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Answer requests instead, if somebody asks."""
+    """Answer requests instead, if a socket is given."""
     if SOCKET not in os.environ:
         return None
     from mutation import battery
 
     items = {one.name: one for one in battery.load(Path(os.environ[KERNELS]))} if KERNELS in os.environ else {}
-    for one in items.values():
-        one.prepare()
+    for kernel in items.values():
+        kernel.prepare()
     if PRINTED in os.environ:
         items |= _lowered(items)
     _forget()
@@ -166,7 +166,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 def _lowered(items: dict[str, Any]) -> dict[str, Any]:
-    """The kernels lowered, and those of the digests too: what is printed changes none of that."""
+    """Lower the kernels, including those of the digests: mutants of the printer change none of that."""
     import test_texts
 
     from mutation.printing import Lowered
@@ -175,44 +175,44 @@ def _lowered(items: dict[str, Any]) -> dict[str, Any]:
     return {name: Lowered.of(one) for name, one in items.items()}
 
 
-def _answer(session: pytest.Session, kernels: dict[str, Any], tests: dict[str, pytest.Item], asked: dict[str, Any]) -> dict[str, Any]:
+def _answer(session: pytest.Session, kernels: dict[str, Any], tests: dict[str, pytest.Item], request: dict[str, Any]) -> dict[str, Any]:
     try:
-        if asked["text"] is not None:
-            swap(asked["module"], asked["text"])
+        if request["text"] is not None:
+            swap(request["module"], request["text"])
     except NoPlace:
         return {"by": "no place"}
-    if "printed" in asked:
+    if "printed" in request:
         from mutation import printing
 
-        return printing.judged([kernels[name] for name in asked["printed"]])
-    if "kept" in asked:
+        return printing.judged([kernels[name] for name in request["printed"]])
+    if "kept" in request:
         from mutation import keeping
 
-        return keeping.judged(asked["kept"], asked["enough"])
-    if "kernels" in asked:
-        return of_kernels([kernels[name] for name in asked["kernels"]], asked["always"])
-    return _of_tests(session, [one for one in _chosen(tests, asked["tests"]) if one.nodeid not in asked["without"]], asked["enough"])
+        return keeping.judged(request["kept"], request["enough"])
+    if "kernels" in request:
+        return of_kernels([kernels[name] for name in request["kernels"]], request["always"])
+    return _of_tests(session, [one for one in _chosen(tests, request["tests"]) if one.nodeid not in request["without"]], request["enough"])
 
 
 def _chosen(tests: dict[str, pytest.Item], names: list[str]) -> list[pytest.Item]:
     """Tests by their names, or those of whole files."""
-    found: list[pytest.Item] = []
+    chosen: list[pytest.Item] = []
     for name in names:
         if "::" in name:
-            found += [tests[name]] if name in tests else []
+            chosen += [tests[name]] if name in tests else []
         else:
-            found += [one for nodeid, one in tests.items() if nodeid.startswith(f"{name}::")]
-    return found
+            chosen += [one for nodeid, one in tests.items() if nodeid.startswith(f"{name}::")]
+    return chosen
 
 
 def of_kernels(kernels: Iterable[Any], always: bool) -> dict[str, Any]:
-    """Who notices something wrong with a kernel, and whether any text has changed."""
+    """The first detection of an error in a kernel, and whether any text has changed."""
     changed = ""
-    for number, one in enumerate(kernels):
-        who, what = one.judged(always)
+    for number, kernel in enumerate(kernels):
+        who, what = kernel.judged(always)
         if who:
-            return {"by": who, "what": f"{one.name}: {what}", "ran": number + 1, "changed": True}
-        changed = changed or (one.name if what != "same" else "")
+            return {"by": who, "what": f"{kernel.name}: {what}", "ran": number + 1, "changed": True}
+        changed = changed or (kernel.name if what != "same" else "")
     return {"by": "", "changed": bool(changed), "what": changed}
 
 
@@ -232,23 +232,23 @@ def _of_tests(session: pytest.Session, items: list[pytest.Item], enough: float) 
 # ---------------------------------------------------------------------------------------------- children
 
 
-def in_a_child(function: Callable[[dict[str, Any]], dict[str, Any]], asked: dict[str, Any]) -> dict[str, Any]:
-    """What a function answers in a forked process, which has so many seconds of processor time."""
+def in_a_child(function: Callable[[dict[str, Any]], dict[str, Any]], request: dict[str, Any]) -> dict[str, Any]:
+    """The result of a function in a forked process, which is limited to the given seconds of processor time."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        limit(asked["seconds"])
+        limit(request["seconds"])
         os.setpgid(0, 0)
         try:
-            answer = function(asked)
+            answer = function(request)
         except BaseException as error:
             answer = {"by": f"crash: {type(error).__name__}", "what": str(error)[:200]}
         with contextlib.suppress(BaseException):
             os.write(writing, json.dumps(answer).encode())
         os._exit(0)
     os.close(writing)
-    answer = _read(reading, time.monotonic() + 20 * asked["seconds"])
+    answer = _read(reading, time.monotonic() + 20 * request["seconds"])
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError):
@@ -256,25 +256,25 @@ def in_a_child(function: Callable[[dict[str, Any]], dict[str, Any]], asked: dict
     _, status, used = os.wait4(child, 0)
     if not answer:
         timed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)
-        found: dict[str, Any] = {"by": "time" if timed else "crash: process"}
+        result: dict[str, Any] = {"by": "time" if timed else "crash: process"}
     else:
-        found = json.loads(answer)
-    return {**found, "seconds": used.ru_utime + used.ru_stime}
+        result = json.loads(answer)
+    return {**result, "seconds": used.ru_utime + used.ru_stime}
 
 
 def limit(seconds: float) -> None:
-    """Give this process so many seconds of processor time, and memory; it may ask for more memory (sanitizers map all there is)."""
+    """Limit the processor time and memory of this process; the soft memory limit may be raised (sanitizers map all there is)."""
     resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 5))
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _read(pipe: int, until: float) -> bytes:
-    """What comes through a pipe until its end, or until then."""
-    found = b""
+    """The content of a pipe until its end, or until a deadline."""
+    content = b""
     with open(pipe, "rb", buffering=0) as file:
         while (left := until - time.monotonic()) > 0 and select.select([file], [], [], left)[0]:
             if not (part := file.read(65536)):
                 break
-            found += part
-    return found
+            content += part
+    return content

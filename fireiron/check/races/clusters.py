@@ -13,7 +13,7 @@ import numpy as np
 
 from fireiron.check.access_trace import MANY, AccessTrace
 from fireiron.check.persistence import persistence
-from fireiron.ir import BlockCluster, Exec, For, Kernel, Let, NextTile, Peers, Release, Stmt, rewritten, statements
+from fireiron.ir import BlockCluster, BlockSet, ClaimTile, Exec, For, Kernel, Let, Release, Stmt, rewritten, statements
 from fireiron.values.expr import Expr, Var, compiled, constant
 
 ALIGNED = 1024
@@ -43,7 +43,7 @@ class ClusterBlocks:
             return {}
         return {_free_name(var): self.cluster.values(rank)[var.name] for var in self.cluster.places}
 
-    def ranks(self, peers: tuple[Peers, ...], rank: int) -> tuple[int, ...]:
+    def ranks(self, peers: tuple[BlockSet, ...], rank: int) -> tuple[int, ...]:
         """The ranks of the blocks that the block with this rank accesses, its own included, each once."""
         values = self.coordinates(rank)
         return tuple(dict.fromkeys(one for part in peers for one in part.ranks(int(compiled(part.first)(values)))))
@@ -94,8 +94,8 @@ def uneven_loops(access_trace: AccessTrace) -> Iterator[str]:
                 yield f"the trip count {loop.extent} of loop {loop.var} differs between blocks of a cluster that synchronize in it"
 
 
-def _step(loop: For, tile: Let | NextTile) -> int:
+def _step(loop: For, tile: Let | ClaimTile) -> int:
     """The distance from a tile of a block to its next one; 1 if unknown."""
-    if isinstance(tile, NextTile):
+    if isinstance(tile, ClaimTile):
         return 1
     return constant(tile.value.substitute({loop.var: 1}) - tile.value.substitute({loop.var: 0})) or 1

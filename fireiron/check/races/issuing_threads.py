@@ -15,7 +15,7 @@ import numpy as np
 
 from fireiron.check.access_trace import AccessTrace
 from fireiron.check.finding import Finding
-from fireiron.ir import Barrier, Exec, Release, Role, Roles, Side, statements
+from fireiron.ir import Barrier, Exec, Release, Role, Roles, StageState, statements
 from fireiron.values.expr import TRUE, Expr, all_of, conjuncts
 
 
@@ -26,9 +26,9 @@ def wrong_thread_counts(access_trace: AccessTrace) -> Iterator[Finding]:
             match statement:
                 case Exec() if statement.ring and statement.mechanism.counted:
                     yield from _load(access_trace, role, statement)
-                case Release(side=Side.FULL, by=None):
+                case Release(state=StageState.FULL, by=None):
                     yield from _arrival(access_trace, role, statement)
-                case Release(side=Side.FULL):
+                case Release(state=StageState.FULL):
                     yield from _own_arrival(access_trace, role, statement)
                 case Exec() | Barrier() if role.elected:
                     yield _for_several(role, statement)
@@ -47,14 +47,14 @@ def _load(access_trace: AccessTrace, role: Role, load: Exec) -> Iterator[Finding
     count = _count(access_trace, role, load.active)
     if count != 1:
         text = (
-            f"{load.accesses[-1].buffer}: {load.instruction.name} {load.spec} for fill {load.turn} of {load.ring} is issued by {count} "
-            f"threads of {role.name}, but the full mbarrier counts the bytes of one; one elected thread must issue it"
+            f"{load.accesses[-1].buffer}: {load.instruction.name} {load.spec} for fill {load.fill_index} of {load.ring} is issued by "
+            f"{count} threads of {role.name}, but the full mbarrier counts the bytes of one; one elected thread must issue it"
         )
         yield Finding("race", "error", load.accesses[-1].buffer, text, load.origin)
 
 
 def _arrival(access_trace: AccessTrace, role: Role, release: Release) -> Iterator[Finding]:
-    what = f"{release.ring}: the arrival for fill {release.number} to be full"
+    what = f"{release.ring}: the arrival for fill {release.fill_index} to be full"
     if release.active != TRUE:
         text = f"{what} is executed only if {release.active}, but consumers wait for each fill; it must be unconditional"
         yield _of_ring(access_trace, release.ring, text)
@@ -66,7 +66,7 @@ def _arrival(access_trace: AccessTrace, role: Role, release: Release) -> Iterato
 
 def _own_arrival(access_trace: AccessTrace, role: Role, release: Release) -> Iterator[Finding]:
     """Check the arrival of threads that fill a stage themselves: all threads of the role, at each fill, in their own block."""
-    what = f"{release.ring}: the arrival for fill {release.number} to be full, by {release.by}"
+    what = f"{release.ring}: the arrival for fill {release.fill_index} to be full, by {release.by}"
     others = [
         condition for condition in conjuncts(release.active) if not access_trace.roots(condition) <= {access_trace.kernel.thread.name}
     ]

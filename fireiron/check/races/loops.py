@@ -167,7 +167,7 @@ class Loops:
             if isinstance(one, (Acquire, Release)) or (isinstance(one, Exec) and one.ring):
                 # An mbarrier distinguishes rounds by parity only, and counts the bytes of each fill.
                 rounds = 2 * self.access_trace.kernel.ring(one.ring).stages
-                step = _coefficient(self.access_trace.opened(one.turn if isinstance(one, Exec) else one.number), loop.var)
+                step = _coefficient(self.access_trace.opened(one.fill_index), loop.var)
                 period = math.lcm(period or 1, rounds // math.gcd(rounds, step or 1))
         kept = (period or 1) + max(period or 1, groups) + 2
         varies = bool(moving) or any(True for _ in self._conditions(loop))

@@ -23,7 +23,7 @@ import attrs
 from fireiron.check.races.footprints import WARP
 from fireiron.check.races.traces import AccessEvent, Kind, StageEvent
 from fireiron.errors import VerificationError
-from fireiron.ir import Barrier, ClusterBarrier, Commit, Fence, Mechanism, Reach, Scope, Side, Stmt, Wait
+from fireiron.ir import Barrier, ClusterBarrier, Commit, Fence, FenceKind, Mechanism, Scope, StageState, Stmt, Wait
 
 SameThread: TypeAlias = Callable[[AccessEvent, AccessEvent, int], bool]
 """Whether the same thread of a warp accesses each address that two accesses share."""
@@ -57,7 +57,7 @@ class Agent:
     seen: int = 0
     issued: dict[Mechanism, int] = attrs.field(factory=lambda: collections.defaultdict(int))
     groups: dict[Mechanism, list[int]] = attrs.field(factory=lambda: collections.defaultdict(list))
-    turns: dict[Any, int] = attrs.field(factory=dict)
+    event_counts: dict[Any, int] = attrs.field(factory=dict)
     completed: int = 0
     last_waited: dict[str, int] = attrs.field(factory=dict)
     wrote: int = 0
@@ -171,7 +171,7 @@ class HappensBefore:
         self.same_thread = same_thread
         self.races = races
         self.violations = violations
-        self.mbarriers: dict[tuple[int, tuple[str, Side, int]], MbarrierState] = {}
+        self.mbarriers: dict[tuple[int, tuple[str, StageState, int]], MbarrierState] = {}
         self.numbers = _numbered(traces)
         self.phase_sets = PhaseSets(event.barrier for event in _events(traces) if self.numbers and isinstance(event, StageEvent))
         self.operations_on: list[list[int]] = []
@@ -196,14 +196,14 @@ class HappensBefore:
         for agent, event in waiting:
             if isinstance(event, StageEvent):
                 self.violations.setdefault(
-                    f"{event.ring.name}: {self._agent_name(agent)} waits forever for fill {event.number} to be {event.side.value}"
+                    f"{event.ring.name}: {self._agent_name(agent)} waits forever for fill {event.number} to be {event.state.value}"
                 )
         for agent, event in waiting:
             if not self.violations:
                 raise VerificationError(f"warp {agent.number} waits forever at {event}")
-        for way in {key: None for agent in self.agents for key in agent.turns if key[1] is Side.FULL and not key[2]}:
-            name, side, *_ = way
-            filled, awaited = (max(agent.turns.get(one, 0) for agent in self.agents) for one in (way, (name, side, True)))
+        for way in {key: None for agent in self.agents for key in agent.event_counts if key[1] is StageState.FULL and not key[2]}:
+            name, state, *_ = way
+            filled, awaited = (max(agent.event_counts.get(one, 0) for agent in self.agents) for one in (way, (name, state, True)))
             if awaited < filled:
                 self.violations.setdefault(f"{name}: no agent waits for fill {awaited}")
         for rank, reached in enumerate(self.reached):
@@ -211,9 +211,9 @@ class HappensBefore:
                 self.violations.setdefault(
                     "a block exits while other blocks of its cluster may still arrive at its mbarriers or send loads to it"
                 )
-        for (_, (name, side, stage)), mbarrier in self.mbarriers.items():
+        for (_, (name, state, stage)), mbarrier in self.mbarriers.items():
             if mbarrier.pending_arrivals != mbarrier.arrivals or mbarrier.bytes:
-                self.violations.setdefault(f"{name}: the {side.value} mbarrier of stage {stage} ends with an incomplete phase")
+                self.violations.setdefault(f"{name}: the {state.value} mbarrier of stage {stage} ends with an incomplete phase")
 
     def _agent_name(self, agent: Agent) -> str:
         return f"agent {agent.warp}" + (f" of block {agent.rank} of the cluster" if len(self.reached) > 1 else "")
@@ -249,13 +249,13 @@ class HappensBefore:
     def _stage_event(self, agent: Agent, event: StageEvent) -> bool:
         """Pass a wait if its phase is complete, and learn what the arriving agents knew; or arrive with what the arriving lane knows."""
         mbarrier = self.mbarriers.get((agent.rank, event.barrier)) or self._mbarrier(event, agent.rank)
-        count = agent.turns.get(event.way, 0)
+        count = agent.event_counts.get(event.way, 0)
         numbers = self.numbers.get(event.ring.name)
         number = count if numbers is None else numbers[event.number]
         if event.arrivals is None and (mbarrier.completed - event.phase) % 2:
             return False
-        agent.turns[event.way] = max(count, number + 1)
-        meant = event.phase if number == event.number else number // event.ring.stages + (event.side is Side.FULL)
+        agent.event_counts[event.way] = max(count, number + 1)
+        meant = event.phase if number == event.number else number // event.ring.stages + (event.state is StageState.FULL)
         if event.stage != number % event.ring.stages:
             self.violations.setdefault(f"{event} uses stage {event.stage}, but the agent is at fill {number}")
         elif event.arrivals is None and mbarrier.completed != meant:
@@ -279,7 +279,7 @@ class HappensBefore:
         """Arrive at the mbarrier of each block that the event names."""
         count, known = self._arrival_knowledge(agent, event.arrivals or (), event.by)
         fenced = 0 if event.by is None else agent.fenced & known
-        if event.side is Side.FULL and event.by is None:
+        if event.state is StageState.FULL and event.by is None:
             mbarrier.bytes += event.ring.bytes if event.part is None else event.part
         if count and event.ring.is_order:
             self._require_order_handoff(agent, event)
@@ -317,7 +317,7 @@ class HappensBefore:
                     f"{event} may pass by parity alone: the agent knows that {known} of {meant - 1} earlier phases are complete"
                 )
             agent.completed |= mbarrier.known_completed | self.phase_sets.first_phases(event.barrier, meant)
-        elif event.side is Side.EMPTY:
+        elif event.state is StageState.EMPTY:
             before = self.phase_sets.first_phases(event.barrier, meant)
             if agent.completed & before != before:
                 known = self.phase_sets.count(event.barrier, agent.completed)
@@ -337,7 +337,7 @@ class HappensBefore:
         key = rank, event.barrier
         state = self.mbarriers.get(key)
         if state is None:
-            arrivals = event.ring.producers if event.side is Side.FULL else event.ring.consumers
+            arrivals = event.ring.producers if event.state is StageState.FULL else event.ring.consumers
             state = self.mbarriers[key] = MbarrierState(arrivals, arrivals)
         return state
 
@@ -365,7 +365,7 @@ class HappensBefore:
         """Make what the agent wrote to shared memory, and has completed, visible to the async proxy. Register fences concern no other
         agent.
         """
-        if event.reach is Reach.PROXY:
+        if event.kind is FenceKind.ASYNC_PROXY:
             # A thread may also fence what other threads copied and deferred arrivals published: a fence between the arrival and the
             # async-proxy access suffices (PTX ISA, "Memory Consistency Model": proxy-preserved base causality order).
             agent.fenced |= agent.own & (agent.wrote | self.deferred)
@@ -467,8 +467,8 @@ class HappensBefore:
         if self.uses_async_proxy and event.kind != Kind.READ and not event.by_engine:
             self.written |= bit
             agent.wrote |= bit
-        if event.turn is not None:
-            self._complete_bytes(agent, event.turn, bit, event.bytes)
+        if event.fill is not None:
+            self._complete_bytes(agent, event.fill, bit, event.bytes)
         elif event.in_flight:
             agent.issued[event.mechanism] |= bit
         else:
@@ -491,11 +491,11 @@ class HappensBefore:
         for atom in atoms:
             mine[atom] |= bit
 
-    def _complete_bytes(self, agent: Agent, turn: StageEvent, bit: int, size: int) -> None:
+    def _complete_bytes(self, agent: Agent, fill: StageEvent, bit: int, size: int) -> None:
         """Count the bytes of a load in each block that receives it."""
-        for rank in turn.ranks:
-            if rank == agent.rank or self._require_rank(agent, rank, f"{turn.ring.name}: fill {turn.number} is loaded"):
-                self._mbarrier(turn, rank).complete_bytes(bit, size)
+        for rank in fill.ranks:
+            if rank == agent.rank or self._require_rank(agent, rank, f"{fill.ring.name}: fill {fill.number} is loaded"):
+                self._mbarrier(fill, rank).complete_bytes(bit, size)
 
     def _previous_equal(self, agent: Agent, event: AccessEvent, bit: int) -> int:
         """The previous equal operation. An agent that knows the new one knows it."""
@@ -553,7 +553,7 @@ def _numbered(traces: Sequence[Sequence[Any]]) -> Mapping[str, Mapping[int, int]
         stage_events = [event for event in stage_events if event.ring.is_order]
     filled: dict[str, set[int]] = {}
     for event in stage_events:
-        if event.arrivals is not None and (event.side is Side.FULL or event.ring.is_order):
+        if event.arrivals is not None and (event.state is StageState.FULL or event.ring.is_order):
             filled.setdefault(event.ring.name, set()).add(event.number)
     indices: dict[str, dict[int, int]] = {event.ring.name: {} for event in stage_events}
     sorted_fills = {name: sorted(index_of) for name, index_of in filled.items()}

@@ -74,7 +74,7 @@ class Segment:
     in_flight: bool
     by_engine: bool
     mechanism: Mechanism
-    turn: StageEvent | None
+    fill: StageEvent | None
     bytes: int
 
 
@@ -122,7 +122,7 @@ class Segments:
         groups: dict[tuple[Any, ...], list[AccessEvent]] = {}
         for access in accesses:
             if id(access.footprint.space) in self.spaces and access.footprint.pattern.span[1]:
-                key = (id(access.footprint.space), access.kind, access.in_flight, access.by_engine, access.mechanism, _turn_of(access))
+                key = (id(access.footprint.space), access.kind, access.in_flight, access.by_engine, access.mechanism, _fill_of(access))
                 groups.setdefault(key, []).append(access)
         segments = []
         for accesses in groups.values():
@@ -130,8 +130,8 @@ class Segments:
             area = self._area(accesses, first.kind == Kind.WRITE)
             if area is None:
                 return None
-            size = sum(access.bytes for access in accesses if access.turn)
-            properties = first.kind, first.in_flight, first.by_engine, first.mechanism, first.turn
+            size = sum(access.bytes for access in accesses if access.fill)
+            properties = first.kind, first.in_flight, first.by_engine, first.mechanism, first.fill
             segments.append(Segment(_one_step(accesses), area, *properties, size))
         return segments
 
@@ -157,8 +157,8 @@ def _one_step(accesses: Sequence[AccessEvent]) -> int:
     return step if all(access.step == step for access in accesses) else SEVERAL
 
 
-def _turn_of(access: AccessEvent) -> tuple[str, int, tuple[int, ...]] | None:
-    return None if access.turn is None else (access.turn.ring.name, access.turn.number, access.turn.ranks)
+def _fill_of(access: AccessEvent) -> tuple[str, int, tuple[int, ...]] | None:
+    return None if access.fill is None else (access.fill.ring.name, access.fill.number, access.fill.ranks)
 
 
 def _space(entry: tuple[Space, Area]) -> int:

@@ -21,7 +21,7 @@ import attrs
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.races.footprints import WARP
 from fireiron.check.races.traces import AccessEvent, InFlight, Kind, StageEvent, Trace, Traces
-from fireiron.ir import Barrier, ClusterBarrier, Mechanism, Side
+from fireiron.ir import Barrier, ClusterBarrier, Mechanism, StageState
 
 Stage: TypeAlias = "tuple[str, int]"
 """A ring and the index of a stage."""
@@ -48,7 +48,7 @@ class StageOwner:
 
     trace: Trace
     ring_of: Mapping[str, str]
-    owned: dict[tuple[Stage, Side], int] = attrs.field(factory=dict)
+    owned: dict[tuple[Stage, StageState], int] = attrs.field(factory=dict)
     """The fill indices of the stages that it owns."""
     marked_full: set[tuple[Stage, Mechanism | None]] = attrs.field(factory=set)
     mma_in_flight: InFlight = attrs.field(factory=lambda: InFlight(lambda mechanism: mechanism.in_registers))
@@ -68,13 +68,13 @@ class StageOwner:
                 yield from self._access(event)
             elif isinstance(event, (Barrier, ClusterBarrier)):
                 self.read_by_lanes.clear()
-        for (ring, stage), side in self.owned:
-            if side is Side.FULL:
+        for (ring, stage), state in self.owned:
+            if state is StageState.FULL:
                 yield Finding("race", "error", None, f"{ring}: an agent ends without releasing stage {stage}")
 
     def _acquire(self, event: StageEvent) -> None:
-        self.owned[(event.ring.name, event.stage), event.side] = event.number
-        if event.side is Side.EMPTY:
+        self.owned[(event.ring.name, event.stage), event.state] = event.number
+        if event.state is StageState.EMPTY:
             self.marked_full = {entry for entry in self.marked_full if entry[0] != (event.ring.name, event.stage)}
             self.filled.discard((event.ring.name, event.stage))
 
@@ -82,17 +82,17 @@ class StageOwner:
         ring = event.ring
         # An order has no full state: at its fill, a group arrives for the fill that the next group waits for, `stages - 1` later.
         number = event.number + ring.stages - 1 if ring.is_order else event.number
-        side = Side.EMPTY if event.side is Side.FULL or ring.is_order else Side.FULL
+        state = StageState.EMPTY if event.state is StageState.FULL or ring.is_order else StageState.FULL
         stage = ring.name, number % ring.stages
-        if (stage, side) not in self.owned or (stage, event.by) in self.marked_full:
-            yield Finding("race", "error", None, f"{event} is by an agent that has not acquired it {side.value}")
-        if event.side is Side.FULL:
+        if (stage, state) not in self.owned or (stage, event.by) in self.marked_full:
+            yield Finding("race", "error", None, f"{event} is by an agent that has not acquired it {state.value}")
+        if event.state is StageState.FULL:
             self.marked_full.add((stage, event.by))
             self.filled |= set() if event.by is None else {stage}
-            if (awaited := self.owned.get((stage, side), number)) != number:
+            if (awaited := self.owned.get((stage, state), number)) != number:
                 yield Finding("race", "error", None, f"{event} is by an agent that has waited for fill {awaited} of the stage")
             return
-        self.owned.pop((stage, side), None)
+        self.owned.pop((stage, state), None)
         if any(self._stage(access) == stage and access.mechanism is not event.by for access in self.mma_in_flight.accesses):
             yield Finding("race", "error", None, f"{event} is by an agent with an MMA in flight that reads the stage")
         if stage in self.read_by_lanes and any(0 < count < WARP for count in arrivals):
@@ -102,17 +102,19 @@ class StageOwner:
         return self.ring_of.get(access.use.access.buffer, ""), access.stage
 
     def _access(self, event: AccessEvent) -> Iterator[Finding]:
-        side = Side.FULL if event.kind is Kind.READ else Side.EMPTY
+        state = StageState.FULL if event.kind is Kind.READ else StageState.EMPTY
         stage = self._stage(event)
-        if side is Side.FULL and not event.by_engine:
+        if state is StageState.FULL and not event.by_engine:
             self.read_by_lanes.add(stage)
-        if (stage, side) not in self.owned:
-            verb = "read" if side is Side.FULL else "written"
-            yield self._finding(event, f"stage {event.stage} is {verb} by an agent that has not acquired it {side.value}")
-        elif side is Side.EMPTY and stage in self.filled:
+        if (stage, state) not in self.owned:
+            verb = "read" if state is StageState.FULL else "written"
+            yield self._finding(event, f"stage {event.stage} is {verb} by an agent that has not acquired it {state.value}")
+        elif state is StageState.EMPTY and stage in self.filled:
             yield self._finding(event, f"stage {event.stage} is written by an agent after its arrival marked it full")
-        elif event.turn is not None and event.turn.number != self.owned[stage, side]:
-            yield self._finding(event, f"fill {event.turn.number} is loaded by an agent that has waited for fill {self.owned[stage, side]}")
+        elif event.fill is not None and event.fill.number != self.owned[stage, state]:
+            yield self._finding(
+                event, f"fill {event.fill.number} is loaded by an agent that has waited for fill {self.owned[stage, state]}"
+            )
 
     @staticmethod
     def _finding(event: AccessEvent, why: str) -> Finding:

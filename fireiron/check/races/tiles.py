@@ -21,7 +21,7 @@ import numpy as np
 from fireiron.check.access_trace import MANY, AccessTrace
 from fireiron.check.persistence import Persistence, persistence
 from fireiron.check.races.lengths import at_lengths
-from fireiron.ir import BLOCK_SCOPE, Barrier, Exec, For, Leave, Mechanism, Ring, Stmt, Wait, statements
+from fireiron.ir import BLOCK_SCOPE, Barrier, Exec, ExitIfDone, For, Mechanism, Ring, Stmt, Wait, statements
 from fireiron.values.expr import ONE, Expr, Var, compiled, constant, minimum
 
 SEQUENCE_PART = Var("piece of the sequence of tiles", 0, MANY)
@@ -70,10 +70,10 @@ class VaryingTiles:
         """The number of iterations of a block in a part, or the number that is followed."""
         return min(len(self.part(number)) + self.extra_iterations, self.max_tiles)
 
-    def tile_at(self, number: int, turn: int) -> int:
+    def tile_at(self, number: int, iteration: int) -> int:
         """The tile in an iteration of a part. After the part, the sequence starts again."""
         part = self.part(number)
-        return part[turn] if turn < len(part) else self.sequence[(turn - len(part)) % len(self.sequence)]
+        return part[iteration] if iteration < len(part) else self.sequence[(iteration - len(part)) % len(self.sequence)]
 
 
 def varying_tiles(access_trace: AccessTrace, course: Callable[[For], Any]) -> dict[int, VaryingTiles]:
@@ -84,32 +84,34 @@ def varying_tiles(access_trace: AccessTrace, course: Callable[[For], Any]) -> di
     result: dict[int, VaryingTiles] = {}
     loops = persistence(access_trace.kernel)
     for tiling in loops:
-        counted = next((other.loop.growth for other in loops if other.tile.var == tiling.tile.var and other.loop.growth != ONE), ONE)
-        growth = opened(access_trace, counted, frozenset({tiling.tile.var.name}))
+        counted = next((other.loop.increment for other in loops if other.tile.var == tiling.tile.var and other.loop.increment != ONE), ONE)
+        increment = opened(access_trace, counted, frozenset({tiling.tile.var.name}))
         tile, tiles, max_tiles = tiling.tile.var, constant(tiling.tiles), max(tiling.loop.extent.high, 1)
         rings, block_tiles = access_trace.kernel.rings, opened(access_trace, tiling.loop.extent, frozenset({tile.name}))
         if not rings:
             separated = _separated(access_trace, tiling, course)
             result |= {} if separated is None else {id(tiling.loop): separated}
         extra_iterations = _extra_iterations(tiling, block_tiles, course)
-        if tile not in growth.variables() or not _determines_all(growth, [length for _, length in _lengths(access_trace, tiling)], tile):
+        if tile not in increment.variables() or not _determines_all(
+            increment, [length for _, length in _lengths(access_trace, tiling)], tile
+        ):
             continue
-        if growth.variables() == {tile} and tiles is not None and tiles <= MANY:
-            lengths = np.broadcast_to(compiled(growth)({tile.name: np.arange(tiles)}), (tiles,))
+        if increment.variables() == {tile} and tiles is not None and tiles <= MANY:
+            lengths = np.broadcast_to(compiled(increment)({tile.name: np.arange(tiles)}), (tiles,))
             result[id(tiling.loop)] = VaryingTiles(
                 tile, _sequence([int(length) for length in lengths], rings), max_tiles, None, block_tiles, extra_iterations
             )
         else:
-            least = max(growth.low, 0)
-            last = max(min(growth.high, _covering_length(rings)), least)
+            least = max(increment.low, 0)
+            last = max(min(increment.high, _covering_length(rings)), least)
             sequence = [least + kind for kind in _sequence(range(least, last + 1), rings)]
-            result[id(tiling.loop)] = VaryingTiles(tile, sequence, max_tiles, growth, block_tiles, extra_iterations)
+            result[id(tiling.loop)] = VaryingTiles(tile, sequence, max_tiles, increment, block_tiles, extra_iterations)
     return result
 
 
 def _extra_iterations(one: Persistence, block_tiles: Expr, course: Callable[[For], Any]) -> int:
     """The number of iterations that are followed beyond those with new pairs."""
-    if any(isinstance(part, Leave) for part in one.loop.body):  # a block may finish in any iteration, when no tile is left
+    if any(isinstance(part, ExitIfDone) for part in one.loop.body):  # a block may finish in any iteration, when no tile is left
         return int(course(one.loop).kept)
     return 0 if constant(block_tiles) is None else max(one.loop.extent.high, 1)
 

@@ -27,22 +27,22 @@ from fireiron.check.races.tiles import BLOCK_TILES, SEQUENCE_PART
 from fireiron.ir import (
     Acquire,
     Barrier,
-    Chain,
+    ClaimTile,
     ClusterBarrier,
     Comment,
     Commit,
     Exec,
+    ExitIfDone,
     Fence,
     For,
-    Leave,
+    GridDepControl,
+    IfAnyLane,
     Let,
     Mechanism,
-    NextTile,
     Release,
     Ring,
     Roles,
-    Side,
-    Skip,
+    StageState,
     Stmt,
     Wait,
     statements,
@@ -63,7 +63,7 @@ class Kind(enum.IntEnum):
 class AccessEvent:
     """An access in some iteration. Events of one `step` belong to one execution of one statement, whose own threads need no mutual order.
 
-    `in_flight`: it completes after the statement, at the wait for its group or when the fill `turn` of its ring is full. `stage` is the
+    `in_flight`: it completes after the statement, at the wait for its group or when `fill` of its ring is full. `stage` is the
     stage of the ring that its buffer belongs to.
     """
 
@@ -72,7 +72,7 @@ class AccessEvent:
     fixed: Mapping[str, int]
     kind: Kind
     in_flight: bool
-    turn: StageEvent | None = None
+    fill: StageEvent | None = None
     stage: int = 0
 
     @property
@@ -102,13 +102,13 @@ class StageEvent:
     """A wait for a stage of a ring, or its release by `arrivals` threads of each warp, for fill `number`.
 
     In a cluster, a release or a load goes to the blocks with these `ranks`; none: to its own block. `own` are the fill indices by warp, if
-    they differ. `barrier` identifies the mbarrier: ring, side and stage. `way` identifies the sequence of fills that the event counts in:
-    ring, side, whether it is a wait, and `by`, the mechanism that a deferred arrival waits for. `part` are the bytes that an arrival
+    they differ. `barrier` identifies the mbarrier: ring, state and stage. `way` identifies the sequence of fills that the event counts in:
+    ring, state, whether it is a wait, and `by`, the mechanism that a deferred arrival waits for. `part` are the bytes that an arrival
     expects, if not all of the ring's.
     """
 
     ring: Ring
-    side: Side
+    state: StageState
     number: int
     arrivals: tuple[int, ...] | None = None
     ranks: tuple[int, ...] = ()
@@ -117,30 +117,30 @@ class StageEvent:
     part: int | None = None
 
     stage: int = attrs.field(init=False)
-    barrier: tuple[str, Side, int] = attrs.field(init=False)
+    barrier: tuple[str, StageState, int] = attrs.field(init=False)
     way: tuple[Any, ...] = attrs.field(init=False)
 
     @stage.default
-    def _its_stage(self) -> int:
+    def _default_stage(self) -> int:
         return self.number % self.ring.stages
 
     @barrier.default
-    def _in_memory(self) -> tuple[str, Side, int]:
-        return self.ring.name, self.side, self.stage
+    def _default_barrier(self) -> tuple[str, StageState, int]:
+        return self.ring.name, self.state, self.stage
 
     @way.default
-    def _kind(self) -> tuple[Any, ...]:
+    def _default_way(self) -> tuple[Any, ...]:
         own = () if self.by is None else (self.by,)
-        return self.ring.name, self.side, self.arrivals is None, *own
+        return self.ring.name, self.state, self.arrivals is None, *own
 
     @property
     def phase(self) -> int:
         """The phase of its mbarrier that it waits for or completes."""
-        return self.number // self.ring.stages + (self.side is Side.FULL)
+        return self.number // self.ring.stages + (self.state is StageState.FULL)
 
     def __str__(self) -> str:
         verb = "the wait for" if self.arrivals is None else "the arrival for"
-        return f"{self.ring.name}: {verb} fill {self.number} to be {self.side.value}"
+        return f"{self.ring.name}: {verb} fill {self.number} to be {self.state.value}"
 
 
 Event: TypeAlias = "AccessEvent | StageEvent | Barrier | ClusterBarrier | Commit | Wait | Fence"
@@ -193,12 +193,12 @@ class TraceState:
     lengths: Lengths
     events: list[Event]
     rank: int = 0
-    taken: dict[str, int] = attrs.field(factory=dict)
+    prior_iterations: dict[str, int] = attrs.field(factory=dict)
 
     def into(self, loop: For, value: int | None = None) -> TraceState:
         """The state inside a loop, in the given iteration if the loop is ordered."""
         fixed = self.fixed if value is None else {**self.fixed, loop.var.name: value}
-        return TraceState((*self.loops, loop), fixed, self.lengths, self.events, self.rank, self.taken)
+        return TraceState((*self.loops, loop), fixed, self.lengths, self.events, self.rank, self.prior_iterations)
 
 
 @attrs.define(eq=False)
@@ -302,12 +302,12 @@ class Tracer:
     def _turn(self, statement: Acquire | Release, walk: TraceState) -> None:
         ring = self.rings[statement.ring]
         first_threads = range(0, self.access_trace.kernel.workers, WARP) if ring.each else (0,)
-        numbers = tuple(self._fill_index(statement.number, walk, thread) for thread in first_threads)
+        numbers = tuple(self._fill_index(statement.fill_index, walk, thread) for thread in first_threads)
         arrivals = self._arrivals(statement, walk) if isinstance(statement, Release) else None
         if arrivals is None or any(arrivals):
             ranks = self.blocks.ranks(statement.to, walk.rank) if isinstance(statement, Release) else ()
             how = (statement.by, statement.part) if isinstance(statement, Release) else ()
-            walk.events.append(self._interned(ring.name, statement.side, numbers[0], arrivals, ranks, numbers if ring.each else (), *how))
+            walk.events.append(self._interned(ring.name, statement.state, numbers[0], arrivals, ranks, numbers if ring.each else (), *how))
 
     def _interned(self, ring: str, *fields: Any) -> StageEvent:
         """A stage event; equal events are the same object."""
@@ -330,7 +330,7 @@ class Tracer:
 
     def _arrivals(self, statement: Release, walk: TraceState) -> tuple[int, ...]:
         """How many threads of each warp release a stage. A producer's elected thread arrives once for a fill."""
-        if statement.side is Side.FULL and statement.by is None:
+        if statement.state is StageState.FULL and statement.by is None:
             return (1,) * max(self.access_trace.kernel.workers // WARP + 1, agent_count(self.access_trace.kernel))
         if statement.active == TRUE:
             return self.all_threads
@@ -394,18 +394,24 @@ class Tracer:
         value = -1
         for value in self.loops.iterations(statement, walk.fixed, walk.lengths):
             inside = walk.into(statement, value)
-            if statement.taken is not None or id(statement) in self.loops.varying_tiles:
+            if statement.prior_iterations is not None or id(statement) in self.loops.varying_tiles:
                 inside = attrs.evolve(inside, fixed=self._with_counts(statement, inside))
-                if statement.taken is not None:
-                    walk.taken[statement.taken.name] = walk.taken.get(statement.taken.name, 0) + self._fill_index(statement.growth, inside)
+                if statement.prior_iterations is not None:
+                    walk.prior_iterations[statement.prior_iterations.name] = walk.prior_iterations.get(
+                        statement.prior_iterations.name, 0
+                    ) + self._fill_index(statement.increment, inside)
             self._list(statement.body, inside)
         # A block without a further tile learns that in one more iteration.
-        last = next((number for number, one in enumerate(statement.body) if isinstance(one, Leave)), 0)
+        last = next((number for number, one in enumerate(statement.body) if isinstance(one, ExitIfDone)), 0)
         self._list(statement.body[:last], walk.into(statement, value + 1))
 
     def _with_counts(self, loop: For, walk: TraceState) -> Mapping[str, int]:
         """The values of loop variables and of the iteration counters inside; and the tile index, if tiles differ."""
-        counts = dict(walk.fixed) if loop.taken is None else {**walk.fixed, loop.taken.name: walk.taken.get(loop.taken.name, 0)}
+        counts = (
+            dict(walk.fixed)
+            if loop.prior_iterations is None
+            else {**walk.fixed, loop.prior_iterations.name: walk.prior_iterations.get(loop.prior_iterations.name, 0)}
+        )
         tiles = self.loops.varying_tiles.get(id(loop))
         if tiles is None:
             return counts
@@ -427,17 +433,17 @@ class Tracer:
 
     def _load(self, statement: Exec, site: AccessSite, walk: TraceState) -> None:
         """A load, in each block that receives it."""
-        number = self._fill_index(statement.turn, walk)
+        number = self._fill_index(statement.fill_index, walk)
         peers = () if statement.multicast is None else (statement.multicast,)
         for rank in self.blocks.ranks(peers, walk.rank) or (walk.rank,):
-            turn = self._interned(statement.ring, Side.FULL, number, None, (rank,))
-            walk.events.append(self._access(site, walk, rank, turn))
+            fill = self._interned(statement.ring, StageState.FULL, number, None, (rank,))
+            walk.events.append(self._access(site, walk, rank, fill))
 
-    def _access(self, site: AccessSite, walk: TraceState, rank: int, turn: StageEvent | None = None) -> AccessEvent:
+    def _access(self, site: AccessSite, walk: TraceState, rank: int, fill: StageEvent | None = None) -> AccessEvent:
         """An access to the memory of the block with this rank."""
         copy = self._fill_index(site.stage, walk) if site.stride else 0
         footprint = self._footprint(site, walk, copy, rank)
-        return AccessEvent(self.steps, footprint, walk.fixed, site.kind, site.in_flight, turn, copy % site.stages)
+        return AccessEvent(self.steps, footprint, walk.fixed, site.kind, site.in_flight, fill, copy % site.stages)
 
     # -------------------------------------------------------------------------------------- accesses
 
@@ -460,10 +466,10 @@ class Tracer:
         needed = tuple(sorted(self.access_trace.needs((*parts, *guards, *(one for one, _ in tests))) & ordered))
         # Stages differ by a shift only: one pattern serves all iterations of a ring.
         stride = buffer.elements.high * buffer.dtype.bytes if buffer.memory.of_block else 0
-        taken = next((loop for loop in use.loops if id(loop) in self.alternating_loops), None)
-        if taken is not None and use.access.buffer in self.places.local:
+        prior_iterations = next((loop for loop in use.loops if id(loop) in self.alternating_loops), None)
+        if prior_iterations is not None and use.access.buffer in self.places.local:
             # Other iterations handle other tiles; a separate check compares the tiles of a block with those of others.
-            stage, stride = taken.var, self.places.local_bytes(buffer)
+            stage, stride = prior_iterations.var, self.places.local_bytes(buffer)
         return AccessSite(
             use,
             self.places.space(use.access.buffer),
@@ -503,8 +509,8 @@ def _by_warp(trace: Trace, warps: int) -> list[Trace]:
 def _with_fill_indices(trace: Trace, stage_events: Sequence[tuple[int, StageEvent]], numbers: Sequence[int]) -> Trace:
     """A trace with one warp's fill indices in the stage events at these positions."""
     events = list(trace)
-    for (position, turn), number in zip(stage_events, numbers, strict=True):
-        events[position] = StageEvent(turn.ring, turn.side, number, turn.arrivals, turn.ranks, by=turn.by, part=turn.part)
+    for (position, fill), number in zip(stage_events, numbers, strict=True):
+        events[position] = StageEvent(fill.ring, fill.state, number, fill.arrivals, fill.ranks, by=fill.by, part=fill.part)
     return tuple(events)
 
 
@@ -531,9 +537,9 @@ _RULES: Mapping[type[Stmt], Callable[..., None]] = {
     Acquire: Tracer._turn,
     Release: Tracer._turn,
     Roles: Tracer._no_event,
-    Chain: Tracer._no_event,
-    NextTile: Tracer._no_event,  # between the waits for its ring's stage, see `dynamic_scheduler`
-    Leave: Tracer._no_event,  # a loop adds the iteration without a tile
-    Skip: Tracer._no_event,  # affects one thread's registers only
+    GridDepControl: Tracer._no_event,
+    ClaimTile: Tracer._no_event,  # between the waits for its ring's stage, see `dynamic_scheduler`
+    ExitIfDone: Tracer._no_event,  # a loop adds the iteration without a tile
+    IfAnyLane: Tracer._no_event,  # affects one thread's registers only
 }
 """The rule that appends the events of each kind of statement."""

@@ -23,7 +23,7 @@ from fireiron.check.races.order import Agent, MbarrierState
 from fireiron.check.races.segments import SEVERAL, Segment, SegmentOrder, Unordered
 from fireiron.check.races.traces import Kind, StageEvent
 from fireiron.errors import VerificationError
-from fireiron.ir import Barrier, Fence, Mechanism, Reach
+from fireiron.ir import Barrier, Fence, FenceKind, Mechanism
 
 TOGETHER = 4
 """Warps of a warpgroup. A barrier of at least this many warps includes the whole warpgroup."""
@@ -145,7 +145,7 @@ class WarpgroupOrder(SegmentOrder):
 
     def _fence(self, agent: Agent, event: Fence) -> bool:
         assert isinstance(agent, WarpgroupAgent)
-        if event.reach is Reach.PROXY:
+        if event.kind is FenceKind.ASYNC_PROXY:
             agent.fenced_for_all |= agent.known_to_all & self.deferred
         return super()._fence(agent, event)
 

@@ -73,7 +73,7 @@ class Comparison:
         try:
             marker = Marker(AccessTrace(self.kernel), self._inner(), self.sizes, self._tiles())
             traces = marker.traces({})
-            self._count(traces)
+            self._count(traces, marker.visited)
             known = self.paths.keys() - self.left_out.keys()
             wanted = needs(self.events, lambda event: event in known, self._grids)
             checked = self._run(Watching(traces, marker.blocks.count, self._all_rules(wanted), self._turn_of, self._meet))
@@ -149,9 +149,11 @@ class Comparison:
         )
 
     def _seldom(self, child: str) -> bool:
-        """Whether a launch does nothing in some turns, as its own condition says: where no element is hidden, a mask changes none."""
+        """Whether a launch does nothing in some iterations, or at some sizes, as its own condition says: where no element is masked, a mask
+        changes none.
+        """
         loops = {one.var for one in statements(self.node.program) if isinstance(one, For)}
-        return any(one.active.variables() & loops for one, _ in self.node.child(child).execs)
+        return any(one.active.variables() & loops.union(self.kernel.symbols) for one, _ in self.node.child(child).execs)
 
     def _inner(self) -> Inner:
         """The loops inside the work of launches."""
@@ -176,13 +178,13 @@ class Comparison:
         names = {var.name for var in size.variables()}
         return int(compiled(size)(self.sizes)) if names <= self.sizes.keys() else None
 
-    def _count(self, traces: Sequence[Any]) -> None:
+    def _count(self, traces: Sequence[Any], visited: Mapping[Path, int]) -> None:
         """Which turn each point of a statement is of."""
-        most: dict[Path, list[int]] = {}
+        most = {path: [points, 0] for path, points in visited.items()}
         for trace in {id(one): one for one in traces}.values():
             for one in marks(trace):
-                counts = most.setdefault(one.path, [0, 0])
-                counts[:] = max(counts[0], one.visit + one.points), max(counts[1], one.performed + one.points)
+                counts = most[one.path]
+                counts[1] = max(counts[1], one.performed + one.points)
         for event, paths in self.paths.items():
             for path in paths:
                 self._numbered(event, path, most.get(path, [0, 0]))

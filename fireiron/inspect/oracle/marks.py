@@ -22,16 +22,16 @@ from fireiron.errors import VerificationError
 from fireiron.ir import (
     Acquire,
     Barrier,
+    ClaimTile,
     ClusterBarrier,
     Commit,
     Exec,
+    ExitIfDone,
     Fence,
     For,
-    Leave,
     Mechanism,
-    NextTile,
     Release,
-    Side,
+    StageState,
     Stmt,
     Wait,
     statements,
@@ -61,7 +61,7 @@ class Mark:
     fixed: Mapping[str, int]
     warps: frozenset[int] | None
     step: int
-    turn: StageEvent | None = None
+    fill: StageEvent | None = None
     width: int = 0
     kind: Kind = Kind.WRITE
     footprint: None = None
@@ -111,7 +111,9 @@ class Points:
 
 
 class Marker(Tracer):
-    """The kernel as traces of marks and of what orders them, for sizes that are numbers."""
+    """The kernel as traces of marks and of what orders them, for sizes that are numbers; `visited` are the points that each path was
+    visited at, performed or not.
+    """
 
     def __init__(self, access_trace: AccessTrace, inner: Inner, sizes: Mapping[str, int], tiles: str | None) -> None:
         self.access_trace = access_trace = with_free_ranks(access_trace)
@@ -121,6 +123,7 @@ class Marker(Tracer):
         self.place: list[int] = []
         self.visits: dict[tuple[Path, int], Points] = {}
         self.performed: dict[tuple[Path, int], Points] = {}
+        self.visited: dict[Path, int] = {}
         self.whole: dict[int, int] = {}
         self.known: dict[Expr, Any] = {}
         self.acting: dict[int, frozenset[int] | None] = {}
@@ -154,12 +157,12 @@ class Marker(Tracer):
         value = -1
         for value in values:
             inside = walk.into(statement, value)
-            if statement.taken is not None:
-                before = walk.taken.get(statement.taken.name, 0)
-                inside = attrs.evolve(inside, fixed={**inside.fixed, statement.taken.name: before})
-                walk.taken[statement.taken.name] = before + self._number(statement.growth, inside)
+            if statement.prior_iterations is not None:
+                before = walk.prior_iterations.get(statement.prior_iterations.name, 0)
+                inside = attrs.evolve(inside, fixed={**inside.fixed, statement.prior_iterations.name: before})
+                walk.prior_iterations[statement.prior_iterations.name] = before + self._number(statement.increment, inside)
             self._list(statement.body, inside)
-        last = next((number for number, one in enumerate(statement.body) if isinstance(one, Leave)), 0)
+        last = next((number for number, one in enumerate(statement.body) if isinstance(one, ExitIfDone)), 0)
         self._list(statement.body[:last], walk.into(statement, value + statement.step))
 
     def _exec(self, statement: Exec, walk: TraceState) -> None:
@@ -170,20 +173,21 @@ class Marker(Tracer):
         key = tuple(self.place), tuple(walk.fixed[one.var.name] for one in walk.loops if id(one) not in self.whole)
         points = math.prod(self.whole.get(id(one), 1) for one in walk.loops)
         visit = self.visits.setdefault((path, tile), Points()).at(key, points)
+        self.visited[path] = max(self.visited.get(path, 0), visit + points)
         if any(self._decided(one, walk) is False for one in conjuncts(statement.active)):
             return
         performed = self.performed.setdefault((path, tile), Points()).at(key, points)
-        turn = self._loaded(statement, walk) if statement.ring else None
+        fill = self._loaded(statement, walk) if statement.ring else None
         acting, width = self._acting(statement), self._bytes(statement)
         events: list[Any] = walk.events
-        events.append(Mark(statement, path, tile, visit, performed, points, walk.fixed, acting, self.steps, turn, width))
+        events.append(Mark(statement, path, tile, visit, performed, points, walk.fixed, acting, self.steps, fill, width))
         self.steps += 1
 
     def _loaded(self, statement: Exec, walk: TraceState) -> StageEvent:
         """The turn of a ring that a load is of, in all blocks that it comes to."""
         peers = () if statement.multicast is None else (statement.multicast,)
         ranks = self.blocks.ranks(peers, walk.rank) or (walk.rank,)
-        return self._interned(statement.ring, Side.FULL, self._number(statement.turn, walk), None, ranks)
+        return self._interned(statement.ring, StageState.FULL, self._number(statement.fill_index, walk), None, ranks)
 
     def _bytes(self, statement: Exec) -> int:
         """The bytes of a load."""
@@ -220,13 +224,13 @@ class Marker(Tracer):
         return bool(self._value(condition, walk)) if self.access_trace.roots(condition) <= walk.fixed.keys() - {"block"} else None
 
     def _arrivals(self, statement: Release, walk: TraceState) -> tuple[int, ...]:
-        if statement.side is Side.FULL or statement.active == TRUE:
+        if statement.state is StageState.FULL or statement.active == TRUE:
             return super()._arrivals(statement, walk)
         frame = self.access_trace.frame([("thread", self.access_trace.threads)], walk.fixed)
         speaking = np.broadcast_to(frame.full(statement.active).astype(bool), self.access_trace.threads.shape)
         return tuple(int(one) for one in np.add.reduceat(speaking, np.arange(0, speaking.size, WARP)))
 
-    def _tile(self, statement: NextTile, walk: TraceState) -> None:
+    def _tile(self, statement: ClaimTile, walk: TraceState) -> None:
         """The number of a tile from a counter: here those of a block that is alone."""
 
 

@@ -13,19 +13,19 @@ from fireiron.values.expr import Expr
 
 @attrs.frozen
 class Pipelined(Ask):
-    """The loads of `stages` iterations are in flight; with `spread` they are issued step by step in the loop inside."""
+    """The loads of `stages` iterations are in flight; with `interleave` they are issued step by step in the loop inside."""
 
     taker: ClassVar[str] = "pipeline"
-    options: ClassVar[tuple[str, ...]] = ("stages=2", "spread")
+    options: ClassVar[tuple[str, ...]] = ("stages=2", "interleave")
     stages: int = 0
-    spread: bool = False
+    interleave: bool = False
 
     def written(self, text_of: Callable[[Expr], str]) -> Mapping[str, str]:
-        return ({"spread": ""} if self.spread else {}) | ({"stages": str(self.stages)} if self.stages else {})
+        return ({"interleave": ""} if self.interleave else {}) | ({"stages": str(self.stages)} if self.stages else {})
 
     @classmethod
     def read(cls, options: Mapping[str, str], expression_of: Callable[[str], Expr]) -> Pipelined:
-        return Pipelined(number_of(options, "stages", 0), "spread" in options)
+        return Pipelined(number_of(options, "stages", 0), "interleave" in options)
 
 
 __all__ = ["Pipelined"]

@@ -35,7 +35,7 @@ class CpAsyncGroups(Mechanism):
     has counted the thread's arrival by it.
     """
 
-    name: ClassVar[str] = "group"
+    name: ClassVar[str] = "cp_async_group"
     order: ClassVar[Order] = Order.GROUPS
     writes_late: ClassVar[bool] = True
     rank: ClassVar[int] = 1

@@ -10,7 +10,7 @@ from fireiron.ir.mechanism import Mechanism, Order
 class TmaLoads(Mechanism):
     """A load is there when the full barrier of the stage that it fills has counted its bytes."""
 
-    name: ClassVar[str] = "ring"
+    name: ClassVar[str] = "mbarrier"
     order: ClassVar[Order] = Order.COUNTED
     writes_late: ClassVar[bool] = True
     by_engine: ClassVar[bool] = True

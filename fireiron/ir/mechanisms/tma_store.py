@@ -26,7 +26,7 @@ WAIT = Function(
 class TmaStores(Mechanism):
     """A store has read what it stores at a wait of its issuer for its group."""
 
-    name: ClassVar[str] = "bulk"
+    name: ClassVar[str] = "bulk_group"
     order: ClassVar[Order] = Order.GROUPS
     reads_late: ClassVar[bool] = True
     by_engine: ClassVar[bool] = True

@@ -58,7 +58,7 @@ def hold(kind: DType, copied: bool = False) -> Function:
 class WgmmaGroups(Mechanism):
     """A product is done at a wait of its warpgroup for its group: until then its factors are read, and its registers are not touched."""
 
-    name: ClassVar[str] = "product"
+    name: ClassVar[str] = "wgmma_group"
     order: ClassVar[Order] = Order.GROUPS
     reads_late: ClassVar[bool] = True
     by_engine: ClassVar[bool] = True

@@ -5,13 +5,13 @@ by which records are merged and chosen stand in docs/library.md, and with `Recor
 """
 
 from fireiron.tune.record import FORMAT, KINDS, Record, describe, spec_of, strategy_hash
-from fireiron.tune.records.answer import available, best_strategy, requires_record
 from fireiron.tune.records.choosing import AS_NEAR, MOST_COMPARED, MOST_TRIES, Accept, Choice
 from fireiron.tune.records.collection import Records, merge_files, write_records
 from fireiron.tune.records.drift import OutdatedRecord, OutdatedRecordWarning, current_strategy
 from fireiron.tune.records.files import parse_line, read_text, record_files
+from fireiron.tune.records.format import tune_command
+from fireiron.tune.records.lookup import available, best_strategy, requires_record
 from fireiron.tune.records.rules import FARTHEST, preference
-from fireiron.tune.records.words import tune_command
 
 __all__ = [
     "FORMAT",

@@ -18,8 +18,8 @@ from fireiron.language.strategy import Strategy
 from fireiron.spec import Spec
 from fireiron.tune.record import Record, describe
 from fireiron.tune.records.drift import current_strategy
+from fireiron.tune.records.format import problem_text, record_text, spec_text, tune_command
 from fireiron.tune.records.rules import FARTHEST, capability_of, distance_to, preference
-from fireiron.tune.records.words import problem, said, spec_words, tune_command
 from fireiron.values.machine import Architecture
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def exact(records: Iterable[Record], question: Question) -> Choice | None:
     for record in sorted(for_spec(records, question.spec, question.target), key=functools.partial(preference, gpu=question.gpu)):
         program = question.safe(record, question.program(record))
         if program is not None:
-            return Choice(record, True, f"tuned for just this: {said(record)}", program)
+            return Choice(record, True, f"tuned for just this: {record_text(record)}", program)
     return None
 
 
@@ -143,7 +143,9 @@ def nearest(records: Iterable[Record], question: Question) -> Choice | None:
         if program is not None:
             sizes = "x".join(map(str, record.shape))
             among = f", predicted to be the fastest of {len(near)} neighbours" if len(near) > 1 else ""
-            return Choice(record, False, f"tuned for {sizes} (distance {distance:.2f}){among}, and legal here: {said(record)}", program)
+            return Choice(
+                record, False, f"tuned for {sizes} (distance {distance:.2f}){among}, and legal here: {record_text(record)}", program
+            )
     return None
 
 
@@ -189,10 +191,10 @@ def _ranked(records: Iterable[Record], question: Question) -> list[tuple[float, 
 def nothing_answers(records: Sequence[Record], spec: Spec, target: Architecture) -> StoreError:
     """The error that says which records there are, and how to tune."""
     asked = describe(spec)
-    alike = sorted({problem(record) for record in records if record.spec["kind"] == asked["kind"]})
+    alike = sorted({problem_text(record) for record in records if record.spec["kind"] == asked["kind"]})
     shown = "; ".join(alike[:6]) + (f"; and {len(alike) - 6} more" if len(alike) > 6 else "")
     return StoreError(
-        f"no record answers for {spec_words(asked)} on {target.name}",
+        f"no record answers for {spec_text(asked)} on {target.name}",
         legal=shown or f"none of {len(records)} records is for a {asked['kind']}",
         hint=f"tune it on that GPU: {tune_command(spec, target.name)}",
     )

@@ -14,7 +14,7 @@ from fireiron import files
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError
 from fireiron.language.strategy import Strategy
-from fireiron.places import library_folder
+from fireiron.package_paths import library_folder
 from fireiron.spec import Spec
 from fireiron.tune.record import Record, strategy_hash
 from fireiron.tune.records import choosing

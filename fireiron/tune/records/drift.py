@@ -11,7 +11,7 @@ import attrs
 from fireiron.errors import ArgumentError
 from fireiron.language.strategy import Strategy
 from fireiron.tune.record import Record, strategy_hash
-from fireiron.tune.records.words import spec_words
+from fireiron.tune.records.format import spec_text
 
 
 class OutdatedRecordWarning(UserWarning):
@@ -49,7 +49,7 @@ def current_strategy(record: Record, strategies: Mapping[str, Strategy] | None =
     now = hash_now(strategy)
     if now != record.strategy_hash:
         warnings.warn(
-            f"records of {record.strategy} for {spec_words(record.spec)} are not used: tuned for an older version of the strategy "
+            f"records of {record.strategy} for {spec_text(record.spec)} are not used: tuned for an older version of the strategy "
             f"({record.strategy_hash}, now {now}); fireiron list --outdated shows them",
             OutdatedRecordWarning,
             stacklevel=2,

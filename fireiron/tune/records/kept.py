@@ -16,7 +16,7 @@ from fireiron.compiler import Program
 from fireiron.errors import CacheWarning
 from fireiron.executable import INSTRUCTIONS
 from fireiron.gpu import launch, programs, toolchain
-from fireiron.places import library_folder
+from fireiron.package_paths import library_folder
 from fireiron.tune.records.choosing import Choice
 from fireiron.tune.records.files import record_files, stamp
 from fireiron.values.machine import Architecture

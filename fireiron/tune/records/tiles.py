@@ -24,8 +24,8 @@ from fireiron.language.waves import LINE_BYTES, Work, estimated_us, row_begins
 from fireiron.tune.record import Record, describe
 from fireiron.tune.records.choosing import AS_NEAR, MOST_TRIES, Choice, Question
 from fireiron.tune.records.drift import current_strategy
+from fireiron.tune.records.format import record_text
 from fireiron.tune.records.rules import REDUCED, capability_of
-from fireiron.tune.records.words import said
 from fireiron.values.machine import as_dtype
 
 OTHER_ORDER: Final = 0.25
@@ -301,5 +301,5 @@ def _why(one: Candidate, question: Question, tiles: int) -> str:
     legal = "legal here" if cluster == measured else f"in clusters of {cluster[0]}x{cluster[1]} legal here"
     problem, other = Problem.of(describe(question.spec)), Problem.of(one.record.spec)
     if problem is not None and other is not None and problem.same_size(other):
-        return f"tuned for {there}, which multiplies and reads as much, and {legal}: {said(one.record)}; {expected}"
-    return f"fastest of {tiles} tiles by their waves, tuned for {there}, and {legal}: {said(one.record)}; {expected}"
+        return f"tuned for {there}, which multiplies and reads as much, and {legal}: {record_text(one.record)}; {expected}"
+    return f"fastest of {tiles} tiles by their waves, tuned for {there}, and {legal}: {record_text(one.record)}; {expected}"

@@ -1,4 +1,4 @@
-"""Faults in which elements statements touch, and how often: offsets, strides, lanes, swizzles, guards, boxes, initial values, steps."""
+"""Faults in the elements that statements access, and how often: offsets, strides, lanes, swizzles, guards, boxes, initial values, steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def operands(kernel: ir.Kernel) -> Iterator[tuple[Spot, int, ir.Access]]:
 
 
 def with_access(spot: Spot, position: int, access: ir.Access) -> ir.Kernel:
-    """The kernel in which a statement touches something else."""
+    """The kernel with one access of a statement replaced."""
     accesses = spot.one.accesses
     return spot.with_one(attrs.evolve(spot.one, accesses=(*accesses[:position], access, *accesses[position + 1 :])))
 
@@ -45,40 +45,40 @@ def of_accesses(change: Callable[[ir.Kernel, ir.Access], Iterator[ir.Access]]) -
 
 
 def by_one(kernel: ir.Kernel, access: ir.Access) -> Iterator[ir.Access]:
-    """An element further along one dimension."""
-    for dim, one in enumerate(access.base):
-        yield attrs.evolve(access, base=(*access.base[:dim], one + 1, *access.base[dim + 1 :]))
+    """One element further along a dimension."""
+    for dim, coordinate in enumerate(access.base):
+        yield attrs.evolve(access, base=(*access.base[:dim], coordinate + 1, *access.base[dim + 1 :]))
 
 
 def swapped(kernel: ir.Kernel, access: ir.Access) -> Iterator[ir.Access]:
-    """Two neighbouring coordinates, each in the place of the other."""
+    """Two adjacent coordinates exchanged."""
     for dim in range(len(access.base) - 1):
         first, second = access.base[dim : dim + 2]
         yield attrs.evolve(access, base=(*access.base[:dim], second, first, *access.base[dim + 2 :]))
 
 
 def of_other_lanes(kernel: ir.Kernel, access: ir.Access) -> Iterator[ir.Access]:
-    """What the neighbouring thread touches."""
+    """The accesses of the next thread."""
     if kernel.workers > 1 and any(kernel.thread in one.variables() for one in access.base):
         yield access.substitute({kernel.thread: kernel.thread ^ 1})
 
 
 def in_other_order(kernel: ir.Kernel, access: ir.Access) -> Iterator[ir.Access]:
-    """The first two values of a lane, each in the place of the other."""
+    """The first two values of a lane exchanged."""
     if len(access.points) > 1:
         first, second, *rest = access.points
         yield attrs.evolve(access, points=(second, first, *rest))
 
 
 def stored_otherwise(change: Callable[[Storage], Storage | None]) -> Callable[[ir.Kernel, ir.Access], Iterator[ir.Access]]:
-    """An access by another storage than the buffer's, in shared memory: one side alone."""
+    """An access in shared memory with another storage layout than the buffer's, on one side only."""
 
     def accesses(kernel: ir.Kernel, access: ir.Access) -> Iterator[ir.Access]:
         buffer = kernel.buffer(access.buffer)
         if buffer.memory.of_block and access.storage is None:
-            found = change(buffer.storage)
-            if found is not None:
-                yield attrs.evolve(access, storage=found)
+            storage = change(buffer.storage)
+            if storage is not None:
+                yield attrs.evolve(access, storage=storage)
 
     return accesses
 
@@ -89,7 +89,7 @@ def unswizzled(storage: Storage) -> Storage | None:
 
 
 def padded(storage: Storage) -> Storage | None:
-    """Rows further apart by an element: the largest stride, of those that are numbers."""
+    """Rows one element further apart: the largest numeric stride."""
     layout = _with_longest(storage.layout, lambda stride: stride + 1)
     return None if layout is None else Storage(layout, storage.extent, storage.swizzle)
 
@@ -102,8 +102,8 @@ def _with_longest(layout: Layout, change: Callable[[int], int]) -> Layout | None
 
 def _numbers(strides: object) -> Iterator[int]:
     if isinstance(strides, tuple):
-        for one in strides:
-            yield from _numbers(one)
+        for stride in strides:
+            yield from _numbers(stride)
     elif isinstance(strides, int):
         yield strides
 
@@ -115,7 +115,7 @@ def _replaced(strides: object, old: int, new: int) -> object:
 
 
 def without_one_variable(kernel: ir.Kernel, access: ir.Access) -> Iterator[ir.Access]:
-    """The same element at all values of a loop, a name or a block."""
+    """The same element for all values of a loop, a name or a block."""
     for var in sorted({one for base in access.base for one in base.variables()}, key=str):
         if var != kernel.thread and var not in kernel.symbols:
             yield access.substitute({var: 0})
@@ -125,7 +125,7 @@ def without_one_variable(kernel: ir.Kernel, access: ir.Access) -> Iterator[ir.Ac
 
 
 def of_statements(change: Callable[[ir.Kernel, ir.Exec], Iterator[ir.Exec]]) -> Callable[[ir.Kernel], Iterator[Planted]]:
-    """Faults that change one statement of work."""
+    """Faults that change one working statement."""
 
     def plant(kernel: ir.Kernel) -> Iterator[Planted]:
         for spot in spots(kernel, ir.Exec):
@@ -136,52 +136,52 @@ def of_statements(change: Callable[[ir.Kernel, ir.Exec], Iterator[ir.Exec]]) -> 
     return plant
 
 
-def conditioned(one: ir.Exec, change: Callable[[Expr], Expr]) -> ir.Exec:
-    """A statement with other conditions on what lies inside, in one version."""
-    pieces = tuple(tuple(attrs.evolve(piece, condition=change(piece.condition)) for piece in pieces) for pieces in one.pieces)
-    return attrs.evolve(one, guard=change(one.guard), pieces=pieces, whole=FALSE, implied=())
+def conditioned(stmt: ir.Exec, change: Callable[[Expr], Expr]) -> ir.Exec:
+    """A statement with other bounds conditions, in a single version."""
+    pieces = tuple(tuple(attrs.evolve(piece, condition=change(piece.condition)) for piece in pieces) for pieces in stmt.pieces)
+    return attrs.evolve(stmt, guard=change(stmt.guard), pieces=pieces, whole=FALSE, implied=())
 
 
-def unguarded(kernel: ir.Kernel, one: ir.Exec) -> Iterator[ir.Exec]:
-    """Of nothing it is asked whether it lies inside."""
-    if one.pieces:
-        yield conditioned(one, lambda condition: TRUE)
+def unguarded(kernel: ir.Kernel, stmt: ir.Exec) -> Iterator[ir.Exec]:
+    """No bounds conditions."""
+    if stmt.pieces:
+        yield conditioned(stmt, lambda condition: TRUE)
 
 
-def guarded_too_late(kernel: ir.Kernel, one: ir.Exec) -> Iterator[ir.Exec]:
-    """One element more than lies inside: `<=` for `<`."""
-    if one.pieces:
-        yield conditioned(one, lambda condition: all_of([_or_equal(part) for part in conjuncts(condition)]))
+def guarded_too_late(kernel: ir.Kernel, stmt: ir.Exec) -> Iterator[ir.Exec]:
+    """One element past the bound: `<=` instead of `<`."""
+    if stmt.pieces:
+        yield conditioned(stmt, lambda condition: all_of([_or_equal(part) for part in conjuncts(condition)]))
 
 
 def _or_equal(condition: Expr) -> Expr:
     return less(condition.left, condition.right + 1) if isinstance(condition, Less) else condition
 
 
-def by_all(kernel: ir.Kernel, one: ir.Exec) -> Iterator[ir.Exec]:
-    """Performed by all threads, not only by those that have work."""
-    if one.active != TRUE:
-        yield attrs.evolve(one, active=TRUE)
+def by_all(kernel: ir.Kernel, stmt: ir.Exec) -> Iterator[ir.Exec]:
+    """Executed by all threads, not only by those that have work."""
+    if stmt.active != TRUE:
+        yield attrs.evolve(stmt, active=TRUE)
 
 
-def overwriting(kernel: ir.Kernel, one: ir.Exec) -> Iterator[ir.Exec]:
-    """A product that begins anew at each step."""
-    if one.accumulate != FALSE:
-        yield attrs.evolve(one, accumulate=FALSE)
+def overwriting(kernel: ir.Kernel, stmt: ir.Exec) -> Iterator[ir.Exec]:
+    """An MMA that starts from zero at each step."""
+    if stmt.accumulate != FALSE:
+        yield attrs.evolve(stmt, accumulate=FALSE)
 
 
-def adding(kernel: ir.Kernel, one: ir.Exec) -> Iterator[ir.Exec]:
-    """A product that adds to what lay there, also at its first step."""
-    if one.accumulate not in (TRUE, ONE) and one.spec.kind != "Init" and any(access.write for access in one.accesses):
-        yield attrs.evolve(one, accumulate=TRUE)
+def adding(kernel: ir.Kernel, stmt: ir.Exec) -> Iterator[ir.Exec]:
+    """An MMA that accumulates onto previous memory contents, also at its first step."""
+    if stmt.accumulate not in (TRUE, ONE) and stmt.spec.kind != "Init" and any(access.write for access in stmt.accesses):
+        yield attrs.evolve(stmt, accumulate=TRUE)
 
 
 # ---------------------------------------------------------------------------------------------- initial values and steps
 
 
-def is_initial(one: ir.Exec) -> bool:
-    """Whether it reads nothing, and writes."""
-    return all(access.write for access in one.accesses)
+def is_initial(stmt: ir.Exec) -> bool:
+    """Whether the statement only writes."""
+    return all(access.write for access in stmt.accesses)
 
 
 def without_initial(kernel: ir.Kernel) -> Iterator[Planted]:
@@ -191,24 +191,24 @@ def without_initial(kernel: ir.Kernel) -> Iterator[Planted]:
 
 
 def without_last_step(kernel: ir.Kernel) -> Iterator[Planted]:
-    """Loops that end a step early, where all roles agree."""
+    """Loops that end one step early, consistently in all roles."""
     names = dict.fromkeys(spot.one.var.name for spot in spots(kernel, ir.For))
     for name in names:
 
-        def shorter(one: ir.Stmt, name: str = name) -> tuple[ir.Stmt, ...]:
-            return (attrs.evolve(one, extent=one.extent - 1),) if isinstance(one, ir.For) and one.var.name == name else (one,)
+        def shorter(stmt: ir.Stmt, name: str = name) -> tuple[ir.Stmt, ...]:
+            return (attrs.evolve(stmt, extent=stmt.extent - 1),) if isinstance(stmt, ir.For) and stmt.var.name == name else (stmt,)
 
         yield name, lambda shorter=shorter: attrs.evolve(kernel, body=ir.rewritten(kernel.body, shorter))
 
 
 def without_move(kernel: ir.Kernel) -> Iterator[Planted]:
-    """A copy, or a product, left out."""
+    """A copy, or an MMA, removed."""
     for spot in spots(kernel, ir.Exec, lambda one: not is_initial(one) and not one.ring):
         yield str(spot), lambda spot=spot: spot.with_one()
 
 
 def of_another_leading_dimension(kernel: ir.Kernel) -> Iterator[Planted]:
-    """Arrays whose rows lie an element further apart than they do."""
+    """Arrays with an assumed leading dimension that is one too large."""
     for number, buffer in enumerate(kernel.buffers):
         layout = (
             _with_longest(buffer.storage.layout, lambda stride: stride + 1) if buffer.parameter and len(buffer.tensor.shape) > 1 else None
@@ -226,20 +226,20 @@ def of_maps(change: Callable[[ir.TensorMap], Iterator[ir.TensorMap]]) -> Callabl
     )
 
 
-def of_another_box(one: ir.TensorMap) -> Iterator[ir.TensorMap]:
-    """Half as many elements along one dimension, or twice as many."""
-    for dim, size in enumerate(one.box):
+def of_another_box(tensor_map: ir.TensorMap) -> Iterator[ir.TensorMap]:
+    """Half or twice as many elements along one dimension."""
+    for dim, size in enumerate(tensor_map.box):
         for other in (size // 2, size * 2):
-            yield attrs.evolve(one, box=(*one.box[:dim], other, *one.box[dim + 1 :]))
+            yield attrs.evolve(tensor_map, box=(*tensor_map.box[:dim], other, *tensor_map.box[dim + 1 :]))
 
 
-def of_another_order(one: ir.TensorMap) -> Iterator[ir.TensorMap]:
-    """Its dimensions in another order, or another swizzle."""
-    if len(one.order) > 1:
-        first, second, *others = one.order
-        for order in dict.fromkeys((one.order[::-1], (second, first, *others))):
-            yield attrs.evolve(one, order=order)
-    yield attrs.evolve(one, span=32 if one.span != 32 else 64)
+def of_another_order(tensor_map: ir.TensorMap) -> Iterator[ir.TensorMap]:
+    """Dimensions in another order, or another swizzle mode."""
+    if len(tensor_map.order) > 1:
+        first, second, *others = tensor_map.order
+        for order in dict.fromkeys((tensor_map.order[::-1], (second, first, *others))):
+            yield attrs.evolve(tensor_map, order=order)
+    yield attrs.evolve(tensor_map, span=32 if tensor_map.span != 32 else 64)
 
 
 def _kind(name: str, forms: str, plant: Callable[[ir.Kernel], Iterator[Planted]], needless: str = SAME_ADDRESS) -> Kind:

@@ -1,4 +1,4 @@
-"""Kernels in which faults are planted, drawn from seeds by forms: products, definitions, rings, clusters, attention, programs of tasks."""
+"""Kernels for fault injection, drawn from seeds by form: GEMM, definitions, rings, clusters, attention, programs of tasks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_REFUSED = 400
 
 @attrs.frozen(eq=False)
 class Case:
-    """A final kernel, its inputs and sizes, the features that were drawn, and the program to paste."""
+    """A final kernel, its inputs and sizes, the drawn features, and the program to paste."""
 
     form: str
     kernel: ir.Kernel
@@ -36,40 +36,40 @@ class Case:
 
 
 def case(form: str, seed: int) -> Case:
-    """A kernel of a form; draws that the project refuses are drawn again."""
+    """A kernel of a form; refused draws are repeated."""
     for attempt in range(MOST_REFUSED):
         chance = random.Random(f"{form}/{seed}/{attempt}")
         try:
-            found = FORMS[form](chance)
+            new_case = FORMS[form](chance)
         except FireironError:
             continue
-        if found is not None:
-            return found
+        if new_case is not None:
+            return new_case
     raise AssertionError(f"{MOST_REFUSED} draws of {form} refused, seed {seed}")
 
 
 def _of_product(form: str, pipelined: bool) -> Callable[[random.Random], Case | None]:
     def draw(chance: random.Random) -> Case | None:
-        one = DrawnProduct(chance.randrange(1 << 40))
-        if pipelined and one.depth < 2:
+        product = DrawnProduct(chance.randrange(1 << 40))
+        if pipelined and product.depth < 2:
             return None
-        arrays, _ = problem(one, one.seed)
-        paste = f"strategy = {one.strategy!r}\nkernel = strategy.program({one.target!r}).ir\nsymbols = {one.symbols}, sizes = {one.sizes}"
-        return Case(form, one.strategy.program(one.target).ir, arrays, one.symbols, frozenset(one.features), paste)
+        arrays, _ = problem(product, product.seed)
+        paste = f"strategy = {product.strategy!r}\nkernel = strategy.program({product.target!r}).ir\nsymbols = {product.symbols}, sizes = {product.sizes}"
+        return Case(form, product.strategy.program(product.target).ir, arrays, product.symbols, frozenset(product.features), paste)
 
     return draw
 
 
 def _of_definition(chance: random.Random) -> Case:
     seed = chance.randrange(1 << 40)
-    one, _ = drawn_definition(seed)
-    arrays = data(one.bound, one.symbols, np.random.default_rng(seed))
-    paste = f"strategy = {one.strategy!r}\nspec = {one.bound!r}\nkernel = strategy(spec).program('sm_80').ir\nsymbols = {one.symbols}"
-    return Case("fused", one.program.ir, arrays, one.symbols, frozenset(one.features), paste)
+    definition, _ = drawn_definition(seed)
+    arrays = data(definition.bound, definition.symbols, np.random.default_rng(seed))
+    paste = f"strategy = {definition.strategy!r}\nspec = {definition.bound!r}\nkernel = strategy(spec).program('sm_80').ir\nsymbols = {definition.symbols}"
+    return Case("fused", definition.program.ir, arrays, definition.symbols, frozenset(definition.features), paste)
 
 
-def _of_halves(form: str, strategy: Any, sizes: tuple[int, ...], features: Mapping[str, Any], orders: str = "NN") -> Case:
-    """A product of halves, stored in an order."""
+def _of_float16(form: str, strategy: Any, sizes: tuple[int, ...], features: Mapping[str, Any], orders: str = "NN") -> Case:
+    """A GEMM of float16 matrices with given storage orders."""
     program = strategy(halves(*sizes, orders=orders)).program(TARGET)
     arrays, _ = inputs_of(program.spec)
     paste = f"strategy = {strategy!r}\nspec = {program.spec!r}\nkernel = strategy(spec).program({TARGET!r}).ir"
@@ -84,21 +84,21 @@ def _options(chance: random.Random, stages: int) -> dict[str, Any]:
     }
 
 
-def _sizes(chance: random.Random, tiles: tuple[int, ...], turns: int) -> tuple[int, ...]:
-    """Of so many steps of k that the ring goes round; tiles may overhang."""
+def _sizes(chance: random.Random, tiles: tuple[int, ...], iterations: int) -> tuple[int, ...]:
+    """Sizes with enough steps of k that the ring wraps around; tiles may extend past the edge."""
     bm, bn, bk = tiles
-    return bm * chance.randint(1, 3) - chance.choice((0, 8)), bn * chance.randint(1, 2), bk * turns - chance.choice((0, 8))
+    return bm * chance.randint(1, 3) - chance.choice((0, 8)), bn * chance.randint(1, 2), bk * iterations - chance.choice((0, 8))
 
 
 def _of_ring(chance: random.Random) -> Case:
     wm, wn = chance.choice(((64, 64), (64, 32), (64, 16), (16, 64)))
-    beside = chance.choice(((1, 1), (2, 1), (1, 2)))
-    tiles = wm * beside[0], wn * beside[1], chance.choice((32, 64))
+    warpgroups = chance.choice(((1, 1), (2, 1), (1, 2)))
+    tiles = wm * warpgroups[0], wn * warpgroups[1], chance.choice((32, 64))
     stages = chance.randint(1, 3)
     options = {**_options(chance, stages), "chunk": min(wn, 32), "bands": chance.choice((0, 2)), "blocks": chance.choice((0, 0, 2, 3))}
     sizes = _sizes(chance, tiles, 2 * stages + chance.randint(0, 2))
-    features = {**options, "stages": stages, "warpgroups": beside}
-    return _of_halves("ring", product(tiles, (wm, wn), stages, **options), sizes, features, chance.choice(("NN", "NT", "TN", "TT")))
+    features = {**options, "stages": stages, "warpgroups": warpgroups}
+    return _of_float16("ring", product(tiles, (wm, wn), stages, **options), sizes, features, chance.choice(("NN", "NT", "TN", "TT")))
 
 
 def _of_cluster(chance: random.Random) -> Case:
@@ -106,23 +106,23 @@ def _of_cluster(chance: random.Random) -> Case:
     stages, tiles = chance.choice((2, 3)), (64, 64, 64)
     options = {"cluster": cluster, "blocks": chance.choice((0, 4)), "bands": chance.choice((0, 2)), "tma": chance.random() < 0.7}
     sizes = 64 * 2 * chance.randint(1, 2), 64 * 2, 64 * (2 * stages + 1)
-    return _of_halves("cluster", product(tiles, (64, 64), stages, **options), sizes, {**options, "stages": stages})
+    return _of_float16("cluster", product(tiles, (64, 64), stages, **options), sizes, {**options, "stages": stages})
 
 
-def _of_turns(chance: random.Random) -> Case:
+def _of_pingpong(chance: random.Random) -> Case:
     stages = chance.choice((2, 3))
     wm = chance.choice((64, 64, 16))
     options = {**_options(chance, stages), "blocks": chance.choice((1, 2))}
     sizes = wm * chance.choice((6, 8, 9)), 64, 64 * chance.randint(2, 4)
     strategy = product((wm, 64, 64), (wm, 64), stages, turns=2, **options)
-    return _of_halves("turns", strategy, sizes, {**options, "stages": stages})
+    return _of_float16("turns", strategy, sizes, {**options, "stages": stages})
 
 
 def _of_tiles_as_blocks_become_free(chance: random.Random) -> Case:
     stages = chance.choice((2, 3))
     options = {**_options(chance, stages), "blocks": chance.choice((2, 3))}
     sizes = 64 * chance.randint(4, 5) - chance.choice((0, 8)), 128, 64 * chance.randint(1, 3)
-    return _of_halves("dynamic", product((64, 64, 64), (64, 64), stages, dynamic=True, **options), sizes, {**options, "stages": stages})
+    return _of_float16("dynamic", product((64, 64, 64), (64, 64), stages, dynamic=True, **options), sizes, {**options, "stages": stages})
 
 
 COPY, STORED = Move.done(), Move.tile(64, 64).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
@@ -130,7 +130,7 @@ TWO = {"u": "u[m,n] += sum(k, A[m,k] * B[k,n])", "v": "v[m,n] += sum(k, C[m,k] *
 
 
 def _of_two_products(chance: random.Random) -> Case:
-    """Two products of a step, whose loads have rings of their own, or take turns in the slots of one."""
+    """Two MMAs per step, whose loads have separate rings or share the stages of one."""
     order, shared = chance.choice(("u v", "u low v", "u v low", "u v low high")), chance.random() < 0.5
     stages, blocks = chance.choice((2, 3, 4) if shared else (2, 3)), chance.choice((0, 2))
     definition = Fused(
@@ -158,52 +158,52 @@ def _of_bound(
     form: str, bound: Any, target: str, features: Mapping[str, Any], chance: random.Random, arrays: Mapping[str, Any] | None = None
 ) -> Case:
     program = bound.program(target)
-    found = data(program.spec, {}, np.random.default_rng(chance.randrange(1 << 40))) if arrays is None else arrays
+    inputs = data(program.spec, {}, np.random.default_rng(chance.randrange(1 << 40))) if arrays is None else arrays
     words = frozenset(f"{name} {value}" for name, value in features.items())
-    return Case(form, program.ir, found, {}, words, f"bound = {bound!r}\nkernel = bound.program({target!r}).ir")
+    return Case(form, program.ir, inputs, {}, words, f"bound = {bound!r}\nkernel = bound.program({target!r}).ir")
 
 
 def _of_attention(chance: random.Random) -> Case:
-    """Attention by rows on Hopper, of blocks of keys, its values a turn later or not."""
+    """Attention on Hopper, in blocks of keys, with its values deferred by one iteration or not."""
     delayed = chance.random() < 0.5
     options = {"causal": chance.random() < 0.3, "lse": chance.random() < 0.3, **({"slack": 8} if chance.random() < 0.3 else {})}
     values = {"bm": 64, "bn": chance.choice((16, 32)), "chunk": 16, "stages": chance.choice((1, 2, 3))}
-    made = attention.definition(**options)
-    stays = chance.random() < 0.4
-    forms = {"stays": True, "dynamic": chance.random() < 0.5} if stays else {"delayed": delayed}
-    strategy = hopper_attention.by_rows(made, blocks=chance.choice((2, 3)), **forms).with_(**values)
+    definition = attention.definition(**options)
+    persistent = chance.random() < 0.4
+    forms = {"stays": True, "dynamic": chance.random() < 0.5} if persistent else {"delayed": delayed}
+    strategy = hopper_attention.by_rows(definition, blocks=chance.choice((2, 3)), **forms).with_(**values)
     m = 64 * chance.randint(1, 2) - chance.choice((0, 8))
     n = m if options["causal"] else values["bn"] * (2 * values["stages"] + chance.randint(0, 2)) - chance.choice((0, 4))
-    spec = attention.spec(m, n, 16, made=made, heads=chance.choice((2, 4)))
+    spec = attention.spec(m, n, 16, made=definition, heads=chance.choice((2, 4)))
     return _of_bound("attention", strategy(spec), TARGET, {**options, **values, **forms}, chance)
 
 
-def _of_warpgroups_in_turns(chance: random.Random) -> Case:
-    """Attention whose warpgroups issue their products in turns."""
+def _of_ordered_mma(chance: random.Random) -> Case:
+    """Attention whose warpgroups issue their MMAs in order."""
     options = {"slack": 8, "causal": chance.random() < 0.3}
-    made = attention.definition(**options)
+    definition = attention.definition(**options)
     delayed = chance.random() < 0.6
     values = {"bm": 128, "bn": chance.choice((16, 32)), "chunk": 16, "stages": chance.choice((1, 2)) if not delayed else 2}
-    strategy = hopper_attention.by_rows(made, blocks=chance.choice((1, 3)), turns=True, delayed=delayed).with_(**values)
+    strategy = hopper_attention.by_rows(definition, blocks=chance.choice((1, 3)), turns=True, delayed=delayed).with_(**values)
     n = values["bn"] * chance.randint(3, 5)
-    spec = attention.spec(128 if not options["causal"] else n, n, 16, made=made, heads=chance.choice((2, 4)))
+    spec = attention.spec(128 if not options["causal"] else n, n, 16, made=definition, heads=chance.choice((2, 4)))
     return _of_bound("warpgroups", strategy(spec), TARGET, {**options, **values, "delayed": delayed}, chance)
 
 
 def _of_tasks(form: str, hopper: bool) -> Callable[[random.Random], Case]:
     def draw(chance: random.Random) -> Case:
-        from test_tasks_programs import CASES  # only here: it takes half a second
+        from test_tasks_programs import CASES  # imported here since it takes half a second
         from test_tasks_random import MODULES
 
         name = chance.choice(list(MODULES))
         module, bands = MODULES[name], chance.choice((1, 2))
         features: dict[str, Any] = {"program": name, "bands": bands}
         if hopper:
-            groups, stays = chance.choice((1, 1, 2)), chance.choice((1, 2, 132))
+            groups, persistent = chance.choice((1, 1, 2)), chance.choice((1, 2, 132))
             tile = 64 * groups, chance.choice((8, 16, 32)), chance.choice((16, 32))
-            held = {"persistent": stays} if name in ("gemm", "batched") else {"blocks": stays}
+            blocks_option = {"persistent": persistent} if name in ("gemm", "batched") else {"blocks": persistent}
             stages = chance.choice((2, 3))
-            mapping = module.hopper(*tile, groups, stages, chunk=chance.choice((8, 16)), bands=bands, **held)
+            mapping = module.hopper(*tile, groups, stages, chunk=chance.choice((8, 16)), bands=bands, **blocks_option)
             features |= {"stages": stages, "groups": groups}
         else:
             rows, columns = chance.choice(((1, 1), (2, 1), (1, 2)))
@@ -231,12 +231,12 @@ FORMS: Mapping[str, Callable[[random.Random], Case | None]] = {
     "fused": _of_definition,
     "ring": _of_ring,
     "cluster": _of_cluster,
-    "turns": _of_turns,
+    "turns": _of_pingpong,
     "dynamic": _of_tiles_as_blocks_become_free,
     "share": _of_two_products,
     "attention": _of_attention,
-    "warpgroups": _of_warpgroups_in_turns,
+    "warpgroups": _of_ordered_mma,
     "ampere-tasks": _of_tasks("ampere-tasks", False),
     "hopper-tasks": _of_tasks("hopper-tasks", True),
 }
-"""How kernels of each form are drawn."""
+"""The drawing functions of each form."""

@@ -1,4 +1,4 @@
-"""What a kind of fault is, and where in a kernel faults are planted."""
+"""Kinds of faults, and the positions in a kernel where they are injected."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import attrs
 from fireiron import ir
 
 Planted = tuple[str, Callable[[], ir.Kernel]]
-"""Where a fault is, and what makes the kernel with it."""
+"""The position of a fault, and the function that makes the faulty kernel."""
 
 FINDERS = ("synchronisation", "index", "resources")
-"""What a fault is about: of the first both detectors of races must find it, of the others anyone."""
+"""The family of a fault: for the first, both race detectors must report it, for the others any detector."""
 
 DEPTH: Any = "threads pipeline fused"
 RINGS: Any = "ring share"
@@ -23,10 +23,9 @@ EVERY: Any = f"{DEPTH} {PRODUCERS} ampere-tasks"
 
 @attrs.frozen
 class Kind:
-    """A kind of fault: all places of a kernel where it can be planted, and the forms of kernels in which it is looked for.
+    """A kind of fault: all positions of a kernel where it can be injected, and the forms of kernels in which it is tried.
 
-    `needless` says, of a place that no detector finds, by which reason of this kind it may make no difference; the runs that show it are
-    the subject's.
+    `needless` states why a fault that no detector reports may have no effect; the runs that show this belong to the subject.
     """
 
     name: str
@@ -38,7 +37,7 @@ class Kind:
 
 @attrs.frozen(eq=False)
 class Spot:
-    """A statement by the lists that lead to it: in each, a position, and which list of that statement comes next."""
+    """A statement by the lists that lead to it: in each list a position, and the list of that statement that comes next."""
 
     kernel: ir.Kernel
     path: tuple[tuple[int, int], ...]
@@ -52,21 +51,21 @@ class Spot:
 
     @property
     def before(self) -> tuple[ir.Stmt, ...]:
-        """The statements in front of it in its list."""
+        """The preceding statements in its list."""
         return self.body[: self.position]
 
     @property
-    def behind(self) -> tuple[ir.Stmt, ...]:
-        """The statements behind it in its list."""
+    def after(self) -> tuple[ir.Stmt, ...]:
+        """The following statements in its list."""
         return self.body[self.position + 1 :]
 
     def with_list(self, statements: Iterable[ir.Stmt]) -> ir.Kernel:
-        """The kernel with another list in the place of the one in which it stands."""
+        """The kernel with the list that contains the statement replaced."""
         return attrs.evolve(self.kernel, body=_with_list(self.kernel.body, self.path, tuple(statements)))
 
     def with_one(self, *statements: ir.Stmt) -> ir.Kernel:
-        """The kernel with others in the place of the statement."""
-        return self.with_list((*self.before, *statements, *self.behind))
+        """The kernel with the statement replaced."""
+        return self.with_list((*self.before, *statements, *self.after))
 
     def __str__(self) -> str:
         return f"{type(self.one).__name__} at {'/'.join(str(place) for place, _ in self.path)}{'/' if self.path else ''}{self.position}"
@@ -82,13 +81,13 @@ def _with_list(body: tuple[ir.Stmt, ...], path: tuple[tuple[int, int], ...], sta
 
 
 def spots(kernel: ir.Kernel, kinds: Any, when: Callable[[Any], bool] = lambda one: True) -> Iterator[Spot]:
-    """All statements of some kinds, in program order."""
+    """All statements of some classes, in program order."""
 
     def inside(body: tuple[ir.Stmt, ...], path: tuple[tuple[int, int], ...]) -> Iterator[Spot]:
-        for position, one in enumerate(body):
-            if isinstance(one, kinds) and when(one):
+        for position, stmt in enumerate(body):
+            if isinstance(stmt, kinds) and when(stmt):
                 yield Spot(kernel, path, body, position)
-            for number, child in enumerate(one.children):
+            for number, child in enumerate(stmt.children):
                 yield from inside(child, (*path, (position, number)))
 
     return inside(kernel.body, ())
@@ -97,23 +96,23 @@ def spots(kernel: ir.Kernel, kinds: Any, when: Callable[[Any], bool] = lambda on
 def changes(
     kinds: Any, change: Callable[[Any], Any], when: Callable[[Any], bool] = lambda one: True
 ) -> Callable[[ir.Kernel], Iterator[Planted]]:
-    """Faults that put another statement, or several, or none, in the place of one; where `change` gives the same there is none."""
+    """Faults that replace a statement by another one, several, or none; no fault if `change` returns the statement itself."""
 
     def plant(kernel: ir.Kernel) -> Iterator[Planted]:
         for spot in spots(kernel, kinds, when):
-            found = change(spot.one)
-            found = found if isinstance(found, tuple) else (found,)
-            if found != (spot.one,):
-                yield str(spot), lambda spot=spot, found=found: spot.with_one(*found)
+            replacement = change(spot.one)
+            replacement = replacement if isinstance(replacement, tuple) else (replacement,)
+            if replacement != (spot.one,):
+                yield str(spot), lambda spot=spot, found=replacement: spot.with_one(*found)
 
     return plant
 
 
-def dropped(one: ir.Stmt) -> tuple[ir.Stmt, ...]:
-    """No statement in its place."""
+def dropped(stmt: ir.Stmt) -> tuple[ir.Stmt, ...]:
+    """Remove the statement."""
     return ()
 
 
 def is_shared(kernel: ir.Kernel, statement: ir.Stmt) -> bool:
-    """Whether a statement, or one inside it, touches shared memory."""
+    """Whether a statement, or one inside it, accesses shared memory."""
     return any(kernel.buffer(access.buffer).memory.of_block for one, _ in ir.execs((statement,)) for access in one.accesses)

@@ -1,4 +1,4 @@
-"""Faults in what orders producers and consumers, groups that take turns, and the blocks of a cluster."""
+"""Faults in the synchronization of producers and consumers, of alternating warpgroups, and of the blocks of a cluster."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ import making
 
 from campaign.faults.kind import PRODUCERS, Kind, Planted, changes, dropped, spots
 from fireiron import ir
-from fireiron.ir.tickets import Leave, NextTile
+from fireiron.ir.dynamic_scheduler import ClaimTile, ExitIfDone
 from fireiron.values.expr import TRUE, Var, all_of, as_expr, less
 
 LAST = "no later turn of the stage waits for it, or no turn comes to it"
 
 
-def side(which: ir.Side) -> Callable[[ir.Stmt], bool]:
-    """Which acquires and releases are of a side."""
-    return lambda one: one.side is which
+def side(which: ir.StageState) -> Callable[[ir.Stmt], bool]:
+    """Predicate: acquires and releases of a given stage state."""
+    return lambda one: one.state is which
 
 
-def later(turns: int) -> Callable[[ir.Stmt], ir.Stmt]:
-    """The same for a turn further on."""
-    return lambda one: attrs.evolve(one, number=one.number + turns)
+def later(fills: int) -> Callable[[ir.Stmt], ir.Stmt]:
+    """The same operation, a given number of fills later."""
+    return lambda one: attrs.evolve(one, fill_index=one.fill_index + fills)
 
 
 def other_side(one: ir.Acquire) -> ir.Stmt:
-    """A wait for the other side of the stage."""
-    return attrs.evolve(one, side=ir.Side.EMPTY if one.side is ir.Side.FULL else ir.Side.FULL)
+    """A wait for the opposite state of the stage."""
+    return attrs.evolve(one, state=ir.StageState.EMPTY if one.state is ir.StageState.FULL else ir.StageState.FULL)
 
 
 def by_all_lanes(one: ir.Release) -> ir.Stmt:
-    """An arrival of each lane."""
+    """An arrival by each lane."""
     return attrs.evolve(one, active=TRUE)
 
 
 def of_rings(kernel: ir.Kernel, when: Callable[[ir.Ring], bool] = lambda ring: True) -> Iterator[ir.Ring]:
-    """The rings of which something holds."""
+    """The rings that satisfy a predicate."""
     return filter(when, kernel.rings)
 
 
-def released_later(which: ir.Side) -> Callable[[ir.Kernel], Iterator[Planted]]:
-    """Arrivals at the stage behind theirs; of a ring of one stage that is the same one, and the text of an arrival names the stage alone."""
+def released_later(which: ir.StageState) -> Callable[[ir.Kernel], Iterator[Planted]]:
+    """Arrivals at the next stage; a ring of one stage has only one, and the text of an arrival names only the stage."""
 
     def plant(kernel: ir.Kernel) -> Iterator[Planted]:
         for spot in spots(kernel, ir.Release, side(which)):
@@ -52,7 +52,7 @@ def released_later(which: ir.Side) -> Callable[[ir.Kernel], Iterator[Planted]]:
 
 
 def by_rounds(kernel: ir.Kernel) -> Iterator[Planted]:
-    """Waits for a stage a round later than it is used."""
+    """Waits for a stage, one cycle later than its use."""
     for spot in spots(kernel, ir.Acquire):
         stages = kernel.ring(spot.one.ring).stages
         yield str(spot), lambda spot=spot, stages=stages: spot.with_one(later(stages)(spot.one))
@@ -69,48 +69,48 @@ def of_another_ring(kernel: ir.Kernel) -> Iterator[Planted]:
 
 
 def early(kernel: ir.Kernel) -> Iterator[Planted]:
-    """Stages given back in front of the wait, or the barrier, behind which they are."""
-    for spot in spots(kernel, ir.Release, side(ir.Side.EMPTY)):
+    """Stages released before the wait or barrier that precedes their release."""
+    for spot in spots(kernel, ir.Release, side(ir.StageState.EMPTY)):
         waits = [at for at, other in enumerate(spot.before) if isinstance(other, (ir.Wait, ir.Barrier))]
         if waits and any(isinstance(one, ir.Exec | ir.For) for one in spot.before):
             at = waits[-1]
-            moved = (*spot.before[:at], spot.one, *spot.before[at:], *spot.behind)
+            moved = (*spot.before[:at], spot.one, *spot.before[at:], *spot.after)
             yield str(spot), lambda spot=spot, moved=moved: spot.with_list(moved)
 
 
 def before_use(kernel: ir.Kernel) -> Iterator[Planted]:
-    """Stages released in front of what uses them, right behind the wait for them."""
+    """Stages released before their uses, right after the wait for them."""
     for spot in spots(kernel, ir.Release):
         at = next((at for at in reversed(range(spot.position)) if _waits_for(spot.body[at], spot.one)), None)
         if at is not None and any(isinstance(one, ir.Exec | ir.For) for one in spot.body[at + 1 : spot.position]):
-            moved = (*spot.body[: at + 1], spot.one, *spot.body[at + 1 : spot.position], *spot.behind)
+            moved = (*spot.body[: at + 1], spot.one, *spot.body[at + 1 : spot.position], *spot.after)
             yield str(spot), lambda spot=spot, moved=moved: spot.with_list(moved)
 
 
 def _waits_for(one: ir.Stmt, release: ir.Release) -> bool:
-    return isinstance(one, ir.Acquire) and one.ring == release.ring and one.side is not release.side
+    return isinstance(one, ir.Acquire) and one.ring == release.ring and one.state is not release.state
 
 
 def swapped(kernel: ir.Kernel) -> Iterator[Planted]:
-    """A wait and the arrival behind it, each in the place of the other."""
+    """A wait and the arrival after it, exchanged."""
     for spot in spots(kernel, ir.Release):
         at = next((at for at in reversed(range(spot.position)) if _waits_for(spot.body[at], spot.one)), None)
         if at is not None:
-            moved = (*spot.body[:at], spot.one, *spot.body[at + 1 : spot.position], spot.body[at], *spot.behind)
+            moved = (*spot.body[:at], spot.one, *spot.body[at + 1 : spot.position], spot.body[at], *spot.after)
             yield str(spot), lambda spot=spot, moved=moved: spot.with_list(moved)
 
 
 def not_by_one_warp(kernel: ir.Kernel) -> Iterator[Planted]:
-    """Arrivals of all warps but the first."""
-    for spot in spots(kernel, ir.Release, side(ir.Side.EMPTY)):
+    """Arrivals by all warps but the first."""
+    for spot in spots(kernel, ir.Release, side(ir.StageState.EMPTY)):
         condition = less(as_expr(31), kernel.thread)
         if kernel.workers > 32 and not kernel.ring(spot.one.ring).is_order:
-            one = attrs.evolve(spot.one, active=all_of((spot.one.active, condition)))
-            yield str(spot), lambda spot=spot, one=one: spot.with_one(one)
+            arrival = attrs.evolve(spot.one, active=all_of((spot.one.active, condition)))
+            yield str(spot), lambda spot=spot, one=arrival: spot.with_one(one)
 
 
 def with_ring(change: Callable[[ir.Ring], ir.Ring], when: Callable[[ir.Ring], bool]) -> Callable[[ir.Kernel], Iterator[Planted]]:
-    """One ring changed."""
+    """The kernel with one ring changed."""
 
     def plant(kernel: ir.Kernel) -> Iterator[Planted]:
         for ring in of_rings(kernel, when):
@@ -121,43 +121,43 @@ def with_ring(change: Callable[[ir.Ring], ir.Ring], when: Callable[[ir.Ring], bo
 
 
 def filled(ring: ir.Ring) -> bool:
-    """Whether loads fill it."""
+    """Whether loads fill the ring."""
     return bool(ring.buffers)
 
 
 def to_another_stage(kernel: ir.Kernel) -> Iterator[Planted]:
-    """Loads and their readers, each alone, at the stage behind theirs."""
+    """Loads and their readers, each alone, at the next stage."""
     staged = {name: ring.stages for ring in kernel.rings for name in ring.buffers if ring.stages > 1}
     for spot in spots(kernel, ir.Exec):
         for position, access in enumerate(spot.one.accesses):
             if access.buffer in staged:
                 moved = attrs.evolve(access, copy=(access.copy + 1) % staged[access.buffer])
                 if moved != access:
-                    one = attrs.evolve(spot.one, accesses=_put(spot.one.accesses, position, moved))
-                    yield f"{spot}, {access.buffer}", lambda spot=spot, one=one: spot.with_one(one)
+                    stmt = attrs.evolve(spot.one, accesses=_put(spot.one.accesses, position, moved))
+                    yield f"{spot}, {access.buffer}", lambda spot=spot, one=stmt: spot.with_one(one)
 
 
 def _put(values, position, value):
     return (*values[:position], value, *values[position + 1 :])
 
 
-def a_turn_less(kernel: ir.Kernel) -> Iterator[Planted]:
-    """Loops over turns without their last one, of one role alone. Those over tiles that blocks take are left before they are over."""
+def last_iteration_dropped(kernel: ir.Kernel) -> Iterator[Planted]:
+    """Loops without their last iteration, in one role alone. Loops over claimed tiles exit early anyway."""
     for spot in spots(kernel, ir.For, lambda one: any(isinstance(part, ir.Acquire) for part in one.body)):
-        if any(isinstance(part, NextTile) for part in spot.one.body):
+        if any(isinstance(part, ClaimTile) for part in spot.one.body):
             continue
         yield str(spot), lambda spot=spot: spot.with_one(attrs.evolve(spot.one, extent=spot.one.extent - spot.one.step))
 
 
 def counted_wrongly(kernel: ir.Kernel) -> Iterator[Planted]:
-    """Loops over tiles whose turns grow by one too many, of one role alone."""
-    for spot in spots(kernel, ir.For, lambda one: one.taken is not None):
+    """Loops over tiles whose fill count grows by one too many, in one role alone."""
+    for spot in spots(kernel, ir.For, lambda one: one.prior_iterations is not None):
         for more in (-1, 1):
-            yield f"{spot}, {more}", lambda spot=spot, more=more: spot.with_one(attrs.evolve(spot.one, growth=spot.one.growth + more))
+            yield f"{spot}, {more}", lambda spot=spot, more=more: spot.with_one(attrs.evolve(spot.one, increment=spot.one.increment + more))
 
 
 def roles_swapped(kernel: ir.Kernel) -> Iterator[Planted]:
-    """Two roles, each with the program of the other."""
+    """Two roles with exchanged programs."""
     for spot in spots(kernel, ir.Roles):
         first, *rest = spot.one.roles
         for number, other in enumerate(rest):
@@ -167,7 +167,7 @@ def roles_swapped(kernel: ir.Kernel) -> Iterator[Planted]:
 
 
 def in_another_copy(kernel: ir.Kernel) -> Iterator[Planted]:
-    """Groups, or warps, that have copies of a buffer of their own, all in the first one."""
+    """Groups or warps with separate copies of a buffer, all using the first one."""
     names = {buffer.name for buffer in kernel.buffers if buffer.memory.of_block and buffer.tensor.copies > 1}
     names -= {name for ring in kernel.rings for name in ring.buffers}
     loops = {one.var for one in ir.statements(kernel.body) if isinstance(one, ir.For)}
@@ -184,7 +184,7 @@ def in_another_copy(kernel: ir.Kernel) -> Iterator[Planted]:
 
 
 def of_the_same_tiles(kernel: ir.Kernel) -> Iterator[Planted]:
-    """Groups that take tiles in turns, all of them those of the first."""
+    """Alternating groups that all compute the tiles of the first one."""
     for spot in spots(kernel, ir.For, lambda one: one.step > 1 and one.first > 0):
         yield str(spot), lambda spot=spot: spot.with_one(attrs.evolve(spot.one, first=0))
 
@@ -192,8 +192,8 @@ def of_the_same_tiles(kernel: ir.Kernel) -> Iterator[Planted]:
 # ---------------------------------------------------------------------------------------------- clusters
 
 
-def masks(peers: ir.Peers, kernel: ir.Kernel) -> Iterator[tuple[str, ir.Peers]]:
-    """Faulty sets of blocks that a statement reaches into."""
+def masks(peers: ir.BlockSet, kernel: ir.Kernel) -> Iterator[tuple[str, ir.BlockSet]]:
+    """Faulty sets of blocks as destinations of a statement."""
     blocks = kernel.cluster.blocks
     yield "one block left out", attrs.evolve(peers, pattern=peers.pattern & (peers.pattern - 1))
     yield "the last block left out", attrs.evolve(peers, pattern=peers.pattern ^ 1 << peers.pattern.bit_length() - 1)
@@ -201,7 +201,7 @@ def masks(peers: ir.Peers, kernel: ir.Kernel) -> Iterator[tuple[str, ir.Peers]]:
 
 
 def loads_for_others(kernel: ir.Kernel) -> Iterator[Planted]:
-    """Loads for several blocks that go to others, or to their own block alone."""
+    """Multicast loads that go to other blocks, or only to their own block."""
     for spot in spots(kernel, ir.Exec, lambda one: one.multicast is not None):
         yield f"{spot}, alone", lambda spot=spot: spot.with_one(attrs.evolve(spot.one, multicast=None))
         for name, peers in masks(spot.one.multicast, kernel):
@@ -209,33 +209,33 @@ def loads_for_others(kernel: ir.Kernel) -> Iterator[Planted]:
 
 
 def arrivals_of_others(kernel: ir.Kernel) -> Iterator[Planted]:
-    """Arrivals in several blocks that go to others, or to their own block alone."""
+    """Multicast arrivals that go to other blocks, or only to their own block."""
     for spot in spots(kernel, ir.Release, lambda one: one.to != ()):
         yield f"{spot}, alone", lambda spot=spot: spot.with_one(attrs.evolve(spot.one, to=()))
-        for position, one in enumerate(spot.one.to):
-            for name, peers in masks(one, kernel):
+        for position, release in enumerate(spot.one.to):
+            for name, peers in masks(release, kernel):
                 to = _put(spot.one.to, position, peers)
                 if _reached(kernel, to) != _reached(kernel, spot.one.to):
                     yield f"{spot}, {name}", lambda spot=spot, to=to: spot.with_one(attrs.evolve(spot.one, to=to))
 
 
-def _reached(kernel: ir.Kernel, to: tuple[ir.Peers, ...]) -> list[set[int]]:
+def _reached(kernel: ir.Kernel, to: tuple[ir.BlockSet, ...]) -> list[set[int]]:
     ranks = range(kernel.cluster.blocks)
     return [{one for part in to for one in part.ranks(part.first.evaluate(dict(kernel.cluster.values(rank))))} for rank in ranks]
 
 
-# ---------------------------------------------------------------------------------------------- tiles as blocks become free
+# ---------------------------------------------------------------------------------------------- dynamic tiles
 
 
 def of_tiles(
-    change: Callable[[NextTile], tuple[ir.Stmt, ...] | ir.Stmt], takes: bool | None = None
+    change: Callable[[ClaimTile], tuple[ir.Stmt, ...] | ir.Stmt], takes: bool | None = None
 ) -> Callable[[ir.Kernel], Iterator[Planted]]:
-    """The statements that say a tile's number, of who takes it or of who is told."""
-    return changes(NextTile, change, lambda one: takes in (None, one.takes))
+    """The statements that hold a tile number, by which thread claims it or receives it."""
+    return changes(ClaimTile, change, lambda one: takes in (None, one.takes))
 
 
-def two_tiles(one: NextTile) -> tuple[ir.Stmt, ...]:
-    """Two tiles taken at one turn."""
+def two_tiles(one: ClaimTile) -> tuple[ir.Stmt, ...]:
+    """Two tiles claimed in one iteration."""
     return one, attrs.evolve(one, var=Var("other", 0, 9))
 
 
@@ -244,7 +244,7 @@ def _kind(name: str, forms: str, plant: Callable[[ir.Kernel], Iterator[Planted]]
 
 
 EACH = {"acquire": ir.Acquire, "release": ir.Release}
-FULL, EMPTY = ir.Side.FULL, ir.Side.EMPTY
+FULL, EMPTY = ir.StageState.FULL, ir.StageState.EMPTY
 
 KINDS = (
     *(_kind(f"{word} {which.value} dropped", PRODUCERS, changes(kind, dropped, side(which)), LAST) for word, kind in EACH.items() for which in (FULL, EMPTY)),
@@ -264,7 +264,7 @@ KINDS = (
     _kind("arrivals counted too many", PRODUCERS, with_ring(lambda ring: attrs.evolve(ring, consumers=ring.consumers + 1), lambda ring: True)),
     _kind("arrivals counted too few", PRODUCERS, with_ring(lambda ring: attrs.evolve(ring, consumers=ring.consumers - 1), lambda ring: ring.consumers > 1)),
     _kind("load or product of another stage", PRODUCERS, to_another_stage),
-    _kind("last turn left out by a role", PRODUCERS, a_turn_less),
+    _kind("last turn left out by a role", PRODUCERS, last_iteration_dropped),
     _kind("turns counted wrongly from tile to tile", "attention dynamic", counted_wrongly),
     _kind("roles swapped", PRODUCERS, roles_swapped),
     _kind("groups in one copy", "turns warpgroups ring hopper-tasks ampere-tasks threads", in_another_copy),
@@ -272,7 +272,7 @@ KINDS = (
     _kind("cluster's barrier dropped", "cluster", changes(ir.ClusterBarrier, dropped)),
     _kind("load for other blocks than wait", "cluster", loads_for_others),
     _kind("arrival at other blocks than load", "cluster", arrivals_of_others),
-    _kind("loop over tiles never left", "dynamic", changes(Leave, dropped)),
+    _kind("loop over tiles never left", "dynamic", changes(ExitIfDone, dropped)),
     _kind("tile of the next turn", "dynamic", of_tiles(later(1))),
     _kind("two tiles taken at a turn", "dynamic", of_tiles(two_tiles, True)),
     _kind("tile taken by those who are told", "dynamic", of_tiles(lambda one: attrs.evolve(one, takes=not one.takes))),

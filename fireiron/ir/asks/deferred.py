@@ -1,0 +1,31 @@
+"""The end of a turn done in the next one: `defer` on the split of a definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import attrs
+
+from fireiron.ir.ask import Ask, pair_of
+from fireiron.values.expr import Expr
+
+
+@attrs.frozen
+class Deferred(Ask):
+    """All steps of a definition from `step` on are done behind the step `after` of the next iteration."""
+
+    taker: ClassVar[str] = "defer"
+    options: ClassVar[tuple[str, ...]] = ("defer=step:after",)
+    step: str = ""
+    after: str = ""
+
+    def written(self, text_of: Callable[[Expr], str]) -> Mapping[str, str]:
+        return {"defer": f"{self.step}:{self.after}"}
+
+    @classmethod
+    def read(cls, options: Mapping[str, str], expression_of: Callable[[str], Expr]) -> Deferred:
+        return Deferred(*pair_of(options, "defer"))
+
+
+__all__ = ["Deferred"]

@@ -1,0 +1,38 @@
+"""Tiles that blocks take as they become free: `persistent(dynamic=True)` on a tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import attrs
+
+from fireiron.ir.ask import Ask, pair_of
+from fireiron.values.expr import ZERO, Expr, Var
+
+
+@attrs.frozen
+class DynamicTiles(Ask):
+    """The loop goes over tiles that blocks take as they become free: the name of a tile's number, how many there are, and the ring of tiles
+    by which a block is told, which `pipeline` makes. Until it is taken the body says which tile it would be if all took equally long.
+    """
+
+    taker: ClassVar[str] = "specialize"
+    options: ClassVar[tuple[str, ...]] = ("dynamic_tiles=tile:tiles",)
+    tile: str = ""
+    tiles: Expr = ZERO
+    ring: str = ""
+
+    def substitute(self, values: Mapping[Var, Expr | int]) -> DynamicTiles:
+        return attrs.evolve(self, tiles=self.tiles.substitute(values))
+
+    def written(self, text_of: Callable[[Expr], str]) -> Mapping[str, str]:
+        return {"dynamic_tiles": f"{self.tile}:{text_of(self.tiles)}"}
+
+    @classmethod
+    def read(cls, options: Mapping[str, str], expression_of: Callable[[str], Expr]) -> DynamicTiles:
+        tile, tiles = pair_of(options, "dynamic_tiles")
+        return DynamicTiles(tile, expression_of(tiles))
+
+
+__all__ = ["DynamicTiles"]

@@ -1,0 +1,33 @@
+"""Warpgroups that issue products one after the other: `turns` on the split of a definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import attrs
+
+from fireiron.ir.ask import Ask, pair_of
+from fireiron.values.expr import Expr
+
+
+@attrs.frozen
+class OrderedMma(Ask):
+    """The products from the step `first` to the step `last` are issued by one warpgroup after the other; behind the walk these are the
+    registers that the steps' products write.
+    """
+
+    taker: ClassVar[str] = "order_mma"
+    options: ClassVar[tuple[str, ...]] = ("ordered_mma=first:last",)
+    first: str = ""
+    last: str = ""
+
+    def written(self, text_of: Callable[[Expr], str]) -> Mapping[str, str]:
+        return {"ordered_mma": f"{self.first}:{self.last}"}
+
+    @classmethod
+    def read(cls, options: Mapping[str, str], expression_of: Callable[[str], Expr]) -> OrderedMma:
+        return OrderedMma(*pair_of(options, "ordered_mma"))
+
+
+__all__ = ["OrderedMma"]

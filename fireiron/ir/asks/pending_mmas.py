@@ -1,0 +1,30 @@
+"""Products that run on: `mma_in_flight` on a split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import attrs
+
+from fireiron.ir.ask import Ask, number_of
+from fireiron.values.expr import Expr
+
+
+@attrs.frozen
+class PendingMmas(Ask):
+    """So many `groups` of products run on while the next turn begins; None: as many as is best."""
+
+    taker: ClassVar[str] = "wgmma_waits"
+    options: ClassVar[tuple[str, ...]] = ("mma_in_flight=1",)
+    groups: int | None = None
+
+    def written(self, text_of: Callable[[Expr], str]) -> Mapping[str, str]:
+        return {"mma_in_flight": str(self.groups)}
+
+    @classmethod
+    def read(cls, options: Mapping[str, str], expression_of: Callable[[str], Expr]) -> PendingMmas:
+        return PendingMmas(number_of(options, "mma_in_flight", 0))
+
+
+__all__ = ["PendingMmas"]

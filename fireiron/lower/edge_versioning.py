@@ -1,0 +1,147 @@
+"""`covered`: where all elements that a warp touches lie inside, it runs statements without the conditions of the edge.
+
+A condition that differs from thread to thread, or from turn to turn of an unrolled loop, holds for all of them where it holds for the
+greatest of its coordinates: one comparison that is the same in a warp. Under it stands a version without the conditions it implies, under
+its opposite the statement itself. Work on elements is then in no branch of its own for each vector, and loads need not wait for each other.
+
+Copies, and sums in memory, are performed under a predicate as fast as without one. It is what computes the predicate that costs, where the
+loop around changes it in each of its turns: a copy has two versions where its only conditions are such ones.
+
+Kernels of one step are copies and products, and stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+from fireiron.ir import Exec, For, Kernel, Let, Stmt, edited, nest_of
+from fireiron.specs.fused import fused
+from fireiron.values.expr import FALSE, TRUE, Expr, Less, Var, all_of, compiled, conjuncts, constant, less
+from fireiron.values.expr.normal import polynomial, terms_of
+
+WARP = 32
+"""Threads of a warp."""
+
+MOST_ELEMENTS = 512
+"""Most elements per thread, over all iterations, of a statement with an interior and a boundary version."""
+
+
+def edge_versioning(kernel: Kernel) -> Kernel:
+    """The kernel with the conditions under which all that a statement touches lies inside (see `fireiron.ir.versions`)."""
+    if fused(kernel.spec) is None:
+        return kernel
+    return attrs.evolve(kernel, body=_Covered(kernel).listed(kernel.body, {}))
+
+
+class _Covered:
+    """One kernel, whose lists it makes anew."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.alike: dict[Expr, bool] = {}
+
+    def listed(self, body: Sequence[Stmt], names: Mapping[Var, Expr], around: For | None = None) -> tuple[Stmt, ...]:
+        """A list, in a loop or none; `names` are those that are defined in front of it."""
+        result: list[Stmt] = []
+        known = dict(names)
+        for statement in body:
+            loops, one = nest_of(statement)
+            if isinstance(statement, Let):
+                known[statement.var] = statement.value
+            if one is not None:
+                parts = self._parts(one, loops, known, around)
+                whole = strongest(parts.values())
+                if whole not in (TRUE, FALSE):
+                    made = attrs.evolve(one, whole=whole, implied=tuple(parts))
+                    (statement,) = edited((statement,), lambda _, made=made: made)  # type: ignore[misc]
+            elif statement.children:
+                loop = statement if isinstance(statement, For) else around
+                statement = statement.rebuilt(tuple(self.listed(child, known, loop) for child in statement.children))
+            result.append(statement)
+        return tuple(result)
+
+    # ------------------------------------------------------------------------------------------ conditions
+
+    def _parts(self, one: Exec, loops: Sequence[For], names: Mapping[Var, Expr], around: For | None) -> dict[Expr, Expr]:
+        """Conditions of a statement in loops of its own, each with what says the same of a whole warp; none where nothing is gained."""
+        if not one.pieces or one.spec.level.threads != 1 or one.atomic:
+            return {}
+        turns = math.prod(constant(loop.extent) or 0 for loop in loops)
+        if turns * max(access.count for access in one.accesses) > MOST_ELEMENTS:
+            return {}
+        own = frozenset(loop.var for loop in loops)
+        tested = dict.fromkeys(_tested(one))
+        parts = {part: whole for part in tested if (whole := self._of_warp(part, own, names)) != FALSE}
+        if not one.spec.moves:
+            return parts
+        changing = around is not None and all(around.var in _written_out(whole, names).variables() for whole in parts.values())
+        return parts if changing and len(parts) == len(tested) else {}
+
+    def _of_warp(self, condition: Expr, own: Collection[Var], names: Mapping[Var, Expr]) -> Expr:
+        """That the greatest coordinate in a warp, and in all turns of loops of its own, lies below an extent; false where nothing is
+        gained, or nothing says so.
+
+        It is the last coordinate in front of the next multiple of what divides the rest and the extent.
+        """
+        if not isinstance(condition, Less) or not self._uniform(condition.right, own, names):
+            return FALSE
+        terms, number = terms_of(condition.left)
+        kept = {atoms: count for atoms, count in terms if self._uniform(polynomial({atoms: count}, 0), own, names)}
+        moving = polynomial({atoms: count for atoms, count in terms if atoms not in kept}, number)
+        if moving.low == moving.high:
+            return FALSE
+        rest = polynomial(kept, 0)
+        step = math.gcd(rest.factor, condition.right.factor) or 1
+        last = rest + (moving.high // step * step + step - 1)
+        decided = less(last, condition.right)
+        return decided if decided in (TRUE, FALSE) else Less(last, condition.right)
+
+    def _uniform(self, value: Expr, own: Collection[Var], names: Mapping[Var, Expr]) -> bool:
+        """Whether a value is the same in all threads of a warp, and in all turns of some loops."""
+        value = _written_out(value, names)
+        if not value.variables().isdisjoint(own):
+            return False
+        if self.kernel.thread not in value.variables():
+            return True
+        if value.variables() != {self.kernel.thread}:
+            return False
+        if value not in self.alike:
+            self.alike[value] = self._alike(value)
+        return self.alike[value]
+
+    def _alike(self, value: Expr) -> bool:
+        import numpy
+
+        threads = numpy.arange(-(-self.kernel.workers // WARP) * WARP)
+        values = numpy.broadcast_to(compiled(value)({self.kernel.thread.name: threads}), threads.shape).reshape(-1, WARP)
+        return bool((values == values[:, :1]).all())
+
+
+def strongest(conditions: Iterable[Expr]) -> Expr:
+    """Comparisons as one condition; of several with one extent that differ by a number, the one with the greatest coordinate."""
+    kept: list[Less] = []
+    for one in dict.fromkeys(part for part in conditions if isinstance(part, Less)):
+        gaps = [(other, constant(one.left - other.left)) for other in kept if other.right == one.right]
+        if all(gap is None or gap > 0 for _, gap in gaps):
+            weaker = [other for other, gap in gaps if gap is not None]
+            kept = [*(other for other in kept if other not in weaker), one]
+    return all_of(kept)
+
+
+def _written_out(value: Expr, names: Mapping[Var, Expr]) -> Expr:
+    """A value with names as what they stand for."""
+    while not value.variables().isdisjoint(names):
+        value = value.substitute({var: names[var] for var in value.variables() & set(names)})
+    return value
+
+
+def _tested(one: Exec) -> Iterator[Expr]:
+    """The conditions of a statement and of its pieces; of copies those of the pieces, which decide what is loaded."""
+    if not one.spec.moves:
+        yield from conjuncts(one.performed)
+    for pieces in one.pieces:
+        for piece in pieces:
+            yield from conjuncts(piece.condition)

@@ -1,0 +1,113 @@
+"""Rings that are filled in front of a producer's loop and behind it, too, as where a program begins the next turn before the one at hand
+ends: the fills of a list are numbered in its order.
+
+    load(0); S; for k: { load(k+1); S }; load(n); S   -->   turn 0; for k: turn k+1; turn n+1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeGuard
+
+import attrs
+
+from fireiron.errors import DecompositionError
+from fireiron.ir import Access, Exec, For, Ring, Stmt, edited
+from fireiron.ir.asks.producer_threads import ProducerThreads
+from fireiron.values.expr import Expr, as_expr, mod
+
+
+def is_open(statement: Stmt, buffers: Sequence[str] | None = None) -> TypeGuard[Exec]:
+    """Whether it is a load by an engine, to one of some buffers if they are named, that has no ring yet."""
+    if not isinstance(statement, Exec) or not statement.mechanism.counted or statement.ring:
+        return False
+    return buffers is None or statement.accesses[1].buffer in buffers
+
+
+class Outside:
+    """The `buffers` that a producer's loop of a list fills, and loads in front of it and behind it in this list."""
+
+    def __init__(self, body: Sequence[Stmt]) -> None:
+        self.body = body
+        opened = {one.accesses[1].buffer for one in body if is_open(one)}
+        self.loop = next((one for one in body if isinstance(one, For) and ProducerThreads in one.asks and opened & _loaded(one)), None)
+        self.buffers = opened & _loaded(self.loop) if self.loop is not None else set()
+
+    def number(self, loop: For, names: Sequence[str], usual: Expr, first: Expr, alone: bool) -> Expr:
+        """The number of a loop's turn in a ring of some buffers: the `usual` one where nothing outside fills it, else with all fills of the
+        list, which is executed for the time number `first`.
+
+        Raises: DecompositionError where their fills differ, or the ring is not `alone`: shared by turns, or of a loop that differs.
+        """
+        counts = {self._counted(name) for name in names} if self._is(loop) else {(0, 0)}
+        if counts == {(0, 0)}:
+            return usual
+        if len(counts) == 1 and alone:
+            ((front, behind),) = counts
+            return first * (loop.extent + front + behind) + loop.var + front
+        raise DecompositionError(
+            f"{', '.join(names)}: stages of one ring, filled in front of the loop {loop.var} or behind it as well",
+            at=loop.origin, legal="as many loads of each buffer outside the loop, and a loop that has as many turns whenever it runs",
+            hint="copies of their own for launches outside the loop: another instance of the mapping",
+        )  # fmt: skip
+
+    def _is(self, statement: Stmt) -> bool:
+        """Whether a statement is the loop, of which a pass may have changed something."""
+        return isinstance(statement, For) and self.loop is not None and statement.var == self.loop.var
+
+    def _counted(self, name: str) -> tuple[int, int]:
+        """How many loads fill a buffer in front of the loop, and how many behind it."""
+        place = next(place for place, one in enumerate(self.body) if self._is(one))
+        parts = self.body[:place], self.body[place:]
+        front, behind = (sum(is_open(one, (name,)) for one in part) for part in parts)
+        return front, behind
+
+    def staged(self, body: Sequence[Stmt], rings: Sequence[Ring], first: Expr) -> tuple[Stmt, ...]:
+        """The list behind the pass: its loads outside the loop have the ring's turns, and who reads them the stages of these.
+
+        The list is executed for the time number `first`.
+        """
+        if self.loop is None:
+            return tuple(body)
+        found = list(body)
+        for ring in rings:
+            if self.buffers & set(ring.buffers):
+                front, behind = self._counted(ring.buffers[0])
+                found = _numbered(found, ring, self.loop, first * (self.loop.extent + front + behind) - 1)
+        return tuple(found)
+
+
+def _loaded(loop: For) -> set[str]:
+    """What an engine loads directly in a loop."""
+    return {one.accesses[1].buffer for one in loop.body if is_open(one)}
+
+
+def _numbered(body: Sequence[Stmt], ring: Ring, loop: For, before: Expr) -> list[Stmt]:
+    """A list whose loads outside a loop fill a ring in order, behind the turn `before`."""
+    found: list[Stmt] = []
+    turns = dict.fromkeys(ring.buffers, before)
+    for one in body:
+        if isinstance(one, For) and one.var == loop.var:
+            turns = {name: turn + loop.extent for name, turn in turns.items()}
+            found.append(one)
+            continue
+        if is_open(one, ring.buffers):
+            name = one.accesses[1].buffer
+            turns[name] = turns[name] + 1
+            one = attrs.evolve(one, ring=ring.name, fill_index=turns[name])
+        found += _at_stages(one, turns, ring.stages)
+    return found
+
+
+def _at_stages(statement: Stmt, turns: Mapping[str, Expr], stages: int) -> tuple[Stmt, ...]:
+    """A statement with the stages of the turns at hand."""
+
+    def staged(access: Access) -> Access:
+        if access.buffer not in turns:
+            return access
+        return attrs.evolve(access, copy=access.copy * stages + mod(turns[access.buffer], as_expr(stages)))
+
+    return edited((statement,), lambda one: attrs.evolve(one, accesses=tuple(map(staged, one.accesses))))
+
+
+__all__ = ["Outside", "is_open"]

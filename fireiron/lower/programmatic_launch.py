@@ -1,0 +1,169 @@
+"""`chain`: a kernel that begins while the one before it ends waits for it in front of its first access to global memory.
+
+All threads wait, the producer's and those that have nothing to do too: a kernel is over when its threads are, and one that had not waited
+could be over before the kernel in front of it, for which the next one would not wait any more. Before the wait stands only what no other
+kernel sees: registers, shared memory, barriers. The next kernel may begin at once: it waits likewise, and its blocks get what these leave.
+
+Of inputs that are `ready`, which no kernel of the chain writes, producers load the first fills of their rings before the wait. Each
+role then waits by itself before its first access to anything else: a block is over when its consumers are, and they have waited.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from fireiron.errors import DecompositionError
+from fireiron.ir import (
+    Acquire,
+    Comment,
+    Exec,
+    Fence,
+    For,
+    GridDepAction,
+    GridDepControl,
+    Kernel,
+    Let,
+    Release,
+    Role,
+    Roles,
+    Stmt,
+    execs,
+    statements,
+    substituted,
+)
+from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.zeroed import Zeroed
+from fireiron.values.expr import Var, minimum
+
+
+def programmatic_launch(kernel: Kernel) -> Kernel:
+    """The kernel with its links to the kernels before and behind it; a `DecompositionError` for outputs that are set to zero first."""
+    if not kernel.effects[Chaining].chained:
+        return kernel
+    if kernel.effects[Zeroed].names:
+        names = ", ".join(kernel.effects[Zeroed].names)
+        raise DecompositionError(
+            f"programmatic_launch: {names} is set to zero before the launch, so that the kernel before is no neighbour of this one",
+            hint="leave programmatic_launch() out, or split k inside a block",
+        )
+    if kernel.effects[Chaining].ready:
+        return attrs.evolve(kernel, body=(GridDepControl(GridDepAction.LAUNCH_DEPENDENTS), *(_by_role(kernel, one) for one in kernel.body)))
+    place = _first_access(kernel, kernel.body)
+    before, after = kernel.body[:place], kernel.body[place:]
+    launch, wait = GridDepControl(GridDepAction.LAUNCH_DEPENDENTS), GridDepControl(GridDepAction.WAIT)
+    return attrs.evolve(kernel, body=(launch, *before, wait, *after))
+
+
+def _by_role(kernel: Kernel, statement: Stmt) -> Stmt:
+    """A statement of the kernel whose roles wait for the kernel before by themselves."""
+    if not isinstance(statement, Roles):
+        if _touches(kernel, statement):
+            raise _refused(kernel, "all threads load by themselves", "pipeline(stages).warp_specialize()")
+        return statement
+    roles = tuple(_ahead(kernel, role) if _fills(role) else _linked(kernel, role) for role in statement.roles)
+    loads = [_is_load_of(kernel, one, True) for role in statement.roles if _fills(role) for one in _loop_of(role).body if _loads(one)]
+    if all(loads) or not any(loads):
+        why = f"the producer loads {'all' if any(loads) else 'nothing'} of it"
+        raise _refused(kernel, why, "no_wait= names one of the two operands")
+    return Roles(roles)
+
+
+def _fills(role: Role) -> bool:
+    """Whether a role loads into rings."""
+    return any(one.ring for one, _ in execs(role.body))
+
+
+def _linked(kernel: Kernel, role: Role) -> Role:
+    """A role that waits before its first access to global memory."""
+    place = _first_access(kernel, role.body)
+    return attrs.evolve(role, body=(*role.body[:place], GridDepControl(GridDepAction.WAIT), *role.body[place:]))
+
+
+def _loop_of(role: Role) -> For:
+    """The loop of a producer."""
+    return next(one for one in role.body if isinstance(one, For))
+
+
+def _ahead(kernel: Kernel, role: Role) -> Role:
+    """A producer that loads what is ready of the first fills before the wait, and what is not after it.
+
+    What it loads before the loop, such as a vector of an epilogue, comes after the wait if it is not ready. Arrivals of threads that copy
+    follow the last copy of their fill: an arrival that is deferred by a mechanism covers the copies before the wait, too.
+    """
+    place = next((place for place, one in enumerate(role.body) if isinstance(one, For)), len(role.body))
+    loop, *others = role.body[place:] or (None,)
+    if not isinstance(loop, For) or others or any(isinstance(one, Acquire) for part in loop.body for one in statements(_inside(part))):
+        raise _refused(kernel, "a block has several tiles, or several loops with loads", "a block for each tile, without persistent()")
+    stages = _turns_that_fit(kernel, loop)
+    ready, rest = (tuple(one for one in loop.body if _is_load_of(kernel, one, early)) for early in (True, False))
+    if not ready:
+        return _linked(kernel, role)
+    names = {one.var.name for one in statements(kernel.body) if isinstance(one, (For, Let))}
+    free = (name for number in range(len(names) + 1) if (name := f"{loop.var.name}_ahead{number or ''}") not in names)
+    turn = Var(next(free), 0, stages - 1)
+    last = tuple(one for one in loop.body if isinstance(one, Fence) or (isinstance(one, Release) and one.by is not None))
+    notes = tuple(one for one in loop.body if one not in last and not _loads(one) and not isinstance(one, Comment))
+    lets = tuple(one for one in notes if isinstance(one, Let))
+
+    def turns(*inside: Stmt) -> For:
+        return attrs.evolve(loop, var=turn, extent=minimum(loop.extent, stages), body=substituted(inside, {loop.var: turn}))
+
+    first = turns(*notes, *ready, *(() if rest else last))
+    second = (turns(*lets, *rest, *last),) if rest else ()
+    behind = () if loop.extent.high <= stages else (attrs.evolve(loop, first=stages),)
+    early, late = _by_readiness(kernel, role.body[:place])
+    return attrs.evolve(role, body=(*early, first, GridDepControl(GridDepAction.WAIT), *late, *second, *behind))
+
+
+def _inside(statement: Stmt) -> tuple[Stmt, ...]:
+    return tuple(one for child in statement.children for one in child)
+
+
+def _by_readiness(kernel: Kernel, head: tuple[Stmt, ...]) -> tuple[list[Stmt], list[Stmt]]:
+    """What stands in front of a producer's loop: what may come before the wait, and what waits with all that fills the same rings."""
+    waiting = {one.ring for one in head if isinstance(one, Exec) and _is_load_of(kernel, one, False)}
+    parts: tuple[list[Stmt], list[Stmt]] = ([], [])
+    for one in head:
+        parts[isinstance(one, (Acquire, Release, Exec)) and one.ring in waiting].append(one)
+    return parts
+
+
+def _turns_that_fit(kernel: Kernel, loop: For) -> int:
+    """The turns of a producer's loop for which each ring that it fills has stages, whose loads wait for no consumer."""
+    rings = [one.ring for one in loop.body if isinstance(one, Acquire)]
+    turns = min(kernel.ring(ring).stages // rings.count(ring) for ring in rings)
+    if not turns:
+        raise _refused(kernel, "a ring has fewer stages than a turn of the loop fills", "more stages in pipeline(stages)")
+    return turns
+
+
+def _loads(statement: Stmt) -> bool:
+    """Whether a statement of a producer loads."""
+    return any(True for _ in execs((statement,)))
+
+
+def _is_load_of(kernel: Kernel, statement: Stmt, ready: bool) -> bool:
+    """Whether a statement loads what is ready alone, or anything else."""
+    loaded = [one.accesses[0].buffer in kernel.effects[Chaining].ready for one, _ in execs((statement,))]
+    return bool(loaded) and all(loaded) is ready
+
+
+def _refused(kernel: Kernel, why: str, hint: str) -> DecompositionError:
+    return DecompositionError(
+        f"programmatic_launch(no_wait={', '.join(kernel.effects[Chaining].ready)}): {why}",
+        legal="producers that load one tile per block",
+        hint=hint,
+    )
+
+
+def _first_access(kernel: Kernel, body: tuple[Stmt, ...]) -> int:
+    """The position of the first statement in which some thread touches global memory, with the notes about it."""
+    place = next((place for place, one in enumerate(body) if _touches(kernel, one)), len(body))
+    while place and isinstance(body[place - 1], Comment):
+        place -= 1
+    return place
+
+
+def _touches(kernel: Kernel, statement: Stmt) -> bool:
+    inside = (access for one, _ in execs((statement,)) for access in one.accesses)
+    return any(kernel.buffer(access.buffer).memory.of_grid for access in inside)

@@ -1,0 +1,126 @@
+"""`clamp`: a clamping at zero by which work on registers ends, `relu(...)`, moves into the only reader that does it at less cost.
+
+An epilogue computes in float32, and its results are rounded on their way to memory: clamped behind the rounding they take one instruction
+for two. Rounding keeps signs, and zero, so the result is the same. Only texts change: each statement means what its spec says, as the
+values that the reader gets are clamped already, for all who read the IR.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import attrs
+
+from fireiron.ir import Exec, For, IfAnyLane, Kernel, Stmt, execs, statements
+from fireiron.values.expr import FALSE, TRUE, Expr, conjuncts, constant
+
+MOST_TURNS = 4096
+"""Most loop iterations that are followed to determine which registers a statement writes."""
+
+
+def sink_relu(kernel: Kernel) -> Kernel:
+    """The kernel with clampings where they cost least; itself if none can move."""
+    if not any(one.instruction.clamped_later(one.spec) for one, _ in execs(kernel.body)):
+        return kernel
+    return attrs.evolve(kernel, body=_moved(kernel, kernel.body, ()))
+
+
+def _moved(kernel: Kernel, body: tuple[Stmt, ...], around: tuple[For, ...]) -> tuple[Stmt, ...]:
+    """A list with the lists inside; `around` are the loops that it stands in."""
+    body = tuple(
+        one.rebuilt(tuple(_moved(kernel, child, (*around, one) if isinstance(one, For) else around) for child in one.children))
+        if one.children
+        else one
+        for one in body
+    )
+    for place, statement in enumerate(body):
+        name = _clamped(kernel, statement)
+        if name is not None and _may_move(kernel, name, body, place, bool(around)):
+            behind = tuple(_edited(one, name, False) for one in body[place + 1 :])
+            body = (*body[:place], _edited(statement, name, True), *behind)
+    return body
+
+
+def _clamped(kernel: Kernel, statement: Stmt) -> str | None:
+    """The registers that all of a statement fills with clamped values, each of them once; None if it does anything else."""
+    found = list(execs((statement,)))
+    names = {one.accesses[list(one.operands).index(one.spec.outputs[0])].buffer for one, _ in found}
+    if len(names) != 1 or not all(one.instruction.clamped_later(one.spec) for one, _ in found):
+        return None
+    (name,) = names
+    return name if kernel.buffer(name).memory.private and _fills(kernel, statement, name) else None
+
+
+def _may_move(kernel: Kernel, name: str, body: Sequence[Stmt], place: int, repeated: bool) -> bool:
+    """Whether all who read what a statement of a list clamped stand behind it, and clamp; in a loop the registers must begin anew."""
+    touching = [number for number, one in enumerate(body) if _uses(one, name)]
+    if any(isinstance(one, IfAnyLane) for number in touching for one in statements((body[number],))):
+        return False
+    behind = [one for number in touching if number > place for one in _uses(body[number], name)]
+    outside = sum(1 for one, _ in execs(kernel.body) if _touches(one, name)) - sum(len(_uses(one, name)) for one in body)
+    if outside or not behind or not all(_reads(one, name) and one.instruction.clamping(one.spec) for one in behind):
+        return False
+    start = body[touching[0]]
+    writers = [one for one, _ in execs((body[place], start))]
+    if any(not set(conjuncts(one.performed)) <= set(conjuncts(other.performed)) for one in writers for other in behind):
+        return False
+    begins = all(one.spec.fills and one.accumulate == FALSE for one in _uses(start, name))
+    return not repeated or (begins and _fills(kernel, start, name))
+
+
+def _edited(statement: Stmt, name: str, writer: bool) -> Stmt:
+    """A statement whose uses of some registers leave clamping to their reader, or clamp."""
+    if isinstance(statement, Exec):
+        if not _touches(statement, name):
+            return statement
+        made = statement.instruction.clamped_later(statement.spec) if writer else statement.instruction.clamping(statement.spec)
+        return statement if made is None else attrs.evolve(statement, instruction=made)
+    return statement.rebuilt(tuple(tuple(_edited(one, name, writer) for one in child) for child in statement.children))
+
+
+def _uses(statement: Stmt, name: str) -> list[Exec]:
+    return [one for one, _ in execs((statement,)) if _touches(one, name)]
+
+
+def _touches(statement: Exec, name: str) -> bool:
+    return any(access.buffer == name for access in statement.accesses)
+
+
+def _reads(statement: Exec, name: str) -> bool:
+    return all(not access.write for access in statement.accesses if access.buffer == name)
+
+
+def _fills(kernel: Kernel, statement: Stmt, name: str) -> bool:
+    """Whether a statement writes all registers of an array, whatever the thread, each once."""
+    buffer, registers = kernel.buffer(name), set()
+    count = 0
+    for one, loops in execs((statement,)):
+        if one.guard != TRUE:
+            return False
+        turns = [constant(loop.extent) for loop in loops]
+        for position, access in enumerate(one.accesses):
+            if access.buffer != name or not access.write:
+                continue
+            if any(condition != TRUE for condition in one.conditions(position)):
+                return False
+            places = [buffer.address(access, offset) for offset in access.elements()]
+            found = _values(places, loops, turns)
+            if found is None:
+                return False
+            count += len(found)
+            registers |= set(found)
+    return count == len(registers) == constant(buffer.elements)
+
+
+def _values(places: Sequence[Expr], loops: Sequence[For], turns: Sequence[int | None]) -> list[int] | None:
+    """The numbers that expressions take in all turns of loops; None where they depend on more, or on too many."""
+    known = {loop.var for loop in loops}
+    extents = [extent for extent in turns if extent is not None]
+    if len(extents) < len(turns) or any(not place.variables() <= known for place in places):
+        return None
+    steps = list(itertools.islice(itertools.product(*map(range, extents)), MOST_TURNS + 1))
+    if len(steps) > MOST_TURNS:
+        return None
+    values = ({loop.var.name: number for loop, number in zip(loops, step, strict=True)} for step in steps)
+    return [int(place.evaluate(value)) for value in values for place in places]

@@ -1,0 +1,606 @@
+"""`products`: the groups of a warpgroup's products, what waits for them, and when the stages that they read are given back.
+
+Products that follow each other with nothing between are a group: a fence of the registers stands in front of it, and a commit behind.
+What flies is followed through the program, loops until nothing changes. A thread that touches registers which a group under way writes, or
+overwrites those that it reads, waits until as many groups are left as were committed behind the youngest of these. `specialize` gives a
+stage back behind its last use; here that moves to where no group under way reads it, be it an iteration later. What a loop over the turns
+of rings nowhere waits for is waited for at its end. When other factors in shared memory are free again is for `wait` to say, which knows
+who writes there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from fireiron.errors import VerificationError
+from fireiron.ir import (
+    AT_ONCE,
+    WARP_SCOPE,
+    Acquire,
+    Barrier,
+    Comment,
+    Commit,
+    Dependence,
+    Exec,
+    Fence,
+    FenceKind,
+    For,
+    Kernel,
+    Let,
+    Mechanism,
+    Release,
+    Ring,
+    Roles,
+    StageState,
+    Stmt,
+    Wait,
+    execs,
+    statements,
+    unknown,
+)
+from fireiron.ir.accumulators import begun_in_loops, copied_in
+from fireiron.ir.asks.pending_mmas import PendingMmas
+from fireiron.ir.rewrite import without_asks
+from fireiron.lower.outstanding import OLDEST, Outstanding
+from fireiron.lower.registers import require_registers
+from fireiron.lower.roles import touches_stage
+from fireiron.values.expr import Expr, all_of, as_expr, constant, less, mod
+
+GROUP_THREADS = 128
+"""Threads of a warpgroup."""
+
+
+def wgmma_waits(kernel: Kernel) -> Kernel:
+    """The kernel with its products in groups, the waits for them, and each stage given back where nothing reads it any more.
+
+    Raises:
+        ResourceError: a thread has not the registers for them.
+    """
+    require_registers(kernel)
+    body = without_asks(_followed(kernel), PendingMmas)
+    return kernel if body is kernel.body else attrs.evolve(kernel, body=body)
+
+
+def _followed(kernel: Kernel) -> tuple[Stmt, ...]:
+    """The program with its products in groups and the waits for them, each role by itself."""
+    inside = list(statements(kernel.body))
+    if not any(isinstance(one, Release) or (isinstance(one, Exec) and one.mechanism.in_registers) for one in inside):
+        return kernel.body
+    roles = [one for one in kernel.body if isinstance(one, Roles)]
+    if not roles:
+        return _Follower(kernel, kernel.body, kernel.workers).all()
+    found = {id(one): one.rebuilt(tuple(_Follower(kernel, role.body, role.threads).all() for role in one.roles)) for one in roles}
+    return tuple(found.get(id(one), one) for one in kernel.body)
+
+
+# ---------------------------------------------------------------------------------------------- what flies
+
+
+@attrs.frozen(eq=False)
+class _Group:
+    """Products that are waited for together: the registers that they write, and those that they only read."""
+
+    products: tuple[Exec, ...]
+    writes: frozenset[str]
+    reads: frozenset[str]
+
+    def meets(self, written: frozenset[str], read: frozenset[str]) -> frozenset[str]:
+        """The registers for which whoever writes and reads some has to wait for it."""
+        return self.writes & (written | read) | self.reads & written
+
+
+@attrs.frozen
+class _Turn:
+    """A turn of a ring, by the expression of its number."""
+
+    ring: str
+    number: Expr
+
+
+Key = tuple[_Turn, int]
+"""A turn that is held, and how many iterations ago it was acquired."""
+
+
+@attrs.define
+class _AsyncState:
+    """What may be under way at a place of the program, of the `mechanism` of its products.
+
+    `flying` are groups, by their number, and the turns whose stages one of them reads; `turns` say who is held, and whether its last use is
+    over. `own` are the registers that threads wrote themselves, and no product since; of accumulators filled by copies `copied` are those
+    that no text in front of products takes yet.
+    """
+
+    mechanism: Mechanism
+    flying: Outstanding[int | Key] = attrs.field(factory=Outstanding)
+    turns: dict[Key, bool] = attrs.field(factory=dict)
+    own: frozenset[str] = frozenset()
+    copied: frozenset[str] = frozenset()
+
+    @property
+    def groups(self) -> dict[int, int]:
+        """How many groups were committed behind the last one of each."""
+        ages = self.flying.groups.get(self.mechanism, {})
+        return {item: age.least for item, age in ages.items() if isinstance(item, int)}
+
+    def age(self, key: Key) -> int | None:
+        """How many groups were committed behind the youngest that reads a turn; None: none under way does."""
+        return self.flying.age(self.mechanism, key)
+
+    def copy(self) -> _AsyncState:
+        """The same, to be changed."""
+        return attrs.evolve(self, turns=dict(self.turns))
+
+    def acquire(self, key: Key) -> None:
+        """A turn is held, which nothing under way reads yet."""
+        self.flying = self.flying.without((key,))
+        self.turns[key] = False
+
+    def end(self, key: Key) -> None:
+        """The last use of a turn is over."""
+        if key not in self.turns:
+            self.acquire(key)
+        self.turns[key] = True
+
+    def commit(self, group: int, read: Iterable[_Turn]) -> None:
+        """A group takes off, which reads the stages of some turns."""
+        self.flying = self.flying.issue(self.mechanism, (group, *((turn, 0) for turn in read))).commit(self.mechanism)
+
+    def wait(self, left: int) -> None:
+        """All but the last so many groups are done."""
+        self.flying = self.flying.wait(self.mechanism, left)
+
+    def later(self, own: Iterable[_Turn]) -> _AsyncState:
+        """At the head of the next iteration of a loop whose body acquires the turns `own`."""
+        mine = set(own)
+
+        def named(item: int | Key) -> int | Key:
+            return item if isinstance(item, int) else (item[0], item[1] + (item[0] in mine))
+
+        turns = {(turn, lag + (turn in mine)): over for (turn, lag), over in self.turns.items()}
+        return attrs.evolve(self, flying=self.flying.renamed(named), turns=turns)
+
+    def joined(self, other: _AsyncState) -> _AsyncState:
+        """What may be under way at the head of a loop, or behind it, where another way leads there."""
+        turns = {key: all(one.turns[key] for one in (self, other) if key in one.turns) for key in (*self.turns, *other.turns)}
+        flying = self.flying.joined(other.flying, widened=True)
+        return _AsyncState(self.mechanism, flying, turns, self.own | other.own, self.copied | other.copied)
+
+    def write(self, registers: frozenset[str], copied: frozenset[str]) -> None:
+        """Threads write registers; the accumulators among them that copies fill are `copied`."""
+        self.own |= registers
+        self.copied |= registers & copied
+
+
+# ---------------------------------------------------------------------------------------------- one program
+
+
+class _Follower:
+    """Follows the program of a role, or of all threads."""
+
+    def __init__(self, kernel: Kernel, body: tuple[Stmt, ...], threads: int) -> None:
+        self.kernel, self.body, self.threads = kernel, body, threads
+        self.private = {buffer.name for buffer in kernel.buffers if buffer.memory.private}
+        self.rings: Mapping[str, Ring] = {ring.name: ring for ring in kernel.rings if ring.buffers}
+        self.orders = {ring.name for ring in kernel.rings if ring.each}
+        self.loads = {one.accesses[1].buffer: one for one, _ in execs(kernel.body) if one.ring}
+        inside = [one for one, _ in execs(body)]
+        self.products = [one for one in inside if one.mechanism.in_registers]
+        self.others = [one for one in inside if not one.mechanism.in_registers and self._registers([one])]
+        numbers: dict[str, set[Expr]] = {}
+        for one in statements(body):
+            if isinstance(one, Acquire):
+                numbers.setdefault(one.ring, set()).add(one.fill_index)
+        self.several = {ring for ring, found in numbers.items() if len(found) > 1}
+        self.several_accumulators = bool(self.rings) and len(self._registers(self.products, write=True)) > 1
+        self.groups: dict[int, _Group] = {}
+
+    def all(self) -> tuple[Stmt, ...]:
+        """The program with its groups, waits and releases."""
+        mechanism = self.products[0].mechanism if self.products else AT_ONCE
+        return _Writer(self, self.body, None, _AsyncState(mechanism), None).written()
+
+    def group(self, run: Sequence[Stmt]) -> int:
+        """The number of the group of some products."""
+        number = id(run[0])
+        if number not in self.groups:
+            inside = tuple(one for one, _ in execs(run))
+            written, read = self._registers(inside, write=True), self._registers(inside, write=False)
+            self.groups[number] = _Group(inside, written, read - written)
+        return number
+
+    def touched(self, statement: Stmt) -> tuple[frozenset[str], frozenset[str]]:
+        """The registers that a statement writes and reads otherwise than by products."""
+        others = [one for one, _ in execs((statement,)) if not one.mechanism.in_registers]
+        return self._registers(others, write=True), self._registers(others, write=False)
+
+    def used(self, statement: Stmt) -> frozenset[str]:
+        """The registers of the products in a statement."""
+        return self._registers(one for one, _ in execs((statement,)) if one.mechanism.in_registers)
+
+    def reads(self, statement: Stmt, turn: _Turn) -> bool:
+        """Whether a turn's stage is used in a statement."""
+        ring = self.rings[turn.ring]
+        return touches_stage(statement, ring, mod(turn.number, as_expr(ring.stages)) if turn.ring in self.several else None)
+
+    def _registers(self, inside: Iterable[Exec], write: bool | None = None) -> frozenset[str]:
+        found = (access for one in inside for access in one.accesses if access.buffer in self.private)
+        return frozenset(access.buffer for access in found if write in (None, access.write))
+
+    # ------------------------------------------------------------------------------------------ loops
+
+    def loop(self, loop: For, async_state: _AsyncState) -> tuple[For, _AsyncState]:
+        """A loop, and what may be under way behind it, if `sky` was in front: its turns that are still held are there with it."""
+        own, late, head = set(_turns(self.rings, loop.body)), loop.asks[PendingMmas].groups, async_state
+        if own and loop.period and late is None and self._outlasts(loop, own, async_state):
+            late = self._in_flight(own)
+        while True:
+            writer = _Writer(self, loop.body, loop, head.copy(), late)
+            body = writer.written()
+            grown = head.joined(writer.async_state.later(own))
+            if grown == head:
+                break
+            _require_given_back(grown)
+            head = grown
+        return loop.rebuilt((body,)), writer.async_state if loop.extent.low > 0 else async_state.joined(writer.async_state)
+
+    def _outlasts(self, loop: For, own: set[_Turn], async_state: _AsyncState) -> bool:
+        """Whether a turn of a loop is read when the next iteration is over, too: no statement inside waits for its products."""
+        for _ in range(2):
+            writer = _Writer(self, loop.body, loop, async_state.copy(), None, dry_run=True)
+            writer.written()
+            async_state = async_state.joined(writer.async_state.later(own))
+        return any(lag for turn, lag in writer.async_state.turns if turn in own)
+
+    def _in_flight(self, own: Iterable[_Turn]) -> int:
+        """How many groups run on at the end of an iteration, where nothing in it waits for them: with several warpgroups one fills the
+        gaps of the others; and a turn in flight keeps its stage, so of one stage there is none to go on with.
+        """
+        most = min(self.rings[turn.ring].stages for turn in own) - 1
+        return min(1 if self.threads <= GROUP_THREADS else 0, most)
+
+
+def _require_given_back(async_state: _AsyncState) -> None:
+    """No turn is held for ever: a `VerificationError`, and no search without an end."""
+    for turn, lag in async_state.turns:
+        if lag > OLDEST:
+            raise VerificationError(f"ring {turn.ring}: turn {turn.number} is acquired full, and never given back")
+
+
+def _turns(rings: Mapping[str, Ring], body: Iterable[Stmt]) -> list[_Turn]:
+    """The turns that a list acquires full."""
+    return [
+        _Turn(one.ring, one.fill_index) for one in body if isinstance(one, Acquire) and one.state is StageState.FULL and one.ring in rings
+    ]
+
+
+def _releases(rings: Mapping[str, Ring], body: Iterable[Stmt]) -> dict[_Turn, Release]:
+    """By turn, the releases of a list."""
+    return {_Turn(one.ring, one.fill_index): one for one in body if isinstance(one, Release) and one.ring in rings}
+
+
+# ---------------------------------------------------------------------------------------------- one list
+
+
+class _Writer:
+    """Writes a list anew: the body of `loop`, or the whole program. At its end at most `late` groups that read its turns fly on.
+
+    One that is only a `dry_run` makes no room for turns.
+    """
+
+    def __init__(
+        self,
+        follower: _Follower,
+        body: tuple[Stmt, ...],
+        loop: For | None,
+        async_state: _AsyncState,
+        late: int | None,
+        dry_run: bool = False,
+    ) -> None:
+        self.follower, self.body, self.loop, self.async_state = follower, body, loop, async_state
+        self.late, self.dry_run = late, dry_run
+        self.asked = None if loop is None else loop.asks[PendingMmas].groups
+        self.own = _turns(follower.rings, body)
+        self.releases = _releases(follower.rings, body)
+        self.result: list[Stmt] = []
+        self.run: list[Stmt] = []
+        self.last: tuple[For, list[tuple[_Turn, int]]] | None = None
+
+    def written(self) -> tuple[Stmt, ...]:
+        """The list; `sky` is then what may be under way behind it."""
+        for statement in self.body:
+            if not (isinstance(statement, Release) and statement.ring not in self.follower.rings):
+                self._after_loop()
+            if _is_product(statement) or (self.run and isinstance(statement, Let)):
+                self.run.append(statement)
+                continue
+            self._group()
+            self._one(statement)
+        self._group()
+        self._after_loop()
+        self._end()
+        return tuple(self.result)
+
+    def _one(self, statement: Stmt) -> None:
+        match statement:
+            case Acquire(state=StageState.EMPTY) if statement.ring in self.follower.orders:
+                self._make_room_in_order(statement)
+                self.result.append(statement)
+            case Acquire(state=StageState.FULL) if statement.ring in self.follower.rings:
+                if not self.dry_run:
+                    self._make_room(statement.ring)
+                self.async_state.acquire((_Turn(statement.ring, statement.fill_index), 0))
+                self.result.append(statement)
+            case Release(state=StageState.EMPTY) if statement.ring in self.follower.rings:
+                self.async_state.end((_Turn(statement.ring, statement.fill_index), 0))
+                self.result += self._given_back()
+                if self.asked == 0:
+                    self._end()  # of a turn that no later group reads, too
+            case Wait(groups=groups) if statement.mechanism.in_registers:
+                self.result.append(statement)
+                self.async_state.wait(groups)
+            case For():
+                self._for(statement)
+            case _ if any(_matters(one) for child in statement.children for one in statements(child)):
+                raise unknown(statement, "wgmma_waits")
+            case _:
+                written, read = self.follower.touched(statement)
+                self._wait_for_registers(statement, written, read)
+                self.async_state.write(written, copied_in(self.follower.kernel))
+                self.result.append(statement)
+
+    def _group(self) -> None:
+        """The products met last become a group."""
+        run, self.run = self.run, []
+        if not run:
+            return
+        number = self.follower.group(run)
+        group = self.follower.groups[number]
+        # Among each other products are in order, but for registers that one writes and the other has as a factor.
+        clash = {one: self.follower.groups[one] for one in self.async_state.groups}
+        met = {one: other.writes & group.reads | other.reads & group.writes for one, other in clash.items()}
+        self._wait({one: names for one, names in met.items() if names}, group.products)
+        orders = _met(self.follower.others, group.products, first_writes=True)
+        copied = tuple(sorted(self.async_state.copied & group.writes))
+        self.result += [Fence(FenceKind.WGMMA_REGISTERS, pinned_registers=copied, orders=orders), *run, Commit(self.async_state.mechanism)]
+        held = [turn for (turn, lag), over in self.async_state.turns.items() if not lag and not over]
+        self.async_state.own -= group.writes
+        self.async_state.copied -= group.writes
+        self.async_state.commit(number, [turn for turn in held if any(self.follower.reads(one, turn) for one in run)])
+        if self.asked is not None:
+            self._end()  # so many groups run on, of whichever turn: what the others read is given back before the next ones are issued
+
+    def _for(self, loop: For) -> None:
+        written, read = self.follower.touched(loop)
+        met = self._clashes(written, read)
+        if met and not frozenset().union(*met.values()) <= self.follower.used(loop):
+            self._wait(met, self._others(loop))
+        rings = {one.ring for one in statements(loop.body) if isinstance(one, Acquire)}
+        early = [key for key, over in self.async_state.turns.items() if key[0] in self.own and key[0].ring in rings and over]
+        if early:  # inside the loop they could not be given back, and it wants their stages
+            self._wait_for_turns(early)
+        if not any(_matters(one) for one in statements(loop.body)):
+            self.async_state.write(written, copied_in(self.follower.kernel))
+            self.result.append(loop)
+            return
+        own, mine = set(_turns(self.follower.rings, loop.body)), self.async_state.own
+        once = constant(loop.extent) == 1  # its body stands for itself in the text
+        self.async_state.copied -= frozenset() if once else self.follower.used(loop)
+        written_anew, self.async_state = self.follower.loop(loop, self.async_state)
+        self.result.append(attrs.evolve(written_anew, pinned_registers=() if once else self._at_stake(loop, mine)))
+        left = [key for key in self.async_state.turns if key[0] in own]
+        self.last = (loop, left) if left else None
+
+    def _at_stake(self, loop: For, mine: frozenset[str]) -> tuple[str, ...]:
+        """Of registers that threads wrote in front of a loop those of products under way at its end, if it may be one without a turn: a
+        compiler would move what was written to them there, and so wait for the products, or refuse to let any fly. So it would from one
+        product to the next where a loop of known turns, which it may unroll, adds to the registers of several, and threads leave them
+        alone; and what threads copied there it would move in any loop.
+        """
+        if constant(loop.extent) is not None:
+            left = (mine | begun_in_loops(self.follower.kernel)).difference(*self.follower.touched(loop))
+            tiles = {name: count for name, count in _accumulated(loop).items() if name in left}
+            return tuple(sorted(tiles if sum(tiles.values()) > 1 else copied_in(self.follower.kernel).intersection(tiles)))
+        flying = frozenset().union(*(self.follower.groups[number].writes for number in self.async_state.groups))
+        return tuple(sorted((mine | begun_in_loops(self.follower.kernel)) & flying & self.follower.used(loop)))
+
+    # ------------------------------------------------------------------------------------------ waits
+
+    def _clashes(self, written: frozenset[str], read: frozenset[str]) -> dict[int, frozenset[str]]:
+        """The groups under way that whoever touches some registers has to wait for, and which of the registers are theirs."""
+        met = {number: self.follower.groups[number].meets(written, read) for number in self.async_state.groups}
+        return {number: names for number, names in met.items() if names}
+
+    def _wait_for_registers(self, statement: Stmt, written: frozenset[str], read: frozenset[str]) -> None:
+        self._wait(self._clashes(written, read), self._others(statement))
+
+    def _wait(self, met: Mapping[int, frozenset[str]], behind: Sequence[Exec]) -> None:
+        """A wait for groups, if any are met, because of registers that the statements `behind` touch."""
+        if not met:
+            return
+        names = frozenset().union(*met.values())
+        orders = tuple(one for one in _met(self.follower.products, behind, first_writes=False) if one.buffer in names)
+        ages = self.async_state.groups
+        left = min(ages[number] for number in met)
+        written = {name for number, found in met.items() for name in found & self.follower.groups[number].writes}
+        states = ((written, "is", "are", "there"), (names - written, "has", "have", "been read"))
+        parts = (f"{', '.join(sorted(some))} {one if len(some) == 1 else more} {state}" for some, one, more, state in states if some)
+        reason = "; ".join(parts)
+        holds = tuple(sorted(written.union(self._held(left)))) if self.follower.rings else ()
+        self._put(Wait(left, reason, self.async_state.mechanism, holds, orders=orders))
+
+    def _held(self, left: int) -> tuple[str, ...]:
+        """The registers that a wait for turns makes known: all of the groups that are done then, where there are several accumulators."""
+        if not self.follower.several_accumulators:
+            return ()
+        done = [self.follower.groups[number] for number, age in self.async_state.groups.items() if age >= left]
+        return tuple(sorted(frozenset().union(*(group.writes for group in done))))
+
+    def _put(self, wait: Wait) -> None:
+        """A wait, and what may be given back then: in front of the notes about what comes behind, and of the turns acquired for that."""
+        position = len(self.result)
+        while position and (isinstance(self.result[position - 1], Comment) or _is_full(self.result[position - 1])):
+            position -= 1
+        self.async_state.wait(wait.groups)
+        self.result[position:position] = [attrs.evolve(wait, requested=self.asked), *self._given_back()]
+
+    def _others(self, statement: Stmt) -> list[Exec]:
+        return [one for one, _ in execs((statement,)) if not one.mechanism.in_registers]
+
+    # ------------------------------------------------------------------------------------------ turns
+
+    def _make_room_in_order(self, turn: Acquire) -> None:
+        """In front of a warpgroup's turn to issue products: room for the stages that become full in it.
+
+        Others fill none of these as long as one that waits for its turn holds them.
+        """
+        if self.dry_run:
+            return
+        place = next(number for number, one in enumerate(self.body) if one is turn)
+        inside = itertools.takewhile(lambda one: not (isinstance(one, Release) and one.ring == turn.ring), self.body[place:])
+        for ring, count in Counter(one.ring for one in _turns(self.follower.rings, list(inside))).items():
+            self._make_room(ring, count)
+
+    def _make_room(self, ring: str, turns: int = 1) -> None:
+        """In front of so many turns of a ring that has no stage left for them: the oldest of those that are over are given back."""
+        while len(held := [key for key in self.async_state.turns if key[0].ring == ring]) > self.follower.rings[ring].stages - turns:
+            over = [key for key in held if self.async_state.turns[key] and key[0] in self.own]
+            if not over:
+                return
+            self._wait_for_turns([max(over, key=lambda key: self.async_state.age(key) or 0)])
+
+    def _end(self) -> None:
+        """At the end of a list the turns that it acquired are given back, but for those that may go on into the next iteration."""
+        ended = (key for key, is_over in self.async_state.turns.items() if key[0] in self.own and is_over)
+        over = [key for key in ended if self.async_state.age(key) is not None]
+        if self.late is not None:
+            over = [key for key in over if (self.async_state.age(key) or 0) >= self.late]
+        elif self.loop is not None and self.loop.period:
+            return
+        if over:
+            self._wait_for_turns(over, self.late)
+
+    def _wait_for_turns(self, keys: Sequence[tuple[_Turn, int]], left: int | None = None) -> None:
+        ages = [self.async_state.age(key) or 0 for key in keys]
+        number = min(ages) if left is None else left
+        over = [key for key, is_over in self.async_state.turns.items() if key[0] in self.own and is_over]
+        done = [key for key in over if (age := self.async_state.age(key)) is not None and age >= number]
+        lags = sorted({lag for _, lag in done})
+        parts = (f"{self._names(turn for turn, lag in done if lag == one)} of {_when(one)}" for one in lags)
+        orders = self._orders((turn for turn, _ in done), self.body, self.loop)
+        self._put(Wait(number, f"{' and '.join(parts)} have been read", self.async_state.mechanism, self._held(number), orders=orders))
+
+    def _after_loop(self) -> None:
+        """Behind a loop the turns of its last iterations are given back, once the products that read them are done."""
+        if self.last is None:
+            return
+        (loop, keys), self.last = self.last, None
+        turns = list(dict.fromkeys(turn for turn, _ in keys))
+        number = min(self.async_state.age(key) or 0 for key in keys)
+        orders = self._orders(turns, loop.body, loop)
+        said = f"{self._names(turns)} of the last turn have been read"
+        self.result.append(Wait(number, said, self.async_state.mechanism, self._held(number), orders=orders, requested=self.asked))
+        self.async_state.wait(number)
+        self.result += self._lanes_done(turns, loop.body, loop)
+        releases = _releases(self.follower.rings, loop.body)
+        for turn, lag in sorted(keys, key=lambda key: -key[1]):
+            del self.async_state.turns[turn, lag]
+            last = turn.number.substitute({loop.var: loop.extent - 1 - lag})
+            ran = less(as_expr(lag), loop.extent)
+            self.result.append(attrs.evolve(releases[turn], fill_index=last, active=all_of((releases[turn].active, ran))))
+        self.result += self._given_back()
+
+    def _given_back(self) -> list[Stmt]:
+        """The releases of the list's turns that are over and that no group under way reads; behind a barrier of the warp, where its lanes
+        have read them by themselves.
+        """
+        done = [key for key, over in self.async_state.turns.items() if key[0] in self.own and over and self.async_state.age(key) is None]
+        done.sort(key=lambda key: -key[1])
+        found: list[Stmt] = []
+        found += self._lanes_done([turn for turn, _ in done], self.body, self.loop)
+        for turn, lag in done:
+            del self.async_state.turns[turn, lag]
+            release = self.releases[turn]
+            if lag:
+                assert self.loop is not None
+                began = less(as_expr(lag - 1), self.loop.var)
+                before = turn.number.substitute({self.loop.var: self.loop.var - lag})
+                release = attrs.evolve(release, fill_index=before, active=all_of((release.active, began)))
+            found.append(release)
+        return found
+
+    def _lanes_done(self, turns: Iterable[_Turn], body: tuple[Stmt, ...], loop: For | None) -> tuple[Stmt, ...]:
+        """A barrier of the warp, where lanes read stages by themselves: one of them speaks for its warp, so all of them must be done."""
+        lanes = [turn for turn in turns if self._read_by_lanes(turn, body)]
+        if not lanes:
+            return ()
+        return (Barrier(WARP_SCOPE, f"all lanes have read {self._names(lanes)}", orders=self._orders(lanes, body, loop)),)
+
+    def _read_by_lanes(self, turn: _Turn, body: Iterable[Stmt]) -> bool:
+        uses = [one for one, _ in execs(body) if self.follower.reads(one, turn)]
+        return not uses or any(not one.mechanism.in_registers for one in uses)
+
+    def _names(self, turns: Iterable[_Turn]) -> str:
+        return ", ".join(dict.fromkeys(name for turn in turns for name in self.follower.rings[turn.ring].buffers))
+
+    def _orders(self, turns: Iterable[_Turn], body: Iterable[Stmt], loop: For | None) -> tuple[Dependence, ...]:
+        """From each use of the stages to the load that fills them again, in a later iteration."""
+        names = {name for turn in turns for name in self.follower.rings[turn.ring].buffers}
+        for name in sorted(names - self.follower.loads.keys()):
+            raise VerificationError(f"{name} is a buffer of a ring, and nothing loads it")
+        return tuple(
+            Dependence(access.buffer, one, self.follower.loads[access.buffer], (False, True), "" if loop is None else loop.var.name)
+            for one, _ in execs(body)
+            for access in one.accesses
+            if access.buffer in names
+        )
+
+
+def _matters(statement: Stmt) -> bool:
+    """Whether what a statement does has to be followed."""
+    return isinstance(statement, (Acquire, Release, Wait)) or (isinstance(statement, Exec) and statement.mechanism.in_registers)
+
+
+def _accumulated(loop: For) -> dict[str, int]:
+    """The registers to which products in a loop add, by buffer: in how many parts, each by an instruction of its own."""
+    parts: dict[str, int] = {}
+    for stmt, loops in execs(loop.body):
+        for access in stmt.accesses if stmt.mechanism.in_registers else ():
+            if access.write:
+                variables = {var for value in access.expressions() for var in value.variables()}
+                count = math.prod(constant(inner.extent) or 1 for inner in loops if inner.var in variables)
+                parts[access.buffer] = max(parts.get(access.buffer, 0), count)
+    return parts
+
+
+def _is_product(statement: Stmt) -> bool:
+    """Whether nothing but products happens in a statement."""
+    if isinstance(statement, Exec):
+        return statement.mechanism.in_registers
+    inner = [one for child in statement.children for one in child if not isinstance(one, (Let, Comment))]
+    return bool(inner) and all(_is_product(one) for one in inner)
+
+
+def _is_full(statement: Stmt) -> bool:
+    return isinstance(statement, Acquire) and statement.state is StageState.FULL
+
+
+def _when(lag: int) -> str:
+    return ("this turn", "the turn before")[lag] if lag < 2 else f"{lag} turns before"
+
+
+def _met(before: Iterable[Exec], behind: Sequence[Exec], first_writes: bool) -> tuple[Dependence, ...]:
+    """The dependences between statements by a buffer that some of the first write, or that both touch."""
+    return tuple(
+        Dependence(x.buffer, one, other, (x.write, y.write))
+        for one in before
+        for x in one.accesses
+        if x.write or not first_writes
+        for other in behind
+        for y in other.accesses
+        if x.buffer == y.buffer and (x.write or y.write)
+    )

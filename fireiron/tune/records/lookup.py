@@ -1,0 +1,111 @@
+"""The answer to `best`: the records that count here, and a fresh one where none is and tuning is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fireiron.errors import ArgumentError, StoreError
+from fireiron.language.strategy import Strategy
+from fireiron.spec import Spec
+from fireiron.tune.record import Record
+from fireiron.tune.records.collection import Records
+from fireiron.tune.records.format import tune_command
+from fireiron.tune.records.rules import target_of
+from fireiron.values.machine import Architecture
+
+
+def available(require_record: bool | None = None) -> Records:
+    """Return the records that may answer: those of the file in `FIREIRON_RECORDS`, and without `require_record` the shipped ones.
+
+    Raises: StoreError if an exact record is required and no file is named.
+    """
+    from fireiron import settings
+
+    path = settings.records_path()
+    if not requires_record(require_record):
+        return Records.shipped() if path is None else Records.load(path).merged(Records.shipped())
+    if path is None:
+        raise StoreError("an exact record is required, and no file of records is named", hint="set FIREIRON_RECORDS to the file")
+    return Records.load(path)
+
+
+def requires_record(require_record: bool | None = None) -> bool:
+    """Whether only exact records of the named file may answer: as asked, or for None as `FIREIRON_REQUIRE_RECORD` says; else an error."""
+    from fireiron import settings
+
+    if require_record is not None and not isinstance(require_record, bool):
+        raise ArgumentError("require_record: neither true nor false nor None", got=require_record)
+    return settings.require_record() if require_record is None else require_record
+
+
+def best_strategy(
+    spec: Spec,
+    arch: Architecture | str | None = None,
+    require_record: bool | None = None,
+    *,
+    gpu: str | None = None,
+    tune: bool = False,
+    default: bool = False,
+) -> Strategy:
+    """The strategy that is recorded as the best for a spec, bound to it, with its values; nothing is measured unless `tune` says so.
+
+    Args:
+        spec: a kernel's spec.
+        arch: the target, `"sm_90"` if none is named.
+        require_record: only a record of exactly this spec, from the file in `FIREIRON_RECORDS`, may answer; None means the value of
+            `FIREIRON_REQUIRE_RECORD`.
+        gpu: the name of a GPU whose records are preferred.
+        tune: where no record is for exactly this spec, tune the library's default strategy for it on the current GPU, which takes
+            minutes, and add the record to the file in `FIREIRON_RECORDS`, if one is named. Illegal if an exact record is required.
+        default: where no record answers, neither of just this nor of a neighbour, the library's default strategy for the spec, if it has
+            one, as `fireiron.matmul` takes it. Illegal if an exact record is required.
+
+    Raises: StoreError where no record answers; it says which there are, and the command that tunes.
+    """
+    strict = requires_record(require_record)
+    if tune and strict:
+        raise ArgumentError(
+            "best_strategy(tune=True): an exact record is required, so nothing is measured", hint="require_record=False, or tune elsewhere"
+        )
+    if default and strict:
+        raise ArgumentError(
+            "best_strategy(default=True): an exact record is required, so no default may answer", hint="require_record=False"
+        )
+    records = available(require_record)
+    if default and not tune and (found := _found_or_default(records, spec, arch, gpu)) is not None:
+        return found
+    if not tune:
+        return records.best(spec, arch, neighbours=not strict, gpu=gpu).strategy
+    choice = records.find(spec, arch, neighbours=False, gpu=gpu) or Records((_tuned(spec, arch),)).best(spec, arch, neighbours=False)
+    return choice.strategy
+
+
+def _found_or_default(records: Records, spec: Spec, arch: Any, gpu: str | None) -> Strategy | None:
+    """The strategy of a record, else the library's default; None where it has none for such specs."""
+    from fireiron.language.library import defaults
+    from fireiron.tune.records.default import default_choice
+
+    target = target_of(arch)
+    choice = records.find(spec, target, gpu=gpu)
+    if choice is None and not defaults(spec, target):
+        return None
+    return (choice or default_choice(spec, target)).strategy
+
+
+def _tuned(spec: Spec, arch: Any) -> Record:
+    """A fresh record of the default strategy, kept in the named file."""
+    from fireiron import settings
+    from fireiron.language.library import defaults, find
+    from fireiron.tune import tune as measured
+
+    target = target_of(arch).name
+    name = next((name for name, _ in defaults(spec, target)), None)
+    if name is None:
+        raise StoreError(f"the library has no default strategy for {spec}", hint=tune_command(spec, target))
+    record = measured(find(name).strategy, spec, arch=target, name=name).best
+    if record is None:
+        raise StoreError(f"tuning {name} for {spec} found no values that are legal and right", hint=tune_command(spec, target, name))
+    path = settings.records_path()
+    if path is not None:
+        Records.append_to(path, record)
+    return record

@@ -1,0 +1,210 @@
+"""Processes that do jobs and may die of them: a job that crashes or hangs takes its process with it and nothing else.
+
+One thread, no locks: `give` a job to an idle process, `outcomes` waits for whatever happens next. A process that dies or runs
+over its time is killed by its number and replaced; only its job fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Hashable, Mapping, Sequence
+from typing import IO, Any, Final, cast
+
+import attrs
+
+from fireiron.errors import LaunchError
+
+START_SECONDS: Final = 120.0
+"""Time limit in seconds for the start of a process: Python and its modules, on a busy machine, over a network file system."""
+
+ENDING_SECONDS: Final = 5.0
+"""Seconds after which a process that closed its connection is killed."""
+
+MEASURE: Final = "measure"
+"""The role of processes that measure."""
+
+MOST_STARTS: Final = 3
+"""Failed starts after which a process is not started again."""
+
+
+@attrs.frozen
+class Outcome:
+    """What became of a job: `kind` is "done", "refused", "failed" (see `child`), "died" or "late"; `value` its value or reason."""
+
+    key: Hashable
+    kind: str
+    value: Any
+    place: int = 0
+
+
+def command(descriptor: int) -> list[str]:
+    """How a child is started: a Python that finds the same modules."""
+    program = f"import sys; sys.path[:] = {sys.path!r}; from fireiron.tune.child import main; main({descriptor})"
+    return [sys.executable, "-c", program]
+
+
+def started(descriptor: int, said: IO[bytes]) -> subprocess.Popen[bytes]:
+    """A child that answers on a descriptor, and prints into a file."""
+    return subprocess.Popen(command(descriptor), pass_fds=[descriptor], stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT)
+
+
+class Process:
+    """One child: starting, idle, busy with a job, or ended."""
+
+    def __init__(self, payload: bytes, device: str | None, measures: bool, place: int) -> None:
+        self.setup = (payload, device, measures)
+        self.place = place
+        self.ready = False
+        self.where: Any = None
+        self.key: Hashable | None = None
+        self.deadline = time.monotonic() + START_SECONDS
+        self._start()
+
+    def _start(self) -> None:
+        from multiprocessing import Pipe
+
+        self.connection, other = Pipe()
+        self.said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end
+        with other:
+            self.process = started(other.fileno(), self.said)
+        self.send(self.setup)
+
+    def send(self, message: Any) -> None:
+        """A message; a process that has ended is noticed when it is read from."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.connection.send_bytes(pickle.dumps(message))
+
+    def receive(self) -> Any:
+        """The next message; None if the process has ended."""
+        try:
+            return pickle.loads(self.connection.recv_bytes())
+        except (EOFError, ConnectionResetError, pickle.UnpicklingError):
+            return None
+
+    @property
+    def idle(self) -> bool:
+        """Whether it waits for a job."""
+        return self.ready and self.key is None
+
+    def end(self, grace: float = 0.0) -> str:
+        """Kill it after a grace to end by itself; how it ended and the last line that it said."""
+        self.connection.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(grace)
+        code = self.process.poll()
+        self.process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the driver: it ends when the driver lets go
+            self.process.wait(30)
+        self.said.seek(0, 2)
+        self.said.seek(max(0, self.said.tell() - 4096))
+        lines = self.said.read().decode(errors="replace").strip().splitlines()
+        self.said.close()
+        return _ending(code) + (f": {lines[-1].strip()[:300]}" if lines else "")
+
+
+def _ending(code: int | None) -> str:
+    if code is None:
+        return "its process was stopped"
+    if code < 0:
+        return f"its process ended by {signal.Signals(-code).name if -code in set(signal.Signals) else -code}"
+    return f"its process ended with status {code}"
+
+
+class WorkerPool:
+    """Processes by role; `roles` gives for each role the devices that its processes see, None for whatever there is.
+
+    Those of the role "measure" have the measurement started before they are ready. `renews`: whether who dies is replaced.
+    """
+
+    def __init__(self, payload: bytes, roles: Mapping[str, Sequence[str | None]], renews: bool = True) -> None:
+        self.payload = payload
+        self.renews = renews
+        self.roles: dict[str, list[Process]] = {}
+        self.failed_starts: dict[tuple[str, int], int] = {}
+        for role, devices in roles.items():
+            self.roles[role] = [Process(payload, device, role == MEASURE, place) for place, device in enumerate(devices)]
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for role in list(self.roles):
+            self.dismiss(role)
+
+    def dismiss(self, role: str) -> None:
+        """End the processes of a role."""
+        for process in self.roles.pop(role, []):
+            process.end()
+
+    def idle(self, role: str) -> int:
+        """How many processes of a role wait for a job."""
+        return sum(process.idle for process in self.roles.get(role, []))
+
+    def where(self) -> list[dict[str, Any]]:
+        """What those that measure say about their place; waits until all are ready."""
+        while not all(process.ready for process in self.roles[MEASURE]):
+            self.outcomes(START_SECONDS)
+        return [process.where for process in self.roles[MEASURE]]
+
+    def give(self, role: str, key: Hashable, verb: str, arguments: tuple[Any, ...], seconds: float) -> None:
+        """Let an idle process of a role do a job within a time; its outcome bears the key."""
+        process = next(process for process in self.roles[role] if process.idle)
+        process.key, process.deadline = key, time.monotonic() + seconds
+        process.send((verb, arguments))
+
+    def outcomes(self, seconds: float) -> list[Outcome]:
+        """What has happened to jobs, after a wait of at most so many seconds for anything to happen.
+
+        Raises: LaunchError: processes end before they are ready, time and again.
+        """
+        from multiprocessing.connection import wait
+
+        waiting = {process.connection: (role, process) for role, group in self.roles.items() for process in group if not process.idle}
+        until = min([time.monotonic() + seconds, *(process.deadline for _, process in waiting.values())])
+        found: list[Outcome] = []
+        for connection in wait(list(waiting), max(0.0, until - time.monotonic())):
+            found += self._heard(*waiting.pop(cast(Any, connection)))
+        for role, process in waiting.values():
+            if time.monotonic() >= process.deadline:
+                found += self._lost(role, process, "late", process.end())
+        return found
+
+    def _heard(self, role: str, process: Process) -> list[Outcome]:
+        message = process.receive()
+        if message is None or message[0] == "broken":
+            reason = process.end(ENDING_SECONDS)
+            return self._lost(role, process, "died", reason if message is None else message[1])
+        kind, value = message
+        if kind == "ready":
+            process.ready, process.where = True, value
+            return []
+        outcome = Outcome(process.key, kind, value, process.place)
+        process.key = None
+        self.failed_starts.pop((role, process.place), None)
+        return [outcome]
+
+    def replace(self, role: str, place: int) -> None:
+        """A fresh process for one whose state is not to be trusted."""
+        old = self.roles[role][place]
+        old.end()
+        self.roles[role][place] = Process(self.payload, old.setup[1], role == MEASURE, place)
+
+    def _lost(self, role: str, process: Process, kind: str, reason: str) -> list[Outcome]:
+        """A new process in the place of one that has ended."""
+        if not process.ready:
+            times = self.failed_starts[role, process.place] = self.failed_starts.get((role, process.place), 0) + 1
+            if times >= MOST_STARTS:
+                self.roles[role].remove(process)
+                late = "" if kind == "died" else f"not ready after {START_SECONDS:.0f} s; "
+                raise LaunchError(f"a process to {role} does not start: {late}{reason}")
+        if self.renews or not process.ready:
+            self.roles[role][process.place] = Process(self.payload, process.setup[1], role == MEASURE, process.place)
+        else:
+            self.roles[role].remove(process)
+        return [] if process.key is None else [Outcome(process.key, kind, reason, process.place)]

@@ -1,0 +1,71 @@
+"""The fewest positions that meet arcs, against all sets of positions in turn."""
+
+import itertools
+import random
+
+import pytest
+
+from fireiron.lower.barrier_placement import fewest
+
+
+def by_hand(arcs, preferred):
+    """Of the smallest sets that meet all arcs the first, sets and their members in the order of `preferred`."""
+    for size in range(len(preferred) + 1):
+        for chosen in itertools.combinations(preferred, size):
+            if all(any(position in arc for position in chosen) for arc in arcs):
+                return chosen
+    return None
+
+
+def drawn(generator, positions, around):
+    """Neighbours among the positions that are left, round the end where `around` says so."""
+    arcs = []
+    for _ in range(generator.randrange(8)):
+        start, length = generator.randrange(len(positions)), generator.randint(1, len(positions))
+        if around:
+            arcs.append(frozenset(positions[(start + step) % len(positions)] for step in range(length)))
+        else:
+            arcs.append(frozenset(positions[start : start + length]))
+    return arcs
+
+
+@pytest.mark.parametrize("around", [False, True])
+@pytest.mark.parametrize("gaps", [False, True])
+def test_all_sets_in_turn(around, gaps):
+    sizes = set()
+    for seed in range(400):
+        generator = random.Random(seed)
+        count = generator.randint(1, 9)
+        positions = sorted(generator.sample(range(count), generator.randint(1, count))) if gaps else list(range(count))
+        arcs = drawn(generator, positions, around)
+        preferred = generator.sample(positions, len(positions))
+        expected = by_hand(arcs, preferred)
+        assert fewest(arcs, preferred) == expected, (seed, arcs, preferred)
+        sizes.add(len(expected))
+    assert sizes >= ({0, 1, 2, 3} if around else {0, 1, 2, 3, 4})
+
+
+@pytest.mark.parametrize("count", [*range(1, 13), 200])
+def test_arcs_that_have_nothing_in_common(count):
+    """As many positions as arcs, however many; of each arc the one that is preferred."""
+    arcs = [frozenset((2 * number, 2 * number + 1)) for number in range(count)]
+    latest = range(2 * count - 1, -1, -1)
+    assert fewest(arcs, latest) == tuple(range(2 * count - 1, -1, -2))
+    assert sorted(fewest(arcs, range(2 * count))) == list(range(0, 2 * count, 2))
+
+
+def test_the_circle_is_cut_where_the_smallest_arc_is():
+    """Arcs over the end: two positions meet all three, and no one does."""
+    arcs = [frozenset((5, 0)), frozenset((4, 5)), frozenset((1, 2))]
+    assert fewest(arcs, range(6)) == (1, 5)
+    assert fewest(arcs, (4, 3, 2, 1, 0, 5)) == (2, 5)
+    assert fewest([frozenset((3,)), frozenset((5, 0)), frozenset((1, 2))], range(6)) == (0, 1, 3), "behind the cut comes the end first"
+
+
+def test_nothing_asks_for_nothing():
+    assert fewest([], range(4)) == ()
+
+
+def test_an_arc_without_a_position_is_refused():
+    with pytest.raises(ValueError, match="an arc without a position"):
+        fewest([frozenset((1,)), frozenset()], range(3))

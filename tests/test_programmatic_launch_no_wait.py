@@ -1,0 +1,414 @@
+"""Inputs that no kernel of a chain writes: loaded before the wait for the kernel before; what is verified, printed and refused of that."""
+
+import re
+
+import attrs
+import making
+import numpy as np
+import pytest
+from printed_text import COMPILER, HostProgram, Printed
+from problems import integers
+from ringed import TARGET, by_threads, errors, halves, inputs_of, is_load, outcome, product, require_right, roles_of, with_changed
+from test_hopper_attention import chain as keys_and_values
+from test_hopper_attention import require_right as require_attention
+from test_programmatic_launch import LOADS
+from test_roles import COPIES, ELEMENTS, TMA, edited, fed, is_arrival, without
+
+from fireiron import *
+from fireiron import ir
+from fireiron.check import races
+from fireiron.check.races.order import HappensBefore
+from fireiron.gpu import toolchain
+from fireiron.graphene import graphene_text, parse_kernel
+from fireiron.inspect.synchronization import synchronization
+from fireiron.ir import GridDepAction, verify
+from fireiron.language.store import dumps, loads
+from fireiron.strategies import attention
+from fireiron.values.expr import Const
+
+WAIT = making.grid_dep_control(GridDepAction.WAIT)
+
+
+def chained(ready, strategy):
+    return strategy.at(Tile).refine(ProgrammaticLaunch(ready))
+
+
+small = product((64, 64, 64), (64, 64), 3)
+
+CASES = {
+    "B, more turns than stages": (chained("B", small), halves(128, 72, 320)),
+    "A, more turns than stages": (chained("A", small), halves(128, 72, 264)),
+    "B, fewer turns than stages": (chained("B", small), halves(64, 64, 128, orders="NT")),
+    "a turn in flight, four stages": (chained("B", product((64, 64, 64), (64, 64), 4, in_flight=1)), halves(64, 64, 640)),
+    "a warpgroup produces": (chained("B", product((128, 64, 64), (64, 64), 2, producer=128)), halves(128, 64, 192)),
+}
+
+
+def copied(a, b, ready, **options):
+    """A product whose producer copies what TMA does not load, with inputs that are ready."""
+    return chained(ready, fed(a, b, (64, 64, 64), **options))
+
+
+CASES |= {
+    "TMA and copies, A": (copied(TMA, COPIES, "A"), halves(64, 128, 320)),
+    "TMA and copies, B": (copied(TMA, COPIES, "B"), halves(128, 64, 320)),
+    "copies and TMA, A": (copied(COPIES, TMA, "A", stages=2), halves(64, 64, 264)),
+    "all copied, A": (copied(COPIES, COPIES, "A"), halves(128, 64, 320)),
+    "all copied by a warpgroup, B": (copied(COPIES, COPIES, "B", threads=128), halves(64, 64, 256)),
+    "elements, B": (copied(TMA, ELEMENTS, "B", stages=2), halves(64, 63, 192)),
+    "cp.async and elements, B": (copied(COPIES, ELEMENTS, "B", stages=2), halves(64, 64, 192)),
+    "cp.async and elements, A": (copied(COPIES, ELEMENTS, "A"), halves(64, 64, 128)),
+}
+
+
+def program_of(name):
+    strategy, spec = CASES[name]
+    return strategy(spec).program(TARGET)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results(name):
+    require_right(*CASES[name])
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+def test_the_printed_text_on_a_cpu(tmp_path):
+    from test_printed_text import agrees
+
+    host = HostProgram([Printed.of(program_of(name)) for name in CASES], tmp_path)
+    for number, (_, spec) in enumerate(CASES.values()):
+        assert agrees(host, number, spec, tuple(int(str(size)) for size in spec.sizes))
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3, 4, 5, 11, 19, 20, 21, 22, 23, 24, 25, 26, 40])
+def test_loops_of_any_length_are_decided(turns):
+    """The check shortens the loops of consumers and producer alike, however many of its turns were loaded ahead."""
+    kernel = chained("B", small)(halves(64, 64, 64 * turns)).program(TARGET).ir
+    assert errors(kernel) == []
+
+
+K = sym("K", multiple_of=8)
+
+
+@pytest.fixture(scope="module", params=["B in a ring of three stages", "A in a cluster"])
+def of_any_length(request):
+    """A problem whose K is known only at run time, and its program."""
+    ready, cluster = ("B", None) if request.param.startswith("B") else ("A", (2, 1))
+    spec = halves(128, 64, K)
+    return spec, chained(ready, product((64, 64, 64), (64, 64), 3, cluster=cluster))(spec).program(TARGET)
+
+
+def test_lengths_known_at_run_time_are_decided(of_any_length):
+    """As many turns are loaded ahead as there are, or stages: two lengths of which one says the other."""
+    _, program = of_any_length
+    assert errors(program.ir) == []
+
+
+@pytest.mark.parametrize("length", [8, 64, 72, 128, 192, 200, 384, 648])
+def test_lengths_known_at_run_time(of_any_length, length):
+    """Fewer turns than stages, as many, and more."""
+    spec, program = of_any_length
+    sizes = {"K": length}
+    arrays, expected = inputs_of(spec, sizes)
+    for order in (None, 1):
+        assert outcome(program.lowered, arrays, expected, order, sizes) == "right"
+
+
+def with_own_stages(ready, of_a, of_b):
+    chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(64).pipeline(2).warp_specialize()
+    chain = chain.load(A, SH, Move.done()).stages(of_a).load(B, SH, Move.done()).stages(of_b)
+    return chained(ready, chain.tile(64, 64).to(Warpgroup).done())
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3, 4, 5, 9])
+@pytest.mark.parametrize("case", [("B", 4, 2), ("B", 2, 4), ("A", 3, 2), ("A", 1, 3)], ids=str)
+def test_rings_of_their_own_stages(case, turns):
+    """No ring is filled further than it reaches: who empties it waits for what is loaded behind the wait."""
+    require_right(with_own_stages(*case), halves(64, 64, 64 * turns))
+
+
+BIASED = {
+    "B": (product(), ("B",), "relu(acc + bias[n])", 1),
+    "A, two vectors": (product((64, 64, 64), (64, 64), 3), ("A",), "relu(acc * r[m] + bias[n])", 2),
+    "B and a vector": (product(), ("B", "bias"), "relu(acc + bias[n])", 0),
+    "B and one of two vectors": (product(), ("B", "bias"), "relu(acc * r[m] + bias[n])", 2),
+    "in a cluster": (product((64, 64, 64), (64, 64), cluster=(2, 1)), ("A",), "relu(acc + bias[n])", 1),
+}
+"""Strategies, what is ready, the epilogue, and how many vectors are fetched behind the wait: of those in one ring all or none."""
+
+
+def ahead(strategy, ready):
+    return chained(ready, strategy).at(Epilog).refine(PrefetchEpilogue())
+
+
+@pytest.mark.parametrize("name", BIASED)
+def test_vectors_fetched_ahead(name):
+    """What is fetched in front of the loop waits, too, if it is not ready."""
+    strategy, ready, text, late = BIASED[name]
+    spec = ahead(strategy, ready)(halves(128, 64, 320)).fuse_epilogue(text)
+    kernel = spec.program(TARGET).ir
+    producer = roles_of(kernel)[1].body
+    behind = [one for one in producer[producer.index(WAIT) :] if is_load(one)]
+    assert len(behind) == late and errors(kernel) == []
+    generator = np.random.default_rng(3)
+    shapes = {name: [int(str(size)) for size in kernel.spec.operands[name].shape] for name in kernel.spec.inputs}
+    arrays = {name: integers(shape, kernel.spec.operands[name].dtype, generator) for name, shape in shapes.items()}
+    for order in (None, 1):
+        assert outcome(kernel, arrays, kernel.spec.reference(*arrays.values()), order) == "right"
+
+
+def test_turns_that_share_slots():
+    """Keys and values of attention in the slots of one ring, two for each turn of the loop; queries are loaded in front of it."""
+    strategy = chained("K", keys_and_values(attention.definition(), shares=True))
+    require_attention(strategy(attention.spec(64, 160, 64, made=attention.definition())).program(TARGET), orders=(None,))
+
+
+def test_where_the_waits_stand():
+    consumers, producer = roles_of(program_of("B, more turns than stages").ir)
+    ahead, wait, behind, rest = producer.body[-4:]
+    assert wait == WAIT and consumers.body.count(WAIT) == 1
+    assert [one.spec.operands["src"].tensor.name for one in ahead.body if is_load(one)] == ["B"]
+    assert [one.spec.operands["src"].tensor.name for one in behind.body if is_load(one)] == ["A"]
+    assert (str(ahead.extent), str(behind.extent), str(rest.extent), rest.first) == ("3", "3", "5", 3)
+    touching = [one for one in consumers.body if any(kind.instruction.name.startswith("TMA") for kind, _ in ir.execs((one,)))]
+    assert consumers.body.index(WAIT) < consumers.body.index(touching[0])
+
+
+# ---------------------------------------------------------------------------------------------- planted faults
+
+
+def in_producer(kernel, change):
+    """The kernel with another body of its producer."""
+    consumers, producer = roles_of(kernel)
+    roles = making.roles((consumers, attrs.evolve(producer, body=change(producer.body))))
+    return attrs.evolve(kernel, body=tuple(roles if isinstance(one, ir.Roles) else one for one in kernel.body))
+
+
+def without_wait_of_consumers(kernel):
+    return with_changed(kernel, lambda one: one == WAIT, 0, lambda one: ())
+
+
+def later_wait(body):
+    *before, wait, behind, rest = body
+    return (*before, behind, wait, rest)
+
+
+FAULTS = {
+    "consumers that do not wait": (without_wait_of_consumers, "1 links stand at its top, 1 inside"),
+    "a producer that does not wait": (
+        lambda kernel: in_producer(kernel, lambda body: tuple(one for one in body if one != WAIT)),
+        "1 inside",
+    ),
+    "A before the wait": (lambda kernel: in_producer(kernel, later_wait), "A is touched before the kernel waits"),
+    "B is not ready": (lambda kernel: making.evolved(kernel, ready=("A",)), "B is touched before the kernel waits"),
+    "nothing is ready": (lambda kernel: making.evolved(kernel, ready=()), "1 links stand there, 2 in loops or roles"),
+    "two waits": (lambda kernel: in_producer(kernel, lambda body: (WAIT, *body)), "3 inside"),
+}
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_verifier_finds_waits_in_wrong_places(name):
+    fault, said = FAULTS[name]
+    kernel = program_of("B, more turns than stages").ir
+    assert verify(kernel, final=True) is kernel
+    with pytest.raises(VerificationError, match=said):
+        verify(fault(kernel), final=True)
+
+
+def loop(number, **fields):
+    """A change of one of the producer's last three loops."""
+
+    def change(body):
+        loops = [place for place, one in enumerate(body) if isinstance(one, ir.For)]
+        body = list(body)
+        body[loops[number]] = attrs.evolve(body[loops[number]], **fields)
+        return tuple(body)
+
+    return lambda kernel: in_producer(kernel, change)
+
+
+RING_FAULTS = {
+    "a turn is loaded twice": loop(2, first=2),
+    "a turn is left out": loop(2, first=4),
+    "A of one turn is left out": loop(1, extent=Const(2)),
+    "B of one turn is left out": loop(0, extent=Const(2)),
+}
+
+
+@pytest.mark.parametrize("name", RING_FAULTS)
+def test_both_detectors_find_faults_of_turns(name):
+    _, spec = CASES["B, more turns than stages"]
+    kernel = RING_FAULTS[name](program_of("B, more turns than stages").ir)
+    arrays, expected = inputs_of(spec)
+    assert errors(kernel) != [], "the static check"
+    assert outcome(kernel, arrays, expected) != "right", "the simulator"
+
+
+@pytest.mark.parametrize("name", ["a turn is loaded twice", "a turn is left out", "A of one turn is left out", "B of one turn is left out"])
+def test_faults_of_turns_are_found_at_lengths_known_at_run_time(name, of_any_length):
+    _, program = of_any_length
+    assert errors(RING_FAULTS[name](program.lowered)) != []
+
+
+def test_a_fault_at_all_lengths_is_not_followed_through_all(monkeypatch):
+    """Once lengths tell nothing new, the kernel is refused without the others, touch by touch."""
+    program = chained("B", product((64, 64, 64), (64, 64), 5))(halves(64, 64, K)).program(TARGET)
+    given, followed = [], []
+    unordered, run = races._unordered, HappensBefore.run
+    monkeypatch.setattr(races, "_unordered", lambda *arguments: given.append(len(arguments[0])) or unordered(*arguments))
+    monkeypatch.setattr(HappensBefore, "run", lambda one: (type(one) is HappensBefore and followed.append(one)) or run(one))
+    consumers, _ = roles_of(program.lowered)
+    products = next(one for one in ir.statements(consumers.body) if isinstance(one, ir.Wait))
+    assert errors(with_changed(program.lowered, lambda one: one is products, 0, lambda one: ())) != []
+    assert len(followed) == races.NOTHING_NEW + 1 < given[0]
+
+
+# ---------------------------------------------------------------------------------------------- threads that copy
+
+COPIED = tuple(name for name in CASES if "cop" in name or "elements" in name)
+
+
+def loaded_around_the_wait(role):
+    """The arrays that a role loads before and after its wait."""
+    place = role.body.index(WAIT)
+    parts = (role.body[:place], role.body[place + 1 :])
+    return tuple({one.spec.operands["src"].tensor.name for one, _ in ir.execs(part) if one.ring} for part in parts)
+
+
+# The arrays that each producer loads before the wait, and after it.
+AROUND = {
+    "TMA and copies, A": [(set(), {"B"}), ({"A"}, {"A"})],
+    "TMA and copies, B": [({"B"}, {"B"}), (set(), {"A"})],
+    "copies and TMA, A": [({"A"}, {"A"}), (set(), {"B"})],
+    "all copied, A": [({"A"}, {"A", "B"})],
+    "all copied by a warpgroup, B": [({"B"}, {"A", "B"})],
+    "elements, B": [({"B"}, {"B"}), (set(), {"A"})],
+    "cp.async and elements, B": [({"B"}, {"A", "B"})],
+    "cp.async and elements, A": [({"A"}, {"B"})],
+}
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_threads_that_copy_load_what_is_ready_before_the_wait(name):
+    kernel = program_of(name).ir
+    consumers, *producers = roles_of(kernel)
+    assert [loaded_around_the_wait(role) for role in producers] == AROUND[name]
+    assert loaded_around_the_wait(consumers) == (set(), set()) and errors(kernel) == []
+
+
+@pytest.mark.parametrize(
+    "strategy", [fed(TMA, COPIES), fed(COPIES, COPIES), fed(TMA, ELEMENTS, stages=2)], ids=["mixed", "copies", "elements"]
+)
+def test_without_ready_inputs_all_roles_wait_before_any_load(strategy):
+    """Copies read what the kernel before writes: no thread issues one before the wait."""
+    spec = halves(128, 64, 320)
+    kernel = chained((), strategy)(spec).program(TARGET).ir
+    place = next(place for place, one in enumerate(kernel.body) if isinstance(one, ir.Roles))
+    assert kernel.body.index(WAIT) < place and not any(True for _ in ir.execs(kernel.body[: kernel.body.index(WAIT)]))
+    require_right(chained((), strategy), spec)
+
+
+@pytest.mark.parametrize("name", ["TMA and copies, A", "TMA and copies, B", "all copied, A"])
+def test_the_compiler_moves_no_copy_before_the_wait(name):
+    """In PTX each role has a wait, and what is not ready is loaded after one."""
+    program = program_of(name)
+    if toolchain.serving(TARGET, None) is None:
+        pytest.skip("no CUDA compiler")
+    ptx = toolchain.compile_cuda(program.cuda, TARGET).ptx
+    body = ptx[ptx.index(".entry") :]
+    waits, roles = body.count("griddepcontrol.wait"), len(roles_of(program.ir))
+    assert waits == roles and ".nc" not in "".join(re.findall(r"ld\.global\S*", body)) and re.search(LOADS, body) is not None
+
+
+def test_a_copy_before_the_wait_is_refused_unless_it_is_ready():
+    """The planted fault: the role that copies B, which is not ready, waits after its loop."""
+    kernel = program_of("TMA and copies, A").ir
+    consumers, copying, producer = roles_of(kernel)
+    late = attrs.evolve(copying, body=(*(one for one in copying.body if one != WAIT), WAIT))
+    wrong = attrs.evolve(
+        kernel, body=tuple(making.roles((consumers, late, producer)) if isinstance(one, ir.Roles) else one for one in kernel.body)
+    )
+    assert verify(kernel, final=True) is kernel
+    with pytest.raises(VerificationError, match="B is touched before the kernel waits"):
+        verify(wrong, final=True)
+
+
+ARRIVAL_FAULTS = {
+    "no arrival": without(is_arrival),
+    "arrivals of the fills before the wait are left out": lambda kernel: with_changed(kernel, is_arrival, 0, lambda one: ()),
+    "two arrivals": lambda kernel: edited(kernel, lambda one: (one, one) if is_arrival(one) else (one,)),
+}
+
+
+@pytest.mark.parametrize("name", ["TMA and copies, B", "all copied, A", "cp.async and elements, A"])
+@pytest.mark.parametrize("fault", ARRIVAL_FAULTS)
+def test_both_detectors_find_faults_of_arrivals(name, fault):
+    _, spec = CASES[name]
+    kernel = ARRIVAL_FAULTS[fault](program_of(name).ir)
+    arrays, expected = inputs_of(spec)
+    assert errors(kernel) != [], "the static check"
+    assert outcome(kernel, arrays, expected) not in ("right", "wrong"), "the simulator"
+
+
+# ---------------------------------------------------------------------------------------------- text and refusals
+
+
+def test_the_promise_stands_in_the_text():
+    text = program_of("B, more turns than stages").cuda
+    assert "// requires: no kernel of the chain writes B, which is read before the wait for the kernel before" in text
+    body = text[text.index("// producer") :]
+    assert body.index("&B_map") < body.index("wait_for_kernel_before();") < body.index("&A_map")
+    assert text.count("wait_for_kernel_before();") == 2
+
+
+def test_notation():
+    one = CASES["B, more turns than stages"][0]
+    assert eval(repr(one)) == one and loads(dumps(one)) == one and ProgrammaticLaunch([B]) == ProgrammaticLaunch("B")
+    assert str(ProgrammaticLaunch("B")) == "programmatic_launch(no_wait=B)" and MatMul.tile(8, 8).to(Block).programmatic_launch(
+        "B"
+    ).done().steps[0].refinements[-1] == ProgrammaticLaunch("B")
+    program = program_of("B, more turns than stages")
+    assert parse_kernel(graphene_text(program)).cuda == program.cuda
+    assert [point.kind for point in synchronization(program.ir).points].count("griddepcontrol.wait") == 2
+
+
+REFUSED = {
+    "an output": ("C", small, halves(64, 64, 128), r"C is no input.*legal   A B"),
+    "no operand": ("W", small, halves(64, 64, 128), "W is no input"),
+    "all of them": (("A", "B"), small, halves(64, 64, 128), "the producer loads all of it"),
+    "all of them, copied": (("A", "B"), fed(TMA, COPIES), halves(128, 64, 128), "the producer loads all of it"),
+    "several tiles, copied": ("B", fed(TMA, COPIES, (64, 64, 64), blocks=2), halves(256, 64, 128), "a block has several tiles"),
+    "several tiles": ("B", product((64, 64, 64), (64, 64), 2, blocks=2), halves(256, 64, 128), "a block has several tiles"),
+    "no producer": ("B", MatMul.tile(16, 16).to(Block).split(8).load(A, SH).load(B, SH).tile(2, 2).to(Thread).tile(1, 1).split(1).done(),
+                    halves(64, 64, 64), r"all threads load by themselves.*pipeline\(stages\)\.warp_specialize\(\)"),
+}  # fmt: skip
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name):
+    ready, strategy, spec, said = REFUSED[name]
+    with pytest.raises(DecompositionError, match=f"(?s){said}"):
+        _ = chained(ready, strategy)(spec).program(TARGET).ir
+
+
+def test_by_threads_of_a_ring():
+    """Consumers that are no engines: they read stages by themselves, and wait in front of their stores."""
+    require_right(chained("B", by_threads()), halves(64, 64, 192, c_dtype=float32))
+
+
+def test_names_are_checked():
+    with pytest.raises(DecompositionError, match="`no_wait` names operands, each once"):
+        ProgrammaticLaunch(("A", "A"))
+    for wrong in ((1,), "", 1):
+        with pytest.raises(ArgumentError, match="not an operand"):
+            ProgrammaticLaunch(wrong)
+
+
+def test_not_what_a_copy_in_front_writes():
+    """Rows of 146 bytes, which TMA takes not: B is copied first, by the kernel for which this one waits."""
+    strategy = chained("B", MatMul.repack(A).repack(B).then(small))
+    with pytest.raises(DecompositionError, match="B is copied by the launch in front"):
+        _ = strategy(halves(64, 73, 128)).program(TARGET).ir
+    assert making.effect_of(strategy(halves(64, 72, 128)).program(TARGET).ir, "ready") == ("B",)

@@ -1,0 +1,150 @@
+"""`clamp` on programs made by hand: a clamping moves into its readers where all of them clamp, behind it, whatever it wrote; else it stays."""
+
+import attrs
+import making
+import pytest
+from handmade import access, kernel_of, local
+from touching import Step
+
+from fireiron import *
+from fireiron.ir import execs
+from fireiron.lower.sink_relu import MOST_TURNS, sink_relu
+from fireiron.values.expr import TRUE, Var, as_expr, less
+
+T, N, J = Var("thread", 0, 31), Var("i", 0, 1 << 20), Var("j", 0, 1 << 20)
+SPEC = Move(1, 1)(RF, RF)(Thread)
+
+
+@attrs.frozen
+class Plain(Step):
+    """It neither ends with a clamping nor can clamp."""
+
+    name: str = "plain"
+
+    def clamped_later(self, spec):
+        return None
+
+    def clamping(self, spec):
+        return None
+
+
+@attrs.frozen
+class Clamps(Plain):
+    name: str = "clamps"
+
+    def clamped_later(self, spec):
+        return Plain("no longer")
+
+
+@attrs.frozen
+class Rounds(Plain):
+    name: str = "rounds"
+
+    def clamping(self, spec):
+        return Plain("clamps in its place")
+
+
+def move(instruction, source, target, **options):
+    """A statement from an element of one array to an element of another; each is `(name, number)`."""
+    found = [
+        access(name, (number,), (size,), write=write) for (name, number, size), write in ((_sized(source), False), (_sized(target), True))
+    ]
+    return making.execution(instruction, SPEC, tuple(found), **options)
+
+
+def _sized(place):
+    return place if len(place) == 3 else (*place, 1)
+
+
+def fill(name, extent=4, start=0, instruction=None, **options):
+    """Clamped values for registers of an array, in a loop."""
+    return loop(N, extent, move(instruction or Clamps(), ("x", N), (name, N + start), **options))
+
+
+def read(name, extent=4, instruction=None, **options):
+    return loop(J, extent, move(instruction or Rounds(), (name, J), ("y", J), **options))
+
+
+def loop(var, extent, *body):
+    return making.loop(var, as_expr(extent), body)
+
+
+def after(*body, registers=4):
+    """What becomes of the instructions, in order."""
+    arrays = [local(name, (registers,), RF) for name in "rxy"] + [local("s", (registers,), SH)]
+    kernel = kernel_of(Move(8, 8)(GL, GL), body, *arrays)
+    made = sink_relu(kernel)
+    assert made is kernel or len([*execs(made.body)]) == len([*execs(kernel.body)])
+    return [one.instruction.name for one, _ in execs(made.body)]
+
+
+STAYS = ["clamps", "rounds"]
+MOVED = ["no longer", "clamps in its place"]
+
+
+def test_a_clamping_moves_to_its_reader():
+    assert after(fill("r"), read("r")) == MOVED
+    assert after(fill("r"), read("r"), read("r")) == [*MOVED, "clamps in its place"]
+    assert after(move(Clamps(), ("x", 0, 4), ("r", 0, 4)), read("r")) == MOVED, "all elements in one statement"
+
+
+def test_without_one_nothing_is_asked():
+    assert after(fill("r", instruction=Plain()), read("r")) == ["plain", "rounds"]
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    "body",
+    [
+        (fill("r", 3), read("r")),  # a register keeps what it has
+        (fill("r", 2, 1), read("r")),
+        (loop(N, 2, loop(J, 4, move(Clamps(), ("x", J), ("r", J)))), read("r")),  # each twice
+        (fill("r", active=TRUE, guard=less(T, 5)), read("r")),
+        (fill("r", pieces=((making.piece(0),), (making.piece(0, 1, condition=less(T, 5)),))), read("r")),
+        (fill("r", Var("n", 1, 4, 1, True)), read("r")),
+        (loop(N, 4, move(Clamps(), ("x", N), ("r", (T + N) % 4))), read("r")),  # another for each thread
+        (fill("s"), read("s")),  # others read it too
+        (loop(N, 4, move(Clamps(), ("x", N), ("r", N)), move(Plain(), ("x", N), ("r", N))), read("r")),
+        (loop(N, 4, move(Clamps(), ("x", N), ("r", N)), move(Clamps(), ("x", N), ("y", N))), read("r")),
+    ],
+)
+def test_what_is_not_filled_whole_once_keeps_its_clamping(body):
+    assert {"clamps"} <= {*after(*body)} and "clamps in its place" not in after(*body)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    "body",
+    [
+        (fill("r"),),  # nobody reads it
+        (read("r"), fill("r")),  # who does comes before
+        (fill("r"), read("r", instruction=Plain())),
+        (fill("r"), read("r"), read("r", instruction=Plain())),
+        (fill("r"), read("r"), fill("r", instruction=Plain())),  # another writes it
+        (fill("r"), making.if_any_lane("x", (read("r"),))),
+        (fill("r", active=less(T, 5)), read("r")),  # of other threads nobody clamped
+        (loop(Var("k", 0, 3), 4, fill("r"), read("r")),),  # what it adds to may be of the turn before
+        (loop(Var("k", 0, 3), 4, fill("r")), read("r")),  # the reader stands in another list
+    ],
+)
+def test_readers_that_do_not_clamp_all_of_it(body):
+    assert "no longer" not in after(*body)
+
+
+def test_the_same_condition_on_both_sides():
+    assert after(fill("r", active=less(T, 5)), read("r", active=less(T, 5))) == MOVED
+    assert after(fill("r"), read("r", active=less(T, 5))) == MOVED
+
+
+def test_in_a_loop_registers_begin_anew():
+    """By a statement that fills them whole and adds to nothing."""
+    zeros = loop(N, 4, making.execution(Plain("zeros"), Init(1, 1)(RF)(Thread), (access("r", (N,), write=True),)))
+    some = loop(N, 3, making.execution(Plain("zeros"), Init(1, 1)(RF)(Thread), (access("r", (N,), write=True),)))
+    turns = Var("k", 0, 3)
+    assert after(loop(turns, 4, zeros, fill("r"), read("r"))) == ["zeros", *MOVED]
+    assert after(loop(turns, 4, some, fill("r"), read("r"))) == ["zeros", *STAYS]
+
+
+def test_more_turns_than_are_followed():
+    assert after(fill("r", MOST_TURNS), read("r", MOST_TURNS), registers=MOST_TURNS) == MOVED
+    assert after(fill("r", MOST_TURNS + 1), read("r", MOST_TURNS + 1), registers=MOST_TURNS + 1) == STAYS

@@ -1,0 +1,263 @@
+"""Accumulators that begin with their first product (`settle`): what is left of a zero, exact results in random order, what stays as it is."""
+
+import random
+
+import attrs
+import numpy as np
+import pytest
+from handmade import access, execution
+from ringed import errors
+from touching import Engine, i, kernel, loop
+
+from fireiron import *
+from fireiron import ir
+from fireiron.executable.thread_move import INIT
+from fireiron.ir import verify
+from fireiron.ir.mechanism import AT_ONCE
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
+from fireiron.lower.passes import PASSES
+from fireiron.lower.zero_init_elision import _is_zero, zero_init_elision
+from fireiron.sim import simulate
+from fireiron.strategies import attention
+from fireiron.values.expr import FALSE, TRUE, ZERO, Var, less
+
+TARGET = "sm_90a"
+j = Var("j", 0, 1 << 20)
+copy, product = Move.done(), MatMul.split(16).unroll().done()
+ZERO_STEP, STORE = {"zero": "acc[m,n] = 0"}, {"store": "C[m,n] = acc[m,n]"}
+
+
+def made(each, first=ZERO_STEP, **operands):
+    every = {"A": "m k", "B": "k n", **operands, "C": "m n"}
+    return Fused(name="made", dims="m n k", loop="k", operands=every, init=first, body=each, final=STORE)
+
+
+HORNER = made({"scale": "acc[m,n] = acc[m,n] * X[m]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m")
+PARTS = made({"mm": "t[m,n] = sum(k, A[m,k] * B[k,n])", "add": "acc[m,n] = acc[m,n] + t[m,n]"})
+LATER = made({"f": "f[m] = X[m] * 2", "scale": "acc[m,n] = acc[m,n] * f[m]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m")
+
+
+def kernel_of(one, k=200, delay=None, m=64):
+    chain = one.tile(m=m, n=64).to(Block).split(k=64).pipeline(2).warp_specialize()
+    chain = chain.defer(delay[0], after=delay[1]) if delay else chain
+    chain = chain.load("A", SH, copy).load("B", SH, copy).tile(m=64).to(Warpgroup).step("mm", product)
+    stored = Move.tile(64, 64).unroll().load(SRC, SH, copy).cast_on_copy().done()
+    return chain.step("store", stored).done()(one(m=m, n=64, k=k, types={"X": float32} if "X" in one.made.uses else {})).program(TARGET)
+
+
+def inits(kernel):
+    return {access.buffer for one, _ in ir.execs(kernel.body) if one.spec.fills for access in one.accesses}
+
+
+def adding(kernel):
+    """For each product when it adds to what was there."""
+    return [str(one.accumulate) for one, _ in ir.execs(kernel.body) if one.mechanism is WGMMA_GROUPS]
+
+
+def outcome(kernel, one, k=200, order=None, values=None):
+    """Whether a kernel computes what the definition says, block of k after block of k; all of it in small integers."""
+    draw = np.random.default_rng(4)
+    arrays = {"A": draw.integers(-2, 3, (64, k)).astype(np.float16), "B": draw.integers(-2, 3, (k, 64)).astype(np.float16)}
+    expected, factor = np.zeros((64, 64)), 1
+    if "X" in one.made.uses:
+        factors = draw.integers(1, 3, (64, 1)).astype(np.float32)
+        arrays["X"], factor = factors[:, 0] / (2 if one is LATER else 1), factors
+    for begin in range(0, k, 64):
+        expected = expected * factor + arrays["A"][:, begin : begin + 64].astype(float) @ arrays["B"][begin : begin + 64].astype(float)
+    got = simulate(kernel, arrays, values or {}, order=None if order is None else random.Random(order)).outputs["C"]
+    return bool((got.astype(float) == expected).all())
+
+
+@pytest.mark.parametrize("k", [64, 200, sym("k", multiple_of=8)], ids=["one turn", "several", "run time"])
+@pytest.mark.parametrize("one", [HORNER, PARTS], ids=["factors", "in the loop"])
+def test_results(one, k):
+    kernel = kernel_of(one, k).ir
+    assert not errors(kernel)
+    assert inits(kernel) == (set() if one is HORNER else {"acc"})
+    sizes = (200, 40) if isinstance(k, Var) else (k,)
+    for size, order in ((size, order) for size in sizes for order in (None, 3)):
+        assert outcome(kernel, one, size, order, {"k": size} if isinstance(k, Var) else None), (size, order)
+
+
+def test_when_it_adds():
+    assert adding(kernel_of(HORNER).ir) == ["any_of((0 < k, 0 < mm_k,))"]
+    assert adding(kernel_of(PARTS).ir) == ["0 < mm_k"]
+    (scaled,) = (one for one, _ in ir.execs(kernel_of(HORNER).stages["zero_init_elision"].body) if one.spec.pointwise)
+    assert str(scaled.active) == "0 < k"
+    text = kernel_of(HORNER).text
+    assert "acc begins with its first product" in text and "k > 0 || mm_k > 0);" in text
+
+
+def test_of_a_rotated_loop():
+    """The first product is that of the loop's first turn, and that of the last turn adds; in front of the loop nothing is multiplied."""
+    kernel = kernel_of_rotated(200)
+    assert adding(kernel) == ["any_of((0 < k, 0 < mm_k,))", "1"]
+    scales = [loops for one, loops in ir.execs(kernel.body) if one.spec.pointwise and any(part.buffer == "acc" for part in one.accesses)]
+    assert [loops[0].var.name for loops in scales] == ["k"] and not inits(kernel)
+
+
+def kernel_of_rotated(k):
+    chain = LATER.tile(m=64, n=64).to(Block).split(k=64).pipeline(2).warp_specialize().defer("mm", after="f")
+    chain = chain.load("A", SH, copy).load("B", SH, copy).tile(m=64).to(Warpgroup).step("mm", product).done()
+    program = chain(LATER(m=64, n=64, k=k, types={"X": float32})).program(TARGET)
+    kernel = program.walked
+    for name, function in PASSES:
+        kernel = verify(function(kernel))
+        if name == "zero_init_elision":
+            return kernel
+    raise AssertionError
+
+
+@pytest.mark.parametrize("k", [200, sym("k", multiple_of=8)], ids=["known", "run time"])
+def test_results_of_a_rotated_loop(k):
+    """By threads that all load: products of a turn are under way while the next one's factor is made."""
+    chain = LATER.tile(m=64, n=64).to(Block).split(k=64).pipeline(2).defer("mm", after="f")
+    chain = chain.load("A", SH, Move.coalesced_copy(8).done()).load("B", SH, Move.coalesced_copy(8).done()).tile(m=64).to(Warpgroup)
+    spec = LATER(m=64, n=64, k=k, types={"X": float32})
+    kernel = chain.step("mm", product).step("store", Move.done()).done()(spec).program(TARGET).ir
+    assert not errors(kernel) and not inits(kernel)
+    values = None if isinstance(k, int) else {"k": 200}
+    assert all(outcome(kernel, LATER, order=order, values=values) for order in (None, 3))
+
+
+STAY = {
+    "something is added first": made({"more": "acc[m,n] = acc[m,n] + X[m]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m"),
+    "it is read first": made({"t": "t[m,n] = acc[m,n]", "s": "acc[m,n] = acc[m,n] * X[m]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m"),
+    "divided by": made({"s": "acc[m,n] = X[m] / acc[m,n]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, X="m"),
+    "not zero": made(
+        {"s": "acc[m,n] = acc[m,n] * X[m]", "mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, {"one": "acc[m,n] = 1"}, X="m"
+    ),
+    "cleared once": made({"mm": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}),
+}  # fmt: skip
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", STAY)
+def test_what_stays(name):
+    kernel = kernel_of(STAY[name]).stages["zero_init_elision"]
+    assert inits(kernel) == {"acc"} and adding(kernel) == ["1"]
+
+
+def test_what_one_turn_clears_once_begins_with_its_product():
+    """Compilers would clear one accumulator behind the first products of another, and wait for these (ptxas, C7517)."""
+    program = kernel_of(STAY["cleared once"], 64)
+    assert inits(program.stages["zero_init_elision"]) == set() and adding(program.stages["zero_init_elision"]) == ["0 < mm_k"]
+    assert not errors(program.ir) and outcome(program.ir, STAY["cleared once"], 64)
+
+
+def test_products_of_warps_are_left_alone():
+    program = attention.strategy(attention.spec(64, 128, 64)).program("sm_80")
+    assert program.stages["zero_init_elision"] is program.stages["defer"]
+
+
+@pytest.mark.parametrize("fault", ["never adds", "always adds", "adds from the second turn on"])
+def test_wrong_predicates_are_noticed(fault):
+    """By exact results; the simulator knows of registers that nobody wrote."""
+    kernel = kernel_of(HORNER).ir
+    (loop,) = (one for one in ir.statements(kernel.body) if isinstance(one, ir.For) and one.var.name == "k" and adding_inside(one))
+    wrong = {"never adds": FALSE, "always adds": TRUE, "adds from the second turn on": loop.var > ZERO}[fault]
+    body = ir.edited(kernel.body, lambda one: attrs.evolve(one, accumulate=wrong) if one.mechanism is WGMMA_GROUPS else one)
+    try:
+        right = outcome(attrs.evolve(kernel, body=body), HORNER)
+    except FireironError:
+        right = False
+    assert not right
+
+
+def adding_inside(loop):
+    return any(one.mechanism is WGMMA_GROUPS for one, _ in ir.execs(loop.body))
+
+
+def is_zeroing(statement):
+    return isinstance(statement, ir.For) and all(one.spec.fills for one, _ in ir.execs((statement,)))
+
+
+@pytest.mark.parametrize(
+    ("what", "changed"),
+    [
+        ("no turn", lambda one: attrs.evolve(one, extent=Var("some", 0, 4)) if one.var.name == "k" else one),
+        ("more than is added to", lambda one: attrs.evolve(one, extent=one.extent * 2) if is_zeroing(one) else one),
+    ],
+)
+def test_what_may_be_left_zero(what, changed):
+    """A loop that may have no turn, and elements that no product of the step has."""
+    kernel = kernel_of(HORNER).stages["defer"]
+    body = ir.rewritten(kernel.body, lambda one: (changed(one) if isinstance(one, ir.For) else one,))
+    kernel = attrs.evolve(kernel, body=body)
+    assert (
+        zero_init_elision(kernel) == kernel and zero_init_elision(kernel_of(HORNER).stages["defer"]) != kernel_of(HORNER).stages["defer"]
+    ), what
+
+
+def test_settled_once():
+    kernel = kernel_of(HORNER).stages["zero_init_elision"]
+    assert zero_init_elision(kernel) == kernel
+
+
+# ---------------------------------------------------------------------------------------------- made by hand
+
+
+def product_of(place, width):
+    """A product that adds to `width` registers from `place` on."""
+    target = access("acc", (place,), (width,), write=True)
+    spec = MatMul(1, 1, 1)(SH, SH, RF)(Warpgroup)
+    return execution(Engine(), spec, access("a", (0,)), access("b", (0,)), target, accumulate=TRUE, mechanism=WGMMA_GROUPS)
+
+
+CLEARED = execution(INIT, Init(1, 1)(RF)(Thread), access("acc", (0,), (8,), write=True))
+
+
+def first_adds(*body):
+    """When the first product behind a zero of 8 registers adds, if the zero is gone."""
+    found = zero_init_elision(kernel(CLEARED, *body)).body
+    (made,) = (one for one, _ in ir.execs(found) if one.mechanism is WGMMA_GROUPS)
+    return str(made.accumulate) if CLEARED not in found else "stays"
+
+
+def test_a_loop_over_parts_of_the_accumulator_adds_to_none_and_one_over_the_sum_to_all():
+    assert first_adds(loop(2, product_of(i * 4, 4))) == "0"
+    assert first_adds(loop(2, product_of(0, 8))) == "0 < i"
+    assert first_adds(loop(3, loop(2, product_of(j * 4, 4), var=j))) == "0 < i"
+
+
+def test_a_zero_of_more_or_fewer_registers_than_the_product_adds_to_stays():
+    assert [first_adds(loop(count, product_of(i * 4, 4))) for count in (1, 2, 3)] == ["stays", "0", "stays"]
+    assert first_adds(loop(Var("n", 0, 2), product_of(i * 4, 4))) == "stays"
+
+
+def test_products_under_conditions_stay_and_so_does_what_is_no_product_or_only_read():
+    whole = product_of(0, 8)
+    assert first_adds(whole) == "0"
+    assert first_adds(attrs.evolve(whole, active=less(kernel().thread, 64))) == "stays"
+    assert first_adds(attrs.evolve(whole, accumulate=less(0, Var("n", 0, 2)))) == "stays"
+    for change in (
+        {"mechanism": AT_ONCE},
+        {"accesses": (*whole.accesses[:2], attrs.evolve(whole.accesses[2], write=False))},
+        {"accesses": (whole.accesses[0], attrs.evolve(whole.accesses[2], write=False), whole.accesses[2])},
+    ):
+        program = kernel(CLEARED, attrs.evolve(whole, **change))
+        assert zero_init_elision(program) == program
+
+
+# ---------------------------------------------------------------------------------------------- what multiplies
+
+
+@pytest.mark.parametrize(
+    ("value", "zero"),
+    [
+        ("acc[m,n]", True), ("X[m]", False), ("0", False), ("acc[m,n] * X[m]", True), ("X[m] * acc[m,n]", True), ("X[m] * 2", False),
+        ("acc[m,n] / X[m]", True), ("X[m] / acc[m,n]", False), ("acc[m,n] / acc[m,n]", False), ("X[m] / X[m]", False),
+        ("acc[m,n] + acc[m,n]", True), ("acc[m,n] + X[m]", False), ("X[m] - acc[m,n]", False), ("acc[m,n] - acc[m,n] * X[m]", True),
+        ("-acc[m,n]", True), ("-X[m]", False), ("exp(acc[m,n])", False), ("max(acc[m,n], 0)", False),
+    ],
+)  # fmt: skip
+def test_what_stays_zero_where_the_accumulator_is(value, zero):
+    one = Fused(
+        name="one",
+        dims="m n",
+        operands={"X": "m", "Y": "m n", "C": "m n"},
+        body={"a": "acc[m,n] = Y[m,n] * X[m]", "b": f"C[m,n] = {value}"},
+    )
+    found = one.kind.made.steps[1].formula.value
+    assert _is_zero(found, "acc") is zero
+    assert not _is_zero(None, "acc")
