@@ -378,14 +378,14 @@ class ForAny:
         MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
         """
     def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
-        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+        """Tiles of the output and the matching parts of the inputs, in sequential loops unless they are distributed with `.to(level)`.
 
-        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
-        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
-        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
-        first elements of the other tiles (Graphene, section 3.3).
-        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
-        has each element once, and fills the dimension together with its complement.
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. If a spec has more dimensions than
+        there are sizes, they apply to the rows and columns of a matrix, provided the other dimensions have one element. A size may be a layout
+        of the elements of the first tile: `Layout(2, 4)` has two elements, every fourth; its complement has the first elements of the other
+        tiles (Graphene, section 3.3).
+        Legal if each size divides a static parent tile; of the whole tensor the last tile may overhang and is guarded. A layout has each
+        element once, and fills the dimension together with its complement.
         rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -393,11 +393,11 @@ class ForAny:
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
     def split(self, *sizes: TileSize, **by_dim: TileSize) -> SplitStrategy:
-        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+        """Loop sequentially over a reduction dimension, accumulating the results; the first iteration is not a special case.
 
-        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
-        a static tile.
-        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+        Args: elements of k per iteration, or their layout as in `tile`. Legal on a spec with a reduction dimension, if the size divides a
+        static tile.
+        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), accumulating      (Fireiron, section 4.1)
 
         >>> from fireiron import *
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
@@ -406,10 +406,10 @@ class ForAny:
     def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
         """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
-        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
-        (none: one element a thread, which is always right).
-        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
-        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        Args: operand: `A`, `B`, `Move.src`, or its name. memory: that of the buffer. move: a strategy for the `Move` (None: one element per
+        thread and iteration, which is always legal).
+        Legal for inputs of static size. Private memory is distributed over threads as the rest of the strategy reads it. For one matrix of a
+        batch (`bmk`, where a tile has one b) the buffer is a matrix.
         rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
         >>> from fireiron import *
@@ -427,12 +427,12 @@ class ForAny:
         store: Strategy | None = None,
         dtype: DType | None = None,
     ) -> EpilogStrategy:
-        """A new accumulator: initialised by `init`, added to by the rest of the chain, written back by `store`.
+        """Allocate a new accumulator: `init` initializes it, the rest of the chain accumulates to it, and `store` writes it back.
 
-        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`; the accumulator's type is the spec's
-        `accumulator`, else that of C. Without strategies, in registers and fragments each thread sets and stores what the
-        rest of the chain makes it hold; in shared memory, neighbours, one element a thread.
-        Legal before any `split` that adds up. For a spec that accumulates, `init` loads C.
+        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`. The accumulator's type is by default the spec's
+        `accumulator`, or else that of C. Without strategies, each thread initializes and stores the elements that it owns if the accumulator is
+        in registers or fragments; in shared memory, adjacent threads handle adjacent elements.
+        Legal before any `split` that accumulates. For a spec that accumulates, `init` loads C.
         rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
 
         >>> from fireiron import *
@@ -440,11 +440,11 @@ class ForAny:
         MatMul(64,64,8)(GL,GL,RF)(Block)
         """
     def done(self, executable: Executable | str | None = None) -> Strategy:
-        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+        """Match the residual spec with an instruction of the target, the given executable, or the given micro-kernel.
 
-        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
-            or in the working directory.
-        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        Args: executable: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file in the folder of the strategy's
+            file or in the working directory.
+        Legal if it performs the spec: its kind, level, memories, sizes and types, on the target. A micro-kernel performs any spec.
         rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -474,8 +474,8 @@ class ForEvery:
     def coalesced_copy(self, width: Integer) -> EveryStrategy:
         """Copy by all threads of the group, a vector of contiguous elements each, in the storage order of the farther memory.
 
-        Args: width: the most elements of a vector; fewer if sizes and leading dimensions do not prove more. Legal on a `Move` of a group of
-        threads.
+        Args: width: the maximum number of elements per vector. The vectors are narrower if sizes and leading dimensions do not prove that
+        alignment. Legal on a `Move` of a group of threads.
         rewrite: Move(m,n)(Block) --> Move(1,width)(Thread), or Move(width,1)(Thread) if the storage is column-major
 
         >>> from fireiron import *
@@ -485,11 +485,11 @@ class ForEvery:
         Source: CUDA C++ Programming Guide, "Device Memory Accesses".
         """
     def done(self, executable: Executable | str | None = None) -> EveryStrategy:
-        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+        """Match the residual spec with an instruction of the target, the given executable, or the given micro-kernel.
 
-        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
-            or in the working directory.
-        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        Args: executable: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file in the folder of the strategy's
+            file or in the working directory.
+        Legal if it performs the spec: its kind, level, memories, sizes and types, on the target. A micro-kernel performs any spec.
         rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -512,12 +512,12 @@ class ForEvery:
         store: Strategy | None = None,
         dtype: DType | None = None,
     ) -> EveryEpilog:
-        """A new accumulator: initialised by `init`, added to by the rest of the chain, written back by `store`.
+        """Allocate a new accumulator: `init` initializes it, the rest of the chain accumulates to it, and `store` writes it back.
 
-        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`; the accumulator's type is the spec's
-        `accumulator`, else that of C. Without strategies, in registers and fragments each thread sets and stores what the
-        rest of the chain makes it hold; in shared memory, neighbours, one element a thread.
-        Legal before any `split` that adds up. For a spec that accumulates, `init` loads C.
+        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`. The accumulator's type is by default the spec's
+        `accumulator`, or else that of C. Without strategies, each thread initializes and stores the elements that it owns if the accumulator is
+        in registers or fragments; in shared memory, adjacent threads handle adjacent elements.
+        Legal before any `split` that accumulates. For a spec that accumulates, `init` loads C.
         rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
 
         >>> from fireiron import *
@@ -527,10 +527,10 @@ class ForEvery:
     def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> EveryLoad:
         """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
-        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
-        (none: one element a thread, which is always right).
-        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
-        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        Args: operand: `A`, `B`, `Move.src`, or its name. memory: that of the buffer. move: a strategy for the `Move` (None: one element per
+        thread and iteration, which is always legal).
+        Legal for inputs of static size. Private memory is distributed over threads as the rest of the strategy reads it. For one matrix of a
+        batch (`bmk`, where a tile has one b) the buffer is a matrix.
         rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
         >>> from fireiron import *
@@ -538,11 +538,11 @@ class ForEvery:
         MatMul(64,64,8)(SH,GL,GL)(Block)
         """
     def mma_tile(self, instruction: Executable | None = None) -> EveryStrategy:
-        """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.
+        """Decompose a contiguous 16x16 tile of a warp into tiles of the target's matrix instruction.
 
-        Args: nothing, or the instruction (`HMMA_16816_F32`, ...). The target decides otherwise: m8n8k4 by quad-pairs on Volta,
-        m16n8k8 on Turing, m16n8k16 from Ampere on, for halves; other element types have forms of their own.
-        Legal at Warp for 16 x 16 elements of C and a k that the instruction's divides.
+        Args: instruction: for example `HMMA_16816_F32`. By default the target decides: for float16, m8n8k4 by quad-pairs on Volta, m16n8k8 on
+        Turing, m16n8k16 from Ampere on; other element types have other shapes.
+        Legal at Warp for 16 x 16 elements of C and a k that is a multiple of the instruction's.
         rewrite: MatMul(16,16,K)(Warp) --> for n: for k: MatMul(16,8,16)(Warp)      (Fireiron, section 5.3)
 
         >>> from fireiron import *
@@ -551,15 +551,14 @@ class ForEvery:
         MatMul(16,8,16)(GL,GL,GL)(Warp)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> EveryStrategy:
-        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
-        cannot read its own so.
+        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, if its own array cannot be.
 
-        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
-        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
-        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
-        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
-        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
-        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+        That is necessary if rows are not multiples of 16 bytes apart, or if an instruction reads the operand along another dimension than the
+        contiguous one: wgmma reads elements of other sizes than 16 bits along k only.
+        Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
+        shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
+        row-major). The launcher allocates the new array for each call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and batches of them. It has no effect if the operand's array meets the requirements.
         rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
 
         >>> from fireiron import *
@@ -570,15 +569,16 @@ class ForEvery:
         Source: decision 32.
         """
     def rfactor(self, step: str, parts: int) -> EveryStrategy:
-        """Keep a reduction in `parts` partial results: lanes and warps reduce their own terms, and join where a step reads the whole.
+        """Keep a reduction in `parts` partial results: lanes and warps reduce their own terms, which are combined before a step reads the
+        result.
 
-        `attention.rfactor("sums", 4)`: each of four lanes keeps its part of the row sums, and of everything that is linear in them, over all
-        blocks of keys; shuffles join the parts once, after the loop (Halide and TVM: `rfactor`).
+        `attention.rfactor("sums", 4)`: each of four lanes keeps its part of the row sums, and of all tensors that are linear in them, over all
+        blocks of keys; shuffles combine the parts once, after the loop (Halide and TVM: `rfactor`).
 
         Legal on the whole definition, before `split`, for the sum, the maximum or the minimum of one tensor whose result is a temporary in
-        registers. Other steps may write it only if its parts give the same result: `l * alpha + sums` of a sum, not `l + 1`. The parts are as
-        many as the threads that have terms of one result, or a divisor of that number; the most expensive are joined first: warps, then
-        distant lanes.
+        registers. Other steps may write it only if they distribute over the parts: `l * alpha + sums` for a sum, not `l + 1`. `parts` is the
+        number of threads that have terms of one result, or a divisor of it; the most expensive exchanges are done first: between warps, then
+        between distant lanes.
         rewrite: t[m] = sum(n, s[m,n]); u[m] = f(t[m]) --> t_parts[m,p] = own terms; t[m] = sum(p, t_parts[m,p]); u[m] = f(t[m])
 
         Source: decision 37.
@@ -594,9 +594,9 @@ class ForEvery:
         True
         """
     def set_memory(self, tensor: str, memory: Memory, pad: int = 0) -> EveryStrategy:
-        """Allocate a temporary of the definition in a memory at this level: in shared memory one copy for each unit of the level.
+        """Allocate a temporary of the definition in a memory, at this level; in shared memory, one copy per unit of the level.
 
-        `pad` is the number of elements by which its rows are longer. Other temporaries are in registers.
+        `pad` is the padding of its rows in elements. Other temporaries are in registers.
 
         Legal below Block, for SH and RF. rewrite: definition --> allocate t in memory; definition on t
 
@@ -614,12 +614,12 @@ class ForEvery:
         ['__shared__ __align__(16) float c_sh[272];  // 16 x 16']
         """
     def skip_steps(self, *steps: str, where: str) -> EveryStrategy:
-        """Skip steps of a fused definition in each warp where a condition holds for all elements that its threads have.
+        """Skip steps of a fused definition in each warp for which a condition holds for all elements of its threads.
 
-        Args: names of steps; `where`, a condition that elements are equal to each other, or to a number: `"new == mx"`, `"alpha == 1"`.
-        Consecutive steps share one branch.
-        Legal on steps on registers that, under the condition, leave each value as it was, or set it to a number, which is then set before the
-        branch. That is proved on the formulas, for all finite numbers in the arrays.
+        Args: steps: names of steps. where: a condition that elements equal each other or a number: `"new == mx"`, `"alpha == 1"`. Consecutive
+        steps share one branch.
+        Legal on steps on registers that, under the condition, leave each value unchanged, or set it to a number, which is then set before the
+        branch. This is proved on the formulas, for all finite elements of the arrays.
         rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
 
         Source: decision 44.
@@ -632,29 +632,29 @@ class ForEvery:
         ...     final={"out": "y[m] = top[m]"},
         ... )
         >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
-        >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip_steps("keep", where="new == top")
-        >>> [line.strip() for line in turns.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
+        >>> loads = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip_steps("keep", where="new == top")
+        >>> [line.strip() for line in loads.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
         ['if (__any_sync(0xffffffff, keep_needed[0])) {']
         """
     def split(self, *sizes: TileSize, **by_dim: TileSize) -> EverySplit:
-        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+        """Loop sequentially over a reduction dimension, accumulating the results; the first iteration is not a special case.
 
-        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
-        a static tile.
-        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+        Args: elements of k per iteration, or their layout as in `tile`. Legal on a spec with a reduction dimension, if the size divides a
+        static tile.
+        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), accumulating      (Fireiron, section 4.1)
 
         >>> from fireiron import *
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
         MatMul(64,64,4)(GL,GL,GL)(Block)
         """
     def split_k(self, parts: Integer, level: Level, step: Integer, combine: Strategy | None = None) -> EverySplitK:
-        """A reduction dimension dealt to units that work side by side, in chunks in turn; their partial results are added up.
+        """Distribute a reduction dimension over parallel units, in chunks assigned round-robin; their partial results are summed.
 
-        Args: the parts; the level of the units; elements of k in a chunk, a multiple of the next `split`; a strategy for the
-        `Reduction` that adds the partial results (none: one element a thread).
-        In a block, each unit of a level below has accumulators of its own, which meet in shared memory. At the kernel, the
-        level is Block: blocks add to C atomically, and C is zero before the launch (the launcher and the simulator see to it).
-        k is the first dimension of several elements that is added up.
+        Args: parts: the number of parts. level: the level of the units. step: elements of k per chunk, a multiple of the next `split`. combine:
+        a strategy for the `Reduction` that sums the partial results (None: one element per thread).
+        In a block, each unit has its own accumulators, which are summed in shared memory. At the kernel, the level is Block: blocks add to C
+        atomically, and C is zeroed before the launch (by the launcher and by the simulator). k is the first reduction dimension with several
+        elements.
         Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
         rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
 
@@ -666,7 +666,7 @@ class ForEvery:
         Source: Fireiron, section 5.3; decision 11.
         """
     def step(self, name: str, strategy: Strategy) -> EveryStrategy:
-        """The strategy of one step of a fused definition: a chain from the kind that its formula makes it, such as MatMul.
+        """Give one step of a fused definition a strategy: a chain from the kind of spec of its formula, such as MatMul.
 
         Legal on a definition with such a step.
         rewrite: definition --> definition with a strategy for the step      (Graphene, section 5.3)
@@ -683,14 +683,14 @@ class ForEvery:
         ['// twice: C[m,n] = c[m,n] * 2']
         """
     def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> EveryTile:
-        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+        """Tiles of the output and the matching parts of the inputs, in sequential loops unless they are distributed with `.to(level)`.
 
-        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
-        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
-        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
-        first elements of the other tiles (Graphene, section 3.3).
-        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
-        has each element once, and fills the dimension together with its complement.
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. If a spec has more dimensions than
+        there are sizes, they apply to the rows and columns of a matrix, provided the other dimensions have one element. A size may be a layout
+        of the elements of the first tile: `Layout(2, 4)` has two elements, every fourth; its complement has the first elements of the other
+        tiles (Graphene, section 3.3).
+        Legal if each size divides a static parent tile; of the whole tensor the last tile may overhang and is guarded. A layout has each
+        element once, and fills the dimension together with its complement.
         rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -726,11 +726,11 @@ class ForMatMul:
         MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
         """
     def done(self, executable: Executable | str | None = None) -> MatMulStrategy:
-        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+        """Match the residual spec with an instruction of the target, the given executable, or the given micro-kernel.
 
-        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
-            or in the working directory.
-        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        Args: executable: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file in the folder of the strategy's
+            file or in the working directory.
+        Legal if it performs the spec: its kind, level, memories, sizes and types, on the target. A micro-kernel performs any spec.
         rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -753,12 +753,12 @@ class ForMatMul:
         store: Strategy | None = None,
         dtype: DType | None = None,
     ) -> MatMulEpilog:
-        """A new accumulator: initialised by `init`, added to by the rest of the chain, written back by `store`.
+        """Allocate a new accumulator: `init` initializes it, the rest of the chain accumulates to it, and `store` writes it back.
 
-        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`; the accumulator's type is the spec's
-        `accumulator`, else that of C. Without strategies, in registers and fragments each thread sets and stores what the
-        rest of the chain makes it hold; in shared memory, neighbours, one element a thread.
-        Legal before any `split` that adds up. For a spec that accumulates, `init` loads C.
+        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`. The accumulator's type is by default the spec's
+        `accumulator`, or else that of C. Without strategies, each thread initializes and stores the elements that it owns if the accumulator is
+        in registers or fragments; in shared memory, adjacent threads handle adjacent elements.
+        Legal before any `split` that accumulates. For a spec that accumulates, `init` loads C.
         rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
 
         >>> from fireiron import *
@@ -768,10 +768,10 @@ class ForMatMul:
     def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> MatMulLoad:
         """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
-        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
-        (none: one element a thread, which is always right).
-        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
-        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        Args: operand: `A`, `B`, `Move.src`, or its name. memory: that of the buffer. move: a strategy for the `Move` (None: one element per
+        thread and iteration, which is always legal).
+        Legal for inputs of static size. Private memory is distributed over threads as the rest of the strategy reads it. For one matrix of a
+        batch (`bmk`, where a tile has one b) the buffer is a matrix.
         rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
         >>> from fireiron import *
@@ -779,11 +779,11 @@ class ForMatMul:
         MatMul(64,64,8)(SH,GL,GL)(Block)
         """
     def mma_tile(self, instruction: Executable | None = None) -> MatMulStrategy:
-        """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.
+        """Decompose a contiguous 16x16 tile of a warp into tiles of the target's matrix instruction.
 
-        Args: nothing, or the instruction (`HMMA_16816_F32`, ...). The target decides otherwise: m8n8k4 by quad-pairs on Volta,
-        m16n8k8 on Turing, m16n8k16 from Ampere on, for halves; other element types have forms of their own.
-        Legal at Warp for 16 x 16 elements of C and a k that the instruction's divides.
+        Args: instruction: for example `HMMA_16816_F32`. By default the target decides: for float16, m8n8k4 by quad-pairs on Volta, m16n8k8 on
+        Turing, m16n8k16 from Ampere on; other element types have other shapes.
+        Legal at Warp for 16 x 16 elements of C and a k that is a multiple of the instruction's.
         rewrite: MatMul(16,16,K)(Warp) --> for n: for k: MatMul(16,8,16)(Warp)      (Fireiron, section 5.3)
 
         >>> from fireiron import *
@@ -792,15 +792,14 @@ class ForMatMul:
         MatMul(16,8,16)(GL,GL,GL)(Warp)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> MatMulStrategy:
-        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
-        cannot read its own so.
+        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, if its own array cannot be.
 
-        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
-        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
-        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
-        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
-        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
-        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+        That is necessary if rows are not multiples of 16 bytes apart, or if an instruction reads the operand along another dimension than the
+        contiguous one: wgmma reads elements of other sizes than 16 bits along k only.
+        Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
+        shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
+        row-major). The launcher allocates the new array for each call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and batches of them. It has no effect if the operand's array meets the requirements.
         rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
 
         >>> from fireiron import *
@@ -811,24 +810,24 @@ class ForMatMul:
         Source: decision 32.
         """
     def split(self, *sizes: TileSize, **by_dim: TileSize) -> MatMulSplit:
-        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+        """Loop sequentially over a reduction dimension, accumulating the results; the first iteration is not a special case.
 
-        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
-        a static tile.
-        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+        Args: elements of k per iteration, or their layout as in `tile`. Legal on a spec with a reduction dimension, if the size divides a
+        static tile.
+        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), accumulating      (Fireiron, section 4.1)
 
         >>> from fireiron import *
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
         MatMul(64,64,4)(GL,GL,GL)(Block)
         """
     def split_k(self, parts: Integer, level: Level, step: Integer, combine: Strategy | None = None) -> MatMulSplitK:
-        """A reduction dimension dealt to units that work side by side, in chunks in turn; their partial results are added up.
+        """Distribute a reduction dimension over parallel units, in chunks assigned round-robin; their partial results are summed.
 
-        Args: the parts; the level of the units; elements of k in a chunk, a multiple of the next `split`; a strategy for the
-        `Reduction` that adds the partial results (none: one element a thread).
-        In a block, each unit of a level below has accumulators of its own, which meet in shared memory. At the kernel, the
-        level is Block: blocks add to C atomically, and C is zero before the launch (the launcher and the simulator see to it).
-        k is the first dimension of several elements that is added up.
+        Args: parts: the number of parts. level: the level of the units. step: elements of k per chunk, a multiple of the next `split`. combine:
+        a strategy for the `Reduction` that sums the partial results (None: one element per thread).
+        In a block, each unit has its own accumulators, which are summed in shared memory. At the kernel, the level is Block: blocks add to C
+        atomically, and C is zeroed before the launch (by the launcher and by the simulator). k is the first reduction dimension with several
+        elements.
         Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
         rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
 
@@ -840,14 +839,14 @@ class ForMatMul:
         Source: Fireiron, section 5.3; decision 11.
         """
     def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> MatMulTile:
-        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+        """Tiles of the output and the matching parts of the inputs, in sequential loops unless they are distributed with `.to(level)`.
 
-        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
-        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
-        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
-        first elements of the other tiles (Graphene, section 3.3).
-        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
-        has each element once, and fills the dimension together with its complement.
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. If a spec has more dimensions than
+        there are sizes, they apply to the rows and columns of a matrix, provided the other dimensions have one element. A size may be a layout
+        of the elements of the first tile: `Layout(2, 4)` has two elements, every fourth; its complement has the first elements of the other
+        tiles (Graphene, section 3.3).
+        Legal if each size divides a static parent tile; of the whole tensor the last tile may overhang and is guarded. A layout has each
+        element once, and fills the dimension together with its complement.
         rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -884,8 +883,8 @@ class ForMove:
     def coalesced_copy(self, width: Integer) -> MoveStrategy:
         """Copy by all threads of the group, a vector of contiguous elements each, in the storage order of the farther memory.
 
-        Args: width: the most elements of a vector; fewer if sizes and leading dimensions do not prove more. Legal on a `Move` of a group of
-        threads.
+        Args: width: the maximum number of elements per vector. The vectors are narrower if sizes and leading dimensions do not prove that
+        alignment. Legal on a `Move` of a group of threads.
         rewrite: Move(m,n)(Block) --> Move(1,width)(Thread), or Move(width,1)(Thread) if the storage is column-major
 
         >>> from fireiron import *
@@ -895,11 +894,11 @@ class ForMove:
         Source: CUDA C++ Programming Guide, "Device Memory Accesses".
         """
     def done(self, executable: Executable | str | None = None) -> MoveStrategy:
-        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+        """Match the residual spec with an instruction of the target, the given executable, or the given micro-kernel.
 
-        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
-            or in the working directory.
-        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        Args: executable: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file in the folder of the strategy's
+            file or in the working directory.
+        Legal if it performs the spec: its kind, level, memories, sizes and types, on the target. A micro-kernel performs any spec.
         rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -914,10 +913,10 @@ class ForMove:
     def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> MoveLoad:
         """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
-        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
-        (none: one element a thread, which is always right).
-        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
-        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        Args: operand: `A`, `B`, `Move.src`, or its name. memory: that of the buffer. move: a strategy for the `Move` (None: one element per
+        thread and iteration, which is always legal).
+        Legal for inputs of static size. Private memory is distributed over threads as the rest of the strategy reads it. For one matrix of a
+        batch (`bmk`, where a tile has one b) the buffer is a matrix.
         rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
         >>> from fireiron import *
@@ -925,14 +924,14 @@ class ForMove:
         MatMul(64,64,8)(SH,GL,GL)(Block)
         """
     def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> MoveTile:
-        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+        """Tiles of the output and the matching parts of the inputs, in sequential loops unless they are distributed with `.to(level)`.
 
-        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
-        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
-        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
-        first elements of the other tiles (Graphene, section 3.3).
-        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
-        has each element once, and fills the dimension together with its complement.
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. If a spec has more dimensions than
+        there are sizes, they apply to the rows and columns of a matrix, provided the other dimensions have one element. A size may be a layout
+        of the elements of the first tile: `Layout(2, 4)` has two elements, every fourth; its complement has the first elements of the other
+        tiles (Graphene, section 3.3).
+        Legal if each size divides a static parent tile; of the whole tensor the last tile may overhang and is guarded. A layout has each
+        element once, and fills the dimension together with its complement.
         rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -967,11 +966,11 @@ class ForInit:
         MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
         """
     def done(self, executable: Executable | str | None = None) -> Strategy:
-        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+        """Match the residual spec with an instruction of the target, the given executable, or the given micro-kernel.
 
-        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
-            or in the working directory.
-        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        Args: executable: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file in the folder of the strategy's
+            file or in the working directory.
+        Legal if it performs the spec: its kind, level, memories, sizes and types, on the target. A micro-kernel performs any spec.
         rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -984,14 +983,14 @@ class ForInit:
         True
         """
     def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
-        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+        """Tiles of the output and the matching parts of the inputs, in sequential loops unless they are distributed with `.to(level)`.
 
-        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
-        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
-        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
-        first elements of the other tiles (Graphene, section 3.3).
-        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
-        has each element once, and fills the dimension together with its complement.
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. If a spec has more dimensions than
+        there are sizes, they apply to the rows and columns of a matrix, provided the other dimensions have one element. A size may be a layout
+        of the elements of the first tile: `Layout(2, 4)` has two elements, every fourth; its complement has the first elements of the other
+        tiles (Graphene, section 3.3).
+        Legal if each size divides a static parent tile; of the whole tensor the last tile may overhang and is guarded. A layout has each
+        element once, and fills the dimension together with its complement.
         rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -1014,11 +1013,11 @@ class ForReduction:
         MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
         """
     def done(self, executable: Executable | str | None = None) -> Strategy:
-        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+        """Match the residual spec with an instruction of the target, the given executable, or the given micro-kernel.
 
-        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
-            or in the working directory.
-        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        Args: executable: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file in the folder of the strategy's
+            file or in the working directory.
+        Legal if it performs the spec: its kind, level, memories, sizes and types, on the target. A micro-kernel performs any spec.
         rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -1033,10 +1032,10 @@ class ForReduction:
     def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
         """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
-        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
-        (none: one element a thread, which is always right).
-        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
-        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        Args: operand: `A`, `B`, `Move.src`, or its name. memory: that of the buffer. move: a strategy for the `Move` (None: one element per
+        thread and iteration, which is always legal).
+        Legal for inputs of static size. Private memory is distributed over threads as the rest of the strategy reads it. For one matrix of a
+        batch (`bmk`, where a tile has one b) the buffer is a matrix.
         rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
         >>> from fireiron import *
@@ -1044,15 +1043,14 @@ class ForReduction:
         MatMul(64,64,8)(SH,GL,GL)(Block)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Strategy:
-        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
-        cannot read its own so.
+        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, if its own array cannot be.
 
-        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
-        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
-        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
-        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
-        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
-        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+        That is necessary if rows are not multiples of 16 bytes apart, or if an instruction reads the operand along another dimension than the
+        contiguous one: wgmma reads elements of other sizes than 16 bits along k only.
+        Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
+        shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
+        row-major). The launcher allocates the new array for each call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and batches of them. It has no effect if the operand's array meets the requirements.
         rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
 
         >>> from fireiron import *
@@ -1063,25 +1061,25 @@ class ForReduction:
         Source: decision 32.
         """
     def split(self, *sizes: TileSize, **by_dim: TileSize) -> SplitStrategy:
-        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+        """Loop sequentially over a reduction dimension, accumulating the results; the first iteration is not a special case.
 
-        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
-        a static tile.
-        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+        Args: elements of k per iteration, or their layout as in `tile`. Legal on a spec with a reduction dimension, if the size divides a
+        static tile.
+        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), accumulating      (Fireiron, section 4.1)
 
         >>> from fireiron import *
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
         MatMul(64,64,4)(GL,GL,GL)(Block)
         """
     def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
-        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+        """Tiles of the output and the matching parts of the inputs, in sequential loops unless they are distributed with `.to(level)`.
 
-        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
-        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
-        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
-        first elements of the other tiles (Graphene, section 3.3).
-        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
-        has each element once, and fills the dimension together with its complement.
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. If a spec has more dimensions than
+        there are sizes, they apply to the rows and columns of a matrix, provided the other dimensions have one element. A size may be a layout
+        of the elements of the first tile: `Layout(2, 4)` has two elements, every fourth; its complement has the first elements of the other
+        tiles (Graphene, section 3.3).
+        Legal if each size divides a static parent tile; of the whole tensor the last tile may overhang and is guarded. A layout has each
+        element once, and fills the dimension together with its complement.
         rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -1104,11 +1102,11 @@ class ForAtomicAdd:
         MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
         """
     def done(self, executable: Executable | str | None = None) -> Strategy:
-        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+        """Match the residual spec with an instruction of the target, the given executable, or the given micro-kernel.
 
-        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
-            or in the working directory.
-        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        Args: executable: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file in the folder of the strategy's
+            file or in the working directory.
+        Legal if it performs the spec: its kind, level, memories, sizes and types, on the target. A micro-kernel performs any spec.
         rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -1123,10 +1121,10 @@ class ForAtomicAdd:
     def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
         """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
-        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
-        (none: one element a thread, which is always right).
-        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
-        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        Args: operand: `A`, `B`, `Move.src`, or its name. memory: that of the buffer. move: a strategy for the `Move` (None: one element per
+        thread and iteration, which is always legal).
+        Legal for inputs of static size. Private memory is distributed over threads as the rest of the strategy reads it. For one matrix of a
+        batch (`bmk`, where a tile has one b) the buffer is a matrix.
         rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
         >>> from fireiron import *
@@ -1134,15 +1132,14 @@ class ForAtomicAdd:
         MatMul(64,64,8)(SH,GL,GL)(Block)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Strategy:
-        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
-        cannot read its own so.
+        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, if its own array cannot be.
 
-        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
-        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
-        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
-        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
-        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
-        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+        That is necessary if rows are not multiples of 16 bytes apart, or if an instruction reads the operand along another dimension than the
+        contiguous one: wgmma reads elements of other sizes than 16 bits along k only.
+        Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
+        shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
+        row-major). The launcher allocates the new array for each call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and batches of them. It has no effect if the operand's array meets the requirements.
         rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
 
         >>> from fireiron import *
@@ -1153,14 +1150,14 @@ class ForAtomicAdd:
         Source: decision 32.
         """
     def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
-        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+        """Tiles of the output and the matching parts of the inputs, in sequential loops unless they are distributed with `.to(level)`.
 
-        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
-        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
-        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
-        first elements of the other tiles (Graphene, section 3.3).
-        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
-        has each element once, and fills the dimension together with its complement.
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. If a spec has more dimensions than
+        there are sizes, they apply to the rows and columns of a matrix, provided the other dimensions have one element. A size may be a layout
+        of the elements of the first tile: `Layout(2, 4)` has two elements, every fourth; its complement has the first elements of the other
+        tiles (Graphene, section 3.3).
+        Legal if each size divides a static parent tile; of the whole tensor the last tile may overhang and is guarded. A layout has each
+        element once, and fills the dimension together with its complement.
         rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -1183,11 +1180,11 @@ class ForPointwise:
         MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
         """
     def done(self, executable: Executable | str | None = None) -> Strategy:
-        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+        """Match the residual spec with an instruction of the target, the given executable, or the given micro-kernel.
 
-        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
-            or in the working directory.
-        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        Args: executable: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file in the folder of the strategy's
+            file or in the working directory.
+        Legal if it performs the spec: its kind, level, memories, sizes and types, on the target. A micro-kernel performs any spec.
         rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -1202,10 +1199,10 @@ class ForPointwise:
     def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
         """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
-        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
-        (none: one element a thread, which is always right).
-        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
-        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        Args: operand: `A`, `B`, `Move.src`, or its name. memory: that of the buffer. move: a strategy for the `Move` (None: one element per
+        thread and iteration, which is always legal).
+        Legal for inputs of static size. Private memory is distributed over threads as the rest of the strategy reads it. For one matrix of a
+        batch (`bmk`, where a tile has one b) the buffer is a matrix.
         rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
         >>> from fireiron import *
@@ -1213,15 +1210,14 @@ class ForPointwise:
         MatMul(64,64,8)(SH,GL,GL)(Block)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Strategy:
-        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
-        cannot read its own so.
+        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, if its own array cannot be.
 
-        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
-        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
-        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
-        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
-        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
-        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+        That is necessary if rows are not multiples of 16 bytes apart, or if an instruction reads the operand along another dimension than the
+        contiguous one: wgmma reads elements of other sizes than 16 bits along k only.
+        Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
+        shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
+        row-major). The launcher allocates the new array for each call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and batches of them. It has no effect if the operand's array meets the requirements.
         rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
 
         >>> from fireiron import *
@@ -1232,14 +1228,14 @@ class ForPointwise:
         Source: decision 32.
         """
     def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
-        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+        """Tiles of the output and the matching parts of the inputs, in sequential loops unless they are distributed with `.to(level)`.
 
-        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
-        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
-        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
-        first elements of the other tiles (Graphene, section 3.3).
-        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
-        has each element once, and fills the dimension together with its complement.
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. If a spec has more dimensions than
+        there are sizes, they apply to the rows and columns of a matrix, provided the other dimensions have one element. A size may be a layout
+        of the elements of the first tile: `Layout(2, 4)` has two elements, every fourth; its complement has the first elements of the other
+        tiles (Graphene, section 3.3).
+        Legal if each size divides a static parent tile; of the whole tensor the last tile may overhang and is guarded. A layout has each
+        element once, and fills the dimension together with its complement.
         rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -1262,11 +1258,11 @@ class ForFused:
         MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
         """
     def done(self, executable: Executable | str | None = None) -> FusedStrategy:
-        """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+        """Match the residual spec with an instruction of the target, the given executable, or the given micro-kernel.
 
-        Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
-            or in the working directory.
-        Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+        Args: executable: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file in the folder of the strategy's
+            file or in the working directory.
+        Legal if it performs the spec: its kind, level, memories, sizes and types, on the target. A micro-kernel performs any spec.
         rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -1289,12 +1285,12 @@ class ForFused:
         store: Strategy | None = None,
         dtype: DType | None = None,
     ) -> FusedEpilog:
-        """A new accumulator: initialised by `init`, added to by the rest of the chain, written back by `store`.
+        """Allocate a new accumulator: `init` initializes it, the rest of the chain accumulates to it, and `store` writes it back.
 
-        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`; the accumulator's type is the spec's
-        `accumulator`, else that of C. Without strategies, in registers and fragments each thread sets and stores what the
-        rest of the chain makes it hold; in shared memory, neighbours, one element a thread.
-        Legal before any `split` that adds up. For a spec that accumulates, `init` loads C.
+        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`. The accumulator's type is by default the spec's
+        `accumulator`, or else that of C. Without strategies, each thread initializes and stores the elements that it owns if the accumulator is
+        in registers or fragments; in shared memory, adjacent threads handle adjacent elements.
+        Legal before any `split` that accumulates. For a spec that accumulates, `init` loads C.
         rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
 
         >>> from fireiron import *
@@ -1304,10 +1300,10 @@ class ForFused:
     def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> FusedLoad:
         """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
-        Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
-        (none: one element a thread, which is always right).
-        Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
-        stack (`bmk`, where a tile has one b) the buffer is a matrix.
+        Args: operand: `A`, `B`, `Move.src`, or its name. memory: that of the buffer. move: a strategy for the `Move` (None: one element per
+        thread and iteration, which is always legal).
+        Legal for inputs of static size. Private memory is distributed over threads as the rest of the strategy reads it. For one matrix of a
+        batch (`bmk`, where a tile has one b) the buffer is a matrix.
         rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
         >>> from fireiron import *
@@ -1315,11 +1311,11 @@ class ForFused:
         MatMul(64,64,8)(SH,GL,GL)(Block)
         """
     def mma_tile(self, instruction: Executable | None = None) -> FusedStrategy:
-        """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.
+        """Decompose a contiguous 16x16 tile of a warp into tiles of the target's matrix instruction.
 
-        Args: nothing, or the instruction (`HMMA_16816_F32`, ...). The target decides otherwise: m8n8k4 by quad-pairs on Volta,
-        m16n8k8 on Turing, m16n8k16 from Ampere on, for halves; other element types have forms of their own.
-        Legal at Warp for 16 x 16 elements of C and a k that the instruction's divides.
+        Args: instruction: for example `HMMA_16816_F32`. By default the target decides: for float16, m8n8k4 by quad-pairs on Volta, m16n8k8 on
+        Turing, m16n8k16 from Ampere on; other element types have other shapes.
+        Legal at Warp for 16 x 16 elements of C and a k that is a multiple of the instruction's.
         rewrite: MatMul(16,16,K)(Warp) --> for n: for k: MatMul(16,8,16)(Warp)      (Fireiron, section 5.3)
 
         >>> from fireiron import *
@@ -1328,15 +1324,14 @@ class ForFused:
         MatMul(16,8,16)(GL,GL,GL)(Warp)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> FusedStrategy:
-        """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
-        cannot read its own so.
+        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, if its own array cannot be.
 
-        That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
-        the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
-        Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
-        the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
-        array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
-        Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+        That is necessary if rows are not multiples of 16 bytes apart, or if an instruction reads the operand along another dimension than the
+        contiguous one: wgmma reads elements of other sizes than 16 bits along k only.
+        Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
+        shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
+        row-major). The launcher allocates the new array for each call, or once for a prepared launch.
+        Legal first in a chain, for matrices in GL and batches of them. It has no effect if the operand's array meets the requirements.
         rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
 
         >>> from fireiron import *
@@ -1347,15 +1342,16 @@ class ForFused:
         Source: decision 32.
         """
     def rfactor(self, step: str, parts: int) -> FusedStrategy:
-        """Keep a reduction in `parts` partial results: lanes and warps reduce their own terms, and join where a step reads the whole.
+        """Keep a reduction in `parts` partial results: lanes and warps reduce their own terms, which are combined before a step reads the
+        result.
 
-        `attention.rfactor("sums", 4)`: each of four lanes keeps its part of the row sums, and of everything that is linear in them, over all
-        blocks of keys; shuffles join the parts once, after the loop (Halide and TVM: `rfactor`).
+        `attention.rfactor("sums", 4)`: each of four lanes keeps its part of the row sums, and of all tensors that are linear in them, over all
+        blocks of keys; shuffles combine the parts once, after the loop (Halide and TVM: `rfactor`).
 
         Legal on the whole definition, before `split`, for the sum, the maximum or the minimum of one tensor whose result is a temporary in
-        registers. Other steps may write it only if its parts give the same result: `l * alpha + sums` of a sum, not `l + 1`. The parts are as
-        many as the threads that have terms of one result, or a divisor of that number; the most expensive are joined first: warps, then
-        distant lanes.
+        registers. Other steps may write it only if they distribute over the parts: `l * alpha + sums` for a sum, not `l + 1`. `parts` is the
+        number of threads that have terms of one result, or a divisor of it; the most expensive exchanges are done first: between warps, then
+        between distant lanes.
         rewrite: t[m] = sum(n, s[m,n]); u[m] = f(t[m]) --> t_parts[m,p] = own terms; t[m] = sum(p, t_parts[m,p]); u[m] = f(t[m])
 
         Source: decision 37.
@@ -1371,9 +1367,9 @@ class ForFused:
         True
         """
     def set_memory(self, tensor: str, memory: Memory, pad: int = 0) -> FusedStrategy:
-        """Allocate a temporary of the definition in a memory at this level: in shared memory one copy for each unit of the level.
+        """Allocate a temporary of the definition in a memory, at this level; in shared memory, one copy per unit of the level.
 
-        `pad` is the number of elements by which its rows are longer. Other temporaries are in registers.
+        `pad` is the padding of its rows in elements. Other temporaries are in registers.
 
         Legal below Block, for SH and RF. rewrite: definition --> allocate t in memory; definition on t
 
@@ -1391,12 +1387,12 @@ class ForFused:
         ['__shared__ __align__(16) float c_sh[272];  // 16 x 16']
         """
     def skip_steps(self, *steps: str, where: str) -> FusedStrategy:
-        """Skip steps of a fused definition in each warp where a condition holds for all elements that its threads have.
+        """Skip steps of a fused definition in each warp for which a condition holds for all elements of its threads.
 
-        Args: names of steps; `where`, a condition that elements are equal to each other, or to a number: `"new == mx"`, `"alpha == 1"`.
-        Consecutive steps share one branch.
-        Legal on steps on registers that, under the condition, leave each value as it was, or set it to a number, which is then set before the
-        branch. That is proved on the formulas, for all finite numbers in the arrays.
+        Args: steps: names of steps. where: a condition that elements equal each other or a number: `"new == mx"`, `"alpha == 1"`. Consecutive
+        steps share one branch.
+        Legal on steps on registers that, under the condition, leave each value unchanged, or set it to a number, which is then set before the
+        branch. This is proved on the formulas, for all finite elements of the arrays.
         rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
 
         Source: decision 44.
@@ -1409,29 +1405,29 @@ class ForFused:
         ...     final={"out": "y[m] = top[m]"},
         ... )
         >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
-        >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip_steps("keep", where="new == top")
-        >>> [line.strip() for line in turns.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
+        >>> loads = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip_steps("keep", where="new == top")
+        >>> [line.strip() for line in loads.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
         ['if (__any_sync(0xffffffff, keep_needed[0])) {']
         """
     def split(self, *sizes: TileSize, **by_dim: TileSize) -> FusedSplit:
-        """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+        """Loop sequentially over a reduction dimension, accumulating the results; the first iteration is not a special case.
 
-        Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
-        a static tile.
-        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+        Args: elements of k per iteration, or their layout as in `tile`. Legal on a spec with a reduction dimension, if the size divides a
+        static tile.
+        rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), accumulating      (Fireiron, section 4.1)
 
         >>> from fireiron import *
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)
         MatMul(64,64,4)(GL,GL,GL)(Block)
         """
     def split_k(self, parts: Integer, level: Level, step: Integer, combine: Strategy | None = None) -> FusedSplitK:
-        """A reduction dimension dealt to units that work side by side, in chunks in turn; their partial results are added up.
+        """Distribute a reduction dimension over parallel units, in chunks assigned round-robin; their partial results are summed.
 
-        Args: the parts; the level of the units; elements of k in a chunk, a multiple of the next `split`; a strategy for the
-        `Reduction` that adds the partial results (none: one element a thread).
-        In a block, each unit of a level below has accumulators of its own, which meet in shared memory. At the kernel, the
-        level is Block: blocks add to C atomically, and C is zero before the launch (the launcher and the simulator see to it).
-        k is the first dimension of several elements that is added up.
+        Args: parts: the number of parts. level: the level of the units. step: elements of k per chunk, a multiple of the next `split`. combine:
+        a strategy for the `Reduction` that sums the partial results (None: one element per thread).
+        In a block, each unit has its own accumulators, which are summed in shared memory. At the kernel, the level is Block: blocks add to C
+        atomically, and C is zeroed before the launch (by the launcher and by the simulator). k is the first reduction dimension with several
+        elements.
         Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
         rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
 
@@ -1443,7 +1439,7 @@ class ForFused:
         Source: Fireiron, section 5.3; decision 11.
         """
     def step(self, name: str, strategy: Strategy) -> FusedStrategy:
-        """The strategy of one step of a fused definition: a chain from the kind that its formula makes it, such as MatMul.
+        """Give one step of a fused definition a strategy: a chain from the kind of spec of its formula, such as MatMul.
 
         Legal on a definition with such a step.
         rewrite: definition --> definition with a strategy for the step      (Graphene, section 5.3)
@@ -1460,14 +1456,14 @@ class ForFused:
         ['// twice: C[m,n] = c[m,n] * 2']
         """
     def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> FusedTile:
-        """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+        """Tiles of the output and the matching parts of the inputs, in sequential loops unless they are distributed with `.to(level)`.
 
-        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
-        dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
-        that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
-        first elements of the other tiles (Graphene, section 3.3).
-        Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
-        has each element once, and fills the dimension together with its complement.
+        Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. If a spec has more dimensions than
+        there are sizes, they apply to the rows and columns of a matrix, provided the other dimensions have one element. A size may be a layout
+        of the elements of the first tile: `Layout(2, 4)` has two elements, every fourth; its complement has the first elements of the other
+        tiles (Graphene, section 3.3).
+        Legal if each size divides a static parent tile; of the whole tensor the last tile may overhang and is guarded. A layout has each
+        element once, and fills the dimension together with its complement.
         rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *

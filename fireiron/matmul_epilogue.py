@@ -21,7 +21,7 @@ from fireiron.language.strategy import Strategy
 from fireiron.matmul_choice import BoundKernel, ProductKernel, chosen
 from fireiron.matmul_problem import CacheKey, Problem, key_and_views, layout, loosened, storage
 from fireiron.spec import Spec
-from fireiron.specs.epilogue import RESULT, folds_rows, outputs_of, signature_of, transposed, with_epilogue, without_stacks
+from fireiron.specs.epilogue import RESULT, folds_rows, outputs_of, signature_of, transposed, with_epilogue, without_batch
 from fireiron.specs.epilogue import epilogue as epilogue_of
 from fireiron.specs.fused import INDICES, FusedDefinition
 from fireiron.tune.records import Choice
@@ -61,7 +61,7 @@ def finished(request: Request, outs: Mapping[str, Any]) -> BoundKernel:
     folded = frozenset(name for name in (*further, *outs) if as_matrix and _is_stack(text, name))
     further |= operands_of({name: array for name, array in outs.items() if name != RESULT})
     further = {name: _viewed_as(one, views) if name in folded else one for name, one in further.items()}
-    own = without_stacks(text) if as_matrix else text
+    own = without_batch(text) if as_matrix else text
     specs = {problem: _spec_of(problem, own, dict(options.types), given, further) for problem in key.problems}
     choice, problem = _kept_or_chosen(_Question(key, specs, further, text))
     places = {name: place for place, name in enumerate(options.names, 2)}

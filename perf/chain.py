@@ -1,13 +1,13 @@
-"""Chains of small products: kernels that begin while the one before ends, beside the same kernels without that, and beside cuBLAS.
+"""Compare chains of small GEMMs: kernels with programmatic launch, the same kernels without it, and cuBLAS.
 
     python perf/chain.py [-o FILE] [--sizes 128 256 512 768 1024] [--length 64] [--rounds 9] [--candidates]
 
-Each chain is `length` products of halves, X <- X @ W, each of which needs the one before; it is captured into a CUDA graph once, and the graph
-is replayed. Printed is the median time of a product: of a replay, divided by the length. cuBLAS is PyTorch's matmul with `out=`, captured likewise.
-The kernels are those of the library's own tiles at each size; `ready` is the same chained kernel that loads W before it waits, as no kernel of the chain
-writes W. With `--candidates` other tiles take part, each so: with fewer stages, of which two blocks find room on a multiprocessor, that of this kernel and
-that of the next; and kernels that let the next one begin only when they have waited themselves (`late`). The results of all chains are compared first, exactly: W are permutations.
-Needs an H100 or H200, CuPy and PyTorch.
+Each chain is `length` float16 GEMMs, X <- X @ W, each of which needs the preceding one; it is captured once into a CUDA graph, which is
+replayed. The result is the median time per GEMM: of a replay, divided by the length. cuBLAS is PyTorch's matmul with `out=`, captured
+likewise. The kernels have the library's own tiles for each size; `ready` is the same programmatic kernel that loads W before it waits, as
+no kernel of the chain writes W. With `--candidates` other tiles take part, too: with fewer stages, so that two blocks fit on an SM, one of
+this kernel and one of the next; and kernels that let the next one start only after they have waited themselves (`late`). The results of all
+chains are first compared, exactly: W are permutations. Needs an H100 or H200, CuPy and PyTorch.
 """
 
 import argparse
@@ -67,39 +67,39 @@ CANDIDATES = {
         tile(64, 64, 64, 6, 64, 64, name="hopper_small"),
     ),
 }
-"""Tiles, steps along k and stages beside the library's own."""
+"""Tiles, steps along k and stages in addition to the library's own."""
 
 
 def late(strategy, spec):
-    """The chained kernel that lets the next one begin when it has waited itself."""
+    """The programmatic kernel that lets the next one start only after its own wait."""
     program = strategy(spec).program("sm_90a")
     launch_next, wait = "launch_next_kernel();\n", "wait_for_kernel_before();\n"
     text = program.cuda
     head, body = text.split('extern "C"')
-    producer = body.index("// producer")  # one thread of each block says it
+    producer = body.index("// producer")  # one thread of each block executes it
     body = body[:producer].replace(f"  {launch_next}", "") + body[producer:].replace(wait, f"{wait}    {launch_next}")
-    if body.count(wait) == 1:  # one for all threads, in front of the roles
+    if body.count(wait) == 1:  # one wait for all threads, before the roles
         body = body.replace(wait, f"{wait}  {launch_next}")
     program.__dict__["text"] = f'{head}extern "C"{body}'
     return CompiledKernel(program, ()).ready()
 
 
 def kernels(size, candidates):
-    """The kernel that the library would take, the same chained, and chained with W ready; other tiles, where they are asked for."""
+    """The library's default kernel, the same with programmatic launch, and with W exempt from the wait; other tiles, if requested."""
     spec = hopper.spec(size, size, size)
     name, values = defaults(spec, "sm_90a")[0]
     plain = find(name).strategy.with_(**values)
-    chained, ready = (plain.at(Tile).refine(one) for one in (ProgrammaticLaunch(), ProgrammaticLaunch("B")))
-    found = {"unchained": plain(spec).compile(), "chained": chained(spec).compile(), "ready": ready(spec).compile()}
+    programmatic, ready = (plain.at(Tile).refine(one) for one in (ProgrammaticLaunch(), ProgrammaticLaunch("B")))
+    kernels_by_name = {"unchained": plain(spec).compile(), "chained": programmatic(spec).compile(), "ready": ready(spec).compile()}
     if candidates:
-        found["late"], found["ready, late"] = late(chained, spec), late(ready, spec)
+        kernels_by_name["late"], kernels_by_name["ready, late"] = late(programmatic, spec), late(ready, spec)
         for name, values in CANDIDATES.get(size, ()):
             label = "{bm}x{bn}, k {bk}, {stages} stages".format(**values)
             strategy = find(name).strategy.with_(**values).at(Tile)
-            found[label] = strategy.refine(ProgrammaticLaunch())(spec).compile()
-            found[f"{label}, ready"] = strategy.refine(ProgrammaticLaunch("B"))(spec).compile()
-            found[f"{label}, ready, late"] = late(strategy.refine(ProgrammaticLaunch("B")), spec)
-    return found
+            kernels_by_name[label] = strategy.refine(ProgrammaticLaunch())(spec).compile()
+            kernels_by_name[f"{label}, ready"] = strategy.refine(ProgrammaticLaunch("B"))(spec).compile()
+            kernels_by_name[f"{label}, ready, late"] = late(strategy.refine(ProgrammaticLaunch("B")), spec)
+    return kernels_by_name
 
 
 def chain_of(kernel, arrays, length):
@@ -126,18 +126,18 @@ def captured(steps):
     """A graph of the launches."""
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream, torch.cuda.stream(torch.cuda.ExternalStream(stream.ptr)):
-        for one in steps:  # what is made at a first launch is made outside the graph
-            one(stream=stream)
+        for launch in steps:  # work of a first launch is done outside the graph
+            launch(stream=stream)
         stream.synchronize()
         stream.begin_capture()
-        for one in steps:
-            one(stream=stream)
+        for launch in steps:
+            launch(stream=stream)
         graph = stream.end_capture()
     return graph, stream
 
 
 def replay(graph, stream, times):
-    """Microseconds of a replay, on average of `times` in a row."""
+    """Microseconds per replay, the mean of `times` in a row."""
     start, stop = cupy.cuda.Event(), cupy.cuda.Event()
     start.record(stream)
     for _ in range(times):
@@ -148,7 +148,7 @@ def replay(graph, stream, times):
 
 
 def inputs(size):
-    """A start, three permutations, and the two arrays that are written in turn."""
+    """A start, three permutations, and the two arrays that are written alternately."""
     generator = np.random.default_rng(size)
     first = cupy.asarray(generator.integers(-1000, 1000, (size, size)).astype(np.float16))
     factors = [cupy.asarray(np.eye(size, dtype=np.float16)[generator.permutation(size)]) for _ in range(3)]
@@ -156,7 +156,7 @@ def inputs(size):
 
 
 def measured(size, length, rounds, candidates=False):
-    """Microseconds of a product, by contender."""
+    """Microseconds per GEMM, by contender."""
     graphs, results = {}, {}
     for name, kernel in {**kernels(size, candidates), "cuBLAS": None}.items():
         arrays = inputs(size)
@@ -167,7 +167,7 @@ def measured(size, length, rounds, candidates=False):
     for name, result in results.items():
         np.testing.assert_array_equal(result, results["cuBLAS"], err_msg=f"{name} at {size}")
     times = {name: [] for name in graphs}
-    for _ in range(rounds):  # in turn, so that all meet the same clock
+    for _ in range(rounds):  # alternately, so that all see the same clock
         for name, (graph, stream, *_) in graphs.items():
             times[name].append(replay(graph, stream, 20) / length)
     return {name: statistics.median(found) for name, found in times.items()}
@@ -185,10 +185,10 @@ def main():
         parser.error("needs an H100 or H200")
     rows = []
     for size in options.sizes:
-        found = measured(size, options.length, options.rounds, options.candidates)
-        rows.append({"size": size, **found})
-        for name, us in sorted(found.items(), key=lambda one: one[1]) if options.candidates else ():
-            print(f"{size:5} {us:6.2f} us, {found['cuBLAS'] / us:.2f} of cuBLAS  {name}", flush=True)
+        times = measured(size, options.length, options.rounds, options.candidates)
+        rows.append({"size": size, **times})
+        for name, us in sorted(times.items(), key=lambda one: one[1]) if options.candidates else ():
+            print(f"{size:5} {us:6.2f} us, {times['cuBLAS'] / us:.2f} of cuBLAS  {name}", flush=True)
     table = [
         [row["size"], *(f"{row[name]:.2f}" for name in ("unchained", "chained", "ready", "cuBLAS")), f"{row['unchained'] / row['chained']:.2f}",
          f"{row['cuBLAS'] / row['chained']:.2f}", f"{row['cuBLAS'] / row['ready']:.2f}"]

@@ -1,14 +1,14 @@
-"""How well the cost model ranks: predictions beside the measured times of a sweep. No GPU needed.
+"""Measure how well the cost model ranks: predictions compared with the measured times of a sweep. No GPU needed.
 
     python perf/cost_model.py SWEEP.json [--plot FILE.svg] [-o FILE.json] [--gpu H200] [--jobs 2] [--calibrate] [--recorded]
 
-SWEEP.json is a list of rows {"strategy", "values", "M", "N", "K", "us"} (or an object with such "rows"); rows of contenders that are no
-strategy of the library are left out. Each row is lowered anew: two to three minutes a thousand rows.
+SWEEP.json is a list of rows {"strategy", "values", "M", "N", "K", "us"} (or an object with such "rows"); rows of contenders outside the
+library are left out. Each row is lowered again: two to three minutes per thousand rows.
 
-Printed for each strategy and shape, over the choices of tunables: Spearman's rank correlation; the regret, how much slower than the
-best measured choice a tuner ends that measures only the best predicted (one, and 10, 20, 30 %); the geometric mean of predicted
-over measured, and its spread. Shapes are numbered in the order of strategy, M, N, K: the even ones calibrate the constants of
-the model, the odd ones are held out. `--calibrate` searches the constants again, on the even ones alone.
+Prints for each strategy and shape, over the choices of tunables: Spearman's rank correlation; the regret, i.e. how much slower than the
+best measured choice the result of a tuner is that measures only the best predicted ones (one, and 10, 20, 30 %); the geometric mean of
+predicted over measured, and its spread. Shapes are numbered in the order of strategy, M, N, K: the even ones calibrate the constants of the
+model, the odd ones are held out. `--calibrate` searches the constants again, on the even ones alone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fireiron.language.library import bind, find, names
 
 SHARES = (0.1, 0.2, 0.3)
 FEW = 5
-"""Shapes with fewer choices are shown, and left out of means: a rank correlation of four says nothing."""
+"""Shapes with fewer choices are shown, and left out of means: a rank correlation of four choices means little."""
 
 SEARCHED = (
     "launch_us",
@@ -53,7 +53,7 @@ SEARCHED = (
 
 
 def rows_of(path):
-    """The rows of a sweep that a strategy of the library was measured in."""
+    """The rows of a sweep that measure a strategy of the library."""
     data = json.loads(pathlib.Path(path).read_text())
     rows = data["rows"] if isinstance(data, dict) else data
     known = names()
@@ -61,12 +61,12 @@ def rows_of(path):
 
 
 def shape(row):
-    """What the choices that are compared with each other share."""
+    """The key that comparable choices share."""
     return (row["strategy"], row["M"], row["N"], row["K"])
 
 
 def work_of(row, architecture):
-    """The counted work of a row, or why there is none."""
+    """The counted work of a row, or the reason why there is none."""
     try:
         sizes = {dim: row[dim] for dim in "MNK"}
         return Work(bind(find(row["strategy"]), sizes, values=row["values"]).program(architecture).lowered)
@@ -75,23 +75,23 @@ def work_of(row, architecture):
 
 
 def predicted(job):
-    """Microseconds of a row; a function of the module, so that processes share the rows."""
+    """Microseconds of a row; a module-level function, so that processes can share the rows."""
     row, gpu = job
     work = work_of(row, gpu.architecture)
     return work if isinstance(work, str) else model(work, gpu).us
 
 
 def predictions(rows, gpu, jobs):
-    """Rows with their predictions; what the strategies of today refuse is counted and left out."""
+    """Rows with their predictions; those that present strategies refuse are counted and left out."""
     if jobs > 1:
         with concurrent.futures.ProcessPoolExecutor(jobs) as executor:
-            found = list(executor.map(predicted, [(row, gpu) for row in rows], chunksize=8))
+            results = list(executor.map(predicted, [(row, gpu) for row in rows], chunksize=8))
     else:
-        found = [predicted((row, gpu)) for row in rows]
-    refused = [one for one in found if isinstance(one, str)]
+        results = [predicted((row, gpu)) for row in rows]
+    refused = [one for one in results if isinstance(one, str)]
     if refused:
         print(f"{len(refused)} rows are refused, the first with: {refused[0].splitlines()[0]}")
-    return [(row, us) for row, us in zip(rows, found, strict=True) if not isinstance(us, str)]
+    return [(row, us) for row, us in zip(rows, results, strict=True) if not isinstance(us, str)]
 
 
 # ------------------------------------------------------------------------------------------ statistics
@@ -106,7 +106,7 @@ def ranks(values):
 
 
 def spearman(left, right):
-    """Spearman's rank correlation; NaN where one side is constant."""
+    """Spearman's rank correlation; NaN if one side is constant."""
     left, right = ranks(left), ranks(right)
     left, right = left - left.mean(), right - right.mean()
     norm = np.sqrt((left**2).sum() * (right**2).sum())
@@ -114,7 +114,7 @@ def spearman(left, right):
 
 
 def regret(measured, guessed, count):
-    """The best measured time among the `count` best predicted, over the best of all."""
+    """The best measured time among the `count` best predicted, divided by the best of all."""
     order = np.argsort(guessed, kind="stable")[:count]
     return float(np.min(np.asarray(measured)[order]) / np.min(measured))
 
@@ -134,18 +134,18 @@ def summary(pairs):
     }
 
 
-def by_shape(found):
+def by_shape(predicted_rows):
     """The statistics of each shape, in order."""
     groups = collections.defaultdict(list)
-    for row, us in found:
+    for row, us in predicted_rows:
         groups[shape(row)].append((row["us"], us))
     return {key: summary(groups[key]) for key in sorted(groups)}
 
 
-def overall(table, found, keys):
+def overall(table, predicted_rows, keys):
     """Means over some shapes, and the rank correlation over all their points."""
     chosen = [table[key] for key in keys if table[key]["choices"] >= FEW]
-    points = [(row["us"], us) for row, us in found if shape(row) in keys]
+    points = [(row["us"], us) for row, us in predicted_rows if shape(row) in keys]
     means = {name: float(np.mean([one[name] for one in chosen])) for name in chosen[0] if name.startswith(("rank", "regret"))}
     worst = {f"worst {name}": max(one[name] for one in chosen) for name in means if name.startswith("regret")}
     return {"shapes": len(chosen), "points": len(points), "over all points": spearman(*zip(*points, strict=True)), **means, **worst}
@@ -154,11 +154,11 @@ def overall(table, found, keys):
 # ------------------------------------------------------------------------------------------ report
 
 
-def printed(table, halves, totals):
+def printed(table, parts, totals):
     """The tables."""
     head = ["strategy", "shape", "half", *next(iter(table.values()))]
     lines = [
-        [key[0], "x".join(map(str, key[1:])), "held out" if key in halves["held out"] else "calibrated", *row.values()]
+        [key[0], "x".join(map(str, key[1:])), "held out" if key in parts["held out"] else "calibrated", *row.values()]
         for key, row in table.items()
     ]
     print(tabulate(lines, headers=head, floatfmt=".3f"))
@@ -166,8 +166,8 @@ def printed(table, halves, totals):
     print(tabulate([[name, *row.values()] for name, row in totals.items()], headers=["half", *next(iter(totals.values()))], floatfmt=".3f"))
 
 
-def plotted(found, path):
-    """Predicted over measured, one colour a strategy."""
+def plotted(predicted_rows, path):
+    """Predicted over measured, one color per strategy."""
     try:
         import matplotlib
     except ImportError:
@@ -176,10 +176,10 @@ def plotted(found, path):
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(6, 6))
-    for name in sorted({row["strategy"] for row, _ in found}):
-        points = [(row["us"], us) for row, us in found if row["strategy"] == name]
+    for name in sorted({row["strategy"] for row, _ in predicted_rows}):
+        points = [(row["us"], us) for row, us in predicted_rows if row["strategy"] == name]
         axes.plot(*zip(*points, strict=True), ".", label=name, alpha=0.6)
-    ends = [min(min(row["us"], us) for row, us in found), max(max(row["us"], us) for row, us in found)]
+    ends = [min(min(row["us"], us) for row, us in predicted_rows), max(max(row["us"], us) for row, us in predicted_rows)]
     axes.plot(ends, ends, color="black", linewidth=0.5)
     axes.set(xscale="log", yscale="log", xlabel="measured (us)", ylabel="predicted (us)", title="Cost model")
     axes.legend()
@@ -190,13 +190,13 @@ def plotted(found, path):
 
 
 def loss(table):
-    """Small where ranks and times are right: the mean over shapes of 1 - correlation and of the root mean square of log ratios."""
+    """Small if ranks and times are right: the mean over shapes of 1 - correlation and of the root mean square of log ratios."""
     chosen = [one for one in table.values() if one["choices"] >= FEW]
     return float(np.mean([1 - one["rank correlation"] + np.hypot(np.log(one["ratio"]), np.log(one["spread"])) for one in chosen]))
 
 
 def calibrated(rows, gpu):
-    """The constants by coordinate search, each step a factor that shrinks."""
+    """The constants by coordinate search, with a factor that shrinks at each step."""
     works = [(row, work) for row in rows if not isinstance(work := work_of(row, gpu.architecture), str)]
 
     def judged(constants):
@@ -233,21 +233,21 @@ def main():
     options = parser.parse_args()
     rows, gpu = rows_of(options.sweep), as_gpu(options.gpu)
     keys = sorted({shape(row) for row in rows})
-    halves = {"calibrated": keys[0::2], "held out": keys[1::2]}
+    parts = {"calibrated": keys[0::2], "held out": keys[1::2]}
     if options.calibrate:
-        print(calibrated([row for row in rows if shape(row) in halves["calibrated"]], gpu))
+        print(calibrated([row for row in rows if shape(row) in parts["calibrated"]], gpu))
         return
-    found = [(row, row["predicted_us"]) for row in rows] if options.recorded else predictions(rows, gpu, options.jobs)
-    table = by_shape(found)
-    totals = {name: overall(table, found, [key for key in part if key in table]) for name, part in {**halves, "all": keys}.items()}
-    printed(table, halves, totals)
+    predicted_rows = [(row, row["predicted_us"]) for row in rows] if options.recorded else predictions(rows, gpu, options.jobs)
+    table = by_shape(predicted_rows)
+    totals = {name: overall(table, predicted_rows, [key for key in part if key in table]) for name, part in {**parts, "all": keys}.items()}
+    printed(table, parts, totals)
     if options.plot:
-        plotted(found, options.plot)
+        plotted(predicted_rows, options.plot)
     if options.output:
         value = {"gpu": gpu.name, "constants": attrs.asdict(CONSTANTS), "totals": totals}
         value["shapes"] = [dict(zip(("strategy", "M", "N", "K"), key, strict=True)) | row for key, row in table.items()]
         value["rows"] = [
-            {**{name: row[name] for name in ("strategy", "values", "M", "N", "K", "us")}, "predicted": us} for row, us in found
+            {**{name: row[name] for name in ("strategy", "values", "M", "N", "K", "us")}, "predicted": us} for row, us in predicted_rows
         ]
         pathlib.Path(options.output).write_text(json.dumps(value, indent=1) + "\n")
 

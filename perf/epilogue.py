@@ -1,13 +1,14 @@
-"""GEMM with bias, with ReLU, with both (Graphene, Figure 10) beside the same strategy's plain GEMM, cuBLASLt's epilogues and PyTorch's two calls.
+"""Compare GEMM with bias, with ReLU, with both (Graphene, Figure 10) with the same strategy's plain GEMM, cuBLASLt's epilogues and
+PyTorch's two calls.
 
     python perf/epilogue.py FOLDER [--rounds 5]
 
-Halves with sums in float32, what `fireiron.matmul` chooses for each size. Beside it the same tile without the two things that make it fast: with the
-bias fetched ahead but clamped in float32 (`clamped early`), and with the bias read behind the product as well (`bias behind`). Every result is
-compared with float64 first, from outputs full of NaN (relative Frobenius error of the first rows). Bursts, on sets that rotate through L2, all
-contenders in one run; the plain product, bias + ReLU and its peers busy, too. Of cuBLASLt the best of the first eight algorithms of its heuristic is
-there, as is torch.compile. The aim is the plain product's time, within 2 %, and cuBLASLt's. Writes `epilogue.json` and `epilogue.txt` into the folder;
-about a minute on an H200.
+Float16 with float32 sums, with the choice of `fireiron.matmul` for each size. The same tile is also measured without its two optimizations:
+with the bias prefetched but clamped in float32 (`clamped early`), and with the bias also read after the main loop (`bias behind`). Every
+result is first compared with float64, on outputs initialized to NaN (relative Frobenius error of the first rows). Bursts, on operand sets
+that rotate through L2, all contenders in one run; the plain GEMM, bias + ReLU and its peers also busy. cuBLASLt uses the best of the first
+eight algorithms of its heuristic; torch.compile is included. The goal is the time of the plain GEMM, within 2 %, and of cuBLASLt. Writes
+`epilogue.json` and `epilogue.txt` into the folder; takes about a minute on an H200.
 """
 
 import argparse
@@ -21,17 +22,17 @@ from tabulate import tabulate
 
 SIZES = ((4096, 4096, 4096), (5376, 5376, 2048), (5376, 5376, 5376))
 TEXT = "relu(acc + bias[n])"
-"""What the aim is for."""
+"""The contenders of the goal."""
 
 FINISHED = {"plain": "", "bias": "b", "ReLU": "r", "bias + ReLU": "br", "clamped early": "br", "bias behind": "br", "torch.mm": "",
             "cuBLASLt bias": "b", "cuBLASLt ReLU": "r", "_addmm_activation": "br", "cuBLASLt, best of 8": "br", "addmm, relu_": "br"}  # fmt: skip
-"""What each contender does beside multiplying: a bias, a ReLU."""
+"""The epilogue of each contender: a bias, a ReLU."""
 
 BUSY = ("plain", "bias + ReLU", "torch.mm", "_addmm_activation", "cuBLASLt, best of 8")
-"""What is measured busy, too."""
+"""The contenders measured busy, too."""
 
 EARLY = "relu(acc + bias[n]) * 1"
-"""The same numbers, of a formula that does not end with the clamping: it stays where it is, and the compiler drops the factor."""
+"""The same numbers by a formula that does not end with the clamping: it is not moved, and the compiler drops the factor."""
 
 
 def row_name(size):
@@ -40,18 +41,18 @@ def row_name(size):
 
 
 def sets_of(torch, m, n, k):
-    """Random operands with results full of NaN, as many sets as do not fit L2 together."""
+    """Random operands with results initialized to NaN, as many sets as exceed L2 together."""
     count = max(2, math.ceil(ROTATED / (2 * (m * k + k * n + m * n))))
-    made = []
+    sets = []
     for _ in range(count):
         a, b, bias = (torch.randn(*shape, device="cuda", dtype=torch.float16) for shape in ((m, k), (k, n), (n,)))
-        made.append((a, b, bias, torch.full((m, n), math.nan, device="cuda", dtype=torch.float16)))
-    return made
+        sets.append((a, b, bias, torch.full((m, n), math.nan, device="cuda", dtype=torch.float16)))
+    return sets
 
 
-def error_of(torch, call, one, does):
+def error_of(torch, call, operands, does):
     """The relative error of a result, in the Frobenius norm, of the first rows."""
-    a, b, bias, c = one
+    a, b, bias, c = operands
     c.fill_(math.nan)
     call()
     torch.cuda.synchronize()
@@ -62,13 +63,13 @@ def error_of(torch, call, one, does):
 
 
 def two_calls(torch, a, b, bias, c):
-    """The product with its bias, then the activation in place."""
+    """The GEMM with its bias, then the activation in place."""
     torch.addmm(bias, a, b, out=c)
     c.relu_()
 
 
 def best_of(most, sets):
-    """The launches of bias and ReLU by the fastest of the first algorithms that cuBLASLt proposes, and its rank."""
+    """The launches of bias and ReLU with the fastest of the first algorithms that cuBLASLt proposes, and its rank."""
     from cublas_lt import cublas_lt
 
     from fireiron.measure.timing import measure
@@ -85,7 +86,7 @@ def best_of(most, sets):
 
 
 def by_compile(torch, sets):
-    """Microseconds of torch.compile's kernels, whose results are in arrays of its own; None where they are wrong."""
+    """Microseconds of torch.compile's kernels, whose results are in new arrays; None if they are wrong."""
     from fireiron.measure.timing import measure
 
     compiled = torch.compile(lambda a, b, bias: torch.relu(a @ b + bias))
@@ -107,8 +108,8 @@ def measured(torch, size, rounds):
     a, b, bias, c = sets[0]
     plain, fused = matmul.kernel(a, b, c), matmul.kernel(a, b, c, epilogue=TEXT, bias=bias)
     early = matmul.kernel(a, b, c, epilogue=EARLY, bias=bias)
-    behind = early.program.strategy.at(Epilog).refine(PrefetchEpilogue(enable=False)).compile("sm_90a")
-    tiles = {kernel.program.strategy.at(Tile).step for kernel in (plain, fused, early, behind)}
+    without_prefetch = early.program.strategy.at(Epilog).refine(PrefetchEpilogue(enable=False)).compile("sm_90a")
+    tiles = {kernel.program.strategy.at(Tile).step for kernel in (plain, fused, early, without_prefetch)}
     assert len(tiles) == 1, tiles
     added, cut = matmul.kernel(a, b, c, epilogue="acc + bias[n]", bias=bias), matmul.kernel(a, b, c, epilogue="relu(acc)")
     eighth, rank = best_of(8, sets)
@@ -118,7 +119,7 @@ def measured(torch, size, rounds):
         "ReLU": [cut.prepare(a, b, out=c) for a, b, _, c in sets],
         "bias + ReLU": [fused.prepare(a, b, bias, out=c) for a, b, bias, c in sets],
         "clamped early": [early.prepare(a, b, bias, out=c) for a, b, bias, c in sets],
-        "bias behind": [behind.prepare(a, b, bias, out=c) for a, b, bias, c in sets],
+        "bias behind": [without_prefetch.prepare(a, b, bias, out=c) for a, b, bias, c in sets],
         "torch.mm": [functools.partial(torch.mm, a, b, out=c) for a, b, _, c in sets],
         "cuBLASLt bias": [cublas_lt().plan(a, b, c, bias, relu=False) for a, b, bias, c in sets],
         "cuBLASLt ReLU": [cublas_lt().plan(a, b, c, relu=True) for a, b, _, c in sets],
@@ -130,7 +131,7 @@ def measured(torch, size, rounds):
     assert max(errors.values()) < 1e-3, errors
     times = {name: one.us for name, one in measure(calls, rounds=rounds).items()}
     busy = {name: one.us for name, one in measure({name: calls[name] for name in BUSY}, rounds=rounds, regime="busy").items()}
-    found = {"plain": plain.resources.registers, "fused": fused.resources.registers, "spills": fused.resources.spill_stores}
+    measurement = {"plain": plain.resources.registers, "fused": fused.resources.registers, "spills": fused.resources.spill_stores}
     peers = (
         ("bias", "cuBLASLt bias"),
         ("ReLU", "cuBLASLt ReLU"),
@@ -139,9 +140,9 @@ def measured(torch, size, rounds):
     )
     ratios = [times["plain"] / times["bias + ReLU"], *(times[peer] / times[name] for name, peer in peers)]
     ratios.append(busy["cuBLASLt, best of 8"] / busy["bias + ReLU"])
-    found |= {"rank": rank, "torch.compile": by_compile(torch, sets)}
-    row = [row_name(size), *times.values(), *ratios, found["fused"], found["spills"], found["torch.compile"]]
-    return row, {"times": times, "busy": busy, "errors": errors, **found}
+    measurement |= {"rank": rank, "torch.compile": by_compile(torch, sets)}
+    row = [row_name(size), *times.values(), *ratios, measurement["fused"], measurement["spills"], measurement["torch.compile"]]
+    return row, {"times": times, "busy": busy, "errors": errors, **measurement}
 
 
 def main():

@@ -1,10 +1,11 @@
-"""Fused kernels on Hopper, each verified on outputs that were NaN, and timed beside its peer in one run.
+"""Measure fused kernels on Hopper: each is verified on outputs initialized to NaN, and timed with its peers in one run.
 
     python perf/hopper_fused.py FOLDER [--sizes 512,4096] [--dims 64,128] [--rounds 5] [--tokens 16384] [--only attention,dual] [--regime busy]
 
-Attention: halves, arrays (b, h, m, d), 2048 elements in all heads of a token, causal and not, beside cuDNN (torch's
-scaled_dot_product_attention). Dual products and row sums, in registers and in shared memory, beside as many products of their size by torch; LSTM
-beside two kernels of cuBLASLt and Triton, whichever is faster; perceptrons of 20 layers, M 8192. About 20 seconds to compile and 4 a row. Writes `hopper_fused.md` and `hopper_fused.json`.
+Attention: float16 arrays (b, h, m, d), 2048 elements in all heads of a token, causal and not, compared with cuDNN (torch's
+scaled_dot_product_attention). Dual GEMM and row sums, in registers and in shared memory, compared with as many GEMMs of their size by
+torch; LSTM compared with the faster of two cuBLASLt kernels and Triton; perceptrons of 20 layers, M 8192. About 20 seconds to compile and 4
+per row. Writes `hopper_fused.md` and `hopper_fused.json`.
 """
 
 import argparse
@@ -44,7 +45,9 @@ VALUES = {
     ),
     128: ({"slack": 8, "held": True}, *({"slack": 8, "held": True, "chunk": 128, **one} for one in ({}, *DYNAMIC))),
 }
-"""What is tried, by the size of a head: the definition's slack, forms of the strategy, and its tunables; `stays` and `dynamic` under a mask."""
+"""Candidates by head dimension: the definition's rescale threshold, forms of the strategy, and tunable values; `stays` and `dynamic` with a
+mask.
+"""
 
 FORMS = ("delayed", "held", "stays", "dynamic", "turns")
 
@@ -59,14 +62,14 @@ PRODUCTS = {
     "lstm": (lstm, "hopper", (1024, 2048, 3072, 4096), lstm.defaults(0, 0, 0)),
     "mlp": (mlp, "hopper", (0,), ({"bm": 64, "stages": 6}, {"bm": 128, "stages": 4})),
 }
-"""The file, the strategy, sizes, and tunables that are tried."""
+"""The file, the strategy, sizes, and tunable values to try."""
 
 LAYERS = (8192, 128, 20)
 
 
 @functools.cache
 def kernel_of(length, d, causal, tokens, values):
-    """A compiled kernel for attention; None where it is refused."""
+    """A compiled kernel for attention; None if refused."""
     given = dict(values)
     slack, forms = given.pop("slack", 0), {name: given.pop(name) for name in FORMS if name in given}
     if causal:
@@ -80,7 +83,7 @@ def kernel_of(length, d, causal, tokens, values):
 
 
 def attention_rows(sizes, dims, tokens, rounds, regime="burst"):
-    """Rows of the table: what, TFLOP/s of cuDNN, of each of ours, and the best ratio."""
+    """Rows of the table: title, TFLOP/s of cuDNN, of each of ours, and the best ratio."""
     from fireiron.measure.timing import measure
 
     chosen = {
@@ -105,7 +108,7 @@ def attention_rows(sizes, dims, tokens, rounds, regime="burst"):
 
 
 def product_rows(names, rounds, regime="burst"):
-    """The same of products, beside the peers' of the same work."""
+    """The same for GEMM, with the peers' times for the same work."""
     from fireiron.measure.timing import measure
 
     for name, size in ((one, size) for one in names for size in PRODUCTS[one][2]):
@@ -121,8 +124,8 @@ def product_rows(names, rounds, regime="burst"):
                 print(f"left out: {name} {size} {values}: {error}", flush=True)
                 continue
             launches = [kernel.prepare(*given, out=made[0] if len(made) == 1 else tuple(made)) for given, made in sets]
-            for one in sets[0][1]:
-                one.fill_(math.nan)
+            for output in sets[0][1]:
+                output.fill_(math.nan)
             launches[0]()
             for got, right in zip(sets[0][1], wanted, strict=True):
                 error = float((got.double() - right).norm() / right.norm())
@@ -140,11 +143,13 @@ def operands(spec):
 
     shapes = [[int(str(size)) for size in spec.operands[one].shape] for one in (*spec.inputs, *spec.outputs)]
     count = len(spec.inputs)
-    made = [
-        torch.randn(one, device="cuda") * (one[-2] ** -0.5 if len(one) > 1 and number else 1) for number, one in enumerate(shapes[:count])
+    inputs = [
+        torch.randn(shape_of_input, device="cuda") * (shape_of_input[-2] ** -0.5 if len(shape_of_input) > 1 and number else 1)
+        for number, shape_of_input in enumerate(shapes[:count])
     ]
-    return [one.half() for one in made], [
-        torch.empty(one, device="cuda", dtype=[torch.half, torch.float][len(one) == 1]) for one in shapes[count:]
+    return [one.half() for one in inputs], [
+        torch.empty(shape_of_output, device="cuda", dtype=[torch.half, torch.float][len(shape_of_output) == 1])
+        for shape_of_output in shapes[count:]
     ]
 
 
@@ -168,11 +173,11 @@ def peers_of(module, sets):
         return {}
     products = 2 if module is dual else 1
 
-    def several(given, made):
-        other = torch.empty_like(made[0])
+    def repeated_matmul(given, outputs):
+        other = torch.empty_like(outputs[0])
         return lambda: [torch.matmul(given[0], given[1 + number], out=other) for number in range(products)]
 
-    return {"peer, cuBLAS": [several(*one) for one in sets]}
+    return {"peer, cuBLAS": [repeated_matmul(*one) for one in sets]}
 
 
 def reference(module, arrays):
@@ -204,9 +209,9 @@ def row(what, times, work):
     ours = {name: one for name, one in speed.items() if not name.startswith("peer")}
     peer = max((one for name, one in speed.items() if name.startswith("peer")), default=None)
     best = max(ours, key=ours.get)
-    found = [what, peer, ours[best], times[best].us, ours[best] / peer if peer else None, best]
-    print(found, {name: round(one) for name, one in speed.items()}, flush=True)
-    return [*found, speed]
+    cells = [what, peer, ours[best], times[best].us, ours[best] / peer if peer else None, best]
+    print(cells, {name: round(one) for name, one in speed.items()}, flush=True)
+    return [*cells, speed]
 
 
 def main():

@@ -1,13 +1,14 @@
-"""Five networks with attention as a custom operator of PyTorch, end to end (Graphene, Figure 15): albert, bert, roberta, distilroberta, xlm-roberta.
+"""Measure five networks with attention as a custom operator of PyTorch, end to end (Graphene, Figure 15): albert, bert, roberta,
+distilroberta, xlm-roberta.
 
     python perf/networks.py FOLDER [--networks bert,albert] [--rounds 15] [--batch 32] [--length 384] [--compile layers|whole|none]
 
-The architectures in their base configurations, built here with random weights, in halves, without masks. The same network runs with attention
-as softmax(QK^T)V of single operations, as torch's scaled_dot_product_attention, and as our kernel behind `torch.library.custom_op`, the last two
-also by torch.compile (layer by layer, which all networks share, or as a whole). Each output is compared with the network in float32 and with
-the first; the operator alone with float64, on an output full of NaN; and a network whose attention ignores its scores has to be found wrong.
-Times are of whole networks, from CUDA events, medians of rounds in which all run in turn. Writes `networks.json` and `networks.txt` into the
-folder; meant to take less than a minute on an H100 or H200.
+The architectures in their base configurations, built here with random weights, in float16, without masks. Each network runs with attention
+as softmax(QK^T)V of single operations, as torch's scaled_dot_product_attention, and as our kernel in a `torch.library.custom_op`, the last
+two also with torch.compile (layer by layer, which all networks share, or as a whole). Each output is compared with the network in float32
+and with the first one; the operator alone with float64, on an output initialized to NaN; and a network whose attention ignores its scores
+must be reported as wrong. Times are of whole networks, from CUDA events, medians of rounds in which all run alternately. Writes
+`networks.json` and `networks.txt` into the folder; takes less than a minute on an H100 or H200.
 """
 
 import argparse
@@ -28,7 +29,7 @@ WARM = 3
 """Runs of each contender before the rounds."""
 
 TOLERANCE = 1e-2
-"""Relative error of a network in halves, in the Frobenius norm. A network without scores has to be five times as far away."""
+"""Relative error of a network in float16, in the Frobenius norm. A network without scores must be five times as far away."""
 
 HEADS = (
     "network", "softmax(QK^T)V, ms", "SDPA, ms", "SDPA compiled, ms", "ours, ms", "ours compiled, ms",
@@ -38,8 +39,9 @@ HEADS = (
 
 @attrs.frozen
 class Network:
-    """An encoder's configuration. `embedding`: elements of a token's embedding, projected to `hidden` where it has others; `shared`: all layers
-    have the same weights; `first`: the position of the first token; `approximate`: torch's name of the formula of GELU."""
+    """An encoder's configuration. `embedding`: elements of a token's embedding, projected to `hidden` if they differ; `shared`: all layers
+    have the same weights; `first`: the position of the first token; `approximate`: torch's name of the GELU formula.
+    """
 
     vocabulary: int
     layers: int = 12
@@ -76,7 +78,7 @@ NETWORKS = {
 
 
 def program_arguments(batch, queries, keys, heads, head):
-    """What the library takes, and the spec, for projections of `heads * head` elements a token, which lie row by row."""
+    """The library's arguments, and the spec, for projections of `heads * head` elements per token, stored row by row."""
     spec = attention.spec(queries, keys, head, heads=heads, batch=batch)
     name, values = defaults(spec)[0]
     return find(name).strategy.with_(**values), spec
@@ -129,14 +131,14 @@ def explicit(q, k, v, heads):
 
 
 def fused(q, k, v, heads):
-    """torch's attention, by the kernel that it chooses."""
+    """torch's attention, with the kernel that it chooses."""
     from torch.nn.functional import scaled_dot_product_attention
 
     return scaled_dot_product_attention(*(by_heads(x, heads) for x in (q, k, v))).transpose(1, 2).flatten(2)
 
 
 def without_scores(q, k, v, heads):
-    """What is wrong: the mean of all values, whatever the scores."""
+    """A wrong version: the mean of all values, whatever the scores."""
     return v.mean(1, keepdim=True).expand_as(v)
 
 
@@ -144,7 +146,9 @@ def without_scores(q, k, v, heads):
 
 
 def random_weights(network):
-    """A network's weights: normal, of deviation 0.02 as these networks begin; queries and keys 0.05, so that scores matter."""
+    """A network's weights: normally distributed with deviation 0.02, as these networks are initialized; queries and keys 0.05, so that
+    scores matter.
+    """
     import torch
 
     generator = torch.Generator(device="cuda").manual_seed(0)
@@ -206,7 +210,7 @@ def layer_of(network, attend):
 
 
 def forward_of(network, layer):
-    """The network, a function of its weights and of tokens (b, m): the hidden states (b, m, hidden) and what it says of each sequence."""
+    """The network, a function of its weights and of tokens (b, m): the hidden states (b, m, hidden) and the pooled output of each sequence."""
     import torch
     from torch.nn.functional import layer_norm, linear
 
@@ -216,8 +220,8 @@ def forward_of(network, layer):
         x = layer_norm(x, (network.embedding,), *weights["norm"], network.epsilon)
         if network.embedding != network.hidden:
             x = linear(x, *weights["projection"])
-        for one in weights["layers"]:
-            x = layer(x, one)
+        for layer_weights in weights["layers"]:
+            x = layer(x, layer_weights)
         return x, torch.tanh(linear(x[:, 0], *weights["pooler"]))
 
     return forward
@@ -234,17 +238,17 @@ def contenders_of(network, weights, tokens, compiling):
         make = functools.partial(torch.compile, fullgraph=True, dynamic=False)
         return make(eager(attend)) if compiling == "whole" else forward_of(network, make(layer_of(network, attend)))
 
-    found = {"softmax": eager(explicit), "SDPA": eager(fused), "ours": eager(operator())}
+    networks_by_name = {"softmax": eager(explicit), "SDPA": eager(fused), "ours": eager(operator())}
     if compiling != "none":
-        found |= {"SDPA compiled": compiled(fused), "ours compiled": compiled(operator())}
-    return {name: functools.partial(forward, weights, tokens) for name, forward in found.items()}
+        networks_by_name |= {"SDPA compiled": compiled(fused), "ours compiled": compiled(operator())}
+    return {name: functools.partial(forward, weights, tokens) for name, forward in networks_by_name.items()}
 
 
 # ------------------------------------------------------------------------------------------ checks and times
 
 
 def distance(got, want):
-    """The relative difference in the Frobenius norm; infinite where there is something that is no number."""
+    """The relative difference in the Frobenius norm; infinite for NaN."""
     import torch
 
     if not bool(torch.isfinite(got).all()):
@@ -253,26 +257,26 @@ def distance(got, want):
 
 
 def projections(network, batch, length):
-    """Random q, k, v (b, m, h * d) for the attention of a network, with scores that matter, and an output full of NaN."""
+    """Random q, k, v (b, m, h * d) for the attention of a network, with scores that matter, and an output initialized to NaN."""
     import torch
 
     shape = (batch, length, network.hidden)
-    made = [torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(3)]
-    return [*made, torch.full(shape, math.nan, device="cuda", dtype=torch.float16)]
+    inputs = [torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(3)]
+    return [*inputs, torch.full(shape, math.nan, device="cuda", dtype=torch.float16)]
 
 
 def check_operator(network, batch, length):
-    """The kernel alone against float64, and what PyTorch itself checks of an operator.
+    """Compare the kernel alone with float64, and run PyTorch's own check of an operator.
 
-    Raises: SystemExit where the kernel is wrong; torch's error where the operator is.
+    Raises: SystemExit if the kernel is wrong; torch's error if the operator is.
     """
     import torch
 
     q, k, v, out = projections(network, batch, length)
     launch(q, k, v, out, network.heads)
     error = max(
-        distance(out[one : one + 1], explicit(*(x[one : one + 1].double() for x in (q, k, v)), network.heads))
-        for one in {0, batch // 2, batch - 1}
+        distance(out[index : index + 1], explicit(*(x[index : index + 1].double() for x in (q, k, v)), network.heads))
+        for index in {0, batch // 2, batch - 1}
     )
     if not error < 1e-3 or not bool(torch.isfinite(out).all()):
         raise SystemExit(f"attention {tuple(q.shape)}, {network.heads} heads, is wrong: relative error {error}")
@@ -281,7 +285,7 @@ def check_operator(network, batch, length):
 
 
 def errors_of(network, weights, tokens, calls):
-    """Each contender's distance from the network in float32, for two sequences, and from the first contender; and what is wrong."""
+    """Each contender's distance from the network in float32, for two sequences, and from the first contender; and which are wrong."""
     few = tokens[:2]
     want = forward_of(network, layer_of(network, explicit))(in_float32(weights), few)[0]
     control = distance(forward_of(network, layer_of(network, without_scores))(weights, few)[0], want)
@@ -295,7 +299,7 @@ def errors_of(network, weights, tokens, calls):
 
 
 def network_times(calls, rounds):
-    """Milliseconds of each contender, one for each round; all in turn."""
+    """Milliseconds of each contender, one value per round; all run alternately."""
     import torch
 
     for call in calls.values():
@@ -328,7 +332,7 @@ def attention_times(network, batch, length, rounds):
 
 
 def measured(name, alone, options):
-    """What is found out about a network; `alone`: milliseconds of its attention."""
+    """The measurements of a network; `alone`: milliseconds of its attention."""
     import torch
 
     network = NETWORKS[name]
@@ -339,18 +343,25 @@ def measured(name, alone, options):
     errors, wrong = errors_of(network, weights, tokens, calls)
     checked = time.perf_counter() - began
     times = network_times(calls, options.rounds)
-    found = {"network": name, "configuration": attrs.asdict(network), "ms": times, "attention ms": alone, "errors": errors, "wrong": wrong}
-    return found | {"seconds to compile and check": checked}
+    measurement = {
+        "network": name,
+        "configuration": attrs.asdict(network),
+        "ms": times,
+        "attention ms": alone,
+        "errors": errors,
+        "wrong": wrong,
+    }
+    return measurement | {"seconds to compile and check": checked}
 
 
-def row_of(found):
+def row_of(measurement):
     """A row of the table."""
-    ms = {name: statistics.median(one) for name, one in found["ms"].items()}
+    ms = {name: statistics.median(one) for name, one in measurement["ms"].items()}
     ours, compiled = ms["ours"], ms.get("SDPA compiled")
     ratios = [ms["softmax"] / ours, ms["SDPA"] / ours, compiled and compiled / ours, compiled and compiled / ms["ours compiled"]]
-    share = found["configuration"]["layers"] * found["attention ms"]["softmax"] / ms["softmax"]
+    share = measurement["configuration"]["layers"] * measurement["attention ms"]["softmax"] / ms["softmax"]
     shown = [ms.get(one) for one in ("softmax", "SDPA", "SDPA compiled", "ours", "ours compiled")]
-    return [found["network"], *shown, *ratios, share, found["errors"]["ours"]["float32"]]
+    return [measurement["network"], *shown, *ratios, share, measurement["errors"]["ours"]["float32"]]
 
 
 def options_of():

@@ -1,11 +1,12 @@
-"""Small and skinny products whose rows TMA does not take, beside cuBLAS: copies in front, chained ones, and strategies that copy by threads.
+"""Compare small and skinny GEMM whose rows TMA does not accept with cuBLAS: preceding copy kernels, with programmatic launch, and
+strategies that copy by threads.
 
     python perf/small_misaligned.py FOLDER [--rounds 5] [--seconds 50] [--only 255x255x255]
 
-Products of halves, B stored by rows (NN) and by columns (NT). Each candidate is verified against float64 first; all are measured beside cuBLAS
-(through PyTorch) in one run: bursts, buffers rotated through L2. What is left when the seconds are over is left out, and said. Writes
-`small_misaligned.json` and `small_misaligned.txt` into the folder; the library's rule for such sizes (`fireiron.language.library`) is read
-off the table.
+Float16 GEMM, B row-major (NN) and column-major (NT). Each candidate is first verified against float64; all are measured together with
+cuBLAS (through PyTorch) in one run: bursts, buffers rotated through L2. Candidates that remain when the time is over are reported. Writes
+`small_misaligned.json` and `small_misaligned.txt` into the folder; the library's rule for such sizes (`fireiron.language.library`) is
+derived from the table.
 """
 
 import argparse
@@ -44,20 +45,20 @@ SPLIT = (
 )  # fmt: skip
 
 
-def behind(strategy):
+def without_copies(strategy):
     """The same without its copies."""
     return Strategy(strategy.steps[2:], start=strategy.start)
 
 
 def copy(order):
-    """The copy of a matrix, begun while the kernel before it ends."""
-    tile, rows, one = ((16, 256), (16, 1), (1, 1)) if order == RowMajor else ((256, 16), (1, 16), (1, 1))
-    return Move.tile(*tile).to(Block).programmatic_launch().tile(*rows).to(Thread).tile(*one).unroll().done()
+    """The copy of a matrix, started while the preceding kernel ends."""
+    tile, rows, element = ((16, 256), (16, 1), (1, 1)) if order == RowMajor else ((256, 16), (1, 16), (1, 1))
+    return Move.tile(*tile).to(Block).programmatic_launch().tile(*rows).to(Thread).tile(*element).unroll().done()
 
 
-def chained(chosen, order):
-    """`hopper` with values, whose launches begin while those before them end."""
-    first, *rest = behind(hopper.strategy.with_(**(ALL | chosen))).steps
+def programmatic(chosen, order):
+    """`hopper` with values, with programmatic launches."""
+    first, *rest = without_copies(hopper.strategy.with_(**(ALL | chosen))).steps
     product = Strategy((first.refined(ProgrammaticLaunch()), *rest), start=hopper.strategy.start)
     return MatMul.repack(A, copy(RowMajor)).repack(B, copy(order)).then(product)
 
@@ -66,28 +67,28 @@ def candidates(shape, order):
     """Strategies by name."""
     spec = spec_of(shape, order)
     name, chosen = defaults(spec, "sm_90a")[0]
-    found = {f"default: {name}": default_strategy(name, chosen, spec)}
+    strategies = {f"default: {name}": default_strategy(name, chosen, spec)}
     for name, chosen in COPIED.items():
         if chosen["bm"] <= max(shape[0], 16):
-            found[f"hopper {name}"] = hopper.strategy.with_(**(ALL | chosen))
-            found[f"chained {name}"] = chained(chosen, order)
-            found[f"by threads {name}"] = behind(found[f"hopper {name}"])
+            strategies[f"hopper {name}"] = hopper.strategy.with_(**(ALL | chosen))
+            strategies[f"chained {name}"] = programmatic(chosen, order)
+            strategies[f"by threads {name}"] = without_copies(strategies[f"hopper {name}"])
     for module, sets in ((small, SMALL), (split_k, SPLIT)):
         for chosen in sets:
             text = "x".join(str(chosen[one]) for one in ("bm", "bn", "bk"))
             first = {key: tunable.values[0] for key, tunable in module.strategy.tunables().items()}
             label = f"{module.__name__.rpartition('.')[2]} {text}, {chosen.get('parts', chosen.get('wn'))}"
-            found[label] = module.strategy.with_(**(first | chosen))
-    return found
+            strategies[label] = module.strategy.with_(**(first | chosen))
+    return strategies
 
 
 def spec_of(shape, order):
-    """The product of halves."""
+    """The float16 GEMM."""
     return hopper.spec(*shape, B=order)
 
 
 def compiled(strategy, spec):
-    """A kernel ready to be loaded, or why there is none."""
+    """A kernel ready to be loaded, or the reason why there is none."""
     try:
         return strategy(spec).compile("sm_90a")
     except FireironError as error:
@@ -95,7 +96,7 @@ def compiled(strategy, spec):
 
 
 def measured(spec, kernels, rounds):
-    """Times of all kernels and of cuBLAS; what is wrong or refused is left out, and said."""
+    """Times of all kernels and of cuBLAS; failures are reported and left out."""
     from fireiron.measure.data import Data
     from fireiron.measure.timing import cublas, measure
 
@@ -123,7 +124,7 @@ def main():
     parser.add_argument("--only", help="one shape, as 255x255x255")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    import torch  # cuBLAS is called through it
+    import torch  # calls cuBLAS
 
     from fireiron.measure.timing import environment
 
@@ -135,7 +136,7 @@ def main():
             (shape, order): {name: pool.submit(compiled, one, spec_of(shape, order)) for name, one in candidates(shape, order).items()}
             for shape, order in cases
         }
-        torch.zeros(1, device="cuda")  # behind the start of the processes, which take no context along
+        torch.zeros(1, device="cuda")  # after the processes have started, which must not inherit a context
         where = environment()
         for shape, order in cases:
             text = f"{'x'.join(map(str, shape))} {'NN' if order == RowMajor else 'NT'}"

@@ -1,11 +1,12 @@
-"""`fireiron.matmul` as PyTorch's operator beside torch.matmul: what a call costs the host, and forward with backward on the GPU.
+"""Compare `fireiron.matmul` as PyTorch's operator with torch.matmul: host time per call, and forward with backward on the GPU.
 
     python perf/torch_ops.py [-o FOLDER] [--sizes 1024 4096] [--rounds 9] [--no-compile]
 
-Each contender is checked first, results and gradients, against float64 (float32 above 2048). Host time is that of a call of matrices of 64 x 64,
-whose kernel is shorter than the call: wall time of many calls, no gradient, unless it says so. Times of layers are GPU time between CUDA events
-around several calls, in rounds in which all run in turn; the median. `compiled` is torch.compile(fullgraph=True): `relu(a) @ b`, forward, and
-with its gradients. Writes `torch_ops.json` and `torch_ops.txt` into the folder. Needs a GPU, CuPy and PyTorch; meant to take less than a minute.
+Each contender is checked first, results and gradients, against float64 (float32 above 2048). Host time is that of a call with matrices of
+64 x 64, whose kernel is shorter than the call: wall time of many calls, without gradient unless stated. Times of layers are GPU time
+between CUDA events around several calls, the median of rounds in which all run alternately. `compiled` is torch.compile(fullgraph=True):
+`relu(a) @ b`, forward, and with its gradients. Writes `torch_ops.json` and `torch_ops.txt` into the folder. Needs a GPU, CuPy and PyTorch;
+takes less than a minute.
 """
 
 import argparse
@@ -23,21 +24,21 @@ from fireiron import GL, Kernel, MatMul, RowMajor, best, float16, matmul, pytorc
 SMALL = 64
 CALLS = 400
 TOLERANCE = 4e-3
-"""Relative error of halves, in the Frobenius norm."""
+"""Relative error of float16, in the Frobenius norm."""
 
 
 def ours(a, b):
-    """A layer with our product."""
+    """A layer with our GEMM."""
     return matmul(a.relu(), b)
 
 
-def theirs(a, b):
+def torch_layer(a, b):
     """The same with PyTorch's."""
     return torch.matmul(a.relu(), b)
 
 
 def halves(*shape):
-    """Random factors that require a gradient."""
+    """Random operands that require a gradient."""
     return (torch.randn(shape, device="cuda") * shape[-2] ** -0.5).half().requires_grad_()
 
 
@@ -51,32 +52,34 @@ def check(layer, size):
     """The largest error of a layer's result and gradients."""
     a, b, grad = halves(size, size), halves(size, size), torch.randn(size, size, device="cuda").half()
     wide = [one.detach().to(torch.float64 if size <= 2048 else torch.float32).requires_grad_() for one in (a, b)]
-    expected = theirs(*wide)
+    expected = torch_layer(*wide)
     right = torch.autograd.grad(expected, wide, grad.to(expected.dtype))
-    made = layer(a, b)
-    found = max(error(one, other) for one, other in zip((made, *torch.autograd.grad(made, (a, b), grad)), (expected, *right), strict=True))
-    if not found < TOLERANCE:
-        raise SystemExit(f"{size}: an error of {found}")
-    return found
+    result = layer(a, b)
+    largest = max(
+        error(one, other) for one, other in zip((result, *torch.autograd.grad(result, (a, b), grad)), (expected, *right), strict=True)
+    )
+    if not largest < TOLERANCE:
+        raise SystemExit(f"{size}: an error of {largest}")
+    return largest
 
 
 def host_time(call):
-    """Microseconds of wall time of a call: the least of three runs of many."""
+    """Microseconds of wall time per call: the minimum of three runs of many calls."""
     for _ in range(20):
         call()
-    found = []
+    times = []
     for _ in range(3):
         torch.cuda.synchronize()
         start = time.perf_counter()
         for _ in range(CALLS):
             call()
         torch.cuda.synchronize()
-        found.append((time.perf_counter() - start) / CALLS * 1e6)
-    return min(found)
+        times.append((time.perf_counter() - start) / CALLS * 1e6)
+    return min(times)
 
 
 def overheads(compile):
-    """Host time by what is called."""
+    """Host time by function."""
     a, b = halves(SMALL, SMALL), halves(SMALL, SMALL)
     out = torch.empty(SMALL, SMALL, device="cuda", dtype=torch.half)
     spec = MatMul(SMALL, SMALL, SMALL, dtype=float16, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
@@ -91,13 +94,13 @@ def overheads(compile):
     if compile:
         calls |= {f"compiled, {name}": functools.partial(torch.compile(layer, fullgraph=True), a, b) for name, layer in LAYERS.items()}
     with torch.no_grad():
-        found = {name: host_time(call) for name, call in calls.items()}
-    found["torch.matmul with gradient"] = host_time(lambda: torch.matmul(a, b))
-    found["fireiron.matmul with gradient"] = host_time(lambda: matmul(a, b))
-    return found
+        times = {name: host_time(call) for name, call in calls.items()}
+    times["torch.matmul with gradient"] = host_time(lambda: torch.matmul(a, b))
+    times["fireiron.matmul with gradient"] = host_time(lambda: matmul(a, b))
+    return times
 
 
-LAYERS = {"torch": theirs, "fireiron": ours}
+LAYERS = {"torch": torch_layer, "fireiron": ours}
 
 
 def contenders(size, compile):
@@ -106,12 +109,12 @@ def contenders(size, compile):
     layers = dict(LAYERS)
     if compile:
         layers |= {f"{name} compiled": torch.compile(layer, fullgraph=True) for name, layer in LAYERS.items()}
-    made = {}
+    calls = {}
     for name, layer in layers.items():
         check(layer, size)
-        made[name, "forward"] = functools.partial(layer, a.detach(), b.detach())
-        made[name, "with backward"] = functools.partial(_differentiated, layer, a, b, grad)
-    return made
+        calls[name, "forward"] = functools.partial(layer, a.detach(), b.detach())
+        calls[name, "with backward"] = functools.partial(_differentiated, layer, a, b, grad)
+    return calls
 
 
 def _differentiated(layer, a, b, grad):
@@ -120,7 +123,7 @@ def _differentiated(layer, a, b, grad):
 
 
 def gpu_times(calls, rounds, budget=4e-3):
-    """Microseconds of GPU time by contender: medians of rounds in which all run in turn."""
+    """Microseconds of GPU time by contender: medians of rounds in which all run alternately."""
     times = {name: [] for name in calls}
     counts = {}
     for name, call in calls.items():
@@ -133,7 +136,7 @@ def gpu_times(calls, rounds, budget=4e-3):
 
 
 def _between(call, count):
-    """Seconds of a call, between events around several."""
+    """Seconds per call, between events around several calls."""
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(count):
@@ -144,15 +147,15 @@ def _between(call, count):
 
 
 def table(sizes, times):
-    """Microseconds and the share of PyTorch's speed."""
+    """Microseconds and the fraction of PyTorch's speed."""
     rows = []
     for size in sizes:
         for kind in ("forward", "with backward"):
             for suffix in ("", " compiled"):
                 if ("torch" + suffix, kind) not in times[size]:
                     continue
-                one, other = (times[size][name + suffix, kind] for name in ("torch", "fireiron"))
-                rows.append((size, kind, suffix.strip() or "eager", one, other, one / other))
+                torch_us, other = (times[size][name + suffix, kind] for name in ("torch", "fireiron"))
+                rows.append((size, kind, suffix.strip() or "eager", torch_us, other, torch_us / other))
     return tabulate(rows, ("size", "layer", "", "torch, us", "fireiron, us", "torch / fireiron"), floatfmt=".2f")
 
 
@@ -175,8 +178,8 @@ def main():
     for size in given.sizes:
         times[size] = gpu_times(contenders(size, not given.no_compile), given.rounds)
         print(table([size], times), flush=True)
-    said = ", ".join(f"{size}: {one:.1e}" for size, one in errors.items())
-    text += [table(given.sizes, times), f"float16; errors {said}; PyTorch {torch.__version__}, {torch.cuda.get_device_name()}"]
+    errors_text = ", ".join(f"{size}: {one:.1e}" for size, one in errors.items())
+    text += [table(given.sizes, times), f"float16; errors {errors_text}; PyTorch {torch.__version__}, {torch.cuda.get_device_name()}"]
     print(text[-1], f"{time.perf_counter() - start:.0f} s", sep="\n")
     if given.folder is not None:
         given.folder.mkdir(parents=True, exist_ok=True)

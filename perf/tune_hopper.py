@@ -1,11 +1,11 @@
-"""The strategies for Hopper beside cuBLAS, and their best values as records.
+"""Tune the strategies for Hopper, compare with cuBLAS, and write the best values as records.
 
     python perf/tune_hopper.py FOLDER [--rounds 7] [--seconds 420] [--only 4096x4096x4096]
 
-Products of halves stored by rows, and of a B stored by columns (NT), with the candidates below for each shape and the tile that the library
-takes by itself. Each candidate is verified against float64 first; all are measured beside cuBLAS (through PyTorch) in one run: bursts, buffers
-rotated through L2. Writes `hopper.json` (all times), `hopper.txt` (the table) and `records.jsonl` into the folder. Whatever is left when the
-seconds are over is left out, and said.
+Row-major float16 GEMM, also with a column-major B (NT), with the candidates below for each shape and the library's own tile. Each candidate
+is first verified against float64; all are measured together with cuBLAS (through PyTorch) in one run: bursts, buffers rotated through L2.
+Writes `hopper.json` (all times), `hopper.txt` (the table) and `records.jsonl` into the folder. Candidates that remain when the time is over
+are reported.
 """
 
 import argparse
@@ -33,7 +33,7 @@ ALL = {name: tunable.values[0] for name, tunable in hopper.strategy.tunables().i
 
 
 def values(bm, bn, wm, wn, stages, **others):
-    """All tunables; those not named have their first values, and the chunks of C follow the tile."""
+    """All tunables; unnamed ones have their first values, and the chunks of C follow the tile."""
     rows = 64 if wm % 64 == 0 else 32 if wm % 32 == 0 else 16
     chunk = 64 if wn % 64 == 0 else 32 if wn % 32 == 0 else 16
     return {**ALL, "bm": bm, "bn": bn, "wm": wm, "wn": wn, "stages": stages, "rows": rows, "chunk": chunk, **others}
@@ -44,7 +44,7 @@ def wide(stages=4, **others):
 
 
 def whole(**others):
-    """The same with three stages, and room to stage a tile of C at once."""
+    """The same with three stages, and shared memory to stage a tile of C at once."""
     return wide(3, **{"chunk": 256, **others})
 
 
@@ -68,14 +68,14 @@ def skinny(bm, bn, bk, stages, **others):
 
 
 ALONE = {"blocks": 65536}
-"""A block for each tile."""
+"""One block per tile."""
 
 HILBERT = {"bands": 1, "walk": 2}
-"""Blocks walk along Hilbert's curve."""
+"""Blocks follow the Hilbert curve."""
 
 
 def columns(number):
-    """Blocks walk in bands of so many tile columns."""
+    """Blocks follow groups of the given number of tile columns."""
     return {"bands": number, "walk": 1}
 
 
@@ -108,21 +108,22 @@ CANDIDATES = {
     (16, 4096, 4096): [skinny(16, 64, 128, 8), skinny(16, 64, 128, 8, in_flight=0), skinny(16, 64, 64, 16)],
     (8192, 28672, 4096): [wide(bands=16), whole(bands=16), values(256, 192, 128, 192, 3, producer=128)],
 }  # fmt: skip
-"""For each shape the values, and the strategy if it is not hopper, that were among the best in earlier sweeps; the shapes are those that the
-results pages compare."""
+"""For each shape the values, and the strategy if it is not hopper, that were among the best in earlier sweeps; the shapes are those on the
+results pages.
+"""
 
 
 def spec_of(shape, order):
     return hopper.spec(*shape, B=RowMajor if order == "NN" else ColMajor)
 
 
-def described(name, one):
-    """A candidate in words."""
-    walk = one.get("walk", 0)
-    order = "Hilbert" if walk == 2 else f"{'column ' * (walk == 1)}bands of {one['bands']}" if "bands" in one else "rows"
-    flight = f", {one['in_flight']} in flight" if "in_flight" in one else ""
-    chunks = f", chunks of {one['chunk']}" if one.get("chunk", 0) > 64 else ""
-    return f"{name.removeprefix('hopper_')} {one['bm']}x{one['bn']}x{one['bk']}, {one['stages']} stages, {order}{chunks}{flight}"
+def described(name, values):
+    """The title of a candidate."""
+    walk = values.get("walk", 0)
+    order = "Hilbert" if walk == 2 else f"{'column ' * (walk == 1)}bands of {values['bands']}" if "bands" in values else "rows"
+    in_flight_text = f", {values['in_flight']} in flight" if "in_flight" in values else ""
+    chunks = f", chunks of {values['chunk']}" if values.get("chunk", 0) > 64 else ""
+    return f"{name.removeprefix('hopper_')} {values['bm']}x{values['bn']}x{values['bk']}, {values['stages']} stages, {order}{chunks}{in_flight_text}"
 
 
 def candidates_of(shape, order):
@@ -130,8 +131,8 @@ def candidates_of(shape, order):
     name, own = defaults(spec_of(shape, order), "sm_90a")[0]
     first = {one: tunable.values[0] for one, tunable in STRATEGIES[name].strategy.tunables().items()}
     listed = {"default": (name, {**first, **own})}
-    for one in CANDIDATES[shape]:
-        candidate = one if isinstance(one, tuple) else ("hopper", one)
+    for values in CANDIDATES[shape]:
+        candidate = values if isinstance(values, tuple) else ("hopper", values)
         if candidate not in listed.values():
             listed[described(*candidate)] = candidate
     return listed
@@ -144,7 +145,7 @@ def kernel_of(candidate, spec):
 
 
 def compiled(task):
-    """Compile in a process of its own, for the cache; nothing comes back."""
+    """Compile in a separate process, for the cache only."""
     shape, order, chosen = task
     try:
         kernel_of(chosen, spec_of(shape, order))
@@ -154,7 +155,7 @@ def compiled(task):
 
 
 def measured(shape, order, rounds):
-    """Times of all candidates and of cuBLAS; what is wrong or refused is left out, and said."""
+    """Times of all candidates and of cuBLAS; failures are reported and left out."""
     from fireiron.measure.data import Data
     from fireiron.measure.timing import cublas, measure
 
@@ -188,7 +189,7 @@ def record_of(spec, chosen, timing, kernel, error, library_us, where, count, nam
 
 
 def row_of(shape, order, times):
-    """A line of the table: the default's and the best's ratio to cuBLAS."""
+    """A row of the table: the ratios of the default and of the best to cuBLAS."""
     library, ours = times["cuBLAS"], {name: one for name, one in times.items() if name != "cuBLAS"}
     best = min(ours, key=lambda name: ours[name].us)
     own = library.us / ours["default"].us if "default" in ours else None
@@ -216,12 +217,12 @@ def main():
     options.folder.mkdir(parents=True, exist_ok=True)
     problems = [(shape, order) for shape in CANDIDATES for order in ("NN", "NT") if options.only in (None, "x".join(map(str, shape)))]
     tasks = [(*problem, chosen) for problem in problems for chosen in candidates_of(*problem).values()]
-    with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as crew:
-        for complaint in crew.map(compiled, tasks):
+    with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
+        for complaint in pool.map(compiled, tasks):
             if complaint:
                 print(complaint, flush=True)
     print(f"{len(tasks)} kernels compiled in {time.monotonic() - start:.0f} s", flush=True)
-    import torch  # cuBLAS is called through it
+    import torch  # calls cuBLAS
 
     from fireiron.gpu import launch, toolchain
     from fireiron.measure.timing import environment

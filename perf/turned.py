@@ -1,11 +1,12 @@
-"""Types that wgmma reads along k only, in all storage orders of A and B: the strategy hopper with operands turned round first, beside PyTorch.
+"""Measure types that wgmma reads along k only, in all storage orders of A and B: the strategy hopper with preceding transposes, compared
+with PyTorch.
 
     python perf/turned.py FOLDER [--size 4096] [--rounds 5]
 
-tf32 beside torch.matmul with allow_tf32, e4m3 with results of bfloat16 beside torch._scaled_mm, int8 beside torch._int_mm, where these take the
-order. The kernel is the library's default; it is compared with float64 first (relative Frobenius error of the first rows). The copies are
-measured alone, too, with the bytes that they read and write in a second. Bursts, on sets that rotate through L2. Writes `turned.json` and
-`turned.txt` into the folder.
+tf32 is compared with torch.matmul with allow_tf32, e4m3 with bfloat16 results with torch._scaled_mm, int8 with torch._int_mm, if these
+support the order. The kernel is the library's default; it is first compared with float64 (relative Frobenius error of the first rows). The
+copies are also measured alone, with their memory traffic per second. Bursts, on operand sets that rotate through L2. Writes `turned.json`
+and `turned.txt` into the folder.
 """
 
 import argparse
@@ -25,16 +26,16 @@ KINDS = {"tf32": (tf32, float32, "float32"), "e4m3": (float8_e4m3, bfloat16, "fl
 ORDERS = ("NT", "NN", "TT", "TN")
 
 
-def matrix(torch, kind, size, turned):
-    """Random elements, stored by columns if `turned`."""
-    made = torch.randint(-8, 9, (size, size), device="cuda") if kind == "int8" else torch.randn(size, size, device="cuda")
-    made = made.to(getattr(torch, KINDS[kind][2]))
-    return made.t() if turned else made
+def matrix(torch, kind, size, transposed):
+    """Random elements, column-major if `transposed`."""
+    elements = torch.randint(-8, 9, (size, size), device="cuda") if kind == "int8" else torch.randn(size, size, device="cuda")
+    elements = elements.to(getattr(torch, KINDS[kind][2]))
+    return elements.t() if transposed else elements
 
 
-def rival(torch, kind, one):
-    """PyTorch's product on a set."""
-    a, b, c = one
+def rival(torch, kind, operands):
+    """PyTorch's GEMM of an operand set."""
+    a, b, c = operands
     if kind == "tf32":
         return functools.partial(torch.matmul, a, b, out=c)
     if kind == "int8":
@@ -43,9 +44,9 @@ def rival(torch, kind, one):
     return functools.partial(torch._scaled_mm, a, b, scale_a=scale, scale_b=scale, out_dtype=c.dtype, use_fast_accum=True, out=c)
 
 
-def error_of(torch, call, one):
+def error_of(torch, call, operands):
     """The relative error of a result, in the Frobenius norm, of the first rows."""
-    a, b, c = one
+    a, b, c = operands
     c.fill_(0)
     call()
     torch.cuda.synchronize()

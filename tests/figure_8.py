@@ -1,6 +1,6 @@
-"""An interpreter of the language of Graphene's Figure 8 that shares nothing with the compiler: one thread after the other, by offsets.
+"""An interpreter for the language of Graphene's Figure 8 that shares no code with the compiler: one thread after the other, by offsets.
 
-It reads the lines that the figure has, and raises `Unknown` for any other. Every product adds to what its result holds, which is 0 before.
+It executes the lines of the figure, and raises `Unknown` for any other. Every MMA adds to its result, which is initialized to 0.
 """
 
 import math
@@ -55,7 +55,7 @@ SMALLEST = """
 
 
 class Unknown(Exception):
-    """A line that means nothing here."""
+    """A line without a meaning here."""
 
 
 def row_major(sizes):
@@ -74,7 +74,7 @@ def matched(pattern, line):
 
 
 class Interpreter:
-    """A listing, and what it makes of two matrices."""
+    """A listing, and its result for two matrices."""
 
     def __init__(self, text):
         lines = [line.split("//")[0].strip() for line in text.split("\n")]
@@ -127,31 +127,31 @@ class Interpreter:
         for line, inner in items:
             if inner is not None:
                 self.loop(line, inner, tensors, groups, values)
-            elif (found := matched(r"@(\w+), @(\w+) = #(\w+)\.indices\(\)", line)) is not None:
-                sizes, unit = groups[found[3]]
+            elif (match := matched(r"@(\w+), @(\w+) = #(\w+)\.indices\(\)", line)) is not None:
+                sizes, unit = groups[match[3]]
                 if len(sizes) != 2:
                     raise Unknown(line)
                 number = self.block if unit == "block" else self.thread
-                values[found[1]], values[found[2]] = number // sizes[1] % sizes[0], number % sizes[1]
-            elif (found := matched(r"%(\w+)(?:\s*:\s*(.*?))? = %(\w+)\.tile\(\[([^\]]*)\]\)", line)) is not None:
-                tensors[found[1]] = self.tiled(line, found[2], tensors.get(found[3]), [one.strip() for one in found[4].split(",")])
-            elif (found := matched(r"%(\w+)(?:\s*:\s*(.*?))? = %(\w+)\[([^\]]*)\]", line)) is not None:
-                tensors[found[1]] = self.part(line, found[2], tensors.get(found[3]), found[4].split(","), values)
-            elif (found := matched(r"#(\w+):\[\]\.(\w+) = #(\w+)\.scalar\(\)", line)) is not None:
-                if found[2] != groups[found[3]][1]:
+                values[match[1]], values[match[2]] = number // sizes[1] % sizes[0], number % sizes[1]
+            elif (match := matched(r"%(\w+)(?:\s*:\s*(.*?))? = %(\w+)\.tile\(\[([^\]]*)\]\)", line)) is not None:
+                tensors[match[1]] = self.tiled(line, match[2], tensors.get(match[3]), [one.strip() for one in match[4].split(",")])
+            elif (match := matched(r"%(\w+)(?:\s*:\s*(.*?))? = %(\w+)\[([^\]]*)\]", line)) is not None:
+                tensors[match[1]] = self.part(line, match[2], tensors.get(match[3]), match[4].split(","), values)
+            elif (match := matched(r"#(\w+):\[\]\.(\w+) = #(\w+)\.scalar\(\)", line)) is not None:
+                if match[2] != groups[match[3]][1]:
                     raise Unknown(line)
-                groups[found[1]] = ([], found[2])
+                groups[match[1]] = ([], match[2])
             else:
                 self.product(line, tensors, groups)
 
     def loop(self, line, inner, tensors, groups, values):
-        found = matched(r"for\s*\(\s*(\w+)\s*=\s*(\d+);\s*\1\s*<\s*(\d+);\s*\1\s*\+=\s*(\d+)\s*\)\s*\{", line)
-        if found is None or not int(found[4]):
+        match = matched(r"for\s*\(\s*(\w+)\s*=\s*(\d+);\s*\1\s*<\s*(\d+);\s*\1\s*\+=\s*(\d+)\s*\)\s*\{", line)
+        if match is None or not int(match[4]):
             raise Unknown(line)
-        for number in range(*map(int, found.groups()[1:])):
-            self.execute(inner, dict(tensors), dict(groups), {**values, found[1]: number})
+        for number in range(*map(int, match.groups()[1:])):
+            self.execute(inner, dict(tensors), dict(groups), {**values, match[1]: number})
 
-    def tiled(self, line, said, tensor, sizes):
+    def tiled(self, line, shape_text, tensor, sizes):
         if tensor is None or tensor[3] is not None or len(sizes) != len(tensor[2]):
             raise Unknown(line)
         tiles, inside = [], []
@@ -161,10 +161,10 @@ class Interpreter:
                 raise Unknown(line)
             tiles.append((count // size, stride * size))
             inside.append((size, stride))
-        self.require(said, [tiles, inside])
+        self.require(shape_text, [tiles, inside])
         return (*tensor[:2], tiles, inside)
 
-    def part(self, line, said, tensor, places, values):
+    def part(self, line, shape_text, tensor, places, values):
         if tensor is None or len(places) != len(tensor[2]):
             raise Unknown(line)
         offset = tensor[1]
@@ -175,24 +175,24 @@ class Interpreter:
                 raise Unknown(line)
             offset += index * stride
         inside = tensor[3] or []
-        self.require(said, [inside])
+        self.require(shape_text, [inside])
         return (tensor[0], offset, inside, None)
 
-    def require(self, said, shapes):
-        """What a line writes of a shape is what it has, but for sizes of 1."""
-        if said is None:
+    def require(self, shape_text, shapes):
+        """The written shape must equal the actual one, except for sizes of 1."""
+        if shape_text is None:
             return
-        if matched(r"(\[[^\]]*\]\.)+fp16\.GL", said) is None:
-            raise Unknown(said)
-        written = [[size for size in numbers(one) if size != 1] for one in re.findall(r"\[([^\]]*)\]", said)]
+        if matched(r"(\[[^\]]*\]\.)+fp16\.GL", shape_text) is None:
+            raise Unknown(shape_text)
+        written = [[size for size in numbers(one) if size != 1] for one in re.findall(r"\[([^\]]*)\]", shape_text)]
         if written != [[size for size, _ in shape if size != 1] for shape in shapes]:
-            raise Unknown(said)
+            raise Unknown(shape_text)
 
     def product(self, line, tensors, groups):
-        found = matched(r"%(\w+) <- MatMul\s*<<<\s*#(\w+),\s*#(\w+)\s*>>>\s*\(%(\w+), %(\w+)\)", line)
-        if found is None or groups.get(found[2]) != ([], "block") or groups.get(found[3]) != ([], "thread"):
+        match = matched(r"%(\w+) <- MatMul\s*<<<\s*#(\w+),\s*#(\w+)\s*>>>\s*\(%(\w+), %(\w+)\)", line)
+        if match is None or groups.get(match[2]) != ([], "block") or groups.get(match[3]) != ([], "thread"):
             raise Unknown(line)
-        views = [tensors.get(found[number]) for number in (1, 4, 5)]
+        views = [tensors.get(match[number]) for number in (1, 4, 5)]
         if any(one is None or one[3] is not None or math.prod(size for size, _ in one[2]) != 1 for one in views):
             raise Unknown(line)
         (target, at, *_), *factors = views
@@ -211,12 +211,12 @@ class Interpreter:
 
 
 def mutated(text, generator):
-    """The text with one to three tokens or lines left out, exchanged, doubled or replaced."""
+    """The text with one to three tokens or lines removed, exchanged, doubled or replaced."""
     for _ in range(generator.choice((1, 1, 1, 2, 3))):
         lines, tokens = text.split("\n"), TOKENS.findall(text)
         visible = [place for place, token in enumerate(tokens) if token.strip()]
         line, other = (generator.randrange(len(lines)) for _ in range(2))
-        here, there = (generator.choice(visible) for _ in range(2))
+        here, second = (generator.choice(visible) for _ in range(2))
         match generator.randrange(8):
             case 0:
                 del lines[line]
@@ -227,14 +227,14 @@ def mutated(text, generator):
             case 3:
                 del tokens[here]
             case 4:
-                tokens[here], tokens[there] = tokens[there], tokens[here]
+                tokens[here], tokens[second] = tokens[second], tokens[here]
             case 5:
-                tokens[here] = tokens[there]
+                tokens[here] = tokens[second]
             case 6:
-                tokens.insert(here, tokens[there])
+                tokens.insert(here, tokens[second])
             case 7:
-                alike = [place for place in visible if kind_of(tokens[place]) == kind_of(tokens[here])]
-                tokens[here] = tokens[generator.choice(alike)]
+                same_kind = [place for place in visible if kind_of(tokens[place]) == kind_of(tokens[here])]
+                tokens[here] = tokens[generator.choice(same_kind)]
         text = "\n".join(lines) if lines != text.split("\n") else "".join(tokens)
     return text
 

@@ -1,6 +1,6 @@
-"""Random definitions of several steps with random strategies: chains on elements, reductions of rows, products with epilogues, carried sums.
+"""Random multi-step definitions with random strategies: pointwise chains, row reductions, GEMM with epilogues, carried sums.
 
-A draw may be refused by the project's own errors, as one of `generator.py`; it is then drawn again, with the number of refusals in its seed.
+The project's own errors may refuse a draw, as in `generator.py`; it is then repeated with the number of refusals in its seed.
 """
 
 import random
@@ -9,7 +9,7 @@ from fireiron import *
 from fireiron.errors import ArgumentError, DecompositionError, MatchError, ResourceError, SynchronizationError
 
 REFUSALS = (ArgumentError, DecompositionError, MatchError, ResourceError, SynchronizationError)
-"""What a draw may be refused by."""
+"""Errors by which a draw may be refused."""
 
 UNARY = (
     "relu({})",
@@ -31,7 +31,7 @@ mma = MatMul.tile(16, 16).unroll().mma_tile().done()
 
 
 class DrawnDefinition:
-    """A definition, a strategy that starts from it or goes around it, and its spec."""
+    """A definition, a strategy that starts from it or includes it, and its spec."""
 
     def __init__(self, seed, form=None):
         self.seed = seed
@@ -61,7 +61,7 @@ class DrawnDefinition:
         return f"{name}[{','.join(dims)}]" if dims else name
 
     def value(self, known, dims):
-        """A value of what is known and new inputs, one operation deep."""
+        """A value of known tensors and new inputs, one operation deep."""
         kind = self.random.random()
         if kind < 0.35:
             return self.choice(UNARY).format(self.choice(known))
@@ -77,14 +77,14 @@ class DrawnDefinition:
         return self.choice(BINARY).format(self.choice(known), self.operand(some))
 
     def chain(self, known, dims, steps, part=None, prefix="t"):
-        """Steps on elements; some write the temporary of another again."""
+        """Pointwise steps; some write the temporary of another one again."""
         index = ",".join(dims)
-        made = []
+        names = []
         part = self.each if part is None else part
         for number in range(steps):
-            name = made[-1] if made and self.chance(0.3, "in place") else f"{prefix}{number}"
+            name = names[-1] if names and self.chance(0.3, "in place") else f"{prefix}{number}"
             part[f"{prefix}_step{number}"] = f"{name}[{index}] = {self.value(known, dims)}"
-            made.append(name)
+            names.append(name)
             known = [*dict.fromkeys((*known, f"{name}[{index}]"))]
         return known
 
@@ -110,11 +110,11 @@ class DrawnDefinition:
 
     @property
     def bound_of_sizes(self):
-        """Of stacks, whose addresses would not fit 64 bits otherwise."""
+        """For batches, whose addresses may otherwise exceed 64 bits."""
         return {"high": 1 << 20} if len(self.sizes) > 2 and self.form == "elements" else {}
 
     def size(self, tile, most=3):
-        """A number of elements, of which a tile may overhang."""
+        """A number of elements that tiles need not divide."""
         return tile * self.random.randint(1, most) - (self.random.randrange(tile) if self.chance(0.5, "overhanging") else 0)
 
     def finish(self, dims, sizes, chain, symbolic=(), halves=(), dtype=None, **roles):
@@ -147,7 +147,7 @@ class DrawnDefinition:
         self.finish(" ".join(dims), {dim: self.size(size) for dim, size in tile.items()}, chain, symbolic=dims)
 
     def rows(self, known, part, index):
-        """A reduction of a value along n, with steps on its result; its name."""
+        """A reduction of a value along n, with steps on its result; returns its name."""
         by = self.choice(REDUCED)
         self.features.add(by)
         part[f"reduce{index}"] = f"r{index}[m] = {by}(n, {self.choice([one for one in known if one.endswith('[m,n]')])})"
@@ -157,7 +157,7 @@ class DrawnDefinition:
 
     def draw_rows(self):
         known = [self.operand(("m", "n"))]
-        (held,) = self.operands
+        (operand,) = self.operands
         if self.chance(0.7):
             known = self.chain(known, ("m", "n"), self.random.randint(1, 2))
         for index in range(self.random.randint(1, 3)):
@@ -178,9 +178,9 @@ class DrawnDefinition:
             if warps is None:
                 self.features.add("row of a warp")
                 lanes = Move.tile(1, vector).to(Lane).done()
-                return start.tile(m=4).to(Block).tile(m=1).to(Warp).load(held, RF, lanes).done()
+                return start.tile(m=4).to(Block).tile(m=1).to(Warp).load(operand, RF, lanes).done()
             self.features.add("row of a block")
-            return start.tile(m=rows_of_block).to(Block).load(held, RF, warps).done()
+            return start.tile(m=rows_of_block).to(Block).load(operand, RF, warps).done()
 
         columns = width * across - (self.random.randrange(width // 2) if self.chance(0.5, "overhanging") else 0)
         self.finish("m n", {"m": self.random.randint(1, 9), "n": columns}, chain, symbolic=("m",))
@@ -204,7 +204,7 @@ class DrawnDefinition:
         self.finish("m n k", sizes, chain, symbolic=("m", "n"), halves=halves, dtype=dtype)
 
     def product(self, square=False):
-        """Tiles and strategy of a product; its element type, operands that have it, and sizes. Of a `square` one a tile has all."""
+        """Tiles and strategy of a GEMM; its element type, operands of that type, and sizes. A `square` one has all elements in one tile."""
         count = 1 if square else 2
         if self.chance(0.5, "mma"):
             bm, bn, bk = self.choice((32, 64)), self.choice((32, 64)), self.choice((16, 32))
@@ -235,16 +235,16 @@ class DrawnDefinition:
         return (bm, bn, loop), (None, (), {"m": rows, "n": rows if square else self.size(bn, count), "k": self.random.randint(1, 30)})
 
     def draw_transposed(self):
-        """A product of which other steps read, or write, the elements at (n, m): in registers, or placed where all threads read it."""
+        """A GEMM whose elements at (n, m) other steps read or write: in registers, or placed where all threads read it."""
         self.operands = {"A": "m k", "B": "k n"}
         self.each = {"mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])"}
         known = self.chain(["acc[m,n]"], ("m", "n"), self.random.randint(0, 2))
-        turned = known[-1].replace("[m,n]", "[n,m]")
+        transposed = known[-1].replace("[m,n]", "[n,m]")
         if self.chance(0.5, "turned temporary"):
-            self.each["turn"] = f"u[m,n] = {self.choice(('{}', 'relu({})')).format(turned)}"
-            turned = self.choice(("u[m,n]", "u[n,m]"))
+            self.each["turn"] = f"u[m,n] = {self.choice(('{}', 'relu({})')).format(transposed)}"
+            transposed = self.choice(("u[m,n]", "u[n,m]"))
         bias = self.operand(self.choice((("m", "n"), ("n",), ("m",))))
-        self.output("C", ("m", "n"), self.choice(("{}", "{} * 0.5", "{} + " + bias)).format(turned))
+        self.output("C", ("m", "n"), self.choice(("{}", "{} * 0.5", "{} + " + bias)).format(transposed))
         if bias.partition("[")[0] not in self.each["store_C"]:
             del self.operands[bias.partition("[")[0]]
         if self.chance(0.3, "turned result"):
@@ -263,7 +263,7 @@ class DrawnDefinition:
 
     def draw_carried(self):
         known = self.chain([self.operand(("m", "n"))], ("m", "n"), self.random.randint(0, 2))
-        held = next(iter(self.operands))
+        operand = next(iter(self.operands))
         carried = []
         for index in range(self.random.randint(1, 2)):
             by = self.choice(REDUCED)
@@ -289,14 +289,14 @@ class DrawnDefinition:
         def chain(start):
             lanes = Move.tile(1, vector).to(Lane).done()
             chunk = start.tile(m=4).to(Block).tile(m=1).to(Warp).split(n=step)
-            return chunk.load(held, RF, lanes).done()
+            return chunk.load(operand, RF, lanes).done()
 
         count = step * self.random.randint(1, 4) - (self.random.randrange(step) if self.chance(0.5, "overhanging") else 0)
         self.finish("m n", {"m": self.random.randint(1, 9), "n": count}, chain, symbolic=("m",), loop="n")
 
 
 def draw(seed, form=None):
-    """A draw that can be lowered, of a form where one is asked for, and how many were refused before it."""
+    """A draw that lowers, of a given form if there is one, and the number of refused ones before it."""
     refused = 0
     while True:
         try:

@@ -234,7 +234,7 @@ def _fairly(error: errors.FireironError, script: Script, placed: bool) -> None:
         error.legal
         or error.hint
         or isinstance(error, errors.MatchError)
-        or re.search(r"legal|wants|has|is |are |not|does|takes|above|no |bound sym", message)
+        or re.search(r"legal|requires|has|is |are |not|does|takes|above|no |bound sym", message)
     ):
         raise Wrong("says nothing of what to do", message)
     at = error.at

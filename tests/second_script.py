@@ -1,4 +1,4 @@
-"""Scripts as a user writes them: the text of a problem and of a chain, run as it stands, and made smaller line by line."""
+"""Scripts as a user writes them: the text of a problem and of a chain, executed unchanged, and shrunk line by line."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 FILE = "second/drawn.py"
-"""What the text is called where it is run, so that an error's `at` names a line of it."""
+"""The file name of the executed text, so that an error's `at` names a line of it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A verb of a chain as text, and the refinements behind it."""
+    """A verb of a chain as text, and the refinements after it."""
 
     verb: str
     refinements: tuple[str, ...] = ()
@@ -35,11 +35,11 @@ class Script:
     target: str
     before: tuple[str, ...] = ()
     behind: str = ""
-    """What follows the chain's last parenthesis, such as `.then(rest)`."""
+    """The text after the chain's last parenthesis, such as `.then(rest)`."""
 
     @property
     def text(self) -> str:
-        """The whole program down to `problem` and `strategy`."""
+        """The whole program, up to `problem` and `strategy`."""
         problem = re.sub(r"\{(\w+)\}", lambda found: str(self.sizes[found[1]]), self.problem)
         chain = [f"    .{line}" for step in self.steps for line in step.lines]
         return "\n".join(
@@ -57,7 +57,7 @@ class Script:
         )
 
     def run(self) -> dict[str, Any]:
-        """What the text's names are behind it."""
+        """The variables of the text after its execution."""
         names: dict[str, Any] = {"__name__": "drawn"}
         linecache.cache[FILE] = (len(self.text), None, self.text.splitlines(keepends=True), FILE)  # programs of tasks read their source
         exec(compile(self.text, FILE, "exec"), names)
@@ -67,8 +67,10 @@ class Script:
         return dataclasses.replace(self, **changes)
 
     def plain(self) -> Script:
-        """The same decompositions without refinements: what only says how is taken out of the text, in sub-strategies too."""
-        steps = tuple(Step(_plain(step.verb), tuple(_plain(one) for one in step.refinements if _says_what(one))) for step in self.steps)
+        """The same decompositions without refinements, which are removed from the text, in sub-strategies, too."""
+        steps = tuple(
+            Step(_plain(step.verb), tuple(_plain(one) for one in step.refinements if _changes_meaning(one))) for step in self.steps
+        )
         return self.with_(steps=steps, before=tuple(map(_plain, self.before)))
 
     def features(self) -> set[str]:
@@ -87,22 +89,22 @@ HOW = (
     "cluster", "stagger_blocks", "mma_in_flight", "stages", "warp_specialize", "share_stages", "reuse_buffer", "to_col_major", "to_row_major", "storage_layout",
     "pingpong", "order_mma", "prefetch_epilogue", "longest_first", "max_shared_bytes", "programmatic_launch", "skip_masked_tiles", "defer",
 )  # fmt: skip
-"""Refinements that say how, never what; `to` and `cast_on_copy` choose other specs below them."""
+"""Refinements that never change the meaning; `to` and `cast_on_copy` choose other specs below them."""
 
 
-def _says_what(refinement: str) -> bool:
+def _changes_meaning(refinement: str) -> bool:
     return re.match(r"\w+", refinement)[0] not in HOW  # type: ignore[index]
 
 
 def _plain(text: str) -> str:
-    """A text without the refinements that say how, wherever they stand in it."""
-    while found := re.search(rf"\.(?:{'|'.join(HOW)})\(", text):
-        text = text[: found.start()] + text[_closing(text, found.end()) + 1 :]
+    """A text without meaning-preserving refinements, at any depth."""
+    while match := re.search(rf"\.(?:{'|'.join(HOW)})\(", text):
+        text = text[: match.start()] + text[_closing(text, match.end()) + 1 :]
     return text
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the parenthesis closes that was opened in front of `start`."""
+    """The position of the parenthesis that closes the one before `start`."""
     depth = 1
     for position in range(start, len(text)):
         depth += (text[position] in "([{") - (text[position] in ")]}")
@@ -112,7 +114,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def smaller(script: Script) -> Iterator[Script]:
-    """Scripts with one thing less each: a step, a refinement, a sub-strategy, a definition in front, or with smaller sizes."""
+    """Scripts with one part removed: a step, a refinement, a sub-strategy, a preceding definition; or with smaller sizes."""
     for place, step in enumerate(script.steps):
         yield script.with_(steps=_without(script.steps, place))
         for number in range(len(step.refinements)):
@@ -135,7 +137,7 @@ def _without(parts: Sequence[Any], place: int) -> tuple[Any, ...]:
 
 
 def shrunk(script: Script, fails: Callable[[Script], bool], tries: int = 300) -> Script:
-    """The smallest script found by taking away one thing after another that still fails."""
+    """The smallest script, found by removing one part after another, that still fails."""
     going = True
     while going:
         going = False

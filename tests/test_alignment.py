@@ -1,7 +1,7 @@
-"""The alignment check and the simulator's trap: vectors that are misaligned or straddle an edge, buffers that lie wrongly.
+"""The alignment check and the simulator's trap: vectors that are misaligned or cross an edge, misaligned buffers.
 
-Clean kernels give no finding; passes with a fault planted in them are found by the check, by the simulator and by the printed text
-executed on the CPU, each on its own.
+Clean kernels have no findings; faults injected into passes are reported by the check, by the simulator and by the printed text executed on
+the CPU, each on its own.
 """
 
 import importlib
@@ -42,7 +42,7 @@ needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g
 
 
 def messages(kernel):
-    """What the check says about a kernel."""
+    """The messages of the check for a kernel."""
     return [finding.message for finding in check_alignment(AccessTrace(kernel))]
 
 
@@ -50,17 +50,17 @@ def messages(kernel):
 
 
 def test_known_bits_of_drawn_expressions():
-    """What is known of an expression holds at every point of its domain."""
-    told = 0
+    """The known bits of an expression hold at every point of its domain."""
+    aligned = 0
     for number in range(400 * SCALE):
         drawn = test_expr.draw(expr, f"{SEED}-{number}")
         value, size = drawn.last.expr, len(drawn.last.values)
         bits = KnownBits({}).of(value)
-        told += bits.zeros & 7 != 0
+        aligned += bits.zeros & 7 != 0
         for index in {0, size - 1, *(size * part // 40 for part in range(40))}:
             got = int(value.evaluate(drawn.point(index))) & WORD
             assert got & bits.zeros == 0 and got & bits.ones == bits.ones, (value, drawn.point(index), bits)
-    assert told > 20 * SCALE, "hardly anything is known of these expressions"
+    assert aligned > 20 * SCALE, "hardly anything is known of these expressions"
 
 
 i, M = Var("i", 0, 127), Var("M", 0, INT_MAX, 4)
@@ -96,32 +96,36 @@ def test_a_name_has_the_bits_of_its_value():
 
 
 def test_products_keep_their_upper_bits():
-    """A swizzle asks whether a bit far above those that count a vector's elements is 0."""
+    """A swizzle needs to know whether a bit far above those of a vector's elements is 0."""
     few = KnownBits({}).of(Var("few", 0, 2))
     assert (few * Bits.of(2)).zeros == WORD - 6 and (few * Bits.of(3)).zeros == WORD - 15 and (few * few).zeros == WORD - 15
     assert Bits.of(-1 & WORD) * few == few * Bits.of(-1 & WORD) and (Bits.of(-1 & WORD) * Bits.of(4)).zeros == 3
 
 
 def test_bits_of_numbers_are_all_known():
-    for one, other in itertools.product(range(9), repeat=2):
-        left, right = Bits.of(one), Bits.of(other)
-        assert (left + right, left * right, left ^ right) == (Bits.of(one + other), Bits.of(one * other), Bits.of(one ^ other))
-        assert (left & right, left | right) == (Bits.of(one & other), Bits.of(one | other))
+    for left_number, other in itertools.product(range(9), repeat=2):
+        left, right = Bits.of(left_number), Bits.of(other)
+        assert (left + right, left * right, left ^ right) == (
+            Bits.of(left_number + other),
+            Bits.of(left_number * other),
+            Bits.of(left_number ^ other),
+        )
+        assert (left & right, left | right) == (Bits.of(left_number & other), Bits.of(left_number | other))
 
 
 def test_operations_on_partly_known_bits():
-    """Of two numbers of three bits, each known or not: what is told of the result holds for all that they may be."""
+    """For two three-bit numbers with known and unknown bits, the known bits of the result hold for all their values."""
 
     def values(bits):
         return [number for number in range(8) if not number & bits.zeros and number & bits.ones == bits.ones]
 
     drawn = [Bits(WORD - 7 | zeros, ones) for zeros, ones in itertools.product(range(8), repeat=2) if not zeros & ones]
-    for one, other in itertools.product(drawn, repeat=2):
+    for first, other in itertools.product(drawn, repeat=2):
         for does in (operator.add, operator.mul, operator.xor, operator.and_, operator.or_):
-            bits = does(one, other)
+            bits = does(first, other)
             assert not bits.zeros & bits.ones
-            for left, right in itertools.product(values(one), values(other)):
-                assert not does(left, right) & bits.zeros and does(left, right) & bits.ones == bits.ones, (does, one, other)
+            for left, right in itertools.product(values(first), values(other)):
+                assert not does(left, right) & bits.zeros and does(left, right) & bits.ones == bits.ones, (does, first, other)
 
 
 # ---------------------------------------------------------------------------------------------- clean kernels
@@ -162,7 +166,7 @@ def test_drawn_strategies_are_clean():
 
 
 def copied(base, *, width=4, into=(THREAD, 0), target=None, bounds=(None, None), rows=32, columns=64, **options):
-    """A copy of `width` neighbours in a row by each thread, from `base` in `src` to `into` in another buffer, taken at once."""
+    """A copy of `width` adjacent elements of a row by each thread, from `base` in `src` to `into` in another buffer, as one vector."""
     name = "dst" if target is None else target.name
     statement = execution(
         MOVE,
@@ -179,7 +183,7 @@ def copied(base, *, width=4, into=(THREAD, 0), target=None, bounds=(None, None),
 
 
 def trapped(kernel):
-    """What the simulator says."""
+    """The simulator's report."""
     shape = tuple(int(str(size)) for size in kernel.buffer("src").tensor.shape)
     with pytest.raises(SimulationError) as raised:
         simulate(kernel, {"src": np.zeros(shape, np.float32)})
@@ -210,7 +214,7 @@ def test_rows_a_multiple_apart_known_only_at_run_time():
     assert messages(copied((THREAD, 4), ld=sym("ld", multiple_of=4))) == []
 
 
-def test_elements_that_are_no_neighbours():
+def test_elements_that_are_not_adjacent():
     kernel = copied((THREAD, 4))
     swapped = attrs.evolve(kernel.buffers[0], tensor=attrs.evolve(kernel.buffers[0].tensor, layout=ColMajor))
     kernel = attrs.evolve(kernel, buffers=(attrs.evolve(swapped, storage=swapped.tensor.storage()), *kernel.buffers[1:]))
@@ -243,12 +247,12 @@ EDGES = [(8, True), (6, False), (sym("N"), False), (sym("N", multiple_of=2), Fal
 
 @pytest.mark.parametrize(("columns", "clean"), EDGES, ids=str)
 def test_a_vector_that_may_straddle_the_edge(columns, clean):
-    """Only the first element is tested: the others must lie inside with it."""
+    """Only the first element is tested: the others must be in bounds with it."""
     kernel = copied((THREAD % 4, THREAD // 4 * 4), into=(THREAD % 4, THREAD // 4 * 4), bounds=(None, columns), columns=columns, ld=64)
-    found = messages(kernel)
-    assert (found == []) == clean
-    assert clean or "src: 4 elements are taken at once, and the last of them are not proved to lie below" in found[0]
-    assert all("not proved to lie below" in message or "multiple of 4" in message for message in found)
+    reports = messages(kernel)
+    assert (reports == []) == clean
+    assert clean or "src: 4 elements are taken at once, and the last of them are not proved to lie below" in reports[0]
+    assert all("not proved to lie below" in message or "multiple of 4" in message for message in reports)
 
 
 def test_a_straddling_vector_is_trapped():
@@ -283,7 +287,7 @@ def test_copies_of_a_buffer_that_begin_between_vectors(elements, copy, clean):
 
 
 def with_offsets(kernel, **offsets):
-    """The kernel with its buffers elsewhere in shared memory."""
+    """The kernel with its buffers at other offsets in shared memory."""
     return attrs.evolve(
         kernel, buffers=tuple(attrs.evolve(one, offset=offsets[one.name]) if one.name in offsets else one for one in kernel.buffers)
     )
@@ -294,7 +298,7 @@ LISTING_2 = library("listing_2")
 
 @pytest.fixture
 def shared():
-    """A kernel with two buffers in shared memory, one behind the other."""
+    """A kernel with two adjacent buffers in shared memory."""
     kernel = LISTING_2.strategy(LISTING_2.spec(70, 70, 40)).program().lowered
     assert messages(kernel) == []
     return kernel
@@ -341,7 +345,7 @@ def test_more_shared_memory_than_the_target_has(shared):
 
 
 def blind(monkeypatch, *words):
-    """`vectorize` without the test whose objection has these words."""
+    """`vectorize` without the test whose message has these words."""
     module = importlib.import_module("fireiron.lower.vectorize")
     right = module.obstacle
 
@@ -353,7 +357,7 @@ def blind(monkeypatch, *words):
 
 
 def refused_everywhere(program, sizes, folder):
-    """The check, the simulator and the printed text each refuse a kernel, or compute something else; the reports."""
+    """The check, the simulator and the printed text each refuse a kernel, or compute a wrong result; returns the reports."""
     with pytest.raises(DecompositionError) as checked:
         _ = program.ir
     arrays = inputs_of(program.spec, sizes)
@@ -370,7 +374,7 @@ def refused_everywhere(program, sizes, folder):
 
 @needs_compiler
 def test_vectorize_without_its_test_of_alignment(monkeypatch, tmp_path):
-    """A leading dimension of 1025 floats: three oracles refuse the float4, each in its own words."""
+    """A leading dimension of 1025 floats: three oracles refuse the float4, with different messages."""
     blind(monkeypatch, "is not always a multiple of")
     module, sizes = library("gemm_nn"), (128, 128, 32)
     program = module.strategy(module.spec(*sizes, A=ColMajor(ld=1025))).program("sm_80")
@@ -402,8 +406,8 @@ def test_a_store_without_its_guard(tmp_path):
         HostProgram([Printed(emit(kernel), kernel)], tmp_path).run(0, inputs_of(spec, sizes))
 
 
-def test_allocate_that_forgets_who_lives(monkeypatch):
-    """Without the lives of buffers, one that may reuse storage takes that of buffers in use."""
+def test_allocate_without_liveness(monkeypatch):
+    """Without the live ranges of buffers, a buffer that may reuse storage gets that of buffers in use."""
     module = importlib.import_module("fireiron.lower.allocate")
     right = module.live_spans
     monkeypatch.setattr(module, "live_spans", lambda kernel: {name: (place, place) for place, name in enumerate(right(kernel))})
@@ -422,8 +426,8 @@ def test_findings_stop_a_program(monkeypatch):
         _ = module.strategy(module.spec(128, 128, 32, A=ColMajor(ld=1025))).cuda("sm_80")
 
 
-def test_a_swizzle_that_moves_nothing_leaves_vectors_whole(monkeypatch):
-    """The bits that it takes are 0 in a column of 8 elements, and the number of turns is known only at run time."""
+def test_a_swizzle_without_effect_keeps_vectors_whole(monkeypatch):
+    """The bits that it reads are 0 in a column of 8 elements, and the number of iterations is known only at run time."""
     N, K = sym("N", multiple_of=8), sym("K", multiple_of=8)
     strategy = (
         MatMul.tile(8, 16).to(Block).split(1).pipeline(3).load(A, SH, Move.tile(8, 1).to(Thread).done()).swizzle_storage(Swizzle(2, 0, 3))
@@ -439,7 +443,7 @@ def test_a_swizzle_that_moves_nothing_leaves_vectors_whole(monkeypatch):
 
 
 def test_a_swizzle_that_rows_do_not_reach_leaves_vectors_whole():
-    """The bit that it takes is that of a third row, and there are two; each row is one thread's, by its number."""
+    """The bit that it reads is that of a third row, and there are two; each row belongs to one thread, by its number."""
     chain = MatMul.tile(1, 2).to(Block).split(2).pipeline(2).load(B, SH, Move.tile(1, 2).to(Thread).done()).storage_layout(RowMajor)
     leaf = chain.swizzle_storage(Swizzle(1, 0, 2)).split(1).tile(1).to(Warp).tile(1).to(Lane).tile(1, 1).done()
     kernel = leaf(MatMul(1, 2, sym("K"))(GL, GL, GL)(Kernel)).program("sm_80").lowered

@@ -1,4 +1,4 @@
-"""Attention of packed sequences: each query with its own range of keys, by mma.sync and by wgmma; what is planted is found."""
+"""Attention of packed sequences: each query has its own range of keys, by mma.sync and by wgmma; injected faults are detected."""
 
 import contextlib
 import itertools
@@ -21,7 +21,7 @@ from fireiron.sim import simulate
 from fireiron.strategies import attention_packed
 
 OFFSETS = np.array([0, 20, 21, 21, 90, 128], np.int32)
-"""Of five sequences: one of one token, one of none, and some that begin and end inside a tile."""
+"""Five sequences: one of one token, an empty one, and some that begin and end inside a tile."""
 
 SMALL = {"bm": 64, "bn": 32}
 
@@ -33,7 +33,7 @@ def drawn(tokens, heads, groups, d, seed=0):
 
 def expected(q, k, v, offsets, causal=False, window=None):
     """The softmax of each sequence, in float64."""
-    found, shared = np.zeros(q.shape), q.shape[1] // k.shape[1]
+    result, shared = np.zeros(q.shape), q.shape[1] // k.shape[1]
     for begin, end in itertools.pairwise(offsets):
         if end == begin:
             continue
@@ -44,8 +44,8 @@ def expected(q, k, v, offsets, causal=False, window=None):
             scores = np.where((n <= m) | (not causal and window is None), scores, -np.inf)
             scores = np.where(m < n + window, scores, -np.inf) if window else scores
             weights = np.exp(scores)
-            found[begin:end, head] = weights / weights.sum(1, keepdims=True) @ values
-    return found
+            result[begin:end, head] = weights / weights.sum(1, keepdims=True) @ values
+    return result
 
 
 def program(strategy=attention_packed.hopper, target="sm_90a", tiles=2, keys=128, d=16, values=None):
@@ -71,15 +71,15 @@ def arrays_of(options, d=16):
     ],
 )
 def test_simulated(strategy, target, options):
-    """Blocks of keys of other sequences are left out; a turn in which all is hidden changes nothing."""
-    made, (arrays, right) = program(strategy, target), arrays_of(options)
-    assert not errors(made.ir)
-    Near(made.spec, arrays, {"O": right}).require(simulate(made.ir, arrays, order=random.Random(1)).outputs)
+    """Blocks of keys of other sequences are skipped; an iteration with only masked keys changes nothing."""
+    packed, (arrays, right) = program(strategy, target), arrays_of(options)
+    assert not errors(packed.ir)
+    Near(packed.spec, arrays, {"O": right}).require(simulate(packed.ir, arrays, order=random.Random(1)).outputs)
 
 
 @pytest.mark.nightly
 def test_attend(monkeypatch):
-    """Tokens that fill no tile are a launch of their own; heads share keys."""
+    """Tokens that fill no tile are a separate launch; heads share keys."""
     monkeypatch.setattr(attention_packed, "TILE", 64)
     q, k, v = drawn(140, 2, 1, 32)
     offsets = np.append(OFFSETS, 140).astype(np.int32)
@@ -94,7 +94,7 @@ def test_attend(monkeypatch):
 def test_ranges():
     low, high = attention_packed.ranges(OFFSETS, 130, causal=True, window=3)
     assert list(low[18:24]) == [16, 17, 20, 21, 21, 21] and list(high[18:24]) == [19, 20, 21, 22, 23, 24]
-    assert (high[128:] <= low[128:]).all()  # behind the last sequence nothing is seen
+    assert (high[128:] <= low[128:]).all()  # past the last sequence all keys are masked
     keys = np.array([0, 5, 5, 9, 9, 12], np.int32)
     low, high = attention_packed.ranges(OFFSETS, 128, keys)
     assert set(zip(low, high)) == {(0, 5), (5, 5), (9, 9), (9, 12)}
@@ -102,12 +102,12 @@ def test_ranges():
 
 @pytest.mark.nightly
 def test_missing_synchronization_is_found():
-    """By the check; what it does not miss the simulator does, or the result is right without it."""
-    made, (arrays, right) = program(), arrays_of({"causal": True})
-    near, planted = Near(made.spec, arrays, {"O": right}), list(dropped(made.ir))
-    found = [bool(errors(faulty)) for _, faulty in planted]
-    assert sum(found) > 8
-    for (_, faulty), fault in zip(planted, found, strict=True):
+    """The check reports the fault; otherwise the simulator does, or the result is right without it."""
+    packed, (arrays, right) = program(), arrays_of({"causal": True})
+    near, planted = Near(packed.spec, arrays, {"O": right}), list(dropped(packed.ir))
+    detected = [bool(errors(faulty)) for _, faulty in planted]
+    assert sum(detected) > 8
+    for (_, faulty), fault in zip(planted, detected, strict=True):
         with contextlib.suppress(SimulationError):
             if not fault:
                 near.require(simulate(faulty, arrays, order=random.Random(2)).outputs)
@@ -117,22 +117,22 @@ def test_missing_synchronization_is_found():
 @pytest.mark.skipif(not any(one.serves("sm_90a") for one in toolchains()), reason="no NVRTC for sm_90a")
 @pytest.mark.parametrize("d", (64, 96, 128, 256))
 def test_no_spills(d):
-    """Neither on Hopper nor before, of any number of tiles and keys; nothing is serialised."""
+    """Neither on Hopper nor before, for any number of tiles and keys; no MMAs are serialized."""
     spec = attention_packed.spec(128, sym("N"), d, sym("T"), 16)
     for strategy, target, values in (
         (attention_packed.hopper, "sm_90a", attention_packed.hopper_values(spec)),
         (attention_packed.strategy, "sm_90", attention_packed.values(spec)),
     ):
         known = {name: value for name, value in values.items() if name in strategy.tunables()}
-        made = strategy.with_(**known)(spec).program(target)
-        found = compile_cuda(made.cuda, target).resources[made.name]
-        assert not found.spill_stores and not found.spill_loads
+        packed = strategy.with_(**known)(spec).program(target)
+        resources = compile_cuda(packed.cuda, target).resources[packed.name]
+        assert not resources.spill_stores and not resources.spill_loads
 
 
-def test_what_reads_a_kernel_takes_ranges_as_long_as_can_be():
-    """Findings, the time that is predicted and pictures of a kernel whose ranges nobody knows."""
+def test_outputs_assume_the_longest_ranges():
+    """Findings, predicted time and pictures of a kernel whose ranges are unknown."""
     program = attention_packed.strategy.with_(bm=64, wm=16)(attention_packed.spec(64, 100, 64)).program("sm_80")
     assert {one.severity for one in check(program.ir)} == {"note"}
     assert predict(program).us > 0 and draw(program, "tiles").shapes
-    turns = {name: one.value for name, one in assumed_elements(AccessTrace(program.ir), {}).items()}
-    assert turns["begin[]"] == 0 < turns["end[]"]
+    values = {name: one.value for name, one in assumed_elements(AccessTrace(program.ir), {}).items()}
+    assert values["begin[]"] == 0 < values["end[]"]

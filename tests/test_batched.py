@@ -92,7 +92,7 @@ def test_distances_between_matrices(apart):
         assert by_tma(program) == {"A", "B", "C"}
     else:
         assert "A" not in by_tma(program)
-        assert f"TMA_LOAD wants src strides multiples of 16 bytes, got {apart} elements of 2 bytes" in program.cuda
+        assert f"TMA_LOAD requires src strides multiples of 16 bytes, got {apart} elements of 2 bytes" in program.cuda
 
 
 def test_maps_and_coordinates():

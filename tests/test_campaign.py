@@ -194,7 +194,7 @@ def test_the_page_shows_published_results():
 def test_refusals_that_a_refinement_mends_are_none_without_it():
     """Storage decides the width of `coalesced_copy` vectors; and a script must not already contain what its refusal proposes."""
     deals = DecompositionError("src_rf: this path deals elements to threads otherwise than the compute path", hint="Move.done()")
-    rows = DecompositionError("load_matrix_sync wants rows 16 bytes apart", hint="pad in multiples of 8, or .to_col_major()")
+    rows = DecompositionError("load_matrix_sync requires rows 16 bytes apart", hint="pad in multiples of 8, or .to_col_major()")
     refusal = DecompositionError("LDMATRIX_8x8_ROW_T takes all elements of src (b_sh) or none, and the last tile may overhang", hint="load")
     for text, error, needed in (
         (".load(B, SH).pad(3)", refusal, True),
@@ -209,7 +209,7 @@ def test_refusals_that_a_refinement_mends_are_none_without_it():
 
 def test_a_memory_is_recognized_by_its_words():
     """A shared-memory limit is reported at the step that creates the buffer, which names it SH."""
-    assert "SH" in second_judge._spoken("98304 bytes of shared memory in a block, but but but sm_60 has 49152: c_sh 98304")
+    assert "SH" in second_judge._spoken("98304 bytes of shared memory in a block, but but but but sm_60 has 49152: c_sh 98304")
 
 
 def test_texts_of_the_second_generator_have_the_indices_of_its_letters():

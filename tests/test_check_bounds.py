@@ -609,6 +609,15 @@ def test_what_conditions_leave_over_is_added(place, length, conditions):
         assert len(said(loop(N + M * 9, reads(place, active=less_said), var=LONG), **options)) == 1, "without one of them"
 
 
+@pytest.mark.parametrize("others", range(10))
+def test_one_condition_after_many_others_suffices(others):
+    """However many conditions come before it, which leave something over, too."""
+    before = all_of([less(T * (number + 2), M * (number + 3)) for number in range(others)])
+    options = {"symbols": (N, M), "threads": 128, "buffers": (of_length("s", N),)}
+    assert said(reads(T * 3 + 1, active=all_of([before, less(T * 3 + 1, N)])), **options) == []
+    assert len(said(reads(T * 3 + 2, active=all_of([before, less(T * 3 + 1, N)])), **options)) == 1
+
+
 def test_conditions_on_what_a_name_stands_for():
     named = making.let(row(0, 254), T * 2)
     options = {"symbols": (N,), "threads": 128, "buffers": (of_length("s", N),)}

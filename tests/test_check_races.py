@@ -86,7 +86,7 @@ def test_pairs_of_one_execution():
 
 def test_copies_of_one_thread_to_one_place():
     (one,) = said(loop(2, copies(T), var=Var("twice", 0, 1)))
-    assert "under way" in one
+    assert "in flight" in one
     assert said(loop(2, writes(T), var=Var("twice", 0, 1))) == []
 
 

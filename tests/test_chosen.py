@@ -1,4 +1,4 @@
-"""Loops of which data say the turns: their text on bits, in C, and which loops are none."""
+"""Data-dependent iterations: their text with bit masks, in C, and loops without them."""
 
 import shutil
 import subprocess
@@ -25,17 +25,17 @@ UNUSED = making.let(Var("other", 0, 9), lookup("others", G, 9))
 BARRIER = making.barrier(ir.BLOCK_SCOPE)
 
 
-def loop(extent, *names, inner=None, behind=(), **fields):
-    """A loop over `g` with names, whose loop inside has the turn that the last of them says."""
+def loop(extent, *names, inner=None, after=(), **fields):
+    """A loop over `g` with names; the last name is the trip count of the inner loop."""
     inside = inner or making.loop(TURN, names[-1].var, (COPY,))
-    return making.loop(G, as_expr(extent), (*names, inside, *behind), **fields)
+    return making.loop(G, as_expr(extent), (*names, inside, *after), **fields)
 
 
-def test_names_that_the_turns_use_stay():
-    found = chosen_turns(loop(N, UNUSED, BEGIN, SEEN))
-    assert found.names == (UNUSED, BEGIN, SEEN) and found.loop.body == (COPY,), "what is only asked is asked once"
+def test_names_used_by_the_iterations_remain():
+    skipping_loop = chosen_turns(loop(N, UNUSED, BEGIN, SEEN))
+    assert skipping_loop.names == (UNUSED, BEGIN, SEEN) and skipping_loop.loop.body == (COPY,), "what is only asked is asked once"
     copy = attrs.evolve(COPY, accesses=(access("src", (THREAD, G + BEGIN.var)), COPY.accesses[1]))
-    kept = chosen_turns(loop(N, UNUSED, BEGIN, SEEN, inner=making.loop(TURN, SEEN.var, (copy,)), behind=(BARRIER,))).loop
+    kept = chosen_turns(loop(N, UNUSED, BEGIN, SEEN, inner=making.loop(TURN, SEEN.var, (copy,)), after=(BARRIER,))).loop
     assert kept.body == (BEGIN, copy, BARRIER)
     through = making.let(Var("place", 0, 9), BEGIN.var + 0 * G)
     last = making.let(Var("seen", 0, 1), less(0, through.var))
@@ -45,9 +45,9 @@ def test_names_that_the_turns_use_stay():
 
 
 @pytest.mark.parametrize("size", (31, 32, 33, 64))
-def test_turns_that_a_word_has_bits_for_need_no_loop_around(size):
-    made = chosen_turns(loop(size, BEGIN, SEEN)).items(str(size), lambda name: name, (), ("a;",))
-    text = "\n".join(line.text for line in lines_of(made))
+def test_iterations_that_fit_one_word_need_no_outer_loop(size):
+    items = chosen_turns(loop(size, BEGIN, SEEN)).items(str(size), lambda name: name, (), ("a;",))
+    text = "\n".join(line.text for line in lines_of(items))
     assert ("+= 32" in text) == (size > 32) and text.count("for (") == (3 if size > 32 else 2)
 
 
@@ -55,7 +55,7 @@ TAKEN = Var("taken", 0, 2**31 - 1)
 OTHERS = {
     "no name": making.loop(G, N, (making.loop(TURN, N, (COPY,)),)),
     "nothing but names": making.loop(G, N, (BEGIN, SEEN)),
-    "more than a barrier behind": loop(N, BEGIN, SEEN, behind=(COPY,)),
+    "more than a barrier behind": loop(N, BEGIN, SEEN, after=(COPY,)),
     "one turn": loop(ONE, BEGIN, SEEN),
     "unrolled": loop(N, BEGIN, SEEN, unroll=True),
     "no loop inside": loop(N, BEGIN, SEEN, inner=COPY),
@@ -70,11 +70,11 @@ OTHERS = {
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", OTHERS)
-def test_others_are_loops_as_they_are(name):
+def test_other_loops_are_unchanged(name):
     assert chosen_turns(OTHERS[name]) is None
 
 
-def test_the_count_of_the_loop_inside_goes_on():
+def test_the_count_of_the_inner_loop_continues():
     inner = making.loop(TURN, SEEN.var, (COPY,), prior_iterations=TAKEN)
     assert chosen_turns(loop(N, BEGIN, SEEN, inner=inner)).loop.prior_iterations == TAKEN
 
@@ -96,13 +96,13 @@ return wrong != 0; }
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler (gcc, cc or clang) on the path")
-def test_each_turn_that_is_seen_is_taken_once_in_order(tmp_path):
-    """Fewer than 32, whole words, and a rest; the turns as C finds them, and nothing is asked beyond the last."""
+def test_each_active_iteration_executes_once_in_order(tmp_path):
+    """Fewer than 32, whole words, and a remainder; the iterations as C executes them, and no condition past the last one."""
     loops = []
     for size in (2, 5, 31, 32, 33, 64, 96, 100):
-        asked = (f"if (g < 0 || g >= {size}) return 1;", "const int seen = 0 < starts[g];")
+        conditions = (f"if (g < 0 || g >= {size}) return 1;", "const int seen = 0 < starts[g];")
         for extent, count in ((size, str(size)), (N, "N")):
-            items = chosen_turns(loop(extent, BEGIN, SEEN)).items(count, lambda name: name, asked, ("turns[count++] = g;",))
+            items = chosen_turns(loop(extent, BEGIN, SEEN)).items(count, lambda name: name, conditions, ("turns[count++] = g;",))
             body = "\n".join(line.text for line in lines_of(items)).replace("static_cast<unsigned>", "(unsigned)")
             loops.append(f"{{ count = 0; const int N = {size};\n{body}\ncheck({size}); }}")
     source = tmp_path / "turns.c"

@@ -428,7 +428,7 @@ def test_refusals():
         product(cluster=("two", 1))
     with pytest.raises(
         DecompositionError,
-        match="these tiles go to .*, and rasterize, cluster, min_blocks_per_sm, max_shared_bytes, persistent, pingpong and programmatic_launch are about blocks",
+        match="these tiles are distributed over .*; rasterize, cluster, min_blocks_per_sm, max_shared_bytes, persistent, pingpong and programmatic_launch apply to blocks",
     ):
         chain = MatMul.tile(64, 64).to(Block).tile(32, 32).to(Warp).cluster(2, 1).done()
         _ = chain(spec).program(TARGET).ir

@@ -305,7 +305,7 @@ def test_blocks_are_assigned_in_several_steps():
     shared = MatMul.tile(16, 16).to(Block).epilog(RF).split(4).tile(1, 1).to(Thread).split(1).done()
     parts = agrees(MatMul.tile(a=1).to(Block).split_k(2, Block, 4).tile(b=1).to(Block).then(shared), spec)
     assert constant(parts.ir.grid) == 2 * 3 * 2 * 3 * 3 and "block_k = blockIdx.x % 2;" in parts.cuda
-    with pytest.raises(DecompositionError, match="more tiles are dealt to Block behind"):
+    with pytest.raises(DecompositionError, match="later tiles are distributed over Block"):
         _ = MatMul.tile(a=1, b=1).to(Block).rasterize(group_m=2).then(inner)(spec).program().ir
 
 

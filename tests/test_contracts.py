@@ -260,7 +260,7 @@ def test_expansion_contains_all_effects_of_a_step():
     assert (parts.part.name, parts.effects, parts.names) == ("block_k", Effects((Zeroed(("C",)),)), ("block_k",))
     next_context = context.after(parts)
     assert expanded(Tile((16, 16), refinements=(To(Block),)), parts.children[0].spec, next_context).grid == as_expr(24)
-    with pytest.raises(DecompositionError, match="dealt to Block twice"):
+    with pytest.raises(DecompositionError, match="distributed over Block twice"):
         expanded(Tile((16, 16), refinements=(To(Block),)), spec, context.after(blocks))
     assert context.whole == context_of(spec).whole, "a context never changes"
 

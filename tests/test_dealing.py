@@ -112,9 +112,9 @@ def test_what_only_tiles_of_blocks_have():
     class Backwards(Renumbering):
         name = "backwards"
 
-    assert not PLAIN.of_blocks and not PLAIN.placing(Permuted(UID)).placing(Backwards()).of_blocks
+    assert not PLAIN.of_blocks and not PLAIN.with_order(Permuted(UID)).with_order(Backwards()).of_blocks
     assert (
-        PLAIN.placing(RASTER_ORDERS[0](2)).of_blocks
+        PLAIN.with_order(RASTER_ORDERS[0](2)).of_blocks
         and PLAIN.place == DIGITS
         and Dealing((RASTER_ORDERS[0](2),)).place == RASTER_ORDERS[0](2)
     )

@@ -360,8 +360,8 @@ SPEC = attention.spec(32, 64, 32)
 REFUSED = {
     "no such step": (lambda: delayed(delay=("px", "s")), r"defer\(.px., after=.s.\): the loop has no step px"),
     "a step of another part": (lambda: delayed(delay=("pv", "acc")), "the loop has no step acc"),
-    "the other way round": (lambda: delayed(delay=("s", "pv")), "pv is not in front of s"),
-    "itself": (lambda: delayed(delay=("s", "s")), "s is not in front of s"),
+    "the other way round": (lambda: delayed(delay=("s", "pv")), "pv is not before s"),
+    "itself": (lambda: delayed(delay=("s", "s")), "s is not before s"),
     "what it is made of": (lambda: delayed(delay=("exp", "s")), "exp and s of the turn behind do not commute: exp reads s, which s writes"),
     "its factor": (lambda: delayed(delay=("pv", "p")), "pv and p of the turn behind do not commute: pv reads p, which p writes"),
     "what another step reads": (lambda: delayed(delay=("update", "new")), "p and s of the turn behind do not commute: p reads s, which s writes"),

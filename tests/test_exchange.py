@@ -203,7 +203,7 @@ def test_terms_owned_by_other_warps_are_refused():
     chain = Reduction.tile(2).to(Block).load(Move.src, RF, Move.tile(1, 64).to(Warp).tile(1, 2).to(Lane).tile(1, 1).done()).tile(1).to(Warp)
     with pytest.raises(MatchError, match="its threads do not hold all of src_rf that it reduces") as caught:
         _ = chain.done()(Reduction(8, 128)(GL, GL)(Kernel)).program("sm_80").ir
-    assert "wants one whose threads hold all of the 1x128 elements, got Warp" in str(caught.value)
+    assert "requires one whose threads hold all of the 1x128 elements, got Warp" in str(caught.value)
 
 
 def test_parts_of_split_k_are_reduced_across_lanes():

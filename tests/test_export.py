@@ -441,7 +441,7 @@ def test_contract_of_copies(tmp_path):
     folder = tmp_path / "files"
     header = export(case.program("sm_80"), folder, "gemm", cubin=False).files[0].read_text()
     assert "element (m, k) is A[K * m + k]" in header and "element (k, n) is B[N * k + n]" in header
-    assert "A has rows K elements of 2 bytes apart." in header and "B is stored along n, and ColMajor is asked for." in header
+    assert "A has rows K elements of 2 bytes apart." in header and "B is contiguous along n, and ColMajor is requested." in header
     assert "size_t gemm_scratch_bytes(int M, int N, int K);" in header and "#define GEMM_ALIGN_SCRATCH 256" in header
     assert "copied by TMA" not in header
 
@@ -623,14 +623,14 @@ static unsigned long long state = 88172645463325252ULL;
 static unsigned long long drawn(void) { state ^= state << 13; state ^= state >> 7; state ^= state << 17; return state; }
 static int size(void)
 {
-  static const int odd[] = {INT_MIN_, -1, 0, 1, 7, 8, 9, 64, 65, 4096, 65535, 65536, 1 << 20, 2147479551, 2147479552, 2147479553, 2147483647};
-  if (drawn() % 4) return (int)(drawn() % 64 + 1) * 8;
+  static const int odd[] = {INT_MIN_, -1, 0, 1, 7, 8, 9, 64, 65, 4096, 65535, 65536, 1 << 20, 2147479551, 2147479552, 2147479553,
+  2147483647}; if (drawn() % 4) return (int)(drawn() % 64 + 1) * 8;
   return drawn() % 3 ? odd[drawn() % (sizeof odd / sizeof *odd)] : (int)drawn();
 }
 static CUdeviceptr address(void)
 {
-  static const CUdeviceptr odd[] = {0, 1, 8, 16, 0x10000, 0x10010, 0x10008, 0x7fffffffffff0ULL, 0x8000000000000000ULL, ~0ULL, ~0ULL - 15, ~0ULL - 4095};
-  if (drawn() % 4) return drawn() & 0x3ffff0ULL;
+  static const CUdeviceptr odd[] = {0, 1, 8, 16, 0x10000, 0x10010, 0x10008, 0x7fffffffffff0ULL, 0x8000000000000000ULL, ~0ULL, ~0ULL - 15,
+  ~0ULL - 4095}; if (drawn() % 4) return drawn() & 0x3ffff0ULL;
   return drawn() % 3 ? odd[drawn() % (sizeof odd / sizeof *odd)] : drawn() % 2 ? drawn() & ~15ULL : drawn();
 }
 """

@@ -17,7 +17,7 @@ from fireiron.errors import FireironError
 from fireiron.language.library import bind, find
 from fireiron.measure.inputs import shape_of
 from fireiron.sim import simulate
-from fireiron.specs.epilogue import epilogue, folds_rows, transposed, without_stacks
+from fireiron.specs.epilogue import epilogue, folds_rows, transposed, without_batch
 from fireiron.values.expr import constant
 
 TARGETS = {"hmma_volta": "sm_70", "hmma_turing": "sm_75", "wmma_simple": "sm_70", "wmma_optimized": "sm_75"}
@@ -170,7 +170,7 @@ def test_sums_of_expressions_and_extents(name, text):
 
 
 def test_a_name_and_a_value_are_no_reduction():
-    with pytest.raises(FireironError, match=r"stands first: max\(acc\[m,n\], alpha\)"):
+    with pytest.raises(FireironError, match=r"is not a name first: max\(acc\[m,n\], alpha\)"):
         MatMul.fuse_epilogue("max(alpha, acc)")
 
 
@@ -186,7 +186,7 @@ def test_what_cannot_be_added_up():
     with pytest.raises(FireironError, match="store_y: each tile has a part of y, and only sums of several are added") as error:
         _ = of("hmma_ampere", "C = acc; y[m] = max(n, acc)", (72, 264, 40)).program("sm_80").ir
     assert error.value.legal == "a tile with all of n"
-    for text, said in (("y[m] max= acc", "neither in the result nor reduced"), ("y[m] max= sum(n, acc)", "a sum joins by")):
+    for text, said in (("y[m] max= acc", "neither in the result nor reduced"), ("y[m] max= sum(n, acc)", "a sum is combined by")):
         with pytest.raises(FireironError, match=said):
             MatMul.fuse_epilogue(f"C = acc; {text}")
 
@@ -207,7 +207,7 @@ def test_maxima_of_rows_that_a_block_has(name, options):
 
 def test_texts_of_other_products():
     assert transposed("acc * r[m] + where(n <= m, R[m,n], 0)") == "acc * r[n] + where(m <= n, R[n,m], 0)"
-    assert without_stacks("acc + R[b,m,n] * r[b, m]") == "acc + R[m,n] * r[m]"
+    assert without_batch("acc + R[b,m,n] * r[b, m]") == "acc + R[m,n] * r[m]"
     assert [folds_rows(text) for text in ("acc + R[b,m,n]", "where(m < 3, acc, 0)", "acc * s[b]")] == [True, False, False]
     assert epilogue("acc * s[b]", signature="bmk,bkn->bmn").made.uses["s"] == ("b",)
 
@@ -224,12 +224,12 @@ def test_what_is_refused():
     for asked, message in (
         (lambda: base.fuse_epilogue(""), "a text such as"),
         (lambda: base.fuse_epilogue("Z = acc"), "nothing is assigned to C"),
-        (lambda: base.fuse_epilogue("acc + bias[n]", bais=ColMajor), "bais is no further operand"),
-        (lambda: base.fuse_epilogue("acc", types={"A": float32}), "A is no further operand"),
+        (lambda: base.fuse_epilogue("acc + bias[n]", bais=ColMajor), "bais is not a further operand"),
+        (lambda: base.fuse_epilogue("acc", types={"A": float32}), "A is not a further operand"),
         (lambda: find("hmma_ampere").strategy.fuse_epilogue("acc + bias[n]", {"bias": float32}), "not bound"),
         (lambda: Move.tile(4, 4).to(Block).done().fuse_epilogue("acc"), "starts from Move"),
-        (lambda: epilogue("acc", signature="mk,nk->k"), "the signature is that of no product"),
-        (lambda: of("split_k_blocks", "relu(acc)").program("sm_80"), "no block has a whole sum"),
+        (lambda: epilogue("acc", signature="mk,nk->k"), "not the signature of a matmul"),
+        (lambda: of("split_k_blocks", "relu(acc)").program("sm_80"), "no block has a complete sum"),
     ):
         with pytest.raises(FireironError, match=message):
             asked()

@@ -109,7 +109,7 @@ def test_what_is_refused(refined, said):
 
 
 def test_it_is_about_blocks():
-    with pytest.raises(DecompositionError, match="about blocks"):
+    with pytest.raises(DecompositionError, match="apply to blocks"):
         copied.tile(m=4, g=1).to(Block).tile(m=1).to(Warp).longest_first("m").done()(copied(m=8, n=8, g=4)).cuda("sm_80")
 
 

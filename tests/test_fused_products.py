@@ -1,7 +1,8 @@
 """Fused products of the library: dual, gated, LSTM, row sums, LayerNorm behind a product, multilayer perceptrons.
 
 The simulator runs them in step and with warps in random order, the printed text runs on the CPU; NumPy formulas of their own are the
-reference. Planted faults show that missing waits and barriers are found, and each refusal says what was asked, what is legal and what to do.
+reference. Planted faults show that missing waits and barriers are found, and each refusal says what was asked, what is legal and what to
+do.
 """
 
 import random
@@ -351,7 +352,7 @@ REFUSALS = {
     ),
     "dimension that is not gone over split": (
         lambda: perceptron(library("mlp").definition.tile(m=64).to(Block).split(k=16)),
-        ["split(k=16): no dimension over which mlp goes", "legal   l", "the strategy of the step product"],
+        ["split(k=16): not a loop dimension of mlp", "legal   l", "the strategy of the step product"],
     ),
     "product without a strategy": (
         lambda: dual(in_warps().load("A", RF, FRAGMENTS).load("B1", RF, FRAGMENTS).load("B2", RF, FRAGMENTS).step("left", PRODUCT)),
@@ -359,7 +360,7 @@ REFUSALS = {
     ),
     "wrong holder": (
         lambda: dual(in_warps().load("A", RF, Move.tile(2, 16).to(Lane).done()).load("B1", RF, FRAGMENTS).load("B2", RF, FRAGMENTS).step("left", PRODUCT).step("right", PRODUCT)),
-        ["performs Move(2,16)(SH,RF)(Lane)", "level    wants one whose threads hold all of the 2x16 elements, got Lane", "in      Move(2,16)"],
+        ["performs Move(2,16)(SH,RF)(Lane)", "level    requires one whose threads hold all of the 2x16 elements, got Lane", "in      Move(2,16)"],
     ),
     "operand placed": (
         lambda: dual(library("dual").definition.tile(m=64, n=64).to(Block).set_memory("A", SH)),

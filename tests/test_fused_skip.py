@@ -285,7 +285,7 @@ REFUSED = {
     "no such tensor": (lambda: built(chain().skip_steps("rescale", where="beta == 1")), "the condition asks for beta"),
     "two conditions": (
         lambda: built(chain().skip_steps("rescale", where="alpha == 1").skip_steps("rescale", where="alpha == 1")),
-        "left out under another condition",
+        "skipped under another condition",
     ),
     "a strategy of its own": (
         lambda: built(chain().step("rescale", Pointwise.done(SKIP_IF_IDENTITY)).skip_steps("rescale", where="alpha == 1")),

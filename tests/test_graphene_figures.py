@@ -342,7 +342,7 @@ def test_half_a_warp_does_not_take_part():
 
 
 def test_targets_without_the_instruction_are_refused():
-    with pytest.raises(MatchError, match="target wants sm_75 or newer"):
+    with pytest.raises(MatchError, match="target requires sm_75 or newer"):
         _ = parse_kernel(FIGURE_1D, "sm_70").ir
 
 

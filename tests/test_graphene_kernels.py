@@ -1,4 +1,4 @@
-"""What Graphene says of whole kernels, on the kernels that are printed: layouts, tiles, thread groups, atomic specs, Figures 1 and 8."""
+"""Graphene's statements about whole kernels, tested on printed kernels: layouts, tiles, thread groups, atomic specs, Figures 1 and 8."""
 
 import itertools
 import re
@@ -22,7 +22,7 @@ ROWS = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
 
 
 def right(program):
-    """The program, if the simulator, which finds every race and every access outside, computes what NumPy does."""
+    """The program, if the simulator, which reports every race and every access out of bounds, computes NumPy's result."""
     spec, generator = program.spec, np.random.default_rng(3)
     given = {name: integers([size.low for size in spec.operands[name].shape], spec.operands[name].dtype, generator) for name in spec.inputs}
     (output,) = spec.outputs
@@ -55,14 +55,14 @@ def staged(layout):
 
 
 def without_indices(text, buffer):
-    """The statements of a kernel, whatever the places in a buffer and however lines and braces fall."""
+    """The statements of a kernel, regardless of buffer indices, line breaks and braces."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("//")]
     return re.sub(rf"\b{buffer}\[[^\]]*\]", f"{buffer}[]", re.sub(r"[\s{}]+", " ", " ".join(lines)))
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_layout_changes_index_expressions_only(name):
-    """Section 3.2: it is chosen once, where the tensor is made; all accesses keep their coordinates."""
+    """Section 3.2: a layout is chosen once, where the tensor is defined; all accesses keep their coordinates."""
     plain, other = staged(LAYOUTS["columns"]), right(staged(LAYOUTS[name]))
     assert without_indices(plain.cuda, "a_sh") == without_indices(other.cuda, "a_sh")
     indices = [set(re.findall(r"\ba_sh\[([^\]]*)\]", program.cuda)) for program in (plain, other)]
@@ -77,7 +77,7 @@ def test_a_layout_changes_index_expressions_only(name):
 @pytest.mark.parametrize("orders", list(itertools.product((ColMajor, RowMajor, RowMajor(80)), repeat=2)), ids=str)
 @pytest.mark.parametrize("name", ["listing_1", "listing_2", "naive", "maxwell"])
 def test_tiles_do_not_ask_for_the_layout(name, orders):
-    """Section 3.3: tiles group logical neighbours, so every view of the tree has the same digits, whatever the strides of A and B."""
+    """Section 3.3: tiles group logically adjacent elements, so every view of the tree has the same digits, for all strides of A and B."""
     a, b = orders
     strategy = library(name).strategy
     trees = [strategy(MatMul(70, 60, 24, **given)(GL, GL, GL)(Kernel)).program("sm_80").tree for given in ({}, {"A": a, "B": b})]
@@ -88,16 +88,16 @@ def test_tiles_do_not_ask_for_the_layout(name, orders):
 
 
 def test_partial_tiles_are_predicated():
-    """Section 3.4: 1023 elements by 128 are 8 tiles, and only the last of them needs its guard."""
+    """Section 3.4: 1023 elements by 128 are 8 tiles, and only the last one needs its guard."""
     program = right(Move.tile(128).to(Block).tile(1).to(Thread).done()(Move(1023)(GL, GL)(Kernel)).program())
     assert (program.ir.grid, program.ir.threads) == (Const(8), 128) and "< 1023" in program.cuda
-    whole = right(Move.tile(128).to(Block).tile(1).to(Thread).done()(Move(1024)(GL, GL)(Kernel)).program())
-    assert whole.ir.grid == Const(8) and "if (" not in whole.cuda
+    full_tiles = right(Move.tile(128).to(Block).tile(1).to(Thread).done()(Move(1024)(GL, GL)(Kernel)).program())
+    assert full_tiles.ir.grid == Const(8) and "if (" not in full_tiles.cuda
 
 
 @pytest.mark.parametrize("layout", [Layout((2, 8, 8), (64, 8, 1)), Layout((2, 8, (2, 4)), (64, 1, (8, 16)))], ids=["rows", "hierarchical"])
 def test_refinements_act_on_tensors_of_any_rank(layout):
-    """Fireiron's verbs on a stack of matrices: two dimensions of the block's tile, and any storage for what is loaded."""
+    """Fireiron's verbs on a batch of matrices: two dimensions for the block's tile, and any storage for loads."""
     spec = MatMul(4, 20, 12, 16, signature="bmk,bkn->bmn")(GL, GL, GL)(Kernel)
     chain = MatMul.tile(2, 8, 8).to(Block).split(8).load(A, SH).storage_layout(layout).load(B, SH).tile(1, 2, 2).to(Thread)
     program = right(chain.split(1).tile(1, 1, 1).done()(spec).program("sm_80"))
@@ -111,19 +111,19 @@ def test_refinements_act_on_tensors_of_any_rank(layout):
 Octet = Level("Octet", Warp, Layout((4, 2), (1, 16)))
 Tribe = Level("Tribe", Block, Layout(32))
 OctetOfTribe = Level("Octet", Tribe, Layout((4, 2), (1, 16)))
-HALVES = {"dtype": float16, "c_dtype": float32} | ROWS
+FLOAT16 = {"dtype": float16, "c_dtype": float32} | ROWS
 
 
 def by_quad_pairs(warp, pair):
     chain = MatMul.tile(32, 32).to(Block).epilog(RF).split(16).load(A, SH).load(B, SH).tile(32, 32).to(warp).tile(16, 16).to(pair)
     chain = chain.tile(8, 8).unroll().split(4).load(A, RF, Move.done()).load(B, RF, Move.done()).done()
-    return chain(MatMul(64, 64, 32, **HALVES)(GL, GL, GL)(Kernel)).program("sm_70")
+    return chain(MatMul(64, 64, 32, **FLOAT16)(GL, GL, GL)(Kernel)).program("sm_70")
 
 
 def by_warps(warp, _):
     chain = MatMul.tile(64, 64).to(Block).epilog(RF).split(32).load(A, SH).load(B, SH).tile(32, 32).to(warp).split(16)
     chain = chain.load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 16).unroll().mma_tile().done()
-    return chain(MatMul(64, 64, 64, **HALVES)(GL, GL, GL)(Kernel)).program("sm_80")
+    return chain(MatMul(64, 64, 64, **FLOAT16)(GL, GL, GL)(Kernel)).program("sm_80")
 
 
 def by_threads(warp, pair):
@@ -133,30 +133,30 @@ def by_threads(warp, pair):
 
 def with_names_of(text, names):
     """A text with other names for levels and their variables, on one line."""
-    for one, other in names.items():
-        text = re.sub(rf"\b{one.lower()}(?=\b|_)", other.lower(), text.replace(one, other))
+    for name, other in names.items():
+        text = re.sub(rf"\b{name.lower()}(?=\b|_)", other.lower(), text.replace(name, other))
     return " ".join(text.split())
 
 
 @pytest.mark.parametrize("make", [by_quad_pairs, by_warps, by_threads])
 @pytest.mark.parametrize("groups", [(Warp, Octet), (Tribe, OctetOfTribe)], ids=["octet", "warp and octet"])
 def test_groups_are_layouts_of_threads(make, groups):
-    """Section 4: nothing hangs on a group that the language brings along. One's own, of other names, gives the same kernel.
+    """Section 4: nothing depends on a built-in group. A user-defined one, under other names, gives the same kernel.
 
-    Instructions of a warp and of a quad-pair, barriers of a warp, copies that follow: all of it asks which threads a group has.
+    Warp and quad-pair instructions, warp barriers and copies with propagated layouts all use the threads of a group.
     """
     own, built_in = right(make(*groups)), make(Warp, QuadPair)
     assert used(own) == used(built_in)
     names = {"Octet": "QuadPair"} | ({"Tribe": "Warp"} if groups[0] == Tribe else {})
-    found = with_names_of(own.cuda, names)
+    normalized = with_names_of(own.cuda, names)
     if groups[0] == Tribe:  # a thread of a warp is called a lane
-        found = re.sub(r"\bwarp_(thread|lane)\b", "lane", found)
-    assert found == " ".join(built_in.cuda.split())
+        normalized = re.sub(r"\bwarp_(thread|lane)\b", "lane", normalized)
+    assert normalized == " ".join(built_in.cuda.split())
 
 
-def test_groups_of_other_threads_are_no_quad_pairs():
+def test_groups_of_other_threads_are_not_quad_pairs():
     for layout in (Layout(8), Layout((4, 2), (1, 8)), Layout((2, 4), (1, 8))):
-        with pytest.raises(MatchError, match="wants QuadPair, got Octet"):
+        with pytest.raises(MatchError, match="requires QuadPair, got Octet"):
             _ = by_quad_pairs(Warp, Level("Octet", Warp, layout)).ir
 
 
@@ -164,7 +164,7 @@ def test_groups_of_other_threads_are_no_quad_pairs():
 
 
 def copied(dtype, count, *memories):
-    """A copy of `count` neighbours a thread, through memories."""
+    """A copy of `count` adjacent elements per thread, through memories."""
     chain = Move.tile(64 * count, 2).to(Block).tile(count, 1).to(Thread)
     for memory in memories:
         chain = chain.load(SRC, memory, Move.done())
@@ -189,13 +189,13 @@ MATRIX = Move(16, 16, dtype=float16, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)
 def volta():
     chain = MatMul.tile(32, 32).to(Block).epilog(RF).split(16).load(A, SH).load(B, SH).tile(16, 16).to(QuadPair)
     chain = chain.tile(8, 8).unroll().split(4).load(A, RF, Move.done()).load(B, RF, Move.done()).done()
-    return chain(MatMul(32, 32, 32, **HALVES | {"B": ColMajor})(GL, GL, GL)(Kernel))
+    return chain(MatMul(32, 32, 32, **FLOAT16 | {"B": ColMajor})(GL, GL, GL)(Kernel))
 
 
 def ampere():
     chain = MatMul.tile(32, 32).to(Block).epilog(RF).split(16).load(A, SH).load(B, SH).tile(32, 32).to(Warp)
     chain = chain.tile(16, 8).unroll().split(16).load(A, RF, Move.done()).load(B, RF, Move.done()).done()
-    return chain(MatMul(32, 32, 32, **HALVES)(GL, GL, GL)(Kernel))
+    return chain(MatMul(32, 32, 32, **FLOAT16)(GL, GL, GL)(Kernel))
 
 
 TABLE_2 = [
@@ -214,7 +214,7 @@ TABLE_2 = [
 
 
 def described(spec, outputs=True):
-    """What Table 2 says of a spec: its kind, its threads, and elements, type and memory of each operand."""
+    """The columns of Table 2 for a spec: its kind, its threads, and elements, type and memory of each operand."""
     operands = {
         name: (int(np.prod([size.low for size in view.shape])), view.dtype.name, view.memory.name if outputs or name in spec.inputs else "")
         for name, view in spec.operands.items()
@@ -223,7 +223,7 @@ def described(spec, outputs=True):
 
 
 def is_row(leaf, row):
-    """Whether a leaf is that of a row. What computes element by element stores its result itself: no step keeps that in registers."""
+    """Whether a leaf matches a row. Pointwise leaves store their result themselves: no step keeps it in registers."""
     kept = row.kind not in (BinaryPointwise.kind, UnaryPointwise.kind)
     return described(leaf, kept) == described(row, kept)
 
@@ -231,7 +231,7 @@ def is_row(leaf, row):
 @needs_nvrtc
 @pytest.mark.parametrize(("text", "strategy", "target", "ptx"), TABLE_2, ids=range(1, 12))
 def test_rows_of_table_2_are_leaves_of_kernels(text, strategy, target, ptx):
-    """The text is that of a leaf of a kernel that computes what NumPy does, and its PTX has the instruction of the row."""
+    """The text is that of a leaf of a kernel that computes NumPy's result, and its PTX has the instruction of the row."""
     program, row = right(strategy.program(target)), parse_spec(text)
     leaves = [statement for statement, _ in execs(program.ir.body) if is_row(statement.spec, row)]
     assert leaves, [described(statement.spec) for statement, _ in execs(program.ir.body)]
@@ -241,7 +241,7 @@ def test_rows_of_table_2_are_leaves_of_kernels(text, strategy, target, ptx):
 
 
 def test_one_table_of_instructions():
-    """Tensor cores of every kind, multiply-adds and copies stand in one list and are chosen by the same question."""
+    """Tensor cores of every kind, multiply-adds and copies are in one list and are selected in the same way."""
     names = {one.name for one in INSTRUCTIONS}
     assert names >= {"FFMA", "HFMA2", "HMMA_884_F32_TN", "HMMA_16816_F32", "LDMATRIX_16x16_ROW"}
     assert names >= {"mma_sync", "load_matrix_sync", "store_matrix_sync"} and len(names) == len(INSTRUCTIONS)
@@ -256,7 +256,7 @@ def test_one_table_of_instructions():
 
 
 def c_expression(text, **values):
-    """The value of an index expression of C++ on whole numbers."""
+    """The value of a C++ index expression on integers."""
     return eval(text.replace("/", "//"), {"__builtins__": {}}, values)
 
 
@@ -266,17 +266,17 @@ def test_figure_1_in_the_text():
     assert '"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"' in text and "__cvta_generic_to_shared" in text
     assert ': "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])' in text
     (offset,) = re.findall(r"ldmatrix_x4\(src_rf, src_sh_address \+ (.*)\);", text)
-    found = [c_expression(offset, thread=thread) // 2 for thread in range(32)]
+    offsets = [c_expression(offset, thread=thread) // 2 for thread in range(32)]
     figure = [thread // 16 % 2 * 128 + thread // 8 % 2 * 8 + thread % 8 * 16 for thread in range(32)]
-    groups = [[tuple(one[start : start + 8]) for start in range(0, 32, 8)] for one in (found, figure)]
+    groups = [[tuple(one[start : start + 8]) for start in range(0, 32, 8)] for one in (offsets, figure)]
     assert sorted(groups[0]) == sorted(groups[1]), "the same four groups; which of them comes first is free"
 
 
 def test_kernels_without_ldmatrix_can_be_written():
-    """Section 2 names the price of doing without: the same strategy, whose lanes load their fragments by themselves."""
+    """Section 2 gives the cost of not using it: the same strategy, whose lanes load their fragments separately."""
     chain = MatMul.tile(64, 64).to(Block).epilog(RF).split(32).load(A, SH).load(B, SH).tile(32, 32).to(Warp).split(16)
     chain = chain.load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 16).unroll().mma_tile().done()
-    spec = MatMul(64, 64, 64, **HALVES)(GL, GL, GL)(Kernel)
+    spec = MatMul(64, 64, 64, **FLOAT16)(GL, GL, GL)(Kernel)
     alone = chain
     for operand in (A, B):
         alone = alone.at(Load, operand, 1).replace(Load(operand, RF, Move.done(ThreadMove("Move")).steps))
@@ -286,7 +286,7 @@ def test_kernels_without_ldmatrix_can_be_written():
 
 
 def test_figure_8_in_half_precision():
-    """The kernel of the figure: 8 x 8 blocks of 16 x 16 threads, loops over k, m, n, and a scalar multiply-add of halves."""
+    """The kernel of the figure: 8 x 8 blocks of 16 x 16 threads, loops over k, m, n, and a scalar float16 multiply-add."""
     strategy, spec = library("naive").strategy, library("naive").spec
     program = strategy(spec(1024, 1024, 1024, dtype=float16)).program("sm_80")
     assert (program.ir.grid, program.ir.threads) == (Const(8 * 8), 16 * 16) and used(program) == {"HFMA"}
@@ -296,11 +296,11 @@ def test_figure_8_in_half_precision():
     right(strategy(spec(130, 129, 5, dtype=float16)).program("sm_80"))
 
 
-# --------------------------------------------------------------------------------------------- one hatch, one map of who holds what
+# --------------------------------------------------------------------------------------------- micro-kernels, and one ownership map
 
 
-def test_a_micro_kernel_is_a_leaf_like_any_other():
-    """Fireiron's micro-kernel is what Graphene calls an atomic spec: one `done`, one list of statements, one check."""
+def test_a_micro_kernel_is_an_ordinary_leaf():
+    """Fireiron's micro-kernel is Graphene's atomic spec: one `done`, one list of statements, one check."""
     dot = MicroKernel(
         "dot", "for (int k = 0; k < a_size_k; ++k)\n  *c = (accumulate || k > 0 ? *c : 0) + a[k * a_stride_k] * b[k * b_stride_k];"
     )
@@ -314,14 +314,14 @@ def test_a_micro_kernel_is_a_leaf_like_any_other():
 
 
 def test_fill_sum_and_store_hold_the_same():
-    """A distributed array is one map from threads and registers to elements, which fill, product and store share."""
+    """A distributed array is one map from threads and registers to elements, which fill, MMA and store share."""
     program = ampere().program("sm_80")
-    kernel, held = program.ir, {}
+    kernel, by_title = program.ir, {}
     for statement, loops in execs(kernel.body):
         for access in statement.accesses:
             if access.buffer == "c_rf":
-                found = holdings(kernel, kernel.buffer("c_rf"), [(statement, loops, access)])
-                columns = zip(found.threads.tolist(), found.registers.tolist(), found.elements.tolist(), strict=True)
-                held.setdefault(statement.spec.title, set()).update(columns)
-    assert set(held) == {"Init", "MatMul", "Move"} and len(held["MatMul"]) == 32 * 32
-    assert held["Init"] == held["MatMul"] == held["Move"]
+                distribution = holdings(kernel, kernel.buffer("c_rf"), [(statement, loops, access)])
+                columns = zip(distribution.threads.tolist(), distribution.registers.tolist(), distribution.elements.tolist(), strict=True)
+                by_title.setdefault(statement.spec.title, set()).update(columns)
+    assert set(by_title) == {"Init", "MatMul", "Move"} and len(by_title["MatMul"]) == 32 * 32
+    assert by_title["Init"] == by_title["MatMul"] == by_title["Move"]

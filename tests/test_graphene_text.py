@@ -1,4 +1,4 @@
-"""Kernels as text in Graphene's notation: what is printed is read back to the same CUDA, what is written by hand is a kernel like any other."""
+"""Kernels as text in Graphene's notation: printed text reads back to the same CUDA, and text written by hand is an ordinary kernel."""
 
 import random
 import re
@@ -23,7 +23,7 @@ from fireiron.sim import simulate
 
 needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 
-# ------------------------------------------------------------------------------------------------------------ printed and read back
+# ------------------------------------------------------------------------------------------------------------ round trips
 
 
 def read_back(program):
@@ -52,8 +52,8 @@ def test_sizes_of_run_time(name):
 
 @pytest.mark.parametrize("seed", range(3000, 3012))
 def test_drawn_strategies(seed):
-    one, _ = drawn(seed)
-    read_back((one.strategy if one.strategy.spec is not None else one.strategy(one.spec)).program(one.target))
+    draw, _ = drawn(seed)
+    read_back((draw.strategy if draw.strategy.spec is not None else draw.strategy(draw.spec)).program(draw.target))
 
 
 @pytest.mark.parametrize(
@@ -138,9 +138,9 @@ def two_outputs():
     return strategy(dual(m=64, n=64, k=96))
 
 
-@pytest.mark.parametrize("made", [layer_norm, attention, two_outputs], ids=lambda one: one.__name__)
-def test_fused_kernels(made):
-    text = read_back(made().program("sm_80"))
+@pytest.mark.parametrize("make_bound", [layer_norm, attention, two_outputs], ids=lambda one: one.__name__)
+def test_fused_kernels(make_bound):
+    text = read_back(make_bound().program("sm_80"))
     assert re.search(r"^Kind \w+ = Fused\(name=", text, re.MULTILINE) and "<- Spec<<<" in text
 
 
@@ -287,7 +287,7 @@ def given_to(program, sizes):
 
 @pytest.mark.parametrize("name", BY_HAND)
 def test_by_hand(name, tmp_path):
-    """In the simulator, in any order of warps; by the checks; in the printed text."""
+    """In the simulator, with any order of warps; by the checks; in the printed text."""
     text, sizes = BY_HAND[name]
     program = parse_kernel(text)
     given = given_to(program, sizes)
@@ -326,14 +326,14 @@ def test_by_hand_compiles(name, expected):
     assert all(one in ptx for one in expected)
 
 
-def test_what_the_text_leaves_out_is_inferred():
+def test_omitted_parts_are_inferred():
     """Barriers, vector widths, instructions, addresses."""
     text = parse_kernel(TENSOR_CORES).cuda
     assert text.count("__syncthreads();") == 1 and "const uint4*" in text and "ldmatrix_x4_trans" in text
     assert "by" not in ADD.split("{", 1)[1] and [one.instruction.name for one, _ in execs(parse_kernel(ADD).ir.body)] == ["Pointwise"]
 
 
-def test_a_generic_spec_means_what_it_is_made_of():
+def test_a_generic_spec_has_the_meaning_of_its_parts():
     program = parse_kernel(REVERSED)
     x = np.arange(-32, 32, dtype=np.float32)
     expected = np.where(np.arange(64) < 60, np.maximum(x[::-1], 0), x[::-1])
@@ -344,8 +344,8 @@ def test_a_generic_spec_means_what_it_is_made_of():
         program.spec.reference(x)
 
 
-def test_barriers_that_the_text_says():
-    """One where it asks for one; none where it forbids one, and an error if that is a race."""
+def test_barriers_stated_by_the_text():
+    """A barrier if the text requests one; none if it forbids one, and an error if that causes a race."""
     twice = REVERSED.replace("  If (thread < 60)", "  Barrier s\n  If (thread < 60)").replace("  If (59", "  Barrier\n  If (59")
     assert [one.require for one in statements(parse_kernel(twice).walked.body) if isinstance(one, SyncPoint)] == [True, True]
     assert parse_kernel(twice).cuda.count("__syncthreads()") == 2
@@ -402,7 +402,7 @@ def test_on_the_command_line(tmp_path, capsys):
     assert re.search(r"line \d+, column \d+: this is nothing that a body may contain", capsys.readouterr().err)
 
 
-# ------------------------------------------------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------------------------------------------------ refusals
 
 REFUSED = {
     "no spec": ("%a:[4].fp32", None, "", 2, 1, "a kernel needs a spec"),
@@ -467,7 +467,7 @@ REFUSED = {
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused_with_its_place(name):
+def test_refusals_name_the_position(name):
     text, right, wrong, line, column, message = REFUSED[name]
     if right is not None:
         assert right in text
@@ -488,7 +488,7 @@ def test_bodies_within_bodies_end():
 
 
 def test_lines_about_the_whole_kernel():
-    """They are read, printed alike, and say what the same words of the language say."""
+    """They are read, printed unchanged, and mean the same as in the language."""
     lines = "Resident 2\nWithin 4096\nUnchecked 'by hand'\nFact ('rows are long', 256 < n)\n"
     program = parse_kernel(ADD.replace("Size n\n", f"Size n\n{lines}"))
     kernel = program.walked
@@ -505,7 +505,7 @@ def test_lines_about_the_whole_kernel():
 
 
 def test_tiles_by_layouts():
-    """A tile is a size or a layout; of elements one behind the other they are the same."""
+    """A tile is a size or a layout; for adjacent elements they are equal."""
     same = ADD.replace("%a.tile(256)", "%a.tile(256:1)")
     assert parse_kernel(same).cuda == parse_kernel(ADD).cuda
 
@@ -553,8 +553,8 @@ def test_literals():
         read_literal("3 +", {})
 
 
-def test_names_that_statements_make_in_front_of_others_are_said():
-    """The lane of a shuffle, or of a fragment's store, is named by the statement itself; names behind it were read in front of it."""
+def test_names_defined_by_earlier_statements_are_visible():
+    """The statement of a shuffle, or of a fragment's store, defines the lane itself; names used later were read before their definition."""
     fragments = FR(16, 16, 16)
     store = Move.load(SRC, SH, Move.tile(16, 16).to(Warp).done()).coalesced_copy(4).done()
     chain = MatMul.tile(48, 16).to(Block).epilog(fragments, float16, Init.tile(16, 16).to(Warp).done(), store).split(k=32)
@@ -567,12 +567,12 @@ def test_names_that_statements_make_in_front_of_others_are_said():
 
 
 def test_former_names_of_completion_mechanisms_are_read():
-    """Texts of before they were values say `completion=Completion.BULK`."""
-    halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
-    blocks = MatMul(128, 64, 64, **halves)(GL, GL, GL)(Kernel).tile(64, 64).to(Block)
+    """Older texts state `completion=Completion.BULK`."""
+    float16_rows = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+    blocks = MatMul(128, 64, 64, **float16_rows)(GL, GL, GL)(Kernel).tile(64, 64).to(Block)
     store = Move.tile(64, 64).to(Warpgroup).load(SRC, SH, Move.done()).cast_on_copy().done()
-    turns = blocks.epilog(RF, float32, Init.done(), store).split(64).pipeline(2).warp_specialize()
-    program = turns.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done().program("sm_90a")
+    pipelined = blocks.epilog(RF, float32, Init.done(), store).split(64).pipeline(2).warp_specialize()
+    program = pipelined.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done().program("sm_90a")
     text = graphene_text(program)
     former = re.sub(r"mechanism=Mechanism\.(\w+)", lambda found: f"completion=Completion.{found[1].upper()}", text)
     assert former != text and parse_kernel(former, "sm_90a").cuda == parse_kernel(text, "sm_90a").cuda

@@ -47,7 +47,7 @@ def test_reuse_buffer_where_nothing_is_dead_is_refused():
 def test_what_means_nothing_for_registers_is_refused(name):
     chain = MatMul.tile(32, 32).to(Block).tile(4, 4).to(Thread).split(1)
     refined = getattr(chain.load(A, RF), name)().tile(1, 1).done()
-    with pytest.raises(DecompositionError, match=f"{name} would change nothing for registers") as found:
+    with pytest.raises(DecompositionError, match=f"{name} has no effect on registers") as found:
         _ = refined(MatMul(64, 64, 32)(GL, GL, GL)(Kernel)).program().tree
     assert found.value.hint == f"drop .{name}()" and "test_ineffective.py:" in str(found.value)
 

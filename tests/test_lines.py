@@ -1,4 +1,4 @@
-"""Items to lines: margins, blocks, comments, and what is broken where it is too long for a line."""
+"""From items to lines: margins, blocks, comments, and line breaks of long items."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def texts(*items, depth=0):
 
 
 def test_margins():
-    """Text stands two columns further in each block, lines of the preprocessor at the left."""
+    """Text is indented by two columns in each block, preprocessor lines are not."""
     assert [line.text for line in lines_of(["a;", "#pragma unroll", ""])] == ["a;", "#pragma unroll", ""]
     assert texts("a;", "#pragma unroll", "", depth=2) == ["    a;", "#pragma unroll", ""]
     assert texts(Braces("", ("a;",))) == ["{", "  a;", "}"]
@@ -33,7 +33,7 @@ def test_blocks_of_one_line_need_no_braces():
     assert texts(If(("x",), ("a;", "b;"), ("c;",))) == ["if (x) {", "  a;", "  b;", "} else", "  c;"]
 
 
-def test_conditions_stand_in_one_if():
+def test_conditions_are_joined_in_one_if():
     inner = If(("y",), ("a;",))
     assert texts(guarded(("x",), (inner,))) == ["if (x && y)", "  a;"]
     assert texts(guarded(("x",), (inner, "b;"))) == ["if (x) {", "  if (y)", "    a;", "  b;", "}"]
@@ -42,7 +42,7 @@ def test_conditions_stand_in_one_if():
 
 @pytest.mark.parametrize("length", range(WIDTH - 6, WIDTH + 3))
 def test_heads_leave_room_for_their_brace(length):
-    """Conditions go to the next line where the brace behind them would not stand within the width."""
+    """Conditions continue on the next line if the brace after them exceeded the width."""
     first = "x" * (length - len("if ( && y)"))
     lines = texts(If((first, "y"), ("a;", "b;")))
     assert (len(lines) == 4) == (length + len(" {") <= WIDTH)
@@ -52,15 +52,17 @@ def test_heads_leave_room_for_their_brace(length):
 @pytest.mark.parametrize("length", (WIDTH - 1, WIDTH, WIDTH + 1, 3 * WIDTH))
 def test_long_assignments_are_broken(length):
     arguments = tuple(f"argument{number}" for number in range(length // 12))
-    made = Assignment("value", Call("f", arguments))
-    lines = texts(made, depth=3)
-    assert all(line.startswith("      ") and len(line) <= WIDTH for line in lines) and (len(lines) > 1) == (6 + len(str(made)) > WIDTH)
-    assert "".join("".join(lines).split()) == "".join(str(made).split())
+    assignment = Assignment("value", Call("f", arguments))
+    lines = texts(assignment, depth=3)
+    assert all(line.startswith("      ") and len(line) <= WIDTH for line in lines) and (len(lines) > 1) == (
+        6 + len(str(assignment)) > WIDTH
+    )
+    assert "".join("".join(lines).split()) == "".join(str(assignment).split())
 
 
 @pytest.mark.parametrize("depth", (0, 2))
 def test_comments_are_broken_between_words(depth):
-    """A comment goes on in a comment that is indented; no word is lost or glued."""
+    """A comment continues in an indented comment; no word is lost or merged."""
     words = [f"word{number}" for number in range(60)]
     margin = "  " * depth
     (first, *others) = lines = comment(" ".join(words), depth)
@@ -78,12 +80,12 @@ def test_a_word_longer_than_a_line_is_cut():
 
 
 def test_comments_end_where_they_end():
-    """Behind a backslash a line goes on in the next one."""
+    """After a backslash a line would continue on the next one."""
     assert comment("path\\") == ["// path\\ ."] and one_line("a\n b\\") == "a b\\ ."
     assert texts(Remark(("// kept  as it is", "// end\\"))) == ["// kept  as it is", "// end\\ ."]
 
 
-def test_notes_stand_behind_a_line_or_in_front_of_it():
+def test_notes_are_after_a_line_or_before_it():
     note = "what for"
     assert texts(Noted("a;", note), depth=1) == ["  a;  // what for"]
     fits = "b" * (WIDTH - len("  // what for"))
@@ -91,18 +93,23 @@ def test_notes_stand_behind_a_line_or_in_front_of_it():
     assert texts(Noted(fits + "b", note)) == ["// what for", fits + "b"]
 
 
-def test_who_made_a_line():
-    """The innermost steps that are known; a brace is its block's."""
+def test_steps_of_a_line():
+    """The innermost known steps; a brace belongs to its block."""
     outer, inner = ((0,),), ((1, 2),)
-    made = Made(Braces("for (;;)", (Made("a;", inner), "b;")), outer)
-    assert [(line.text, line.steps) for line in lines_of([made])] == [("for (;;) {", outer), ("  a;", inner), ("  b;", outer), ("}", outer)]
+    nested = Made(Braces("for (;;)", (Made("a;", inner), "b;")), outer)
+    assert [(line.text, line.steps) for line in lines_of([nested])] == [
+        ("for (;;) {", outer),
+        ("  a;", inner),
+        ("  b;", outer),
+        ("}", outer),
+    ]
     assert [line.steps for line in lines_of([guarded(("x",), (Made(If(("y",), ("a;",)), inner),))])] == [(), inner]
 
 
 @pytest.mark.parametrize("more", [0, 1])
 @pytest.mark.parametrize("depth", [0, 3])
-def test_remarks_are_filled_anew_where_a_line_of_theirs_is_too_long(depth, more):
-    """Paragraphs stay apart."""
+def test_comments_are_rewrapped_if_a_line_is_too_long(depth, more):
+    """Paragraphs remain separate."""
     words = "// " + "word " * 30
     longest = words[: WIDTH - 2 * depth + more - 1] + "x"
     lines = texts(Remark(("// first", longest, "//", "// last")), depth=depth)

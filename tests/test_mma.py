@@ -454,7 +454,7 @@ def test_stmatrix_does_not_convert():
     assert "stmatrix" not in stored_by(None, float16).cuda("sm_80")
     assert "stmatrix" not in stored_by(None, float32).cuda("sm_90")
     (stmatrix,) = [one for one in STMATRIX if one.name == "STMATRIX_16x16_ROW"]
-    with pytest.raises(MatchError, match="src type +wants float16 or bfloat16, got float32"):
+    with pytest.raises(MatchError, match="src type +requires float16 or bfloat16, got float32"):
         stored_by(stmatrix, float32).cuda("sm_90")
     mixed = Move(16, 16, dtype=bfloat16, dst_dtype=float16, dst=RowMajor)(RF, SH)(Warp)
     assert [found.field for found in stmatrix.mismatches(mixed, ARCHITECTURES[-1])] == ["dst type"]
@@ -562,12 +562,12 @@ def test_errors_of_a_strategy():
     spec = spec_of(HMMA_16816_F32)
     chain = MatMul.tile(32, 32).to(Block).epilog(RF, Init.tile(16, 16).to(Warp).done(), Move.tile(16, 16).to(Warp).done())
     warp = chain.split(16).tile(16, 16).to(Warp)
-    with pytest.raises(MatchError, match="A memory wants RF, got GL"):
+    with pytest.raises(MatchError, match="A memory requires RF, got GL"):
         warp.mma_tile().done(HMMA_16816_F32)(spec).cuda("sm_80")
-    with pytest.raises(MatchError, match="target +wants sm_80 or newer, got sm_75"):
+    with pytest.raises(MatchError, match="target +requires sm_80 or newer, got sm_75"):
         loads = warp.load(A, RF, Move.done()).load(B, RF, Move.done())
         loads.mma_tile(HMMA_16816_F32).done(HMMA_16816_F32)(spec).cuda("sm_75")
-    with pytest.raises(ArgumentError, match="no matrix instruction"):
+    with pytest.raises(ArgumentError, match="not a matrix instruction"):
         warp.mma_tile(FFMA)
     with pytest.raises(DecompositionError, match="Warp"):
         chain.split(16).tile(16, 16).to(Thread).mma_tile()(spec).cuda("sm_80")
@@ -577,7 +577,7 @@ def test_quad_pairs_of_a_warp_work_together():
     """Two tiles for the four quad-pairs of a warp would leave lanes out of a warp-wide instruction."""
     chain = MatMul.tile(16, 8).to(Block).epilog(RF, Init.tile(8, 8).to(QuadPair).done(), Move.tile(8, 8).to(QuadPair).done())
     chain = chain.split(4).tile(16, 8).to(Warp).tile(8, 8).to(QuadPair).load(A, RF, Move.done()).load(B, RF, Move.done()).done()
-    with pytest.raises(DecompositionError, match="wants all lanes of a warp"):
+    with pytest.raises(DecompositionError, match="requires all lanes of a warp"):
         chain(spec_of(fireiron.HMMA_884_F32_TN, sizes=(16, 8, 4))).cuda("sm_70")
 
 

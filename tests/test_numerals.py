@@ -1,4 +1,4 @@
-"""Dimensions of views are numerals: their digits, fixed and free, form one number system; and views that stand still in some dimension."""
+"""The dimensions of views are numerals: their fixed and free digits form one number system; also views with constant coordinates."""
 
 import math
 import random
@@ -20,11 +20,11 @@ from fireiron.values.expr import Const, Var, constant
 from fireiron.values.tensor import Dim, Fixed, Mode, Tensor, View, whole_view
 
 SIZES = (1, 7, 40)
-"""Numbers for sizes of run time, as multiples of what divides them, above the least."""
+"""Numbers for run-time sizes, as multiples of their divisors, above the least."""
 
 
 def fault(dim, extent):
-    """What breaks the law in a dimension of a view, of a tensor of this extent there; None where it holds."""
+    """The violation of the law in a dimension of a view, for a tensor of the given extent; None if it holds."""
     digits = [(digit.stride, digit.size) for digit in (*dim.fixed, *dim.modes) if constant(digit.size) != 1]
     digits.sort(key=lambda digit: (constant(digit[0]) is None, constant(digit[0]) or 0))
     reached = Const(1)
@@ -60,7 +60,7 @@ def test_the_law_holds_in_the_library(name):
 
 @pytest.mark.parametrize("part", range(4))
 def test_the_law_holds_in_drawn_strategies(part):
-    made = 0
+    checked = 0
     for seed in range(12):
         try:
             drawn = Drawn(f"numerals {part} {seed}")
@@ -69,14 +69,14 @@ def test_the_law_holds_in_drawn_strategies(part):
         except FireironError as refusal:
             assert "has no part of" not in str(refusal), "the package's own steps keep the law"
             continue
-        made += 1
+        checked += 1
         assert faults(program) == [], drawn.strategy
-    assert made > 4
+    assert checked > 4
 
 
 @attrs.frozen
 class ByHand(Decomposition):
-    """Tiles of four rows to threads, by digits of one's own."""
+    """Tiles of four rows for threads, with hand-made digits."""
 
     verb: ClassVar[str] = "by_hand"
     stride: int = 4
@@ -91,11 +91,11 @@ class ByHand(Decomposition):
 
     def expand(self, spec, context):
         digit = Fixed(self.count, self.stride, True, context.thread + self.shift)
-        made = {}
+        operands = {}
         for name, view in spec.operands.items():
             part, numbers = (Dim(self.modes, self.bound, (digit,)), None) if name == self.operand else (None, context.thread % 8)
-            made[name] = view.with_dims({0: part}) if part is not None else view.tile(4, None).at((numbers, 0), unit=True)
-        return context.draft().expansion((Child("body", spec.with_operands(**made).at_level(Thread)),), (making.hole("body"),))
+            operands[name] = view.with_dims({0: part}) if part is not None else view.tile(4, None).at((numbers, 0), unit=True)
+        return context.draft().expansion((Child("body", spec.with_operands(**operands).at_level(Thread)),), (making.hole("body"),))
 
 
 ROWS = Move(32, 4)(GL, GL)(Kernel)
@@ -106,14 +106,14 @@ def by_hand(step):
 
 
 @pytest.mark.parametrize("step", [ByHand(), ByHand(stride=4, modes=(Mode(2, 1), Mode(2, 2)))], ids=str)
-def test_views_by_hand_that_keep_the_law(step):
+def test_views_by_hand_that_obey_the_law(step):
     source = np.arange(128, dtype=np.float32).reshape(32, 4)
     assert np.array_equal(simulate(by_hand(step).lowered, {"src": source}).outputs["dst"], source)
     assert by_hand(ByHand(stride=1, modes=(Mode(4, 8),))).tree.complete, "every eighth row"
     assert by_hand(ByHand(count=9, bound=Const(32))).tree.complete, "the ninth tile lies outside"
 
 
-@pytest.mark.parametrize(("step", "said", "legal"), [
+@pytest.mark.parametrize(("step", "message", "legal"), [
     (ByHand(stride=3), "a digit of stride 3 follows where those below reach 4", "stride 4"),
     (ByHand(stride=8), "a digit of stride 8 follows where those below reach 4", "stride 4"),
     (ByHand(modes=(Mode(4, 2),)), "a digit of stride 2 follows where those below reach 1", "stride 1"),
@@ -122,13 +122,13 @@ def test_views_by_hand_that_keep_the_law(step):
     (ByHand(count=7, bound=Const(32)), "its digits count 28 coordinates of 32", "at least 32"),
     (ByHand(shift=1), "thread + 1, 1 to 8, is no digit of 8", "0 to 7"),
 ])  # fmt: skip
-def test_views_by_hand_that_break_the_law_are_refused(step, said, legal):
-    """Said of the decomposition, its operand and dimension, with what is legal."""
+def test_views_by_hand_that_break_the_law_are_refused(step, message, legal):
+    """The error names the decomposition, its operand and dimension, and legal values."""
     for operand in ("src", "dst"):
         with pytest.raises(DecompositionError) as refusal:
             assert by_hand(attrs.evolve(step, operand=operand)).tree
         text = str(refusal.value)
-        assert f"ByHand: the view of {operand} has no part of {operand} along m: {said}" in text, text
+        assert f"ByHand: the view of {operand} has no part of {operand} along m: {message}" in text, text
         assert (
             "Dim(" not in text
             and "coordinates'" in text
@@ -139,14 +139,14 @@ def test_views_by_hand_that_break_the_law_are_refused(step, said, legal):
 
 
 def test_a_spec_that_breaks_it_already_is_not_blamed_on_a_step():
-    """Views of old documents stand anywhere: their first coordinate is one digit of size 1."""
+    """Views in old documents may have any offset: their first coordinate is one digit of size 1."""
     view = ROWS.src.with_dims({0: Dim((Mode(8, 1),), None, (Fixed(1, 1, False, Const(3)),))})
     spec = Move.on(Kernel, view, Move(8, 4)(GL, GL)(Kernel).dst)
     assert Move.tile(4, 4).to(Block).load(SRC, SH).tile(1, 1).to(Thread).done()(spec).program("sm_80").tree.complete
 
 
 def test_both_sayings_of_the_law_agree():
-    """That of the compiler, and the one of these tests."""
+    """The compiler's formulation and the one in these tests."""
     rng, broken = random.Random(20230327), 0
     for _draw in range(2000):
         sizes = [rng.choice((1, 2, 3, 4)) for _ in range(rng.randint(1, 4))]
@@ -162,30 +162,30 @@ def test_both_sayings_of_the_law_agree():
         extent = math.prod(sizes) + rng.choice((0, 0, 0, 1, -1))
         bound = rng.choice((None, None, Const(extent)))
         dim = Dim(tuple(Mode(*digit) for digit in digits[cut:]), bound, fixed)
-        found = fault(dim, Const(extent)), numeral_fault(dim, Const(extent))
-        assert (found[0] is None) == (found[1] is None), (dim, extent, found)
-        broken += found[0] is not None
+        faults = fault(dim, Const(extent)), numeral_fault(dim, Const(extent))
+        assert (faults[0] is None) == (faults[1] is None), (dim, extent, faults)
+        broken += faults[0] is not None
     assert 400 < broken < 1600
 
 
 def test_the_law_can_be_broken():
-    mine, four = Var("mine", 0, 3), Fixed(4, 2, True, Var("mine", 0, 3))
+    own_digit, four = Var("mine", 0, 3), Fixed(4, 2, True, Var("mine", 0, 3))
     assert fault(Dim((Mode(2, 1), Mode(4, 8)), None, (four,)), Const(32)) is None
     for wrong in (
         Dim((Mode(2, 1), Mode(4, 16)), None, (four,)),
         Dim((Mode(4, 1), Mode(4, 8)), None, (four,)),
         Dim((Mode(2, 1), Mode(3, 8)), None, (four,)),
         Dim((Mode(2, 1), Mode(3, 8)), Const(32), (four,)),
-        Dim((Mode(2, 1), Mode(4, 8)), None, (Fixed(4, 2, True, mine + 1),)),
+        Dim((Mode(2, 1), Mode(4, 8)), None, (Fixed(4, 2, True, own_digit + 1),)),
     ):
         assert fault(wrong, Const(32)) is not None
 
 
-# ------------------------------------------------------------------------------------------------------ views that stand still
+# ------------------------------------------------------------------------------------------------------ views with constant coordinates
 
 
 def stacked(axis, index, order=ColMajor):
-    """A copy of one matrix of a stack of five, which is the tensor's dimension `axis`."""
+    """A copy of one matrix of a batch of five, whose batch dimension is the tensor's dimension `axis`."""
     shape = [Const(24), Const(40)]
     shape.insert(axis, Const(5))
     source = whole_view(Tensor("src", tuple(shape), float32, GL, order)).at(axis, Const(index), unit=False)
@@ -194,8 +194,8 @@ def stacked(axis, index, order=ColMajor):
 
 @pytest.mark.parametrize("order", [ColMajor, RowMajor], ids=str)
 @pytest.mark.parametrize("axis", range(3))
-def test_a_view_stands_still_in_any_dimension(axis, order):
-    """Through shared memory, and with tiles that overhang."""
+def test_a_view_may_be_constant_in_any_dimension(axis, order):
+    """Through shared memory, and with tiles that extend past the edge."""
     spec = stacked(axis, 3, order)
     assert [constant(size) for size in spec.src.shape] == [24, 40]
     assert [spec.src.axis(dim) for dim in range(2)] == [one for one in range(3) if one != axis]
@@ -212,8 +212,8 @@ def test_a_view_stands_still_in_any_dimension(axis, order):
         assert faults(program) == []
 
 
-def test_what_is_fixed_counts_elements():
-    """Of a tile that steps over every second coordinate, element 1 is coordinate 2 more."""
+def test_fixed_digits_count_elements():
+    """In a tile with every second coordinate, element 1 is 2 coordinates further."""
     tensor = Tensor("t", (Const(8), Const(4)), float32, GL, ColMajor)
     part = Dim((Mode(4, 2),), None, (Fixed(2, 1, True, Const(1)),))
     view = View(tensor, (part, Dim((Mode(4, 1),)))).at(0, Const(1), unit=False)
@@ -232,8 +232,8 @@ def test_views_are_stored_and_those_of_before_are_read():
     last = Move.done()(stacked(2, 3))
     document = json.loads(store.dumps(last))
     view = document["strategy"]["spec"]["src"]
-    for one in (view, document["strategy"]["spec"]["dst"]):
-        one["dims"] = [{**dim, "base": 0} for dim in one.pop("numerals")]
+    for stored in (view, document["strategy"]["spec"]["dst"]):
+        stored["dims"] = [{**dim, "base": 0} for dim in stored.pop("numerals")]
     view |= {"dims": view["dims"][:2], "at": [3]}
     del view["axes"]
     again = store.loads(json.dumps(document))

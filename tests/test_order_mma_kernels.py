@@ -229,9 +229,9 @@ def blocks(*turns, start=None, producer=True):
 
 REFUSED = {
     "no such step": (lambda: blocks("s", "px"), r"order_mma\('s', 'px'\): the loop has no step px"),
-    "the other way round": (lambda: blocks("pv", "s"), "s comes in front of pv"),
+    "the other way round": (lambda: blocks("pv", "s"), "s comes before pv"),
     "no product": (lambda: blocks("s", "p"), "p is no product that runs by itself"),
-    "no producer": (lambda: blocks("s", "pv", producer=False), "no producer fills the stages"),
+    "no producer": (lambda: blocks("s", "pv", producer=False), "no producer whose stages"),
     "no names": (lambda: blocks("s", ""), "order_mma: the names of two steps of the definition"),
     "tiles in turns, too": (
         lambda: blocks("s", "pv", start=lambda one: one.persistent(1).pingpong(2)),

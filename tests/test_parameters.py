@@ -627,8 +627,8 @@ def test_the_meaning_of_scalars():
         (lambda: AXPY(8)(VAL, GL, VAL)(Kernel), "y has dimensions"),
         (lambda: AXPY(8)(SH, GL, GL)(Block), "a has no dimensions, so it is a parameter of the kernel"),
         (lambda: Kind("Total", "s = sum(m, x[m])"), "'s' without its indices"),
-        (lambda: Kind("Bad", "y[m] = exp * x[m]"), "exp is a function, and no scalar"),
-        (lambda: Kind("Bad", "y[m] = x * x[m]"), "x stands with two forms of indices"),
+        (lambda: Kind("Bad", "y[m] = exp * x[m]"), "expected the arguments of the function exp"),
+        (lambda: Kind("Bad", "y[m] = x * x[m]"), "x is read with two different index lists"),
         (lambda: AXPY.tile(4).to(Block).load("a", SH).tile(1).to(Thread).done()(axpy()).program("sm_80").tree, "one element is not loaded"),
     ],
 )

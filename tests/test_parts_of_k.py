@@ -1,4 +1,4 @@
-"""Products of few tiles and much K: cut into parts of K, which a second kernel adds up."""
+"""GEMM with few tiles and large K: split into parts of K, which a second kernel adds."""
 
 import numpy as np
 import pytest
@@ -28,10 +28,10 @@ def halves(*shape):
     return (RANDOM.standard_normal(shape) * shape[-1] ** -0.5).astype("float16")
 
 
-def alike(found, a, b):
+def near(result, a, b):
     wanted = a.astype("float64") @ b.astype("float64")
-    assert found.shape == wanted.shape
-    assert np.abs(found.astype("float64") - wanted).max() < 2e-3 * max(np.abs(wanted).max(), 1)
+    assert result.shape == wanted.shape
+    assert np.abs(result.astype("float64") - wanted).max() < 2e-3 * max(np.abs(wanted).max(), 1)
 
 
 def of(m, n, k, **options):
@@ -53,8 +53,8 @@ def test_numbers_divide_k_into_parts_that_tma_takes():
     assert in_parts.numbers(366, 288, 8024, 2) == [17]  # 8024 is 8 * 17 * 59
     for depth in (8024, 16384, 5120, 1536, 12288, 7000):
         for bytes in (1, 2, 4):
-            for one in in_parts.numbers(128, 128, depth, bytes):
-                assert depth % one == 0 and depth // one >= 256 and depth // one * bytes % 16 == 0 and 2 <= one <= 64
+            for number in in_parts.numbers(128, 128, depth, bytes):
+                assert depth % number == 0 and depth // number >= 256 and depth // number * bytes % 16 == 0 and 2 <= number <= 64
 
 
 def test_many_tiles_and_little_k_stay_whole():
@@ -76,11 +76,11 @@ def test_many_tiles_and_little_k_stay_whole():
         (MatMul(2, 64, 64, 4096, signature="bmk,bkn->bmn", dtype=float16, c_dtype=float16)(GL, GL, GL)(Kernel), HOPPER),
     ],
 )
-def test_other_products_and_targets_stay_whole(spec, target):
+def test_other_problems_and_targets_are_not_split(spec, target):
     assert in_parts.numbers_for(spec, Question(spec, as_architecture(target))) == []
 
 
-def test_what_is_expected_of_nothing_known():
+def test_the_estimate_without_records():
     spec = of(64, 64, 4096)
     question = Question(spec, as_architecture(HOPPER))
     assert in_parts.numbers_for(spec, question) and in_parts.expected((), question) is None
@@ -88,7 +88,7 @@ def test_what_is_expected_of_nothing_known():
     assert in_parts.adding_us(64, 64, 16) < in_parts.adding_us(64, 64, 32) < in_parts.adding_us(128, 64, 32)
 
 
-# ---------------------------------------------------------------------------------------------- adding up
+# ---------------------------------------------------------------------------------------------- the second kernel
 
 
 @pytest.mark.parametrize(("m", "n", "parts"), [(1, 1, 2), (3, 130, 32), (33, 65, 5), (7, 256, 48), (2, 128, 64), (5, 127, 17)])
@@ -96,9 +96,9 @@ def test_what_is_expected_of_nothing_known():
 def test_parts_are_added_up(m, n, parts, dtype):
     given = RANDOM.standard_normal((parts, m, n)).astype("float32")
     product = of(m, n, 64 * parts, c_dtype=dtype)
-    found = add_parts.adding(product, parts).compile(HOPPER)(given)
+    result = add_parts.adding(product, parts).compile(HOPPER)(given)
     wanted = given.astype("float64").sum(0)
-    assert found.dtype == dtype.to_numpy() and np.abs(found - wanted).max() < (2e-2 if dtype == float16 else 1e-4)
+    assert result.dtype == dtype.to_numpy() and np.abs(result - wanted).max() < (2e-2 if dtype == float16 else 1e-4)
 
 
 def test_a_sum_is_stored_as_the_product_is():
@@ -133,9 +133,9 @@ def test_products_in_parts(left, right):
     a, b = LIE[left](40, 4096), LIE[right](4096, 72)
     choice = matmul.choice(a, b, arch=HOPPER)
     assert "parts of K, which add_parts adds up" in choice.why and not choice.exact
-    found = matmul(a, b, arch=HOPPER)
-    assert found.dtype == np.float16
-    alike(found, a, b)
+    result = matmul(a, b, arch=HOPPER)
+    assert result.dtype == np.float16
+    near(result, a, b)
 
 
 @pytest.mark.parametrize("kind", ["float16", "float32"])
@@ -144,18 +144,18 @@ def test_outputs_of_products_in_parts(kind):
     for out in (np.zeros((40, 72), kind), np.zeros((72, 40), kind).T, np.zeros((40, 80), kind)[:, :72]):
         assert "parts of K" in matmul.choice(a, b, out, arch=HOPPER).why
         assert matmul(a, b, out, arch=HOPPER) is out
-        alike(out, a, b)
+        near(out, a, b)
 
 
 def test_the_rows_of_a_stack_in_parts():
     """As one matrix."""
     a, b = halves(2, 20, 4096), halves(4096, 72)
     assert "parts of K" in matmul.choice(a, b, arch=HOPPER).why
-    alike(matmul(a, b, arch=HOPPER), a, b)
+    near(matmul(a, b, arch=HOPPER), a, b)
 
 
 def test_sums_of_parts_are_those_of_float32():
-    """Parts are not rounded to halves: terms that cancel each other leave no more than one rounding."""
+    """Parts are not rounded to float16: terms that cancel leave at most one rounding error."""
     a, b = np.full((64, 4096), 1, "float16"), np.full((4096, 64), 1, "float16")
     b[1::2] = -1
     b[0] = 3
@@ -163,12 +163,12 @@ def test_sums_of_parts_are_those_of_float32():
     assert (matmul(a, b, arch=HOPPER) == 2).all()
 
 
-def test_the_kernel_of_parts_is_told():
-    """`matmul.kernel` is the one that multiplies; an epilogue stays in one kernel."""
+def test_the_kernel_of_parts_is_returned():
+    """`matmul.kernel` is the one that multiplies; with an epilogue there is only one kernel."""
     a, b = halves(40, 4096), halves(4096, 72)
     kernel = matmul.kernel(a, b, arch=HOPPER)
     assert set(kernel.program.spec.dims) == {"b", "m", "n", "k"}
-    whole = matmul.kernel(a, b, arch=HOPPER, epilogue="relu(acc)")
-    assert "b" not in whole.program.spec.dims
+    unsplit = matmul.kernel(a, b, arch=HOPPER, epilogue="relu(acc)")
+    assert "b" not in unsplit.program.spec.dims
     with pytest.raises(StoreError):
         matmul(a, b, arch=HOPPER, require_record=True)

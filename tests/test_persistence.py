@@ -202,7 +202,7 @@ def test_refusals():
         _ = parts(singles(64, 16, 8)).program("sm_80").ir
     with pytest.raises(
         DecompositionError,
-        match="these tiles go to .*, and rasterize, cluster, min_blocks_per_sm, max_shared_bytes, persistent, pingpong and programmatic_launch are about blocks",
+        match="these tiles are distributed over .*; rasterize, cluster, min_blocks_per_sm, max_shared_bytes, persistent, pingpong and programmatic_launch apply to blocks",
     ):
         _ = MatMul.tile(16, 16).to(Block).tile(8, 8).to(Warp).persistent(2).done()(singles(64, 16, 8)).program("sm_80").ir
     with pytest.raises(DecompositionError, match="persistent: must be a positive integer"):

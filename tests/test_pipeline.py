@@ -536,7 +536,7 @@ def test_orders_that_are_refused():
             ordered("group_m", *numbers)
     with pytest.raises(DecompositionError, match="rasterize: group_n"):
         ordered("group_n", 0)
-    with pytest.raises(DecompositionError, match="are about blocks"):
+    with pytest.raises(DecompositionError, match="apply to blocks"):
         _ = MatMul.tile(64, 64).to(Block).tile(16, 16).to(Warp).hilbert().tile(1, 1).done()(spec).program().ir
 
 

@@ -120,7 +120,7 @@ def test_only_from_sm_90_on():
 
 def test_only_on_tiles_of_blocks():
     chain = MatMul.tile(16, 16).to(Block)
-    with pytest.raises(DecompositionError, match="programmatic_launch are about blocks"):
+    with pytest.raises(DecompositionError, match="programmatic_launch apply to blocks"):
         _ = chain.tile(2, 2).to(Thread).programmatic_launch().tile(1, 1).split(1).done()(CASES["threads"][1]).program(TARGET).ir
     with pytest.raises(DecompositionError, match=r"add \.to\(level\)"):
         _ = chain.tile(2, 2).programmatic_launch().tile(1, 1).to(Thread).split(1).done()(CASES["threads"][1]).program(TARGET).ir

@@ -25,7 +25,7 @@ def clustered(*body, cluster=PAIR, **options):
 
 def test_blocks_that_are_followed_together():
     alone = cluster_blocks(kernel(writes(T), shared_bytes=1000))
-    assert (alone.count, alone.names, dict(alone.places(0)), alone.memory_stride) == (1, frozenset(), {}, 1024)
+    assert (alone.count, alone.names, dict(alone.coordinates(0)), alone.memory_stride) == (1, frozenset(), {}, 1024)
     assert [cluster_blocks(kernel(writes(T), shared_bytes=size)).memory_stride for size in (0, 1, 1024, 1025, 2048)] == [
         0,
         1024,
@@ -35,7 +35,7 @@ def test_blocks_that_are_followed_together():
     ]
     six = cluster_blocks(clustered(writes(T), cluster=SIX))
     assert six.count == 6 and six.names == {"x of the cluster", "y of the cluster"} and six.memory_stride == 1024
-    assert [six.places(rank) for rank in range(6)] == [
+    assert [six.coordinates(rank) for rank in range(6)] == [
         {"x of the cluster": rank % 2, "y of the cluster": rank // 2} for rank in range(6)
     ]  # fmt: skip
 

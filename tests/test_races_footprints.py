@@ -356,7 +356,7 @@ def patterns(*statements, copies=(), fixed=None, loops=(), guards=(), tests=(), 
     space = places.space(made[0].use.access.buffer)
     for number, shift in shifts:
         space.footprint(made[number], shift)
-    space.settle()
+    space.number_grains()
     return *made, space
 
 

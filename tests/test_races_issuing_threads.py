@@ -102,7 +102,9 @@ def test_an_arrival_of_a_producer_under_a_condition(name):
         for condition in conditions(whole, spot):
             faulty = spot.with_one(attrs.evolve(spot.one, active=condition))
             (message,) = errors(faulty)
-            assert message.startswith(f"{spot.one.ring}: the arrival for fill {spot.one.number} is made only where {condition} to be full")
+            assert message.startswith(
+                f"{spot.one.ring}: the arrival for fill {spot.one.fill_index} to be full is executed only if {condition}"
+            )
 
 
 @pytest.mark.parametrize("name", ["product", "attention, A in registers", "ping-pong", "tiles from a counter"])
@@ -174,7 +176,7 @@ def test_a_load_is_issued_by_one_thread(active, count):
 def test_what_is_outside_of_roles_is_of_all_threads():
     (of_load, of_arrival) = wrong_thread_counts(AccessTrace(by_hand(load(), ARRIVAL)))
     assert "issued by 64 threads of the block" in of_load.message and of_load.at == "mine.py:3" and of_load.buffer == "s"
-    assert "made by 64 threads of the block" in of_arrival.message and of_arrival.at == "mine.py:3" and of_arrival.buffer == "s"
+    assert "executed by 64 threads of the block" in of_arrival.message and of_arrival.at == "mine.py:3" and of_arrival.buffer == "s"
     assert errors(by_hand(load(equal(THREAD, 0)), EMPTIED, WORK)) == []
 
 
@@ -193,7 +195,7 @@ def test_an_arrival_has_no_condition():
     (message,) = errors(by_hand(under, role="elected"))
     assert (
         message
-        == "ring: the arrival for fill 0 is executed only if block < 1, but consumers wait for each fill; it must be unconditional to be full"
+        == "ring: the arrival for fill 0 to be full is executed only if block < 1, but consumers wait for each fill; it must be unconditional to be full"
     )
     assert len(errors(by_hand(under, role="all"))) == 2, "and by how many threads"
     assert errors(by_hand(ARRIVAL, load(), role="elected")) == []
@@ -214,10 +216,10 @@ def test_what_a_producer_does_with_another_turn_than_it_has_waited_for(stages, t
     assert [one for one in safety(faulty) if one.severity == "error"] == []
     for kind, chosen in (("load", is_load), ("arrival", lambda one: isinstance(one, ir.Release) and one.state is ir.StageState.FULL)):
         if which in (kind, "both"):
-            name = "turn" if kind == "load" else "number"
+            name = "fill_index"
             faulty = with_changed(faulty, chosen, 0, lambda one, name=name: (attrs.evolve(one, **{name: getattr(one, name) + turns}),))
     found = [one for one in safety(faulty) if one.severity == "error"]
-    assert any("by an agent that has waited for fill" in one.message or "does not hold it" in one.message for one in found), found
+    assert any("by an agent that has waited for fill" in one.message or "has not acquired it" in one.message for one in found), found
     if which != "arrival" and stages == 1:
         (first,) = [one for one in found if "is loaded by an agent that has waited for fill 0" in one.message][:1]
         assert first.buffer in ("a_sh", "b_sh") and first.at and f"fill {turns} is loaded" in first.message

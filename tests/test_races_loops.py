@@ -137,7 +137,7 @@ def test_loops_that_roles_have_both():
         [loop(8, *consume(J), var=J, step=2), loop(8, *consume(J), var=J, step=2, first=1)], [loop(8, *produce(J), var=J)], symbols=SIZES
     )
     known, by_name = of(steps)
-    assert known.course(by_name["j"]).addresses == 2 and known.course(by_name["j"]).period == 4 and known.in_turns
+    assert known.course(by_name["j"]).addresses == 2 and known.course(by_name["j"]).period == 4 and known.alternating
     pair = ringed(
         [loop(N, *consume(J), writes(T + J % 3 * 128, name="t"), making.wait(20), var=J)],
         [loop(N, *produce(J), writes(T + J % 5 * 128, name="t"), var=J)], buffers=buffers, symbols=SIZES,
@@ -280,7 +280,7 @@ def test_loops_that_take_turns():
         known, by_name = loops_of(loop(9, writes(T), BLOCK_BARRIER, first=first, step=step))
         every = set(known._iterations(by_name["i"], {}, {}))
         assert list(known.iterations(by_name["i"], {}, {})) == [one for one in sorted(every) if one in range(first, 9, step)]
-        assert known.in_turns == (step > 1)
+        assert known.alternating == (step > 1)
     known, by_name = loops_of(loop(100, writes(T), BLOCK_BARRIER, step=2))
     assert list(known._iterations(by_name["i"], {}, {}))[-1] == 99, "the last one too"
 
@@ -326,9 +326,7 @@ def test_conditions_that_no_step_says(monkeypatch):
         known._changes_of_steps(by_name["i"], {}, 100)
         assert bool(known.undecided) == doubted, condition
         if doubted:
-            assert known.undecided["s"].startswith("loop i runs 100 times, and ") and known.undecided["s"].endswith(
-                "may change in each of them"
-            )
+            assert known.undecided["s"].endswith(" may change in each of the 100 iterations of loop i")
     monkeypatch.setattr(subject, "MOST_COMPARED", 100)
     known, by_name = loops_of(loop(100, writes(T, active=less(i, T)), BLOCK_BARRIER))
     assert known._axes(by_name["i"], less(i, T), {}) is None
@@ -447,7 +445,7 @@ def test_lengths_that_are_not_decided():
     block = Var("block", 0, 5)
     assert lengths(loop(block, writes(T + i * 3), BLOCK_BARRIER), grid=6)[1] != {}
     _, undecided = lengths(loop(9, loop(i + N, writes(T), BLOCK_BARRIER, var=A)))
-    assert "depends on another loop and on what is known at run time only" in undecided["s"]
+    assert "depends on another loop and on run-time values" in undecided["s"]
 
 
 def test_too_many_combinations_of_lengths(monkeypatch):
@@ -608,7 +606,7 @@ def test_lengths_of_loops_over_tiles():
     known, by_name = of(program)
     one = known.varying_tiles[id(by_name["turn"])]
     found = known.lengths()
-    assert [each[subject.SEQUENCE_PART] for each in found if each[N] == 0] == list(range(one.pieces))
+    assert [each[subject.SEQUENCE_PART] for each in found if each[N] == 0] == list(range(one.part_count))
     assert {each[N] for each in found} == {0, 4} and all(set(each) == {subject.SEQUENCE_PART, N} for each in found)
     assert known.tiles == {"tile"} and known.opened(Var("tile", 0, 999) + 1) == Var("tile", 0, 999) + 1
     program = tiles(40, 2, loop(Var("tile", 0, 999) // 2, writes(T), BLOCK_BARRIER, var=B))
@@ -699,8 +697,8 @@ def test_what_matters():
 def test_doubts_are_about_what_a_loop_touches():
     """The first reason stays."""
     known, by_name = loops_of(loop(4, writes(T)), loop(4, writes(T, name="g"), var=A))
-    known.doubt(by_name["i"], "first")
-    known.doubt(by_name["i"], "second")
+    known.mark_undecided(by_name["i"], "first")
+    known.mark_undecided(by_name["i"], "second")
     assert known.undecided == {"s": "first"}
     known.doubt_all("all")
     assert known.undecided == {"s": "first", "g": "all"}
@@ -751,7 +749,7 @@ def test_a_condition_that_says_nothing_hides_no_other():
     for conditions in itertools.permutations((block, silent, open_, less(i, 40), less(70, i))):
         known, by_name = loops_of(loop(100, *(writes(T, active=one) for one in conditions), BLOCK_BARRIER))
         assert known._changes_of_steps(by_name["i"], {}, 100).tolist() == [40, 71]
-        assert "may change in each of them" in known.undecided["s"]
+        assert "may change in each of the" in known.undecided["s"]
         sevens = {one for one in range(1, 100) if one % 7 in (0, 3)}
         assert set(known._changes(by_name["i"], {}, 100).tolist()) == {40, 71} | sevens
 

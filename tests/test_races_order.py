@@ -661,11 +661,11 @@ def test_phases():
     loaded.bytes += 8
     loaded.arrive(1, 0, 1)
     assert (loaded.completed, loaded.known) == (0, 0)
-    loaded.bring(2, 4)
+    loaded.complete_bytes(2, 4)
     assert loaded.completed == 0
-    loaded.bring(4, 4)
+    loaded.complete_bytes(4, 4)
     assert (loaded.completed, loaded.known, loaded.arriving, loaded.pending_arrivals) == (1, 7, 0, 1)
-    loaded.bring(8, 4)
+    loaded.complete_bytes(8, 4)
     assert (loaded.completed, loaded.known) == (1, 7) and loaded.bytes == -4
     loaded.bytes += 4
     loaded.arrive(16, 0, 1)

@@ -35,7 +35,7 @@ def traced(program):
     found = Tracer(access_trace, places, Loops(access_trace, places, access_trace.uses)).traces({})
     for space in places.spaces.values():
         if space.patterns:
-            space.settle()
+            space.number_grains()
     return found, places.spaces
 
 
@@ -171,7 +171,7 @@ def test_of_several_choices_those_are_left_that_are_out_of_order():
     tracer = Tracer(access_trace, places, loops)
     choices = [tracer.traces(one) for one in loops.lengths()]
     for space in places.spaces.values():
-        space.settle()
+        space.number_grains()
     assert Segments(list(places.spaces.values()), 1).unordered(choices, (WarpgroupOrder, SegmentOrder)) == [choices[0]], "of no turn"
 
 

@@ -14,9 +14,9 @@ from handrings import (
     J,
     consume,
     emptied,
-    found,
     full,
     grid_of,
+    messages_of,
     over_tiles,
     produce,
     ring,
@@ -107,7 +107,7 @@ STILL = LoopCourse(1, False, 4, True)
 def causal(tiles, blocks, length, stages=2, increment=None, consumer=(), producer=(), inner=(), **options):
     """A block that stays, and whose tiles have turns of a ring: as many as each tile says."""
     increment, number = length if increment is None else increment, TAKEN + J
-    how = {"taken": TAKEN, "growth": increment}
+    how = {"prior_iterations": TAKEN, "increment": increment}
     consumers = over_tiles(tiles, blocks, *consumer, loop(length, *consume(number, stages), *inner, var=J), **how)
     producers = over_tiles(tiles, blocks, *producer, loop(length, *produce(number, stages), var=J), **how)
     options.setdefault("grid", grid_of(tiles, blocks))
@@ -220,14 +220,14 @@ def test_lengths_that_one_number_does_not_say():
 def test_tiles_with_turns_of_a_ring(stages, length, tiles, blocks):
     """Right as they are; and not where the loop counts a turn too many or too few."""
     symbols = (L,) if L in length.variables() else ()
-    assert found(causal(tiles, blocks, length, stages, symbols=symbols)) == []
-    assert found(causal(tiles, blocks, length, stages, increment=length + 1, symbols=symbols)) != []
+    assert messages_of(causal(tiles, blocks, length, stages, symbols=symbols)) == []
+    assert messages_of(causal(tiles, blocks, length, stages, increment=length + 1, symbols=symbols)) != []
 
 
 def test_a_number_of_tiles_that_is_known_at_run_time():
     options = {"symbols": (N,), "grid": minimum(N, as_expr(3))}
-    assert found(causal(N, 3, TILE % 5 + 1, **options)) == []
-    assert found(causal(N, 3, TILE % 5 + 1, increment=TILE % 5 + 2, **options)) != []
+    assert messages_of(causal(N, 3, TILE % 5 + 1, **options)) == []
+    assert messages_of(causal(N, 3, TILE % 5 + 1, increment=TILE % 5 + 2, **options)) != []
 
 
 def one_turn(turn, program, which):
@@ -247,11 +247,11 @@ def test_a_fault_at_one_turn_of_a_block_that_takes_as_many_as_all(blocks, turn):
     program = causal(tiles, blocks, TILE % 2 + 1)
     one, _ = chosen(program)
     assert one.max_tiles == 24 and one.extra_iterations == 24
-    assert found(program) == []
-    assert found(one_turn(turn, program, lambda one: isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY)) != []
-    assert found(one_turn(turn, program, lambda one: isinstance(one, ir.Acquire) and one.state is ir.StageState.FULL)) != []
+    assert messages_of(program) == []
+    assert messages_of(one_turn(turn, program, lambda one: isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY)) != []
+    assert messages_of(one_turn(turn, program, lambda one: isinstance(one, ir.Acquire) and one.state is ir.StageState.FULL)) != []
     beyond = one_turn(24, program, lambda one: isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY)
-    assert found(beyond) == [], "there is no such turn"
+    assert messages_of(beyond) == [], "there is no such turn"
 
 
 # ---------------------------------------------------------------------------------------------- tiles from a counter
@@ -262,7 +262,7 @@ def fetched(tiles, blocks, length, stages=2, at_turn=None, behind=None, incremen
     name, number = "tile_ring", TAKEN + J
     release = emptied(TURN, name)
     leave = making.exit_if_done(TILE, as_expr(tiles))
-    how = {"taken": TAKEN, "growth": length if increment is None else increment}
+    how = {"prior_iterations": TAKEN, "increment": length if increment is None else increment}
     turns = loop(length, *consume(number, stages), var=J)
     if at_turn is not None:  # a stage is not given back there
         acquire, read, barrier, give_back = consume(number, stages)
@@ -291,8 +291,8 @@ def fetched(tiles, blocks, length, stages=2, at_turn=None, behind=None, incremen
 @pytest.mark.parametrize("length", [TILE % 2 + 1, TILE // 3 + 1, TILE % 3])
 def test_tiles_from_a_counter(length):
     program = fetched(12, 3, length)
-    assert found(program) == []
-    assert found(fetched(12, 3, length, increment=length + 1)) != []
+    assert messages_of(program) == []
+    assert messages_of(fetched(12, 3, length, increment=length + 1)) != []
 
 
 def test_a_block_is_followed_some_turns_beyond_the_sequence():
@@ -310,9 +310,9 @@ def test_a_fault_at_one_turn_of_a_block_that_takes_tiles_from_a_counter(turn):
     """One turn behind the sequence too."""
     program = fetched(40, 3, TILE % 2 + 1)
     last = len(chosen(program)[0].sequence)
-    assert found(program) == []
+    assert messages_of(program) == []
     at = min(turn, last)
-    assert found(fetched(40, 3, TILE % 2 + 1, at_turn=at)) != []
+    assert messages_of(fetched(40, 3, TILE % 2 + 1, at_turn=at)) != []
 
 
 # ---------------------------------------------------------------------------------------------- without rings

@@ -222,7 +222,7 @@ def test_turns_of_a_ring():
     assert [one.arrivals for one in consumer if isinstance(one, StageEvent)] == [None, (1, 1, 1, 1)] * 2
     assert [one.arrivals for one in producer if isinstance(one, StageEvent)] == [None, (1,) * 5] * 2
     loads = [one for one in producer if isinstance(one, AccessEvent)]
-    assert [(one.turn.number, one.turn.ranks, one.turn.state, one.stage, one.in_flight, one.bytes) for one in loads] == [
+    assert [(one.fill.number, one.fill.ranks, one.fill.state, one.stage, one.in_flight, one.bytes) for one in loads] == [
         (0, (0,), StageState.FULL, 0, True, 512), (1, (0,), StageState.FULL, 1, True, 512),
     ]  # fmt: skip
     assert [one.stage for one in consumer if isinstance(one, AccessEvent)] == [0, 1]
@@ -388,7 +388,7 @@ def test_loads_and_arrivals_in_other_blocks():
     assert [[one.ranks for one in found[number]] for number in (0, 5)] == [
         [(0, 1), (1,), (), (1, 0), ()], [(0, 1), (0,), (), (0, 1), ()],
     ]  # fmt: skip
-    loads = [[(one.turn.number, one.turn.ranks, one.footprint.shift_bytes) for one in found[number] if one.turn] for number in (4, 9)]
+    loads = [[(one.fill.number, one.fill.ranks, one.footprint.shift_bytes) for one in found[number] if one.fill] for number in (4, 9)]
     assert [len(found[number]) for number in (4, 9)] == [6, 4], "what is read of global memory is followed in the first block alone"
     assert loads[0] == [(0, (0,), 0), (0, (1,), 2048), (1, (1,), 2048 + 512), (2, (0,), 0)]
     assert loads[1] == [(0, (0,), 0), (0, (1,), 2048), (1, (0,), 512), (2, (1,), 2048)]
@@ -530,6 +530,6 @@ def test_a_load_to_a_place_that_the_block_says():
     part = attrs.evolve(load(0), accesses=(reads(0, name="g").accesses[0], target), multicast=both)
     found = traces(clustered([full(0)], [part], buffers=(staged(2), G)))
     loads = [
-        [(one.footprint.pattern.bases[0].tolist(), one.footprint.shift_bytes) for one in found[number] if one.turn] for number in (4, 9)
+        [(one.footprint.pattern.bases[0].tolist(), one.footprint.shift_bytes) for one in found[number] if one.fill] for number in (4, 9)
     ]
     assert loads == [[([[0]], 0), ([[0]], 2048)], [([[256]], 0), ([[256]], 2048)]]

@@ -311,7 +311,7 @@ REFUSED = {
         "under different conditions",
     ),
     "below a block": (kernel(split=lambda chain: chain.tile(m=32, n=32).to(Warp).split(g=1).skip_masked_tiles()), "units of a block"),
-    "loads ahead": (kernel(split=lambda chain: chain.split(g=1).pipeline(2).skip_masked_tiles()), "loads ahead"),
+    "loads ahead": (kernel(split=lambda chain: chain.split(g=1).pipeline(2).skip_masked_tiles()), "loads run ahead"),
 }
 
 

@@ -1,4 +1,6 @@
-"""Reciprocals of launch constants: the products are quotients for all numbers and divisors, in the text, in launches and in the checks."""
+"""Reciprocals of launch constants: the products equal the quotients for all numbers and divisors, in the text, in launches and in the
+checks.
+"""
 
 import itertools
 import random
@@ -21,7 +23,7 @@ from fireiron.values.expr import INT_MAX, Mod, Var, assume_positive, minimum
 
 @pytest.fixture
 def everywhere(monkeypatch):
-    """Reciprocals in kernels without a producer too."""
+    """Reciprocals also in kernels without a producer."""
     monkeypatch.setattr("fireiron.lower.divide.gains", lambda kernel: True)
 
 
@@ -29,26 +31,26 @@ SIZES = [sym(name, multiple_of=8) for name in "MNK"]
 
 
 def quotient(number, reciprocal):
-    """What the text computes: the upper 64 bits of a product of two numbers of 64 bits."""
+    """The computation of the text: the upper 64 bits of a product of two 64-bit numbers."""
     twice = 2 * number
     assert 0 <= twice < 1 << 32 and 0 < reciprocal < 1 << 64
     return twice * reciprocal >> 64
 
 
 def edges():
-    """Divisors at the ends of their range, around powers of two, and between."""
+    """Divisors at the limits of their range, around powers of two, and between."""
     powers = {2**power + step for power in range(32) for step in (-1, 0, 1)}
     some = random.Random(1)
     return sorted(
-        one
-        for one in {*range(1, 300), *powers, *(INT_MAX - step for step in range(100)), *(some.randrange(1, 2**31) for _ in range(300))}
-        if 1 <= one <= INT_MAX
+        divisor
+        for divisor in {*range(1, 300), *powers, *(INT_MAX - step for step in range(100)), *(some.randrange(1, 2**31) for _ in range(300))}
+        if 1 <= divisor <= INT_MAX
     )
 
 
 @pytest.mark.parametrize("part", range(8))
 def test_products_are_quotients(part):
-    """At each multiple that matters: where a quotient grows by one, and at the ends."""
+    """At each relevant multiple: where a quotient grows by one, and at the limits."""
     some = random.Random(part)
     for divisor in edges()[part::8]:
         reciprocal = Reciprocal("r", Var("d", 1, INT_MAX)).value({"d": divisor})
@@ -62,7 +64,7 @@ def test_products_are_quotients(part):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 16])
-def test_the_height_of_a_band_is_whole_or_what_is_left(rows):
+def test_the_height_of_a_raster_group_is_full_or_the_remainder(rows):
     lines, tile = Var("lines", 1, 1 << 20, 1, True), Var("tile", 0, INT_MAX)
     height = assume_positive(minimum(rows, lines - tile // 8 * rows))
     divisor = Divisors((lines,), ()).of(Mod(tile, height))
@@ -78,21 +80,21 @@ def test_the_height_of_a_band_is_whole_or_what_is_left(rows):
 
 
 def test_divisors_that_no_launch_decides_have_none():
-    """Not numbers that may be negative or need 64 bits, not constants, not what differs from block to block."""
+    """Not for numbers that may be negative or need 64 bits, not for constants, and not for values that differ between blocks."""
     size, tile, wide, signed = Var("N", 1, 4096, 1, True), Var("tile", 0, 99), Var("wide", 0, 1 << 40), Var("signed", -5, 5)
     divisors = Divisors((size,), (making.let(Var("twice", 2, 8192), size * 2), making.let(Var("own", 1, 100), tile + 1)))
     assert divisors.of(tile // size).constant == size
     assert divisors.of(tile // Var("twice", 2, 8192)).constant == size * 2
     for other in (tile // 7, wide // size, signed // size, tile // Var("own", 1, 100), tile % (tile + 1), size // (size * 2 + 1)):
-        for one in quotients(other):
-            assert divisors.of(one) is None, other
+        for quotient_expr in quotients(other):
+            assert divisors.of(quotient_expr) is None, other
 
 
 def printed(spec, **values):
     return hopper.strategy.with_(**{**dict(hopper.defaults(4096, 4096, 4096)[0]), **values})(spec).program("sm_90a")
 
 
-def test_the_text_of_bands():
+def test_the_text_of_raster_groups():
     text = printed(hopper.spec(*SIZES)).cuda
     assert "const unsigned long long band_reciprocal" in text
     assert "const int band = quotient(tile, band_reciprocal);" in text
@@ -108,7 +110,7 @@ def test_texts_of_constant_sizes_have_none():
 
 @pytest.mark.parametrize("stages", [3, 4])
 def test_addresses_of_products_are_those_of_a_warp(stages):
-    """Where the compiler would not see that stages are the same for all lanes: loops whose extent is told at run time."""
+    """If the compiler cannot see that stages are uniform: loops whose trip count is known at run time."""
     text = printed(hopper.spec(*SIZES), stages=stages, chunk=64).cuda
     consumers, producer = text.split("// consumers\n")[1].split("// producer\n")
     assert "const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);" in text
@@ -120,18 +122,18 @@ def test_addresses_of_products_are_those_of_a_warp(stages):
 
 @pytest.mark.skipif(not disassemblers() or not toolchains(), reason="no NVRTC, or no disassembler (pip install 'fireiron[check]')")
 def test_addresses_of_products_stay_in_registers_of_the_warp():
-    """The machine code of a turn brings at most two words to the registers of a warp (R2UR), not four for each of its products."""
+    """The machine code of an iteration moves at most two words to uniform registers (R2UR), not four for each of its MMAs."""
     program = printed(hopper.spec(*SIZES))
     lines = [re.sub(r"/\*.*?\*/", "", line).strip() for line in sass(compile_cuda(program.cuda, "sm_90a").cubin).splitlines()]
     labels = {line[:-1]: place for place, line in enumerate(lines) if re.fullmatch(r"\.L_x_\d+:", line)}
     jumps = ((labels[found[1]], place) for place, line in enumerate(lines) if (found := re.search(r"BRA `\((\.L_x_\d+)\)", line)))
     loops = [lines[start:end] for start, end in jumps if start < end]
-    turn = min((loop for loop in loops if any("HGMMA" in line for line in loop)), key=len)
-    assert sum("HGMMA" in line for line in turn) == 4 and sum("R2UR" in line for line in turn) <= 2
+    loop_lines = min((loop for loop in loops if any("HGMMA" in line for line in loop)), key=len)
+    assert sum("HGMMA" in line for line in loop_lines) == 4 and sum("R2UR" in line for line in loop_lines) <= 2
 
 
 def test_a_flat_grid_divides_once(everywhere):
-    """Two coordinates of a block's number: a quotient by a reciprocal, and what it leaves."""
+    """Two coordinates of a block's number: a quotient by a reciprocal, and its remainder."""
     program = library("naive").strategy(library("naive").spec(*SIZES)).program("sm_80")
     (reciprocal,) = program.ir.reciprocals
     assert program.cuda.count("quotient(blockIdx.x, ") >= 1 and " % " not in program.cuda.split("{", 2)[2].split("threadIdx")[0]
@@ -139,7 +141,7 @@ def test_a_flat_grid_divides_once(everywhere):
     assert reciprocal.value({"M": 8, "N": 8, "K": 8}) <= 1 << 63
 
 
-def test_names_are_no_other_names(everywhere):
+def test_names_do_not_collide(everywhere):
     spec = MatMul(sym("band"), sym("band_reciprocal"), sym("K"))(GL, GL, GL)(Kernel)
     strategy = MatMul.tile(16, 16).to(Block).rasterize(group_m=4).tile(4, 4).to(Thread).tile(1, 1).split(1).done()
     names = [one.name for one in strategy(spec).program("sm_80").ir.parameters]
@@ -149,14 +151,14 @@ def test_names_are_no_other_names(everywhere):
 
 
 @pytest.mark.parametrize("bands", [3, 4])
-def test_every_tile_is_somebody_s(bands, everywhere):
-    """The simulator, which knows nothing of reciprocals, and the numbers of the text agree for all ragged grids."""
+def test_every_tile_belongs_to_a_block(bands, everywhere):
+    """The simulator, which does not use reciprocals, and the numbers of the text agree for all ragged grids."""
     strategy = MatMul.tile(8, 8).to(Block).rasterize(group_m=bands).persistent(5).tile(4, 2).to(Thread).tile(1, 1).split(1).done()
     program = strategy(MatMul(*map(sym, "MNK"), dtype=int32, c_dtype=int32)(GL, GL, GL)(Kernel)).program("sm_80")
     kernel, names = program.ir, {}
-    for one in statements(kernel.body):
-        if isinstance(one, Let):
-            names.setdefault(one.var.name, one.value)
+    for stmt in statements(kernel.body):
+        if isinstance(stmt, Let):
+            names.setdefault(stmt.var.name, stmt.value)
     divisors = Divisors(kernel.symbols, kernel.body)
     values = {one.divisor: one for one in kernel.reciprocals}
     for lines, columns in itertools.product((1, 2, 3, 4, 5, 9), (1, 2, 7)):
@@ -166,9 +168,9 @@ def test_every_tile_is_somebody_s(bands, everywhere):
             env = {**sizes, "tile": tile}
             for name in ("band", "inside", "height", "column", "block_m", "block_n"):
                 env[name] = names[name].evaluate(env)
-                for one in quotients(names[name]):
-                    divisor = divisors.of(one)
-                    number, by = (side.evaluate(env) for side in one.children)
+                for stmt in quotients(names[name]):
+                    divisor = divisors.of(stmt)
+                    number, by = (side.evaluate(env) for side in stmt.children)
                     real = number // by
                     if divisor is not None and (divisor.whole is None or by < divisor.whole):
                         assert quotient(number, values[divisor.constant].value(sizes)) == real
@@ -179,7 +181,7 @@ def test_every_tile_is_somebody_s(bands, everywhere):
 
 
 def test_kernels_without_a_producer_have_none():
-    """Divisions in front of the kernel alone, whose registers are wanted otherwise."""
+    """Only divisions before the loops use them, since their registers are needed elsewhere."""
     module = library("gemm_nn")
     text = module.strategy(module.spec(*map(sym, "MNK"))).program("sm_80").cuda
     assert "quotient" not in text and " / " in text

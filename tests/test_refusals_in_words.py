@@ -54,7 +54,7 @@ REFUSED = (
     ("MatMul.tile(8, 8).refine(3)", "not a refinement"), ("MatMul.tile(8, 8).to(Block).swizzle(lambda uid: uid // 0)", "division by 0"), ("MatMul.tile(8, 8).to(Block).swizzle(lambda uid: uid.none)", "cannot be applied to the symbol uid"), ("MatMul.tile(8, 8).to(Block).swizzle('uid +')", "no expression"),
     ("MatMul.tile(8, 8).to(Block).swizzle(lambda uid: [])", "not an expression over uid"), ("MatMul.tile(8, 8).to(Block).swizzle(lambda uid: 'x')", "cannot be read"), ("MatMul.tile(8, 8).to(Block).swizzle(lambda uid: uid + sym('S'))", "S is unknown here"),
     ("MatMul.tile(8, 8).to(Block).swizzle(lambda uid: uid * 2**40 * 2**20)", "needs more than"), ("MatMul.tile(8, 8).to(Block).unchecked(' ')", "a reason is needed"),
-    ("Move.split(8)(MOVED).program('sm_80').tree", "has no reduction dimension"), ("Move.split_k(2, Block, 4)(MOVED).program('sm_80').tree", "is no matrix product"),
+    ("Move.split(8)(MOVED).program('sm_80').tree", "has no reduction dimension"), ("Move.split_k(2, Block, 4)(MOVED).program('sm_80').tree", "is not a matrix multiplication"),
     ("Move.mma_tile(16, 8)(MOVED).program('sm_80').tree", "mma_tile"), ("MatMul.load(A, GL)(SQUARE).program('sm_80').tree", "load(A, GL)"),
     ("BOUND.program('sm_80').tree.child('x')", "no child 'x' here"), ("MatMul.tile(4, 4).to(Block)(SQUARE).program('sm_80').cuda", "1 open leaf"),
     ("MatMul.tile(8, 8).fallback(3)", "fallback: not a strategy"), ("MatMul.tile(8, 8).to(Block).split(8).load(A, SH, Move.tile(1, 1).done().fallback(Move.done()))", "chooses between whole strategies"), ("MatMul.set_memory('x', RF)(SQUARE).program('sm_80').tree", "has no temporaries"),

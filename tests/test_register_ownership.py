@@ -248,7 +248,7 @@ def test_a_load_dealt_to_lanes_decides(shape, level):
 
 def test_nobody_decides():
     """Two copies that both follow: it is said that nothing else holds anything."""
-    with pytest.raises(MatchError, match="registers wants an operand of which something else says who holds what, got none"):
+    with pytest.raises(MatchError, match="registers requires an operand of which something else says who holds what, got none"):
         _ = Move.tile(32, 32).to(Block).tile(16, 16).to(Warp).load(SRC, RF, FOLLOWS).done()(COPY).program("sm_80").tree
 
 
@@ -357,7 +357,7 @@ def test_a_quarter_of_a_warp_follows():
 def test_one_warp_that_is_asked_for_what_two_hold_is_refused():
     """A follower of one warp has that warp's threads only: what others hold, it does not store silently."""
     one = Move.tile(64, 16).to(Warp).done()
-    with pytest.raises(MatchError, match="level +wants one whose threads hold all of the 64x16 elements"):
+    with pytest.raises(MatchError, match="level +requires one whose threads hold all of the 64x16 elements"):
         _ = mma_chain(None, one)(MatMul(64, 32, 16, **HALF)(GL, GL, GL)(Kernel)).program("sm_80").ir
 
 

@@ -791,7 +791,7 @@ def stored_as(layout, memory=SH):
 def test_buffers_with_two_elements_at_one_address_are_refused(memory, strides, apart):
     """They gave wrong results, without an error if one thread writes both."""
     shape = (4, 8) if isinstance(strides[1], int) else (4, (4, 2))
-    with pytest.raises(DecompositionError, match="two elements have one place") as refusal:
+    with pytest.raises(DecompositionError, match="two elements have the same address") as refusal:
         _ = stored_as(Layout(shape, strides), memory).ir
     assert f"such as {Layout(shape, apart)}" in str(refusal.value)
 

@@ -58,7 +58,7 @@ def test_products_at_odd_sizes(sizes, orders):
     for name in names(program):
         step = program.inner.operands[name].tensor.storage().steps
         assert sorted(map(str, step))[0] == "1" and program.inner.operands[name].order == program.spec.operands[name].order
-        many = 64 if rows[name] >= 64 else 8  # whole lines of L2, unless a row is shorter
+        many = 64 if rows[name] >= 64 else 8  # whole L2 lines, unless a row is shorter
         assert max(int(str(one)) for one in step) == -(-rows[name] // many) * many or rows[name] == 1
 
 
@@ -94,7 +94,7 @@ def test_arrays_at_odd_addresses_are_copied():
     slices = spec.with_operands(A=attrs.evolve(spec.A, tensor=attrs.evolve(spec.A.tensor, align=2)))
     program = STRATEGY(slices).program("sm_90a")
     assert [str(one) for one in program.preceding] == [
-        "matmul_repack_a: Move(64,64)(GL,GL)(Kernel) with src float16 RowMajor; dst float16 RowMajor(ld=64), since A starts at a multiple of 2 bytes"
+        "matmul_repack_a: Move(64,64)(GL,GL)(Kernel) with src float16 RowMajor; dst float16 RowMajor(ld=64), since A is aligned to 2 bytes"
     ]
     assert program.preceding[0].program.ir.buffer("src").tensor.align == 2 and program.ir.buffer("A").tensor.align == 16
 
@@ -105,7 +105,7 @@ def test_arrays_of_any_strides():
     kernel = CompiledKernel(STRATEGY(spec).program("sm_90a"))
     a, b = integers((32, 24))[::2, ::3], integers((8, 24), 4)
     np.testing.assert_array_equal(kernel(a, b), referred(spec, a, b)["C"])
-    assert [launch.reason for launch in kernel.program.preceding] == ["A has no neighbours side by side"]
+    assert [launch.reason for launch in kernel.program.preceding] == ["A is contiguous along no dimension"]
 
 
 def test_a_copy_of_ones_own():
@@ -121,7 +121,10 @@ def test_a_copy_of_ones_own():
 @pytest.mark.parametrize(
     ("chain", "message"),
     [
-        (MatMul.tile(32, 64).to(Block).repack(A).tile(4, 4).to(Thread).split(1).tile(1, 1).done(), "before the first step that deals work"),
+        (
+            MatMul.tile(32, 64).to(Block).repack(A).tile(4, 4).to(Thread).split(1).tile(1, 1).done(),
+            "before the first step that distributes work",
+        ),
         (MatMul.repack(C).then(BODY), r"repack\(C\): MatMul reads no such operand"),
         (MatMul.repack("X").then(BODY), r"repack\(X\): MatMul reads no such operand"),
     ],
@@ -133,7 +136,7 @@ def test_refusals(chain, message):
 
 def test_operands_of_other_ranks_are_refused():
     spec = MatMul(2, 3, 16, 16, 9, signature="abmk,kn->abmn", dtype=float16)(GL, GL, GL)(Kernel)
-    with pytest.raises(DecompositionError, match=r"(?s)an operand of 4 dimensions.*matrices, or stacks of them"):
+    with pytest.raises(DecompositionError, match=r"(?s)an operand of 4 dimensions.*matrices, or batches of them"):
         _ = MatMul.repack(A).tile(1, 1, 16, 16).to(Block).done()(spec).program("sm_90a").tree
 
 
@@ -196,7 +199,7 @@ def test_all_orders_of_types_that_are_read_along_k(dtype, orders, sizes):
     assert "tma_load(" in program.text and program.ir.rings
     for launch in program.preceding:
         along = {"A": ("m", "k"), "B": ("n", "k")}[launch.name]
-        wanted = f"{launch.name} is stored along {along[0]}, and the products read it along k"
+        wanted = f"{launch.name} is contiguous along {along[0]}, and the MMAs read it along k"
         assert (launch.reason == wanted) == transposed[launch.name]
 
 
@@ -208,7 +211,7 @@ def test_transposed_tiles(dtype, sizes):
     for order, other in ((RowMajor, ColMajor), (ColMajor, RowMajor)):
         spec = MatMul(rows, 8, columns, dtype=dtype, A=other, c_dtype=dtype)(GL, GL, GL)(Kernel)
         (launch,) = MatMul.repack(A, order=order).then(BODY)(spec).program("sm_90a").preceding
-        assert launch.reason == f"A is stored along {'m' if order == RowMajor else 'k'}, and {order} is asked for"
+        assert launch.reason == f"A is contiguous along {'m' if order == RowMajor else 'k'}, and {order} is requested"
         a = drawn(sizes, dtype, 5)
         copied = CompiledKernel(launch.program)(stored(a, other))
         np.testing.assert_array_equal(copied, a)
@@ -245,7 +248,7 @@ def test_transposing_copies_compile(dtype):
 
 def test_outputs_state_why_operands_are_transposed():
     strategy = product_of(tf32)(halves(64, 64, 64, "TNN", dtype=tf32, c_dtype=float32))
-    description = "matmul_repack_b: Move(64,64)(GL,GL)(Kernel) with src tf32 RowMajor; dst tf32 ColMajor(ld=64), since B is stored along n, and the products read it along k"
+    description = "matmul_repack_b: Move(64,64)(GL,GL)(Kernel) with src tf32 RowMajor; dst tf32 ColMajor(ld=64), since B is contiguous along n, and the MMAs read it along k"
     shown = "\n".join(show(strategy.program()))
     assert description in shown and "tile(1, 4).to(Thread).layout(RowMajor)" in shown
     assert f"launched in front: {description}" in text(explain(strategy))

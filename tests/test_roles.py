@@ -427,11 +427,14 @@ def ringed(*copying, by=CP_ASYNC_GROUPS, **fields):
 @pytest.mark.parametrize(
     ("role", "text"),
     [
-        (ringed(by=TMA_LOADS), "by RING, whose arrivals cannot be deferred"),
-        (ringed(by=WGMMA_GROUPS), "by PRODUCT, whose arrivals cannot be deferred"),
-        (ringed(part=64), "by GROUP with 64 bytes"),
-        (ringed(making.commit(CP_ASYNC_GROUPS)), "role copying has a commit of GROUP, and an arrival that is deferred by it"),
-        (ringed(making.wait(0, mechanism=CP_ASYNC_GROUPS)), "role copying has a wait of GROUP, and an arrival that is deferred by it"),
+        (ringed(by=TMA_LOADS), "by MBARRIER, whose arrivals cannot be deferred"),
+        (ringed(by=WGMMA_GROUPS), "by WGMMA_GROUP, whose arrivals cannot be deferred"),
+        (ringed(part=64), "by CP_ASYNC_GROUP with 64 bytes"),
+        (ringed(making.commit(CP_ASYNC_GROUPS)), "role copying has a commit of CP_ASYNC_GROUP, and an arrival that is deferred by it"),
+        (
+            ringed(making.wait(0, mechanism=CP_ASYNC_GROUPS)),
+            "role copying has a wait of CP_ASYNC_GROUP, and an arrival that is deferred by it",
+        ),
     ],
 )
 def test_what_the_verifier_refuses(role, text):
@@ -469,8 +472,8 @@ def emptied_late(consumer=tuple, consumers=32):
         mechanism=COUNTED_STORES,
         tensor_map=making.tensor_map("dst_map", "dst", (1, 0), (COLUMNS, ROWS), 128),
     )
-    release = making.release("ring", ir.Side.EMPTY, turn, by=COUNTED_STORES)
-    body = (making.acquire("ring", ir.Side.FULL, turn), store, release)
+    release = making.release("ring", ir.StageState.EMPTY, turn, by=COUNTED_STORES)
+    body = (making.acquire("ring", ir.StageState.FULL, turn), store, release)
     return streamed(TILES, consumer=lambda _: consumer(body), consumers=consumers)
 
 
@@ -501,10 +504,10 @@ EMPTY_FAULTS = {
         "is under way",
         "released by 16 of 32 lanes while work of all lanes",
     ),
-    "at the next fill": (emptied_late(released(number=Var("k", 0, TILES - 1) + 1)), "is at stage 1", "does not hold it"),
+    "at the next fill": (emptied_late(released(fill_index=Var("k", 0, TILES - 1) + 1)), "uses stage 1", "does not hold it"),
     "none": (emptied_late(lambda body: body[:2]), "waits forever", "deadlock"),
-    "two": (emptied_late(lambda body: (*body, body[2])), "it is the agent's turn 1", "does not hold it"),
-    "a count of one less": (emptied_late(consumers=31), "in the middle of a phase", "in the middle of a phase"),
+    "two": (emptied_late(lambda body: (*body, body[2])), "the agent is at fill 1", "does not hold it"),
+    "a count of one less": (emptied_late(consumers=31), "incomplete phase", "in the middle of a phase"),
     "a count of one more": (emptied_late(consumers=33), "waits forever", "deadlock"),
 }
 """Kernels with a fault, what the check reports, and what the simulator reports."""

@@ -96,7 +96,7 @@ def test_faults_are_found_by_both(which, count):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"shares": (("C", "E"), ("E", "B"))}, "share_stages('E'): no load to SH above this one has made a buffer of that operand"),
+        ({"shares": (("C", "E"), ("E", "B"))}, "share_stages('E'): no load to SH above this one allocates a buffer for that operand"),
         ({"shares": (("B", "A"),)}, "share_stages: a_sh, b_sh are used together"),
         (
             {"shares": (("C", "A"),)},
@@ -104,7 +104,7 @@ def test_faults_are_found_by_both(which, count):
         ),
         ({"shares": (("C", "A"), ("E", "A"))}, "share_stages: c_sh, e_sh are used together"),
         ({"shares": BOTH, "stages": 1}, "share_stages: each iteration has 2 turns in the slots of a_sh, b_sh"),
-        ({"shares": (("C", "B"),), "rows": 128}, "share_stages('B'): a slot holds one kind of tile"),
+        ({"shares": (("C", "B"),), "rows": 128}, "share_stages('B'): a stage holds tiles of one shape"),
     ],
 )
 def test_refused(options, said):

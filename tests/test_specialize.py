@@ -218,7 +218,7 @@ def finished(chain, a=WHOLE, b=WHOLE):
 
 
 REFUSED = {
-    "no pipeline": (finished(CHAIN.warp_specialize()), "warp_specialize: the split has no pipeline, whose stages a producer would fill"),
+    "no pipeline": (finished(CHAIN.warp_specialize()), "warp_specialize: the split has no pipeline whose stages a producer could fill"),
     "half a warpgroup": (
         finished(CHAIN.pipeline(2).warp_specialize(64)),
         r"the producer is a warp or a warpgroup\n  got +64\n(.*\n)  legal +32 128",
@@ -230,7 +230,7 @@ REFUSED = {
     ),
     "too many in flight": (
         finished(CHAIN.pipeline(2).warp_specialize().mma_in_flight(2)),
-        r"in_flight\(2\): a turn in flight keeps its stage",
+        r"in_flight\(2\): an iteration in flight keeps its stage",
     ),
     "in flight without a ring": (
         finished(CHAIN.pipeline(2).mma_in_flight(1), WIDE, WIDE),

@@ -436,7 +436,7 @@ def test_refusals():
     refused(MatMul.split_k(2, Block, 8).tile(16, 16).to(Block).split_k(2, Warp, 8), plain, "inside split_k")
     refused(MatMul.tile(16, 16).to(Block).split_k(2, Block, 8).tile(16, 16).to(Warp), plain, "not below Block")
     no_epilog = MatMul.split_k(2, Block, 8).tile(16, 16).to(Block).tile(1, 1).to(Thread).split(1).done()
-    assert "epilog" in refused(no_epilog, plain, "several blocks add").hint
+    assert "epilog" in refused(no_epilog, plain, "several blocks accumulate").hint
     refused(MatMul.split_k(2, Block, 8, Reduction.tile(1, 1).done()), plain, "leave combine out")
     refused(tiled(40, 8), plain, "1280 threads")
     refused(tiled(65, 8), plain, "1 ... 64")
@@ -526,7 +526,7 @@ def test_types_compile():
 def test_what_is_no_product_has_no_sum_to_split():
     """Told apart from a definition around a product, which computes with whole sums."""
     for made in (fused_examples.specs()["layernorm"][1], Move(64, 64)(GL, GL)(Kernel)):
-        with pytest.raises(FireironError, match="is no matrix product"):
+        with pytest.raises(FireironError, match="is not a matrix multiplication"):
             made.split_k(2, Block, 16).done().cuda("sm_80")
 
 

@@ -26,7 +26,7 @@ OPERANDS = ("A", "B1", "B2")
 
 
 def sums(sizes, depth, *, stages=4, blocks=1, rows=64, producer=True, late=None):
-    """Two products of one A, whose loads have rings as deep as `depth` says by operand, bound."""
+    """Two MMAs with a common A, whose loads have rings of the given depth by operand; bound."""
     chain = dual.definition.tile(m=rows, n=64).to(Block)
     chain = (chain.persistent(blocks) if blocks else chain).split(k=64).pipeline(stages)
     chain = chain.warp_specialize(128) if producer else chain
@@ -47,12 +47,12 @@ def depth_of(program):
 
 
 def code(program):
-    """The text without its head, which is the strategy."""
+    """The text without its header, which contains the strategy."""
     return program.cuda[program.cuda.index("#include") :]
 
 
 def test_each_ring_has_its_stages():
-    """In the loop's period all of them come round; texts count each by itself."""
+    """The loop's period is a multiple of all depths; texts count each ring separately."""
     program = UNEQUAL.program(TARGET)
     assert depth_of(program) == {"a_sh": 3, "b1_sh": 2, "b2_sh": 4}
     assert {one.name: one.tensor.copies for one in program.ir.buffers if one.name in depth_of(program)} == depth_of(program)
@@ -66,11 +66,11 @@ def test_each_ring_has_its_stages():
 
 
 def test_equal_stages_are_those_of_the_pipeline():
-    """Whichever says so; buffers with the same users share a ring only if they have as many."""
-    plain, said = (
+    """Whether stated by load or by pipeline; buffers with the same users share a ring only if their depths are equal."""
+    plain, explicit = (
         sums((64, 64, 128), depth, stages=stages).program(TARGET) for depth, stages in (({}, 2), (dict.fromkeys(OPERANDS, 2), 3))
     )
-    assert code(plain) == code(said) and plain.ir.rings == said.ir.rings
+    assert code(plain) == code(explicit) and plain.ir.rings == explicit.ir.rings
     chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(3).warp_specialize()
     program = chain.load(A, SH, COPY).stages(2).load(B, SH, COPY).tile(64, 64).to(Warpgroup).done()(halves(64, 64, 128)).program(TARGET)
     assert [(ring.buffers, ring.stages) for ring in program.ir.rings] == [(("a_sh",), 2), (("b_sh",), 3)]
@@ -78,7 +78,7 @@ def test_equal_stages_are_those_of_the_pipeline():
 
 @pytest.mark.parametrize("bound", [UNEQUAL, sums((64, 64, 192), {"A": 1}, stages=3, blocks=0, late=1)], ids=["unequal", "one stage"])
 def test_kernels_are_right(bound):
-    """No false alarm, and equal to NumPy with fast and slow loads and products, and warps in any order."""
+    """No false findings, and equal to NumPy with fast and slow loads and MMAs, and warps in any order."""
     program = bound.program(TARGET)
     assert errors(program.ir) == []
     arrays = given(program.spec)
@@ -91,8 +91,8 @@ def test_printed_text_on_a_cpu(tmp_path):
     program = UNEQUAL.program(TARGET)
     host = HostProgram([Printed.of(program)], tmp_path)
     arrays = given(program.spec)
-    made = host.run(0, arrays, {}, 1)
-    assert all(np.allclose(made[name], value, rtol=1e-2) for name, value in wanted(program.spec, arrays).items())
+    result = host.run(0, arrays, {}, 1)
+    assert all(np.allclose(result[name], value, rtol=1e-2) for name, value in wanted(program.spec, arrays).items())
 
 
 def test_text_is_read_back():
@@ -102,20 +102,20 @@ def test_text_is_read_back():
     assert "%a_sh:[64,64].fp16.SH{stages=3, free}" in read_back(program)
 
 
-# ---------------------------------------------------------------------------------------------- planted faults
+# ---------------------------------------------------------------------------------------------- injected faults
 
 
 def test_a_stage_counted_as_in_another_ring():
-    """A factor at the stage that the turn has in the ring of the other one: both detectors speak."""
+    """An operand at the stage that the iteration has in the ring of the other one: both detectors report it."""
     kernel = UNEQUAL.program(TARGET).ir
     ring = {name: one for one in kernel.rings for name in one.buffers}
-    turn = next(one.fill_index for one in ir.statements(kernel.body) if isinstance(one, ir.Acquire))
+    fill = next(one.fill_index for one in ir.statements(kernel.body) if isinstance(one, ir.Acquire))
     arrays = given(kernel.spec)
     for name, other in (("a_sh", "b1_sh"), ("b1_sh", "a_sh")):
-        stage = mod(turn, as_expr(min(ring[other].stages, ring[name].stages))) if name == "a_sh" else mod(turn + turn // 2, as_expr(2))
+        stage = mod(fill, as_expr(min(ring[other].stages, ring[name].stages))) if name == "a_sh" else mod(fill + fill // 2, as_expr(2))
 
-        def moved(one, name=name, stage=stage):
-            return (attrs.evolve(one, accesses=tuple(attrs.evolve(x, copy=stage) if x.buffer == name else x for x in one.accesses)),)
+        def moved(stmt, name=name, stage=stage):
+            return (attrs.evolve(stmt, accesses=tuple(attrs.evolve(x, copy=stage) if x.buffer == name else x for x in stmt.accesses)),)
 
         faulty = with_changed(
             kernel, lambda one, name=name: is_product(one) and one.accesses[0 if name == "a_sh" else 1].buffer == name, 0, moved
@@ -125,15 +125,21 @@ def test_a_stage_counted_as_in_another_ring():
 
 
 def test_faults_are_found():
-    """By both, also in the ring that the shallower ones order: a breach of the protocol, and wrong, where no race need be (decision 39)."""
+    """By both, also in the ring that the shallower ones order: a protocol violation and a wrong result, which need not be a race (decision
+    39).
+    """
     kernel = UNEQUAL.program(TARGET).ir
     arrays = given(kernel.spec)
     expected = wanted(kernel.spec, arrays)
-    found = [(name, faulty) for name, faulty in ring_faults(kernel) if not is_harmless(name, kernel) and "Fence 1" not in name]
-    assert len(found) > 80
-    ordered = [(name, faulty) for name, faulty in found if re.match("early.*b2_|dropped: Acquire 5|a load to another stage of b2_", name)]
+    faulty_kernels = [(name, faulty) for name, faulty in ring_faults(kernel) if not is_harmless(name, kernel) and "Fence 1" not in name]
+    assert len(faulty_kernels) > 80
+    ordered = [
+        (name, faulty) for name, faulty in faulty_kernels if re.match("early.*b2_|dropped: Acquire 5|a load to another stage of b2_", name)
+    ]
     assert len(ordered) == 4
-    drawn = random.Random(SEED).sample([one for one in found if one[0] not in dict(ordered)], 8 if SCALE == 1 else len(found) - 4)
+    drawn = random.Random(SEED).sample(
+        [one for one in faulty_kernels if one[0] not in dict(ordered)], 8 if SCALE == 1 else len(faulty_kernels) - 4
+    )
     for name, faulty in (*ordered, *drawn):
         assert errors(faulty), f"the checks miss {name}"
         assert any(outcome(faulty, arrays, expected, one) != "right" for one in (None, 3)), f"the simulator misses {name}"
@@ -159,14 +165,14 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals(name):
-    bound, said = REFUSED[name]
+    bound, message = REFUSED[name]
     with pytest.raises(FireironError) as caught:
         _ = bound().program(TARGET).ir
-    assert re.search(said, str(caught.value)), caught.value
+    assert re.search(message, str(caught.value)), caught.value
 
 
 def test_where_threads_load_all_have_the_stages_of_the_pipeline():
-    """As `warp_specialize` then says nothing, either."""
+    """As without a specification by `warp_specialize`."""
     copy = Move.coalesced_copy(8).done()
 
     def program(deep):

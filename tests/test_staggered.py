@@ -1,4 +1,4 @@
-"""Blocks that begin a loop over a reduction dimension at different turns (`staggered`): against NumPy, texts, planted faults, refusals."""
+"""Blocks that start a reduction loop at different iterations (`stagger_blocks`): compared with NumPy, texts, injected faults, refusals."""
 
 import re
 
@@ -25,7 +25,7 @@ SKINNY = {"tiles": (16, 64, 64), "warpgroup": (16, 64)}
 
 
 def by_threads(shift=1, stages=0):
-    """A product of which all threads load, with stages or without."""
+    """A GEMM with loads by all threads, with or without stages."""
     chain = MatMul.tile(16, 16).to(Block).split(8)
     chain = chain.pipeline(stages) if stages else chain
     return chain.stagger_blocks(shift).load(A, SH, Move.done()).load(B, SH, Move.done()).tile(1, 1).to(Thread).split(1).done()
@@ -105,7 +105,7 @@ def test_reductions(by):
 
 
 def steps_of(kernel):
-    """The remainders that say which step a turn is, of the loads from global memory."""
+    """The remainders that determine the step of an iteration, of the loads from global memory."""
     accesses = [access for one, _ in ir.execs(kernel.body) for access in one.accesses if kernel.buffer(access.buffer).parameter]
     return {part for access in accesses for value in access.base for part in parts_of(value) if isinstance(part, Mod)}
 
@@ -117,14 +117,14 @@ def parts_of(value):
 
 
 @pytest.mark.parametrize("shift", [1, 3, 7])
-def test_each_step_comes_once(shift):
-    """In every block the steps are a rotation, begun `shift` further on than in the block before."""
+def test_each_step_occurs_once(shift):
+    """In every block the steps are a rotation, which starts `shift` steps later than in the preceding block."""
     kernel = product(**SKINNY, stagger=shift)(halves(16, 640, 320)).program(TARGET).ir
     (step,) = [one for one in steps_of(kernel) if one.right == Const(5)]
     lets = {one.var: one.value for one in kernel.body if isinstance(one, ir.Let)}
     for block in range(10):
-        found = [step.substitute(lets).evaluate({"block": block, "k": turn}) for turn in range(5)]
-        assert found == [(turn + block * shift) % 5 for turn in range(5)]
+        steps = [step.substitute(lets).evaluate({"block": block, "k": iteration}) for iteration in range(5)]
+        assert steps == [(iteration + block * shift) % 5 for iteration in range(5)]
 
 
 def test_blocks_of_a_cluster_begin_together():
@@ -161,8 +161,8 @@ def test_readers():
         show.show(strategy(spec).program(TARGET))
     )
     assert parse_kernel(graphene_text(strategy(spec).program(TARGET))).cuda == strategy(spec).program(TARGET).cuda
-    plain, turned = (predict(product(**SKINNY, stagger=one)(spec).program(TARGET).ir) for one in (0, 2))
-    assert turned.us == pytest.approx(plain.us, rel=0.02)
+    plain, staggered = (predict(product(**SKINNY, stagger=one)(spec).program(TARGET).ir) for one in (0, 2))
+    assert staggered.us == pytest.approx(plain.us, rel=0.02)
 
 
 @pytest.mark.parametrize(("order", "shift"), [(ColMajor, 1), (RowMajor, None)], ids=str)
@@ -197,7 +197,7 @@ WRONG_TEXTS = {
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 def test_the_printed_text(tmp_path):
-    """Executed on the CPU; and wrong wraps in it are found."""
+    """Executed on the CPU; wrong wraparounds in it are detected."""
     good = [(Printed.of(strategy(spec).program(TARGET)), spec, sizes) for strategy, spec, sizes in TEXTS]
     bad = [(one.changed(*fault), spec, sizes) for one, spec, sizes in good[:2] for fault in WRONG_TEXTS.values()]
     host = HostProgram([one for one, _, _ in (*good, *bad)], tmp_path)
@@ -208,12 +208,12 @@ def test_the_printed_text(tmp_path):
 
 
 def rewrapped(kernel, change):
-    """The kernel with each step of a turn changed."""
+    """The kernel with the step of each iteration changed."""
     names = {one: change(one) for one in steps_of(kernel)}
 
-    def edit(one):
-        accesses = [attrs.evolve(access, base=tuple(replaced(value, names) for value in access.base)) for access in one.accesses]
-        return attrs.evolve(one, accesses=tuple(accesses))
+    def edit(stmt):
+        accesses = [attrs.evolve(access, base=tuple(replaced(value, names) for value in access.base)) for access in stmt.accesses]
+        return attrs.evolve(stmt, accesses=tuple(accesses))
 
     return attrs.evolve(kernel, body=tuple(ir.edited(kernel.body, edit)))
 
@@ -237,8 +237,8 @@ def test_a_wrong_wrap_is_found(fault, problem):
 
 
 @pytest.mark.parametrize("stages", [0, 3])
-def test_reading_behind_the_last_step_is_found_in_the_text_alone(stages):
-    """Where all threads load, without executing anything."""
+def test_reads_past_the_last_step_are_detected_in_the_text_alone(stages):
+    """If all threads load, without executing anything."""
     kernel = by_threads(1, stages)(MatMul(48, 32, 40)(GL, GL, GL)(Kernel)).program("sm_80").ir
     assert errors(rewrapped(kernel, lambda step: step.left)) != []
 
@@ -258,11 +258,11 @@ REFUSED = {
 }
 
 
-def test_loops_that_carry_what_the_turn_before_left():
-    """A maximum on the way, by which sums are scaled: nothing proves that any order will do."""
-    made = softmax_online.softmax_online
+def test_loops_with_carried_state_are_refused():
+    """A running maximum that scales the sums: nothing proves that any order is right."""
+    definition = softmax_online.softmax_online
     with pytest.raises(DecompositionError, match="nothing proves that their order is free"):
-        made.tile(m=4).to(Block).split(n=32).stagger_blocks().done()(made(m=16, n=128)).cuda("sm_80")
+        definition.tile(m=4).to(Block).split(n=32).stagger_blocks().done()(definition(m=16, n=128)).cuda("sm_80")
 
 
 @pytest.mark.sampled(1)

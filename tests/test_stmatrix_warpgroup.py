@@ -1,4 +1,4 @@
-"""Accumulators of wgmma that stmatrix stores: its four forms, what they ask for, and the fence behind them."""
+"""Accumulators of wgmma stored by stmatrix: its four forms, their requirements, and the fence after them."""
 
 import re
 
@@ -34,38 +34,38 @@ def stores(kernel):
 @pytest.mark.parametrize(("tile", "order", "name", "transposed"), FORMS, ids=lambda value: value if isinstance(value, str) else "")
 @pytest.mark.parametrize("kind", [float16, bfloat16], ids=str)
 def test_forms(tile, order, name, transposed, kind):
-    """Which way round the tile lies in registers and in memory decides; results are right at sizes that the tile does not divide."""
-    made = program(tile, C=order, c_dtype=kind)
-    assert [one.name for one in stores(made.ir)] == [name]
-    assert (".x4.trans.shared" in made.cuda) == transposed
-    assert not re.search(r"__float2(half|bfloat16)_rn\(c_rf", made.cuda), "pairs are rounded together"
-    assert errors(made.ir) == []
-    spec = made.ir.spec
-    assert outcome(made.ir, *inputs_of(spec), 1) == "right"
+    """The storage orders of the tile in registers and in memory decide; results are right at sizes that the tile does not divide."""
+    stored = program(tile, C=order, c_dtype=kind)
+    assert [one.name for one in stores(stored.ir)] == [name]
+    assert (".x4.trans.shared" in stored.cuda) == transposed
+    assert not re.search(r"__float2(half|bfloat16)_rn\(c_rf", stored.cuda), "pairs are rounded together"
+    assert errors(stored.ir) == []
+    spec = stored.ir.spec
+    assert outcome(stored.ir, *inputs_of(spec), 1) == "right"
 
 
 @pytest.mark.parametrize(("tile", "order"), [one[:2] for one in FORMS], ids=str)
 @pytest.mark.parametrize(("rows", "chunk"), [(32, 32), (32, 16), (16, 32), (64, 64)])
 def test_no_bank_conflicts(tile, order, rows, chunk):
-    """In spans of 128, 64 and 32 bytes."""
+    """With spans of 128, 64 and 32 bytes."""
     narrow = {"rows": min(rows, tile["wm"]), "chunk": chunk} if tile is FLAT else {"rows": 64, "chunk": chunk}
     if tile is FLAT:
         narrow["chunk"] = 64
-    made = program({**tile, **narrow}, C=order)
-    assert stores(made.ir)
-    (found,) = [one for one in check(made.ir) if "store_c_sh written by STMATRIX" in str(one)]
-    assert "no bank conflict" in str(found)
+    stored = program({**tile, **narrow}, C=order)
+    assert stores(stored.ir)
+    (finding,) = [one for one in check(stored.ir) if "store_c_sh written by STMATRIX" in str(one)]
+    assert "no bank conflict" in str(finding)
 
 
 def test_where_threads_store():
-    """Results of 32 bits, and rows that are no multiples of 16 bytes, are stored by each thread."""
+    """32-bit results, and rows that are not multiples of 16 bytes, are stored by each thread."""
     assert not stores(program(TALL, c_dtype=float32).ir)
     eight = hopper_skinny.strategy.with_(bm=8, rows=8)(hopper_skinny.spec(8, 64, 256)).program("sm_90a")
     assert not stores(eight.ir) and errors(eight.ir) == []
     assert outcome(eight.ir, *inputs_of(eight.ir.spec), 1) == "right"
 
 
-def test_differences_are_said():
+def test_mismatches_are_reported():
     spec = Move(64, 16, dst_dtype=float16, dst=RowMajor)(RF, SH)(Warpgroup)
 
     def fields(other, target="sm_90a"):
@@ -79,8 +79,8 @@ def test_differences_are_said():
     assert fields(Move(64, 16, dst_dtype=float16, dst=ColMajor)(RF, SH)(Warpgroup)) == ["dst storage"]
 
 
-def test_other_warpgroups_rows_are_refused():
-    """A warpgroup stores what it holds."""
+def test_rows_of_other_warpgroups_are_refused():
+    """A warpgroup stores only what it owns."""
     store = Move.tile(128, 64).to(Warpgroup).tile(64, 64).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
     chain = MatMul.tile(128, 128).to(Block).epilog(RF, float32, Init.done(), store).split(64).pipeline(2).warp_specialize()
     chain = chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 128).to(Warpgroup).done()
@@ -90,7 +90,7 @@ def test_other_warpgroups_rows_are_refused():
 
 @pytest.mark.parametrize("tile", [TALL, FLAT], ids=["tall", "flat"])
 def test_the_fence_is_needed(tile):
-    """TMA reads what stmatrix wrote: both detectors miss the fence of the proxy."""
+    """TMA reads what stmatrix wrote: both detectors report a missing proxy fence."""
     kernel = program(tile).ir
     broken = with_changed(kernel, lambda one: isinstance(one, Fence) and one.kind is FenceKind.ASYNC_PROXY, 0, dropped)
     assert errors(broken) != [] and outcome(broken, *inputs_of(kernel.spec), 1) != "right"
@@ -102,9 +102,11 @@ def test_the_fence_is_needed(tile):
 @pytest.mark.parametrize("in_flight", [0, 1])
 @pytest.mark.parametrize(("bm", "bk", "stages"), [(16, 64, 8), (16, 128, 8), (16, 256, 4), (64, 128, 6), (8, 128, 8), (32, 256, 4)])
 def test_products_are_not_serialised(bm, bk, stages, in_flight, order):
-    """The compiler moves conversions of single accumulators in front of the wait, and then serialises all products (C7514); not of pairs."""
+    """The compiler moves conversions of single accumulators before the wait, and then serializes all MMAs (C7514); not conversions of
+    pairs.
+    """
     skinny = hopper_skinny.strategy.with_(bm=bm, rows=bm, bk=bk, stages=stages, in_flight=in_flight)
     for K in (bk, 4 * bk, 4096):
-        made = skinny(hopper_skinny.spec(16, 128, K, B=order)).program("sm_90a")
-        (resources,) = compile_cuda(made.cuda, "sm_90a").resources.values()
+        program_of_tile = skinny(hopper_skinny.spec(16, 128, K, B=order)).program("sm_90a")
+        (resources,) = compile_cuda(program_of_tile.cuda, "sm_90a").resources.values()
         assert resources.spill_stores == resources.stack_frame == 0

@@ -181,9 +181,9 @@ def test_stored_layouts_are_checked():
 @pytest.mark.parametrize(
     ("problem", "sizes", "hint"),
     [
-        (MatMul(8, 8, 8), (8, 8, 4), "split(k=4) behind it: k is taken in steps"),
-        (MatMul(2, 8, 8, 8, signature="bmk,bkn->bmn"), (1, 8, 8, 4), "split(k=4) behind it: k is taken in steps"),
-        (MatMul(8, 8, 8), (8, 8, 4, 2), "split(k=4) behind it: k is taken in steps"),
+        (MatMul(8, 8, 8), (8, 8, 4), "split(k=4) after it loops over k"),
+        (MatMul(2, 8, 8, 8, signature="bmk,bkn->bmn"), (1, 8, 8, 4), "split(k=4) after it loops over k"),
+        (MatMul(8, 8, 8), (8, 8, 4, 2), "split(k=4) after it loops over k"),
         (Move(8, 8), (8, 8, 4), None),
     ],
 )
@@ -197,7 +197,7 @@ def test_more_sizes_than_dimensions_are_splits():
     """The error names the dimensions that are summed over, and how they are cut."""
     with pytest.raises(FireironError) as refused:
         MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16, 8).to(Block).tile(1, 1).to(Thread).done().cuda("sm_80")
-    assert refused.value.hint == "split(k=8) behind it: k is taken in steps" and "at most 2 sizes" in str(refused.value)
+    assert refused.value.hint == "split(k=8) after it loops over k" and "at most 2 sizes" in str(refused.value)
     with pytest.raises(FireironError) as refused:
         Move(64, 64)(GL, GL)(Kernel).tile(16, 16, 8).to(Block).tile(1, 1).to(Thread).done().cuda("sm_80")
     assert refused.value.hint is None

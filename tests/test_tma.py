@@ -183,7 +183,9 @@ def test_a_storage_that_the_load_asks_for():
     chain = MatMul.tile(64, 64).to(Block).split(64).pipeline(2).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
     program = chain.tile(8, 4).to(Thread).tile(1, 1).split(1).done()(halves(64, 64, 128)).program(TARGET)
     assert "tma_load(" not in program.cuda
-    assert "by all threads: TMA_LOAD wants dst storage swizzled chunks, which a reader settles or storage_layout asks for" in program.cuda
+    assert (
+        "by all threads: TMA_LOAD requires dst storage swizzled chunks, which a reader settles or storage_layout asks for" in program.cuda
+    )
 
 
 # ---------------------------------------------------------------------------------------------- maps and boxes
@@ -294,7 +296,7 @@ def test_all_threads_copy(sizes, options, by_all, blocks):
 def test_a_store_by_all_threads_with_loads_by_a_producer():
     program = require_right(product(), halves(128, 72, 64, C=RowMajor(ld=76)))
     assert "tma_load(" in program.cuda and "tma_store(" not in program.cuda
-    assert "by all threads: TMA_STORE wants dst strides multiples of 16 bytes, got 76 elements of 2 bytes" in program.cuda
+    assert "by all threads: TMA_STORE requires dst strides multiples of 16 bytes, got 76 elements of 2 bytes" in program.cuda
 
 
 def test_sizes_without_known_factors():

@@ -90,7 +90,7 @@ def test_effects_of_one_kind_are_joined_from_the_outside_in():
 
 def test_an_effect_is_about_tiles_of_blocks():
     inner = MatMul.tile(8, 8).to(Block).tile(1, 1).to(Thread).refine(AtMostRegisters(64)).split(1).done()
-    with pytest.raises(FireironError, match="are about blocks"):
+    with pytest.raises(FireironError, match="apply to blocks"):
         _ = inner(MatMul(16, 16, 32)(GL, GL, GL)(Kernel)).program("sm_90").ir
 
 
@@ -310,7 +310,7 @@ def test_a_tile_order_states_the_tile_of_a_block():
         (on_curve(), (sym("M"), 16, 8), "morton of blocks whose number is known only at run time cannot be proved a permutation"),
         (on_curve(lambda one: one.rasterize(group_m=2)), (16, 16, 8), "morton walks through the whole grid, without rasterize"),
         (on_curve(lambda one: one.longest_first("m")), (16, 16, 8), "longest_first: morton says which tile is a block's too"),
-        (on_curve(chain=MatMul.tile(8, 8).to(Block).tile(4, 4).to(Warp)), (16, 16, 8), "are about blocks"),
+        (on_curve(chain=MatMul.tile(8, 8).to(Block).tile(4, 4).to(Warp)), (16, 16, 8), "apply to blocks"),
     ],
 )
 def test_an_invalid_tile_order_is_refused(build, sizes, message):

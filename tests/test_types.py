@@ -22,7 +22,7 @@ STUB = {node.name: node for node in ast.parse(offered.STUB.read_text()).body if 
 
 
 def methods(name: str) -> set[str]:
-    """The methods that a class of the stub states, with those of its bases there."""
+    """The methods of a class in the stub file, including those of its bases there."""
     bases = {base.id for base in STUB[name].bases if isinstance(base, ast.Name) and base.id in STUB}
     own = {node.name for node in STUB[name].body if isinstance(node, ast.FunctionDef)}
     return own.union(*map(methods, bases)) if bases else own
@@ -48,16 +48,16 @@ def test_each_kind_offers_its_verbs(kind: str, verbs: set[str]) -> None:
 
 
 def test_notebooks_list_the_same() -> None:
-    """By `dir()`: of names of kinds, chains, bound or not, specs, and definitions; all verbs where nobody knows the kind."""
+    """By `dir()`: of names of kinds, chains, bound or not, specs, and definitions; all verbs if the kind is unknown."""
     spec = MatMul(64, 64, 64)(GL, GL, GL)(Kernel)
-    every = methods("ForEvery")
-    for kind, one in (("MatMul", MatMul), ("MatMul", spec), ("MatMul", spec.tile(8, 8)), ("Move", Move), ("Move", Move.tile(8, 8).to(Block)),
+    common = methods("ForEvery")
+    for kind, value in (("MatMul", MatMul), ("MatMul", spec), ("MatMul", spec.tile(8, 8)), ("Move", Move), ("Move", Move.tile(8, 8).to(Block)),
                       ("Init", Init), ("Fused", MatMul.fuse_epilogue("relu(acc)")), ("Every", AnySpec), ("Every", Kind("K", "y[i] = x[i]").starter)):  # fmt: skip
-        assert every & set(dir(one)) == methods(f"For{kind}"), one
+        assert common & set(dir(value)) == methods(f"For{kind}"), value
     assert {"compile", "cluster", "to"} <= set(dir(MatMul.tile(8, 8))) and "stagger_blocks" not in dir(MatMul.tile(8, 8))
 
 
-def test_chains_of_a_kind_keep_it() -> None:
+def test_chains_keep_their_kind() -> None:
     for kind in offered.OWN_CHAINS:
         results = {ast.unparse(node.returns or node) for node in STUB[f"For{kind}"].body if isinstance(node, ast.FunctionDef)}
         assert results == {
@@ -67,13 +67,13 @@ def test_chains_of_a_kind_keep_it() -> None:
             assert [ast.unparse(base) for base in STUB[f"{kind}{end}"].bases] == [f"{kind}Strategy", f"{end}Strategy"]
 
 
-def test_what_is_offered_has_its_docstring_and_no_type_is_unknown() -> None:
+def test_offered_methods_have_docstrings_and_known_types() -> None:
     owners = {owner.__name__ for owner in generated_verbs.REFINEMENT_VERBS.values()}
     for name, node in STUB.items():
-        for one in node.body:
-            if isinstance(one, ast.FunctionDef) and (name.startswith("For") or name in owners):
-                assert "rewrite:" in (ast.get_docstring(one) or ""), f"{name}.{one.name}"
-                assert "Any" not in ast.unparse(one.args), f"{name}.{one.name}"
+        for method in node.body:
+            if isinstance(method, ast.FunctionDef) and (name.startswith("For") or name in owners):
+                assert "rewrite:" in (ast.get_docstring(method) or ""), f"{name}.{method.name}"
+                assert "Any" not in ast.unparse(method.args), f"{name}.{method.name}"
 
 
 def test_refinements_that_are_found_are_those_of_their_steps() -> None:
@@ -83,7 +83,7 @@ def test_refinements_that_are_found_are_those_of_their_steps() -> None:
         assert all(verb in one.makes.applies_to for one in offered.made_by(owner).values())
 
 
-def test_a_refinement_of_another_step_says_which_it_refines() -> None:
+def test_errors_of_refinements_name_the_refined_step() -> None:
     with pytest.raises(DecompositionError, match=r"cluster: it does not refine split(.|\n)*legal +tile\(\.\.\.\)\.cluster"):
         MatMul.split(8).cluster(2)
     assert not hasattr(MatMul.split(8), "cluster") and hasattr(MatMul.tile(8, 8), "cluster")
@@ -114,7 +114,7 @@ REFUSED = {
 """Verbs that the kind of a spec does not offer, with arguments."""
 
 
-def test_what_is_not_offered_is_refused() -> None:
+def test_verbs_of_other_kinds_are_refused() -> None:
     for spec, calls in REFUSED.items():
         for verb, *arguments in calls:
             assert not offered.is_for(spec.title, verb)
@@ -122,52 +122,52 @@ def test_what_is_not_offered_is_refused() -> None:
                 _ = getattr(spec.tile(16, 16).to(Block), verb)(*arguments).result
 
 
-def test_annotations_of_methods_have_no_any_in_place_of_numbers() -> None:
+def test_method_annotations_have_no_any_for_numbers() -> None:
     for owner in generated_verbs.REFINEMENT_VERBS.values():
-        for name, one in offered.made_by(owner).items():
-            assert not re.search(r"\bAny\b|\bobject\b", str(offered.annotations(one))), f"{owner.__name__}.{name}"
+        for name, method in offered.made_by(owner).items():
+            assert not re.search(r"\bAny\b|\bobject\b", str(offered.annotations(method))), f"{owner.__name__}.{name}"
 
 
 # ---------------------------------------------------------------------------------------------- a type checker
 
 
 def checked(tmp_path: Path, name: str) -> tuple[list[tuple[int, str]], str]:
-    """The errors of mypy in a file as it stands in a folder of a user, by line; and all that it said."""
+    """The errors of mypy, by line, for a file in a user's folder; and the whole output."""
     if find_spec("mypy") is None:
         pytest.skip("needs mypy (pip install 'fireiron[dev]')")
     (tmp_path / name).write_text((TYPED / name).read_text())
     root = Path(fireiron.__file__).parents[1]
     environment = {**os.environ, "MYPYPATH": str(root), "MYPY_CACHE_DIR": str(tmp_path / "cache")}
     words = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--no-error-summary", "--config-file=", name]
-    said = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
-    rows = re.findall(rf"^{re.escape(name)}:(\d+): error: (.*)$", said, re.MULTILINE)
-    return [(int(line), text) for line, text in rows], said
+    output = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
+    rows = re.findall(rf"^{re.escape(name)}:(\d+): error: (.*)$", output, re.MULTILINE)
+    return [(int(line), text) for line, text in rows], output
 
 
 @pytest.mark.nightly
-def test_what_is_right_is_right_and_of_known_types(tmp_path: Path) -> None:
-    errors, said = checked(tmp_path, "right.py")
-    assert not errors and "right.py" not in said, said
+def test_right_programs_have_no_errors_and_known_types(tmp_path: Path) -> None:
+    errors, output = checked(tmp_path, "right.py")
+    assert not errors and "right.py" not in output, output
 
 
 @pytest.mark.nightly
-def test_each_wrong_call_is_an_error_that_says_what(tmp_path: Path) -> None:
-    errors, said = checked(tmp_path, "wrong.py")
+def test_each_wrong_call_is_a_descriptive_error(tmp_path: Path) -> None:
+    errors, output = checked(tmp_path, "wrong.py")
     wanted = expected()
-    assert {line for line, _ in errors} == set(wanted), said
+    assert {line for line, _ in errors} == set(wanted), output
     for line, words in wanted.items():
         texts = [text for number, text in errors if number == line]
         assert any(word in text for text in texts for word in words), f"line {line}: {texts}"
 
 
 def expected() -> dict[int, list[str]]:
-    """The words that an error of each wrong line has."""
+    """The words of the error expected in each wrong line."""
     lines = enumerate((TYPED / "wrong.py").read_text().splitlines(), 1)
     return {number: line.partition("  # wrong: ")[2].split(" | ") for number, line in lines if "  # wrong: " in line}
 
 
-def test_what_checkers_find_wrong_is_refused_when_it_runs_too() -> None:
-    """But for what is for another kind, which is refused where it is bound."""
+def test_errors_of_checkers_are_also_refused_at_run_time() -> None:
+    """Except for values for another kind, which are refused when they are bound."""
     space: dict[str, object] = {}
     source = (TYPED / "wrong.py").read_text().splitlines()
     wanted = expected()

@@ -381,7 +381,7 @@ def test_shapes():
 def test_a_target_without_wgmma_is_reported():
     with pytest.raises(MatchError) as caught:
         _ = product_of_warpgroups(F16).program("sm_90").ir
-    assert re.search(r"target +wants sm_90a, got sm_90", str(caught.value))
+    assert re.search(r"target +requires sm_90a, got sm_90", str(caught.value))
 
 
 def test_a_padded_buffer_is_reported():
@@ -390,7 +390,7 @@ def test_a_padded_buffer_is_reported():
     spec = MatMul(64, 64, 64, dtype=float16, c_dtype=float32, A=RowMajor)(GL, GL, GL)(Kernel)
     with pytest.raises(MatchError) as caught:
         _ = chain.tile(64, 64).to(Warpgroup).split(16).done()(spec).program("sm_90a").ir
-    assert re.search(r"A storage +wants chunks of 128, 64, 32, 16 bytes, swizzled, got rows that are no chunks", str(caught.value))
+    assert re.search(r"A storage +requires chunks of 128, 64, 32, 16 bytes, swizzled, got rows that are no chunks", str(caught.value))
 
 
 def test_chunks_out_of_phase_are_reported():
@@ -404,7 +404,7 @@ def test_sizes_without_whole_rows_are_reported():
     chain = MatMul.tile(64, 12).to(Block).epilog(RF, float32, Init.done(), Move.done()).split(16)
     chain = chain.load(A, SH, Move.coalesced_copy(8).done()).load(B, SH, Move.coalesced_copy(8).done())
     spec = MatMul(64, 24, 32, dtype=float16, c_dtype=float32, A=RowMajor)(GL, GL, GL)(Kernel)
-    with pytest.raises(MatchError, match=r"B size +wants multiples of 16 bytes by 8 elements, got 16x12"):
+    with pytest.raises(MatchError, match=r"B size +requires multiples of 16 bytes by 8 elements, got 16x12"):
         _ = chain.tile(64, 8).to(Warpgroup).split(16).done()(spec).program("sm_90a").ir
 
 
@@ -416,7 +416,7 @@ def test_buffers_of_several_matrices_are_reported(dtype, free):
     chain = (chain if free else chain.storage_layout(RowMajor)).load(B, SH, Move.done()).tile(1, 64, 64).to(Warpgroup)
     chain = chain.done(F16 if dtype == float16 else BY_NAME["WGMMA_S8_S32"])
     got = "a buffer of two dimensions, got 2x64x32" if free else "chunks of 128, 64, 32, 16 bytes, swizzled, got a buffer of 3 dimensions"
-    with pytest.raises(MatchError, match=f"A storage +wants {got}"):
+    with pytest.raises(MatchError, match=f"A storage +requires {got}"):
         _ = chain(spec(GL, GL, GL)(Kernel)).program("sm_90a").ir
 
 

@@ -1,4 +1,4 @@
-"""wgmma with a factor in registers: where it lies there, how it comes there, and when it may be overwritten."""
+"""wgmma with an operand in registers: its layout, how it is loaded, and when it may be overwritten."""
 
 import numpy as np
 import pytest
@@ -16,14 +16,14 @@ from fireiron.executable.wgmma import WGMMA
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.performing.warpgroups import held_map
 
-HELD = [one for one in WGMMA if one.held]
-F16 = next(one for one in HELD if one.name == "WGMMA_F16_F32_HELD")
-SWAPPED = next(one for one in HELD if one.name == "WGMMA_F16_F32_SWAPPED_HELD")
+IN_REGISTERS = [one for one in WGMMA if one.held]
+F16 = next(one for one in IN_REGISTERS if one.name == "WGMMA_F16_F32_HELD")
+SWAPPED = next(one for one in IN_REGISTERS if one.name == "WGMMA_F16_F32_SWAPPED_HELD")
 ORDERS = {"NN": (RowMajor, RowMajor), "NT": (RowMajor, ColMajor), "TN": (ColMajor, RowMajor), "TT": (ColMajor, ColMajor)}
 
 
 def ring(factor=A, tiles=(128, 64), part=(64, 64), stages=3, bk=64, in_flight=None):
-    """A ring whose stages are read by TMA's counterpart in part: one factor goes through registers."""
+    """A ring kernel whose MMAs read one operand from shared memory and the other one from registers."""
     store = Move.tile(*part).to(Warpgroup).load(SRC, SH, Move.done()).cast_on_copy().done()
     chain = MatMul.tile(*tiles).to(Block).epilog(RF, float32, Init.done(), store).split(bk).pipeline(stages).warp_specialize()
     chain = chain if in_flight is None else chain.mma_in_flight(in_flight)
@@ -37,8 +37,8 @@ def right(program, order=1):
 
 
 @pytest.mark.parametrize("element", [1, 2, 4])
-def test_where_a_factor_lies(element):
-    """PTX ISA, "Register Fragments for wgmma": rows by groups of four lanes, two halves of k by registers."""
+def test_register_layout_of_an_operand(element):
+    """PTX ISA, "Register Fragments for wgmma": rows by groups of four lanes, two float16 values of k per register."""
     together = 4 // element
     for thread in range(128):
         for value in range(4 * together):
@@ -49,9 +49,9 @@ def test_where_a_factor_lies(element):
             assert held_map(element, True).coordinate(thread, value) == (k, row)
 
 
-@pytest.mark.parametrize("form", HELD, ids=lambda one: one.name)
+@pytest.mark.parametrize("form", IN_REGISTERS, ids=lambda one: one.name)
 def test_all_types(form, tmp_path):
-    """Against NumPy, in the simulator and by the printed text."""
+    """Compared with NumPy, in the simulator and by the printed text."""
     tiles = (16, 64) if form.swapped else (64, 16)
     program = product_of_warpgroups(form, tiles=tiles, chunk=2 * form.depth, sizes=(*tiles, 4 * form.depth)).program("sm_90a")
     assert errors(program.ir) == []
@@ -69,7 +69,7 @@ def test_all_types(form, tmp_path):
 @pytest.mark.parametrize("form", [F16, SWAPPED], ids=lambda one: one.name)
 @pytest.mark.parametrize("stages", [1, 3])
 def test_through_registers_by_ldmatrix(form, orders, stages):
-    """The buffer becomes chunks along its source's neighbours; no bank conflicts."""
+    """The buffer gets the chunk layout along its source's contiguous dimension; no bank conflicts."""
     program = product_of_warpgroups(form, orders=ORDERS[orders], stages=stages).program("sm_90a")
     assert any(isinstance(one.instruction, LdMatrixWarpgroup) for one, _ in ir.execs(program.ir.body))
     assert errors(program.ir) == [] and right(program)
@@ -88,7 +88,7 @@ RINGS = {
 
 @pytest.mark.parametrize("name", RINGS)
 def test_rings(name, tmp_path):
-    """TMA writes what ldmatrix and wgmma read; a warp says that a stage is empty when all its lanes have read."""
+    """TMA writes what ldmatrix and wgmma read; a warp releases a stage after all its lanes have read it."""
     strategy, spec = RINGS[name]
     program = strategy(spec).program("sm_90a")
     assert any(map(is_load, ir.statements(program.ir.body))), "TMA takes both"
@@ -99,7 +99,7 @@ def test_rings(name, tmp_path):
 
 
 def test_registers_under_way_are_not_overwritten():
-    """The wait in front of the loads is for the registers that products still read: both detectors miss it."""
+    """The wait before the loads protects registers that MMAs still read: both detectors report its removal."""
     program = product_of_warpgroups(F16, stages=3).program("sm_90a")
     waits = [number for number, one in enumerate(all_of_kind(program.ir, ir.Wait)) if "a_rf" in one.reason]
     assert waits, "nothing waits for the registers of the factor"
@@ -112,7 +112,7 @@ def test_registers_under_way_are_not_overwritten():
 
 
 def test_the_text_without_its_wait_is_wrong(tmp_path):
-    """A register of a product under way is touched."""
+    """A register of an MMA in flight is accessed."""
     program = product_of_warpgroups(F16, tiles=(64, 64), stages=3, sizes=(64, 64, 512)).program("sm_90a")
     printed = Printed.of(program)
     faulty = printed.changed(r"wgmma_wait<\d>\(\);.*\n", "\n", 0).changed(r"(  // c_rf to C)", r"  wgmma_wait<0>();\n\1")
@@ -125,23 +125,23 @@ def test_the_text_without_its_wait_is_wrong(tmp_path):
 
 @pytest.mark.parametrize("name", ["A", "a turn in flight"])
 def test_planted_faults_in_rings(name):
-    """Everything that orders producer and consumers: found by the check and by the simulator."""
+    """All synchronization between producer and consumers: the check and the simulator report each removal."""
     strategy, spec = RINGS[name]
     kernel = strategy(spec).program("sm_90a").ir
     arrays, expected = inputs_of(spec)
-    found = 0
+    detected = 0
     for fault, faulty in ring_faults(kernel):
-        last = "Release 2" in fault  # of the last turn, which nobody fills again
+        last = "Release 2" in fault  # for the last fill, after which no other follows
         if is_harmless(fault, kernel) or last:
             continue
         assert errors(faulty), f"the race check misses {fault}"
-        # In the simulator the lanes of a warp run together.
+        # The simulator runs the lanes of a warp together.
         lanes = "dropped: Barrier" in fault and "warp" in fault
         assert lanes or any(outcome(faulty, arrays, expected, order) != "right" for order in (None, 1, 2, 3)), (
             f"the simulator misses {fault}"
         )
-        found += 1
-    assert found >= 15
+        detected += 1
+    assert detected >= 15
 
 
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")

@@ -1,4 +1,4 @@
-"""`within`: arrays share bytes where a bound leaves no room otherwise, as few as possible; what must not be, with planted faults."""
+"""`max_shared_bytes`: arrays share bytes if the bound requires it, as few as possible; what must not share, with injected faults."""
 
 import itertools
 import random
@@ -30,21 +30,21 @@ def partners(program):
 # ---------------------------------------------------------------------------------------------- the pass alone
 
 
-def test_nothing_is_shared_where_all_fit():
+def test_nothing_is_shared_if_all_arrays_fit():
     program = kernel((X, Y), use(X), use(Y))
     assert allocate(bounded(program, 256)) == bounded(allocate(program), 256)
     assert offsets(allocate(bounded(program, 256))) == {"x": 0, "y": 128}
 
 
 def test_the_fewest_pairs_share():
-    """Three arrays one after the other: two of them have to share, not three."""
+    """Of three arrays one after the other, two have to share, not three."""
     program = kernel((X, Y, Z), use(X), use(Y), use(Z))
     assert len(partners(allocate(bounded(program, 256)))) == 1
     assert len(partners(allocate(bounded(program, 128)))) == 3
     assert allocate(bounded(program, 128)).shared_bytes == 128
 
 
-def test_what_lives_together_does_not_share():
+def test_arrays_with_overlapping_live_ranges_do_not_share():
     program = kernel((X, Y, Z), loop("i", use(X), use(Y)), use(Z))
     assert partners(allocate(bounded(program, 256))) in ({("x", "z")}, {("y", "z")})
     with pytest.raises(ResourceError, match=r"within\(255\) allows 255") as caught:
@@ -53,7 +53,7 @@ def test_what_lives_together_does_not_share():
 
 
 def test_arrays_that_share_start_at_multiples_of_16():
-    """Two arrays of 4 bytes behind two that share."""
+    """Two arrays of 4 bytes after two that share."""
     small, other = shared("small", 1, align=4), shared("other", 1, align=4)
     places = offsets(allocate(bounded(kernel((X, Y, small, other), use(small), use(other), use(X), use(Y), both(small, other)), 160)))
     assert places["x"] == places["y"] and all(place % 16 == 0 for place in places.values())
@@ -68,8 +68,8 @@ def test_the_target_is_a_bound_too():
 
 
 @pytest.mark.parametrize("count", [6, 8])
-def test_many_arrays_that_follow_one_another_lie_in_one_place(count):
-    """Neither all orders nor all sets of pairs of them are tried: of eight there are millions."""
+def test_many_arrays_in_sequence_share_one_address(count):
+    """Neither all orders nor all sets of pairs are tried: for eight arrays there are millions."""
     arrays = [shared(f"b{number}", 8 * (number + 1)) for number in range(count)]
     program = allocate(bounded(kernel(arrays, *map(use, arrays)), 32 * count))
     assert program.shared_bytes == 32 * count
@@ -78,7 +78,7 @@ def test_many_arrays_that_follow_one_another_lie_in_one_place(count):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(30))
 def test_no_smaller_choice_fits(seed):
-    """Against all packings of all smaller choices (oracle: enumeration)."""
+    """Compared with all packings of all smaller choices (oracle: enumeration)."""
     draw = random.Random(seed)
     arrays = [shared(f"b{number}", draw.choice((8, 16, 32, 48, 64))) for number in range(draw.randint(2, 4))]
     moments = [draw.sample(arrays, draw.randint(1, 2)) for _ in range(4)]
@@ -99,12 +99,12 @@ def test_no_smaller_choice_fits(seed):
         with pytest.raises(ResourceError):
             allocate(bounded(program, bound))
         return
-    found = allocate(bounded(program, bound))
-    assert found.shared_bytes <= bound and partners(found) <= set(apart) and len(partners(found)) <= needed
+    allocated = allocate(bounded(program, bound))
+    assert allocated.shared_bytes <= bound and partners(allocated) <= set(apart) and len(partners(allocated)) <= needed
 
 
 def packed(order, sizes, pairs):
-    """The end of arrays that are put down in an order, each as low as it may."""
+    """The end of arrays that are placed in an order, each as low as possible."""
     places = {}
     for name in order:
         others = [one for one in places if (one, name) not in pairs and (name, one) not in pairs]
@@ -128,12 +128,12 @@ SPEC = halves(200, 136, 328)
 
 
 def freed(kernel):
-    """The barrier in front of what is written to the chunks of C: behind the last products, and behind the store before."""
+    """The barrier before the chunks of C are written: after the last MMAs, and after the preceding store."""
     return [one for one in ir.statements(kernel.body) if isinstance(one, ir.Barrier) and "free" in one.reason]
 
 
 def test_results_lie_where_factors_lay():
-    """The chunks of C in the first stages, as soon as all products have read them; the whole kernel is right."""
+    """The chunks of C reuse the first stages once all MMAs have read them; the whole kernel is right."""
     kernel = strategy(100_000)(SPEC).program(TARGET).ir
     assert kernel.shared_bytes <= 100_000 < strategy(232448)(SPEC).program(TARGET).ir.shared_bytes
     assert partners(kernel) == {("a_sh", "store_c_sh")} and len(freed(kernel)) == 1
@@ -152,7 +152,7 @@ def test_both_detectors_find_that_the_barrier_is_missing():
 
 
 def test_blocks_that_stay_have_no_room_to_share():
-    """The loads of the next tile are under way while this one is stored."""
+    """The loads of the next tile are in flight while this one is stored."""
     with pytest.raises(ResourceError, match="in use together"):
         _ = strategy(100_000, blocks=1)(SPEC).program(TARGET).ir
 
@@ -170,17 +170,17 @@ def test_bounds_that_are_none(bound):
         _ = strategy(bound)(SPEC).program(TARGET).ir
 
 
-def test_a_tunable_may_stand_for_the_bound():
+def test_a_tunable_as_the_bound():
     tunable = strategy(Tunable("most", 90_000, 100_000))
     assert tunable(SPEC).program(TARGET).chosen == {"most": 100_000}
     assert Strategy.from_json(tunable.to_json()) == tunable and eval(repr(strategy(100_000))) == strategy(100_000)
 
 
-# ---------------------------------------------------------------------------------------------- which pairs, and where
+# ---------------------------------------------------------------------------------------------- choice of pairs and addresses
 
 
 def arrays(**sizes):
-    """Arrays of so many bytes."""
+    """Arrays with given numbers of bytes."""
     return [local(name, (size // 4, 1), SH) for name, size in sizes.items()]
 
 
@@ -188,16 +188,16 @@ def test_where_sets_of_pairs_are_too_many_the_pair_that_saves_most_is_let_go_fir
     monkeypatch.setattr("fireiron.lower.allocate.MOST_CHOICES", 1)
     buffers = arrays(small=64, big=512, middle=256)
     apart = [frozenset(pair) for pair in itertools.combinations(("small", "big", "middle"), 2)]
-    found = list(_choices(buffers, apart))
-    assert found[0] == {frozenset(("big", "middle"))} and [len(one) for one in found] == [1, 2, 3]
-    assert all(one < other for one, other in itertools.pairwise(found))
-    assert [_top(buffers, _packed(buffers, one)) for one in found] == [576, 512, 512]
+    choices = list(_choices(buffers, apart))
+    assert choices[0] == {frozenset(("big", "middle"))} and [len(one) for one in choices] == [1, 2, 3]
+    assert all(one < other for one, other in itertools.pairwise(choices))
+    assert [_top(buffers, _packed(buffers, one)) for one in choices] == [576, 512, 512]
 
 
 def test_few_sets_of_pairs_are_all_tried_small_ones_first():
     apart = [frozenset(pair) for pair in ("ab", "bc", "cd")]
-    found = list(_choices(arrays(a=64, b=64, c=64, d=64), apart))
-    assert [len(one) for one in found] == [1, 1, 1, 2, 2, 2, 3] and len(set(found)) == 7
+    choices = list(_choices(arrays(a=64, b=64, c=64, d=64), apart))
+    assert [len(one) for one in choices] == [1, 1, 1, 2, 2, 2, 3] and len(set(choices)) == 7
 
 
 @pytest.mark.parametrize("count", [3, 5, 6, 7])
@@ -210,11 +210,11 @@ def test_arrays_lie_at_the_lowest_places_that_they_may_share(count):
         tops = []
         for order in itertools.permutations(buffers) if count <= FEW else (buffers, sorted(buffers, key=lambda one: -one.bytes)):
             offsets = {}
-            for one in order:
-                others = [(offsets[name], offsets[name] + sizes[name]) for name in offsets if frozenset((name, one.name)) not in pairs]
+            for array in order:
+                others = [(offsets[name], offsets[name] + sizes[name]) for name in offsets if frozenset((name, array.name)) not in pairs]
                 places = range(0, sum(sizes.values()), 16)
-                offsets[one.name] = next(
-                    place for place in places if all(place + one.bytes <= start or place >= end for start, end in others)
+                offsets[array.name] = next(
+                    place for place in places if all(place + array.bytes <= start or place >= end for start, end in others)
                 )
             assert _stacked(order, pairs) == offsets
             tops.append(_top(buffers, offsets))

@@ -116,7 +116,7 @@ def test_products(fragment, factor, result, layouts):
     spec = MatMul(4 * m, 2 * n, 3 * max(k, 16), **options)(GL, GL, GL)(Kernel)
     strategy = direct(fragment, result)
     if not aligned(fragment, factor, result, layouts):
-        with pytest.raises(DecompositionError, match="wants its matrix at a multiple of"):
+        with pytest.raises(DecompositionError, match="requires its matrix at a multiple of"):
             strategy(spec).cuda("sm_80")
         return
     program = strategy(spec).program("sm_80")
@@ -345,7 +345,7 @@ def test_shared_memory_of_turing():
     module = library("wmma_optimized")
     spec = module.spec(1024, 1024, 1024)
     with pytest.raises(
-        ResourceError, match=r"69632 bytes of shared memory in a block, but but sm_75 has 65536: a_sh 34816, b_sh 34816"
+        ResourceError, match=r"69632 bytes of shared memory in a block, but but but sm_75 has 65536: a_sh 34816, b_sh 34816"
     ) as caught:
         module.strategy.with_(bk=128)(spec).cuda("sm_75")
     assert "a smaller split" in str(caught.value)
@@ -380,16 +380,16 @@ REFUSED = {
     "swizzle": (
         direct(FR16, float32, lambda chain: chain.load(A, SH).swizzle_storage(Swizzle(1, 3, 3)).load(B, SH)),
         problem(),
-        "src layout wants one with a leading dimension, so no swizzle",
+        "src layout requires one with a leading dimension, so no swizzle",
         "fireiron explain",
     ),
     "hierarchical": (
         direct(FR16, float32, lambda chain: chain.load(A, SH).storage_layout(Layout(((8, 4), 16), ((1, 128), 8))).load(B, SH)),
         problem(),
-        "src layout wants RowMajor or ColMajor",
+        "src layout requires RowMajor or ColMajor",
         "fireiron explain",
     ),
-    "another shape": (direct(FR(16, 16, 8), float32), problem(), "A type wants tf32, got float16", "fireiron explain"),
+    "another shape": (direct(FR(16, 16, 8), float32), problem(), "A type requires tf32, got float16", "fireiron explain"),
     "float32": (direct(FR16, float32), problem(dtype=float32), "got float32", "fireiron explain"),
     "strided": (
         MatMul.tile(64, 64).to(Block).epilog(FR16, Init.tile(16, 16).to(Warp).done(), Move.tile(16, 16).to(Warp).done())
@@ -435,7 +435,7 @@ def test_fragments_go_to_gl_and_sh_only(memories):
 )
 def test_refused_on_older_targets(target, fragment, factor, result, first):
     spec = problem(dtype=factor, c_dtype=result)
-    with pytest.raises(MatchError, match=f"target   wants sm_{first} or newer, got {target}"):
+    with pytest.raises(MatchError, match=f"target   requires sm_{first} or newer, got {target}"):
         direct(fragment, result)(spec).cuda(target)
 
 
@@ -484,7 +484,7 @@ def test_otherwise_chooses_the_first_legal_one():
     assert program.strategy.steps == module.guarded.with_(**tiles).steps
     assert program.strategy.refused == ("load_matrix_sync takes whole fragments, and the last tile of B may overhang",)
     assert "refused first" in "\n".join(show(program))
-    with pytest.raises(MatchError, match="wants sm_70 or newer") as caught:
+    with pytest.raises(MatchError, match="requires sm_70 or newer") as caught:
         module.strategy(module.spec(64, 64, 17)).cuda("sm_61")
     assert "the alternatives are not legal either" in str(caught.value)
 

@@ -1,7 +1,7 @@
-"""What every step and refinement says to arguments of any kind, one field after the other: a table to read, `goldens/wrong_arguments.txt`.
+"""The answers of every step and refinement to arguments of any kind, field by field: a table, `goldens/wrong_arguments.txt`.
 
-Whether an answer is fair the attacks ask (`attacks.constructors`); this says that none changes by the way. An extension that has no line here yet
-is none of its business.
+The attacks test whether an answer is fair (`attacks.constructors`); this test detects unintended changes. Extensions without a line are not
+tested.
 """
 
 import functools
@@ -28,16 +28,16 @@ VALUES = (
 
 @functools.cache
 def examples():
-    """A step or refinement of each class, the first in the corpus, by its name."""
-    found = {}
-    for one in corpus.kept():
+    """A step or refinement of each class, the first one in the corpus, by its name."""
+    by_class = {}
+    for stored in corpus.kept():
         try:
-            strategy = loads(json.dumps(one.strategy))
+            strategy = loads(json.dumps(stored.strategy))
         except FireironError:
             continue
         for each in _parts(strategy.steps):
-            found.setdefault(type(each).__name__, each)
-    return dict(sorted(found.items()))
+            by_class.setdefault(type(each).__name__, each)
+    return dict(sorted(by_class.items()))
 
 
 def _parts(steps):
@@ -50,34 +50,34 @@ def _parts(steps):
                 yield from _parts(value)
 
 
-def said(example, field, value):
-    """What a class says to a value of a field, all others being right."""
+def answer_to(example, field, value):
+    """The answer of a class to a value of a field, all others being right."""
     try:
-        made = attrs.evolve(example, **{field.alias: value})
+        changed = attrs.evolve(example, **{field.alias: value})
     except FireironError as error:
         return f"{type(error).__name__}: {error.asked} | {error.legal} | {error.hint}"
     except Exception as error:
         return type(error).__name__
-    return f"{made}"
+    return f"{changed}"
 
 
 def answers():
-    """By class and field, what is said to each value."""
+    """By class and field, the answer to each value."""
     for name, example in examples().items():
         assert isinstance(example, (Decomposition, Refinement))
-        if name == "TaskProgram":  # made of functions of Python
+        if name == "TaskProgram":  # contains Python functions
             continue
         for field in attrs.fields(type(example)):
             if field.init and field.name not in ("origin", "refinements"):
-                yield f"{name}.{field.name}", [said(example, field, value) for value in VALUES]
+                yield f"{name}.{field.name}", [answer_to(example, field, value) for value in VALUES]
 
 
 def lines():
-    """For each field the answers, each with the values that get it; the most frequent one is that to all others."""
-    for name, every in answers():
+    """For each field the answers, each with its values; the most frequent answer applies to all others."""
+    for name, field_answers in answers():
         yield name
         values = {}
-        for value, answer in zip(VALUES, every, strict=True):
+        for value, answer in zip(VALUES, field_answers, strict=True):
             values.setdefault(answer, []).append(shortened(value))
         most = max(values, key=lambda answer: len(values[answer]))
         for answer, given in values.items():
@@ -91,17 +91,17 @@ def shortened(value):
 
 def parts(text):
     """The lines about each field, by its name."""
-    found = {}
+    parts_by_line = {}
     for line in text:
         if not line.startswith(" "):
-            found[line] = of = []
+            parts_by_line[line] = of = []
         of.append(line)
-    return found
+    return parts_by_line
 
 
 def test_no_answer_changes_by_the_way():
-    """What a field that the table has not yet says is none of its business."""
+    """Fields that are missing in the table are not tested."""
     known = parts(TABLE.read_text(encoding="utf-8").splitlines())
     now = [line for name, of in parts(lines()).items() if name in known for line in of]
-    said = differences(TABLE, "\n".join(now))
-    assert not said, said
+    changes = differences(TABLE, "\n".join(now))
+    assert not changes, changes

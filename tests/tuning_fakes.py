@@ -1,4 +1,4 @@
-"""Measurements that need no GPU, for the tests of the tuner: times computed from values, and every way to fail."""
+"""Measurements without a GPU for the tests of the tuner: times computed from values, and every way to fail."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ strategy = (
     .tile(1, 1)
     .done()
 )
-"""24 combinations, all of them legal and quick to lower."""
+"""24 combinations, all legal and quick to lower."""
 
 square = MatMul(32, 32, 16)(GL, GL, GL)(Kernel)
 
 
 def crossing(M, named=False):
-    """A strategy bound to a spec of several outputs, which is no kind of the package; if its dimensions are named, records have no words."""
+    """A strategy bound to a spec with several outputs, of a kind outside the package; if its dimensions are named, it has no record format."""
     spec = outputs.cross(M, 50)
     return (
         (attrs.evolve(spec, names=("row", "column")) if named else spec)
@@ -52,13 +52,13 @@ several = crossing(40, named=True)
 
 
 def microseconds(values):
-    """A time for values, different for all of them; the least is of bm=16, bn=32, bk=8."""
+    """A time for values, different for each; the minimum is at bm=16, bn=32, bk=8."""
     return 10.0 + abs(values["bm"] - 16) + 0.5 * abs(values["bn"] - 32) + 0.01 * values["bm"] + (0.25 if values.get("bk") == 4 else 0)
 
 
 @attrs.frozen
 class Fake(Measure):
-    """Times from values. `faults` are pairs of values and what happens; `log` a file with a line for each measurement."""
+    """Times from values. `faults` are pairs of values and an event; `log` is a file with a line for each measurement."""
 
     faults: tuple[tuple[tuple[tuple[str, int], ...], str], ...] = ()
     log: str = ""
@@ -87,7 +87,7 @@ class Fake(Measure):
 
 
 def suffer(fault):
-    """Every way in which a candidate can end."""
+    """Every way in which a candidate can fail."""
     if fault == "exit":
         os._exit(7)
     if fault == "segv":
@@ -106,36 +106,36 @@ def suffer(fault):
 
 @attrs.frozen
 class Flaky(Fake):
-    """The fastest in single measurements is found wrong among the finalists."""
+    """The fastest one in single measurements is found wrong among the finalists."""
 
     def together(self, candidates):
-        found = super().together(candidates)
+        outcome = super().together(candidates)
         return attrs.evolve(
-            found,
+            outcome,
             measured=tuple(
-                Measured(reason="C is wrong") if one.values == {"bm": 16, "bn": 32, "bk": 8} else measured
-                for one, measured in zip(candidates, found.measured, strict=True)
+                Measured(reason="C is wrong") if measurement.values == {"bm": 16, "bn": 32, "bk": 8} else measured
+                for measurement, measured in zip(candidates, outcome.measured, strict=True)
             ),
         )
 
 
 @attrs.frozen
 class Turned(Fake):
-    """Together, the second best is the best; a library is measured with them."""
+    """Measured together, the second best is the best; a library is measured with them."""
 
     def together(self, candidates):
-        found = super().together(candidates)
+        outcome = super().together(candidates)
         faster = {"bm": 16, "bn": 32, "bk": 4}
         measured = [
-            attrs.evolve(one, us=one.us - (1 if candidate.values == faster else 0))
-            for candidate, one in zip(candidates, found.measured, strict=True)
+            attrs.evolve(measurement, us=measurement.us - (1 if candidate.values == faster else 0))
+            for candidate, measurement in zip(candidates, outcome.measured, strict=True)
         ]
-        return attrs.evolve(found, measured=tuple(measured), library_us=9.5)
+        return attrs.evolve(outcome, measured=tuple(measured), library_us=9.5)
 
 
 @attrs.frozen
 class DeadTogether(Fake):
-    """The process ends in the final measurement."""
+    """The process dies in the final measurement."""
 
     def together(self, candidates):
         os._exit(3)
@@ -143,7 +143,7 @@ class DeadTogether(Fake):
 
 @attrs.frozen
 class Compiling(Fake):
-    """As `Fake`, of candidates that are compiled; a marker file makes the compiler of one candidate crash."""
+    """Like `Fake`, with candidates that are compiled; a marker file makes the compiler crash for one candidate."""
 
     compiles = True
 
@@ -154,7 +154,7 @@ class Compiling(Fake):
 
 @attrs.frozen
 class NeverStarts(Fake):
-    """Its process ends before it is ready."""
+    """Its process dies before it is ready."""
 
     def start(self, task):
         os._exit(9)
@@ -162,7 +162,7 @@ class NeverStarts(Fake):
 
 @attrs.frozen
 class CrashOnce(Fake):
-    """The first process that measures ends; those after it do not."""
+    """The first process that measures dies; those after it do not."""
 
     marker: str = ""
 
@@ -175,7 +175,7 @@ class CrashOnce(Fake):
 
 @attrs.frozen
 class Nonsense(Fake):
-    """Times that are none: of the fastest when its turn comes or, `finally_`, of the first finalist; or a finalist is left out."""
+    """Invalid times: for the fastest one when it is measured or, with `finally_`, for the first finalist; or a finalist is left out."""
 
     us: float | None = None
     finally_: bool = False

@@ -252,7 +252,11 @@ class _Bounds:
         # A divisor of a positive difference is at most as large as the difference.
         gaps = [one.right - one.left for one in conditions if isinstance(one, Less)]
         spares = [gap - gap.factor for gap in gaps]
-        for times in itertools.islice(itertools.product(*(_multiples(value, spare) for spare in spares)), MOST_COMBINATIONS):
+        choices = [_multiples(value, spare) for spare in spares]
+        combined = itertools.islice(itertools.product(*choices), MOST_COMBINATIONS)
+        # One condition may suffice, and come last: if not all combinations are tried, try each condition alone.
+        alone = _each_alone(choices) if math.prod(map(len, choices)) > MOST_COMBINATIONS else ()
+        for times in itertools.chain(combined, alone):
             highest = value
             for spare, number in zip(spares, times, strict=True):
                 highest = highest + spare * number
@@ -526,6 +530,12 @@ def _multiples(value: Expr, spare: Expr) -> list[int]:
     own = dict(linear(value)[0])
     ratios = {-own[atoms] // coefficient for atoms, coefficient in linear(spare)[0] if atoms in own and own[atoms] % coefficient == 0}
     return [*sorted(ratio for ratio in ratios if ratio > 1), 1, 0]
+
+
+def _each_alone(choices: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
+    """Each factor of each condition, with zeros for all others."""
+    for place, numbers in enumerate(choices):
+        yield from (tuple(number * (other == place) for other in range(len(choices))) for number in numbers if number)
 
 
 def _tested_bounds(use: Use) -> tuple[Expr, ...]:

@@ -1,5 +1,6 @@
-"""Decompositions, one a file. The folder is the registry: a file says by `__all__` which of its names stand in `fireiron`.
-What several share stands in `stepping`.
+"""Decompositions, one per file. The folder is the registry: `__all__` of a file lists the names that `fireiron` exports.
+
+Code that several decompositions use is in `stepping`.
 
 May import: values, specs, ir, language, refine, performing, executable, stepping.
 """
@@ -11,4 +12,4 @@ from typing import Final
 from fireiron import folders
 
 MODULES: Final = folders.modules(__name__, __path__)
-"""The files of the folder, in the order of their names."""
+"""The modules of this folder, in alphabetical order."""

@@ -23,7 +23,7 @@ def _width(value: Any) -> Any:
 
 
 MOST_UNROLLED = 16
-"""Iterations of a thread that are unrolled: copies of single elements have many, whose addresses would fill the registers."""
+"""Maximum number of vectors per thread for which the loop is unrolled. Beyond it the addresses of the copies would fill the registers."""
 
 
 @attrs.frozen
@@ -61,9 +61,9 @@ class CoalescedCopy(Decomposition):
         width = chosen(self.width, "coalesced_copy")
         width = math.gcd(width, constant(spec.sizes[along]) or 1, _alignment(view, stored[0]))
         sizes = tuple(width if dim == along else 1 for dim in range(len(order)))
-        dealt = {(0,): RowMajor, (0, 1): ColMajor, (1, 0): RowMajor}.get(order, order)
-        tile = AnySpec.tile(*sizes).to(thread_of(spec.level)).layout(dealt)
-        many = context.workers is not None and _turns(spec, width, context) > MOST_UNROLLED
+        order_of_threads = {(0,): RowMajor, (0, 1): ColMajor, (1, 0): RowMajor}.get(order, order)
+        tile = AnySpec.tile(*sizes).to(thread_of(spec.level)).layout(order_of_threads)
+        many = context.workers is not None and _vectors_per_thread(spec, width, context) > MOST_UNROLLED
         (step,) = written(tile if many else tile.unroll())
         return step
 
@@ -74,20 +74,20 @@ class CoalescedCopy(Decomposition):
             yield from (CoalescedCopy(width) for width in (1, 2, 4, 8))
 
 
-def _turns(spec: Spec, width: int, context: Context) -> int:
-    """How many vectors a thread copies."""
+def _vectors_per_thread(spec: Spec, width: int, context: Context) -> int:
+    """The number of vectors that each thread copies."""
     threads = spec.level.threads or context.workers or 1
     sizes = [constant(size) or 1 for size in spec.sizes]
     return math.prod(sizes) // (width * threads)
 
 
 def _far(spec: Spec) -> str:
-    """The operand whose accesses cost most: the one further from the threads; of two alike, the source."""
+    """The operand whose accesses are the more expensive ones: the one in the memory further from the threads, or the source."""
     return "dst" if spec.dst.memory.depth < spec.src.memory.depth else "src"
 
 
 def _alignment(view: View, along: int) -> int:
-    """A number of elements of which every row's start in the view, and its end, is a multiple."""
+    """A number of elements that divides the offsets of the starts and ends of all rows of the view."""
     parts = [view.dims[along].base.factor, view.extent(along).factor]
     for dim, digits in enumerate(view.tensor.storage().dims):
         parts += [as_expr(digit.weight).factor for digit in digits] if dim != view.axis(along) else []
@@ -98,8 +98,8 @@ def _alignment(view: View, along: int) -> int:
 def coalesced_copy(width: Integer) -> CoalescedCopy:
     """Copy by all threads of the group, a vector of contiguous elements each, in the storage order of the farther memory.
 
-    Args: width: the most elements of a vector; fewer if sizes and leading dimensions do not prove more. Legal on a `Move` of a group of
-    threads.
+    Args: width: the maximum number of elements per vector. The vectors are narrower if sizes and leading dimensions do not prove that
+    alignment. Legal on a `Move` of a group of threads.
     rewrite: Move(m,n)(Block) --> Move(1,width)(Thread), or Move(width,1)(Thread) if the storage is column-major
 
     >>> from fireiron import *

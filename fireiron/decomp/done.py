@@ -27,7 +27,7 @@ from fireiron.values.sharer import BLOCK, GRID
 
 @attrs.frozen
 class Done(Decomposition):
-    """The end of a chain; see the verb `done`."""
+    """Match the residual spec with an instruction or a micro-kernel, which ends the chain; see the verb `done`."""
 
     verb: ClassVar[str] = "done"
     executable: Executable | None = None
@@ -43,7 +43,7 @@ class Done(Decomposition):
 
     @staticmethod
     def of(executable: Any) -> Done:
-        """The end of a chain from the argument of the verb."""
+        """The step from the argument of the verb."""
         if isinstance(executable, str):
             executable = MicroKernel.of(executable)
         return Done(executable)
@@ -63,10 +63,10 @@ class Done(Decomposition):
         return workers_of(spec, self, context, copies=True) if fused(spec) is not None else None
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
-        made = fused(spec)
-        if made is not None and context.workers is not None:
-            whole = made.product is not None and made.strategy_of(made.product.name) is None
-            return self._alone(spec, context) if whole else in_order(spec, self, context)
+        definition = fused(spec)
+        if definition is not None and context.workers is not None:
+            whole = definition.product is not None and definition.strategy_of(definition.product.name) is None
+            return self._whole_definition(spec, context) if whole else in_order(spec, self, context)
         if context.workers is None or spec.allocates:
             return Expansion((), ())
         if context.needed is not None:
@@ -74,70 +74,76 @@ class Done(Decomposition):
                 return Expansion((), (Hole("open"),), waits=True)
             require_alike(spec, context.needed, context)
         draft = context.draft()
-        spec, found = self._performed(spec, context)
-        if found is not None:
-            return draft.expansion((), found.emit(spec, draft))
-        if not context.decides and (unheld(spec, context) or self._unsettled(spec, context)):
+        spec, executable = self._performed(spec, context)
+        if executable is not None:
+            return draft.expansion((), executable.emit(spec, draft))
+        if not context.decides and (unheld(spec, context) or self._waits_for_storage(spec, context)):
             return Expansion((), (Hole("open"),), waits=True)
         following = Following.of(spec, context) or reduced_by(spec, context)
-        across = None if following is None else self._across_threads(following, context)
+        across = None if following is None else self._between_threads(following, context)
         if across is not None:
             return across
         if following is not None and following.shared and not following.mismatches(context):
             inner, active = following.below(draft)
             return draft.expansion((Child("held", inner, (self,), active),), (Hole("held"),))
-        found = self._of_threads(following, context)
-        if found is None or following is None:
+        executable = self._of_threads(following, context)
+        if executable is None or following is None:
             if self._is_shared_copy(spec):
                 return self._by_all_threads(spec, context, draft)
             raise self._refused(spec, context)
-        return draft.expansion((), following.statements(found, draft))
+        return draft.expansion((), following.statements(executable, draft))
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[Done]:
         yield from legal_among((Done(),), spec, context)
-        worth = (one for one in context.instructions if one.may_perform(spec) and not one.mismatches(spec, context.architecture))
+        worth = (
+            candidate
+            for candidate in context.instructions
+            if candidate.may_perform(spec) and not candidate.mismatches(spec, context.architecture)
+        )
         yield from legal_among(map(Done, worth), spec, context)
 
-    def _unsettled(self, spec: Spec, context: Context) -> bool:
-        """Whether an engine copies to a free buffer as soon as a reader says how it lies, which may wait itself."""
+    def _waits_for_storage(self, spec: Spec, context: Context) -> bool:
+        """Whether a bulk copy would match, except that its destination's storage is not decided yet: the leaf waits for the readers."""
         if not spec.copies or not spec.dst.tensor.free or spec.dst.tensor.name in context.whole.settled:
             return False
-        engines = (one for one in self._asked(context) if one.mechanism.counted and one.may_perform(spec))
-        return any([found.field for found in one.fits(spec, context)] == ["dst storage"] for one in engines)
+        engines = (engine for engine in self._requested(context) if engine.mechanism.counted and engine.may_perform(spec))
+        return any([mismatch.field for mismatch in engine.fits(spec, context)] == ["dst storage"] for engine in engines)
 
     def _is_shared_copy(self, spec: Spec) -> bool:
-        """Whether a spec is a copy between global and shared memory by several threads, who can share it as they like."""
-        sharers = {one.shared_by for one in spec.memories}
+        """Whether a spec is a copy between global and shared memory by several threads, in which any thread may copy any element."""
+        sharers = {memory.shared_by for memory in spec.memories}
         several = spec.level.threads != 1 and not spec.level.is_launch
         return self.executable is None and spec.copies and several and sharers == {GRID, BLOCK}
 
     def _by_all_threads(self, spec: Spec, context: Context, draft: Draft) -> Expansion:
-        """A copy that no instruction does as a whole, in pieces of 16 bytes by all threads, with the reason."""
+        """Distribute a copy that no instruction performs as a whole over all threads, in 16-byte pieces; a comment gives the reason."""
         (copy,) = written(AnySpec.coalesced_copy(16 // spec.src.dtype.bytes))
         steps = (attrs.evolve(copy, origin=self.origin), self)
         candidates = (*context.instructions, *context.left_out)
-        engine = next((one for one in candidates if one.mechanism.by_engine and one.may_perform(spec)), None)
+        engine = next(
+            (instruction for instruction in candidates if instruction.mechanism.by_engine and instruction.may_perform(spec)), None
+        )
         notes: tuple[Stmt, ...] = ()
         if engine is not None:
-            why = "; ".join(f"{one.field} {one.wanted}, got {one.got}" for one in engine.fits(spec, context))
-            text = f"{engine.name} wants {why}" if why else f"{engine.name} does all loads of a producer, or none"
+            why = "; ".join(f"{mismatch.field} {mismatch.wanted}, got {mismatch.got}" for mismatch in engine.fits(spec, context))
+            text = f"{engine.name} requires {why}" if why else f"{engine.name} does all loads of a producer, or none"
             notes = (Comment(f"by all threads: {text}"),)
         return draft.expansion((Child("dealt", spec, steps),), (*notes, Hole("dealt")))
 
-    def _alone(self, spec: Spec, context: Context) -> Expansion:
-        """A definition around a product that nothing has decomposed yet: an instruction for all of it, or none."""
+    def _whole_definition(self, spec: Spec, context: Context) -> Expansion:
+        """Match a fused definition whose product is not decomposed yet: one instruction performs all of it."""
         try:
             return implied(self, spec, context)
         except MatchError as error:
-            made = fused(spec)
-            assert made is not None and made.product is not None
-            error.hint = f'.step("{made.product.name}", MatMul. ... .done()), or epilog(RF) and the steps of a product'
+            definition = fused(spec)
+            assert definition is not None and definition.product is not None
+            error.hint = f'.step("{definition.product.name}", MatMul. ... .done()), or epilog(RF) and the steps of a matmul'
             raise
 
-    def _across_threads(self, following: Following, context: Context) -> Expansion | None:
-        """What threads do together: they reduce what each of them holds, or one brings another what it needs."""
-        following.require_dealt_once(context)
+    def _between_threads(self, following: Following, context: Context) -> Expansion | None:
+        """A reduction or an exchange between threads: they combine the elements that they own, or send others what those need."""
+        following.require_distributed_once(context)
         if following.spec.reduces:
             if self.executable is not None:
                 return None
@@ -146,54 +152,54 @@ class Done(Decomposition):
         elsewhere = held_otherwise(following, context)
         return exchange(following, elsewhere[0], self, context) if elsewhere else None
 
-    def _asked(self, context: Context) -> tuple[Executable, ...]:
+    def _requested(self, context: Context) -> tuple[Executable, ...]:
         return context.instructions if self.executable is None else (self.executable,)
 
-    def _worth(self, spec: Spec, context: Context) -> tuple[Executable, ...]:
-        """Those that are worth comparing with a spec."""
+    def _worth_comparing(self, spec: Spec, context: Context) -> tuple[Executable, ...]:
+        """The executables whose kind of spec fits, which are compared field by field."""
         if self.executable is None:
             return _candidates(context.instructions, spec)
         return (self.executable,) if self.executable.may_perform(spec) else ()
 
     def _performed(self, spec: Spec, context: Context) -> tuple[Spec, Executable | None]:
-        """The executable that performs a spec as it is, or its plain form; and in which of them."""
-        found = self._whole(spec, context)
-        if found is not None:
-            return spec, found
+        """The executable that performs a spec, and that spec: as given, or in its plain form."""
+        executable = self._whole(spec, context)
+        if executable is not None:
+            return spec, executable
         simple = plain(spec)
         return simple, None if simple is spec else self._whole(simple, context)
 
     def _whole(self, spec: Spec, context: Context) -> Executable | None:
-        """The executable that performs a spec as it is."""
+        """The executable that performs a spec as a whole."""
         if spec.in_parts and spec.reduces:
             require_apart(spec)
             return None
         if spec.in_parts:
             raise DecompositionError(
-                f"{spec}: several blocks add to C, and only the store of an epilog adds atomically",
-                hint=".epilog(RF) behind tile(...).to(Block)",
+                f"{spec}: several blocks accumulate to C, and only the store of an epilog is atomic",
+                hint=".epilog(RF) after tile(...).to(Block)",
             )
-        return next((one for one in self._worth(spec, context) if not one.fits(spec, context)), None)
+        return next((candidate for candidate in self._worth_comparing(spec, context) if not candidate.fits(spec, context)), None)
 
     def match(self, spec: Spec, context: Context) -> Executable:
-        """The executable that performs a spec, or by which its threads do their parts; a `MatchError` with the nearest if there is none."""
-        spec, found = self._performed(spec, context)
-        found = found or self._of_threads(Following.of(spec, context), context)
-        if found is None:
+        """The executable that performs a spec as a whole, or each thread's elements. Raises: MatchError with the nearest executables."""
+        spec, executable = self._performed(spec, context)
+        executable = executable or self._of_threads(Following.of(spec, context), context)
+        if executable is None:
             raise self._refused(spec, context)
-        return found
+        return executable
 
     def _of_threads(self, following: Following | None, context: Context) -> Executable | None:
-        """The executable by which threads that follow perform a spec."""
+        """The executable that performs the element of each thread of a statement without its own assignment to threads."""
         if following is None or following.mismatches(context):
             return None
         element = following.element
-        worth = self._worth(element, context)
-        return next((one for one in worth if not one.mismatches(element, context.architecture)), None)
+        worth = self._worth_comparing(element, context)
+        return next((candidate for candidate in worth if not candidate.mismatches(element, context.architecture)), None)
 
     def _refused(self, spec: Spec, context: Context) -> MatchError:
         def rows() -> str:
-            _, near = nearest(spec, context, self._asked(context))
+            _, near = nearest(spec, context, self._requested(context))
             return table(near[:3] if self.executable is None else near) + _other_target(near)
 
         if self.executable is not None:
@@ -205,86 +211,88 @@ class Done(Decomposition):
         )
 
 
-@by_identities  # a leaf that waits is asked each time that more is known of who holds its registers
+@by_identities  # a leaf that waits is matched again after each decision about register ownership
 def _candidates(asked: tuple[Executable, ...], spec: Spec) -> tuple[Executable, ...]:
-    """Those of some executables that are worth comparing with a spec, which nothing but the two decides."""
-    return tuple(one for one in asked if one.may_perform(spec))
+    """The executables that may perform a spec; this depends on nothing else."""
+    return tuple(executable for executable in asked if executable.may_perform(spec))
 
 
 def _require_terms(following: Following, context: Context) -> None:
-    """Refuse a reduction of which its threads do not hold all that it reduces."""
+    """Refuse a reduction of a register operand if its threads do not own all elements that it reduces."""
     wrong = following.mismatches(context)
     if wrong:
-        rows = "".join(f"\n      {one.field:<8} wants {one.wanted}, got {one.got}" for one in wrong)
+        rows = "".join(f"\n      {mismatch.field:<8} requires {mismatch.wanted}, got {mismatch.got}" for mismatch in wrong)
         name = following.spec.operands[following.name].tensor.name
         raise MatchError(
-            f"{following.spec}: its threads do not hold all of {name} that it reduces:{rows}",
-            hint=f"a load of {following.name} at this level, or reduce at the level whose threads hold it",
+            f"{following.spec}: its threads do not own all of {name} that it reduces:{rows}",
+            hint=f"a load of {following.name} at this level, or reduce at the level whose threads own it",
         )
 
 
-Compared = list[tuple[Executable, tuple[Mismatch, ...]]]
+Comparison = list[tuple[Executable, tuple[Mismatch, ...]]]
 
 
-def nearest(spec: Spec, context: Context, asked: tuple[Executable, ...] | None = None) -> tuple[Executable | None, Compared]:
-    """The first executable that performs a spec as a whole, else the first by threads that follow; and all with their differences,
-    fewest first where none does."""
+def nearest(spec: Spec, context: Context, asked: tuple[Executable, ...] | None = None) -> tuple[Executable | None, Comparison]:
+    """The first executable that performs a spec as a whole, or else the first that performs it element by element; and all comparisons.
+
+    If none matches, the comparisons are sorted by the number of differences.
+    """
     asked = context.instructions if asked is None else asked
-    compared = [(one, differences(one, spec, context)) for one in asked]
+    compared = [(executable, differences(executable, spec, context)) for executable in asked]
     if all(mismatches for _, mismatches in compared) and (simple := plain(spec)) is not spec:
         return nearest(simple, context, asked)
     performing = [one for one, mismatches in compared if not mismatches]
-    found = next((one for one in performing if not one.fits(spec, context)), performing[0] if performing else None)
-    if found is not None:
-        return found, compared
+    first = next((executable for executable in performing if not executable.fits(spec, context)), performing[0] if performing else None)
+    if first is not None:
+        return first, compared
     return None, sorted(compared, key=lambda pair: (*(_differs(pair[1], what) for what in ("spec", "memory")), len(pair[1])))
 
 
-def differences(one: Executable, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-    """Why an executable does not perform a spec: as it is, or where it performs single elements, by threads that follow."""
-    mismatches = one.fits(spec, context)
+def differences(executable: Executable, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
+    """Why an executable does not perform a spec, as a whole or element by element."""
+    mismatches = executable.fits(spec, context)
     if mismatches and (simple := plain(spec)) is not spec:
-        return differences(one, simple, context)
+        return differences(executable, simple, context)
     following = Following.of(spec, context)
     if not mismatches or (following is None and not unheld(spec, context)):
         return mismatches
-    if one.mismatches(element_of(spec, Thread) if following is None else following.element, context.architecture):
+    if executable.mismatches(element_of(spec, Thread) if following is None else following.element, context.architecture):
         return mismatches
     if following is None:
-        return (*mismatches, Mismatch("registers", "an operand of which something else says who holds what", "none"))
+        return (*mismatches, Mismatch("registers", "an operand whose thread ownership another statement decides", "none"))
     return following.mismatches(context)
 
 
 def _differs(mismatches: tuple[Mismatch, ...], what: str) -> bool:
-    """Whether it is for another kind of spec, or for operands that lie elsewhere: farther than by any other field."""
-    return any(one.field.endswith(what) for one in mismatches)
+    """Whether the spec's kind or a memory differs; such executables are listed last."""
+    return any(mismatch.field.endswith(what) for mismatch in mismatches)
 
 
-def table(compared: Compared) -> str:
-    """Differences, field by field."""
+def table(compared: Comparison) -> str:
+    """The differences of each executable, field by field."""
     rows = []
     for executable, mismatches in compared:
         rows.append(f"    {executable.name:<10} {executable.performs()}")
-        rows += [f"      {one.field:<8} wants {one.wanted}, got {one.got}" for one in mismatches]
+        rows += [f"      {mismatch.field:<8} requires {mismatch.wanted}, got {mismatch.got}" for mismatch in mismatches]
     return "\n".join(rows)
 
 
-def _other_target(compared: Compared) -> str:
-    """A line that names the target on which the nearest executable would match; empty where more than the target differs."""
+def _other_target(compared: Comparison) -> str:
+    """A line that names the target on which the nearest executable would match; empty if more than the target differs."""
     executable, mismatches = compared[0]
-    if [one.field for one in mismatches] != ["target"]:
+    if [mismatch.field for mismatch in mismatches] != ["target"]:
         return ""
     target = mismatches[0].wanted.split()[0]
-    return f'\n    made for {target} it matches {executable.name}: compile("{target}"), --arch {target}'
+    return f'\n    for {target} it matches {executable.name}: compile("{target}"), --arch {target}'
 
 
 @verb()
 def done(executable: Executable | str | None = None) -> Done:
-    """The residual spec must match an instruction of the target, the given executable, or the given micro-kernel.
+    """Match the residual spec with an instruction of the target, the given executable, or the given micro-kernel.
 
-    Args: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file: one beside the file of the strategy,
-        or in the working directory.
-    Legal where it performs the spec: its kind, level, memories, sizes and types, on the target; a micro-kernel takes any spec.
+    Args: executable: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file in the folder of the strategy's
+        file or in the working directory.
+    Legal if it performs the spec: its kind, level, memories, sizes and types, on the target. A micro-kernel performs any spec.
     rewrite: spec --> instruction      (Fireiron, section 3.4)
 
     >>> from fireiron import *

@@ -1,4 +1,4 @@
-"""`epilog`: a new accumulator, initialised, added to, written back (Fireiron, section 4.1)."""
+"""`epilog`: a new accumulator, which is initialized, accumulated to, and stored (Fireiron, section 4.1)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
 
 
-def _through(store: tuple[Decomposition, ...]) -> Through | None:
-    """The part of a store that goes to shared memory, if it begins with it."""
+def _shared_part(store: tuple[Decomposition, ...]) -> Through | None:
+    """The first part of a store, if that is a load to shared memory."""
     first = store[0]
     if not isinstance(first, Load) or not first.memory.of_block:
         return None
@@ -36,33 +36,31 @@ def _through(store: tuple[Decomposition, ...]) -> Through | None:
     return Through(first.move, store[1:], plan.pad, plan.reuse)
 
 
-def _once(name: str, by_position: Any, by_name: Any) -> Any:
+def _only_one(name: str, by_position: Any, by_name: Any) -> Any:
     if by_position is not None and by_name is not None:
         raise ArgumentError(f"epilog: {name} is given twice", legal="epilog(memory, [dtype,] init, store)", at=call_site())
     return by_name if by_position is None else by_position
 
 
 STAGE = 128
-"""Bytes: the size of a prefetched epilogue vector is a multiple of it, as the destination of a bulk copy."""
+"""Alignment in bytes of the destination of a bulk copy; prefetched epilogue vectors are padded to a multiple of it."""
 
 
 def _first_vector(spec: Spec) -> str | None:
-    """The first operand in global memory that is read behind the product along one of the result's dimensions, in which its neighbours lie
-    side by side; None without.
-    """
-    made = fused(spec)
-    if made is None or made.product is None or spec.level != Block:
+    """The first contiguous operand in global memory that a step after the matmul reads along one dimension of the result, or None."""
+    definition = fused(spec)
+    if definition is None or definition.product is None or spec.level != Block:
         return None
-    return next(_vectors(spec, made), None)
+    return next(_vectors(spec, definition), None)
 
 
-def _vectors(spec: Spec, made: FusedDefinition) -> Iterator[str]:
-    assert made.product is not None
-    product = made.product.formula
-    others = {*made.outputs, *(one.tensor for one in product.elements)}
-    for name, dims in made.uses.items():
+def _vectors(spec: Spec, definition: FusedDefinition) -> Iterator[str]:
+    assert definition.product is not None
+    product = definition.product.formula
+    others = {*definition.outputs, *(element.tensor for element in product.elements)}
+    for name, dims in definition.uses.items():
         view = spec.operands[name]
-        wide = [dim for dim in dims if dim not in (*made.batch, *made.scan)]
+        wide = [dim for dim in dims if dim not in (*definition.batch, *definition.scan)]
         if name in others or name.startswith(INDICES) or not view.memory.of_grid or len(wide) != 1 or wide[0] not in product.target.dims:
             continue
         step = view.tensor.storage().steps[view.axis(dims.index(wide[0]))]
@@ -70,27 +68,27 @@ def _vectors(spec: Spec, made: FusedDefinition) -> Iterator[str]:
             yield name
 
 
-def _fetched(operand: str, spec: Spec, context: Context) -> Expansion:
-    """The copy of a vector to shared memory, in front of the spec that reads it there, the child `body`."""
+def _prefetched(operand: str, spec: Spec, context: Context) -> Expansion:
+    """Copy a vector to shared memory before the spec that reads it there, which is the child `body`."""
     view = spec.operands[operand]
     length = max(constant(size) or 0 for size in view.shape)
-    made = Load(operand, SH, default_copy()[-1:], origin=context.origin).copied(spec, context, pad=-length % (STAGE // view.dtype.bytes))
+    copied = Load(operand, SH, default_copy()[-1:], origin=context.origin).copied(spec, context, pad=-length % (STAGE // view.dtype.bytes))
     name = f"{operand}_ahead"
-    children = tuple(attrs.evolve(one, name=name) if one.name == "move" else one for one in made.children)
-    program = filled(made.program, {"move": (Hole(name), Commit()), "body": (Hole("body"),)})
-    return attrs.evolve(made, children=children, program=program)
+    children = tuple(attrs.evolve(child, name=name) if child.name == "move" else child for child in copied.children)
+    program = filled(copied.program, {"move": (Hole(name), Commit()), "body": (Hole("body"),)})
+    return attrs.evolve(copied, children=children, program=program)
 
 
 @attrs.frozen
 class EpilogPlan:
-    """Whether vectors that are read behind the product are fetched in front of it."""
+    """Whether the vectors that the epilogue reads are copied to shared memory before the main loop."""
 
     ahead: bool = False
 
 
 @attrs.frozen
 class Epilog(Decomposition):
-    """The accumulator in `memory` with elements of `dtype` (None: the spec's accumulator); see the verb `epilog`."""
+    """An accumulator in `memory` with elements of `dtype` (None: the spec's accumulator type); see the verb `epilog`."""
 
     verb: ClassVar[str] = "epilog"
     kinds: ClassVar[tuple[str, ...]] = ("MatMul", "Fused")
@@ -109,13 +107,13 @@ class Epilog(Decomposition):
 
     @staticmethod
     def of(memory: Any, places: tuple[Any, ...], init: Any, store: Any, dtype: Any) -> Epilog:
-        """An epilog from the arguments of the verb; an `ArgumentError` where they are too many strategies."""
+        """The step from the arguments of the verb. Raises: ArgumentError if an argument is given twice."""
         given = list(places)
         if isinstance(given[0], DType):
-            dtype = _once("dtype", given.pop(0), dtype)
+            dtype = _only_one("dtype", given.pop(0), dtype)
         if len(given) > 2 and given[2] is not None:
             raise ArgumentError("epilog: too many strategies", legal="epilog(memory, [dtype,] init, store)", at=call_site())
-        init, store = _once("init", given[0], init), _once("store", given[1], store)
+        init, store = _only_one("init", given[0], init), _only_one("store", given[1], store)
         return Epilog(memory, steps_for(init, "epilog init", ("Init", "Move")), steps_for(store, "epilog store", ("Move",)), dtype)
 
     def label(self) -> str:
@@ -134,10 +132,10 @@ class Epilog(Decomposition):
         self._check_memory()
         vector = _first_vector(spec) if self.planned(EpilogPlan()).ahead else None
         if vector is not None:
-            outer = _fetched(vector, spec, context)
+            outer = _prefetched(vector, spec, context)
             return outer.followed("body", self.expand(outer.child("body").spec, context.after(outer)))
         if fused(spec) is not None:
-            return around_product(spec, self.memory, self.dtype, self.init, self.store, context, _through(self.store))
+            return around_product(spec, self.memory, self.dtype, self.init, self.store, context, _shared_part(self.store))
         spec = self._checked(spec)
         target = spec.C
         if any(constant(size) is None for size in target.shape):
@@ -153,18 +151,18 @@ class Epilog(Decomposition):
         store: Spec = AtomicAdd.on(spec.level, fresh, target) if spec.in_parts else Move.on(spec.level, fresh, target)
         body = spec.with_operands(C=fresh).with_options(accumulate=TRUE, in_parts=False)
         init, store = without_ones(init), without_ones(store)
-        children = (self._outer("init", init, self.init), Child("body", body), self._outer("store", store, self.store))
+        children = (self._init_or_store("init", init, self.init), Child("body", body), self._init_or_store("store", store, self.store))
         before, after = Comment(f"{name}: {init}"), Comment(f"{name} to C: {store}")
         return draft.expansion(children, (before, Hole("init"), Hole("body"), after, Hole("store")))
 
-    def _outer(self, name: str, spec: Spec, steps: tuple[Decomposition, ...]) -> Child:
-        """The init or the store; one that is not given follows whoever decides which thread holds what, if threads have their own."""
+    def _init_or_store(self, name: str, spec: Spec, steps: tuple[Decomposition, ...]) -> Child:
+        """The init or the store. If no strategy is given, a private accumulator is assigned to threads as the body requires."""
         follows = self.memory.private and steps == default_copy()
         return Child(name, spec, steps[-1:] if follows else steps_at(steps, spec), prefix=f"{name}_")
 
     def _check_memory(self) -> None:
         if self.memory.of_grid:
-            raise DecompositionError("epilog(GL): buffers in global memory cannot be made inside a kernel", legal="SH RF")
+            raise DecompositionError("epilog(GL): a kernel cannot allocate global memory", legal="SH RF")
 
     def _checked(self, spec: Spec) -> Spec:
         if not spec.contracts:
@@ -174,10 +172,10 @@ class Epilog(Decomposition):
                 "epilog at the level of the whole kernel: no group of threads owns it", hint=".tile(...).to(Block) first"
             )
         if spec.C.memory == self.memory:
-            raise DecompositionError(f"epilog({self.memory}): the accumulator lies in {spec.C.memory} already", legal="SH RF")
+            raise DecompositionError(f"epilog({self.memory}): the accumulator is already in {spec.C.memory}", legal="SH RF")
         if spec.accumulate not in (TRUE, FALSE):
             raise DecompositionError(
-                "epilog inside a split that adds up: it would write partial sums over each other", hint="put epilog before split"
+                "epilog inside a split that accumulates: it would overwrite partial sums", hint="put epilog before split"
             )
         return spec
 
@@ -207,12 +205,12 @@ def epilog(
     store: Strategy | None = None,
     dtype: DType | None = None,
 ) -> Epilog:
-    """A new accumulator: initialised by `init`, added to by the rest of the chain, written back by `store`.
+    """Allocate a new accumulator: `init` initializes it, the rest of the chain accumulates to it, and `store` writes it back.
 
-    Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`; the accumulator's type is the spec's
-    `accumulator`, else that of C. Without strategies, in registers and fragments each thread sets and stores what the
-    rest of the chain makes it hold; in shared memory, neighbours, one element a thread.
-    Legal before any `split` that adds up. For a spec that accumulates, `init` loads C.
+    Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`. The accumulator's type is by default the spec's
+    `accumulator`, or else that of C. Without strategies, each thread initializes and stores the elements that it owns if the accumulator is
+    in registers or fragments; in shared memory, adjacent threads handle adjacent elements.
+    Legal before any `split` that accumulates. For a spec that accumulates, `init` loads C.
     rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
 
     >>> from fireiron import *

@@ -1,4 +1,4 @@
-"""`load`: an input operand copied to a new buffer in another memory (Fireiron, section 3.3)."""
+"""`load`: copy an input operand to a new buffer in another memory (Fireiron, section 3.3)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class LoadPlan:
-    """How the new buffer is laid out, and whether a barrier is forbidden right behind the copy."""
+    """The layout of the new buffer, and whether a barrier directly after the copy is forbidden."""
 
     layout: MatrixLayout | Layout | None = None
     pad: int = 0
@@ -45,7 +45,7 @@ class LoadPlan:
 
 @attrs.frozen
 class Load(Decomposition):
-    """The copy of `operand` to `memory`, carried out by the steps `move`; see the verb `load`."""
+    """A copy of `operand` to `memory`, decomposed by the steps `move`; see the verb `load`."""
 
     verb: ClassVar[str] = "load"
     kinds: ClassVar[tuple[str, ...]] = ("MatMul", "Move", "Reduction", "AtomicAdd", "Pointwise", "Fused")
@@ -60,7 +60,7 @@ class Load(Decomposition):
 
     @staticmethod
     def of(operand: object, memory: Any, move: Any) -> Load:
-        """A load from the arguments of the verb."""
+        """The step from the arguments of the verb."""
         return Load(operand_name(operand), memory, steps_for(move, "load", ("Move",)))
 
     def label(self) -> str:
@@ -74,16 +74,16 @@ class Load(Decomposition):
         return f"load({Operand(self.operand)}, {self.memory}{move})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
-        made = fused(spec)
-        if made is not None and self.operand in made.known and self.operand not in made.uses:
+        definition = fused(spec)
+        if definition is not None and self.operand in definition.known and self.operand not in definition.uses:
             return passed(spec)
         return self.copied(spec, context)
 
     def copied(self, spec: Spec, context: Context, **changes: Any) -> Expansion:
-        """The copy to a buffer that is laid out as planned, but for some `changes`, in front of the spec that reads it there."""
-        made, plan = fused(spec), self.planned(LoadPlan(**changes))
+        """Copy to a buffer with the planned layout, with some `changes`, before the spec that reads it there."""
+        definition, plan = fused(spec), self.planned(LoadPlan(**changes))
         self._require_effect(plan, spec)
-        spec = as_matrix(spec, self._checked(spec)) if made is None else without_single(spec, self._checked(spec))
+        spec = as_matrix(spec, self._checked(spec)) if definition is None else without_single(spec, self._checked(spec))
         view: View = spec.operands[self.operand]
         shape = tuple(_static(size, self, spec) for size in view.shape)
         layout = plan.layout or _order_of(view, spec)
@@ -97,7 +97,7 @@ class Load(Decomposition):
         tensor = Tensor(
             name, view.shape, dtype, self.memory, _checked(layout, shape), plan.pad, plan.align, swizzle, copies, plan.reuse,
             free=self.memory.in_shared and plan.layout is None and plan.swizzle is None and not plan.pad, stages=plan.stages,
-            shares=self._shared(plan, spec, shape, dtype), origin=context.origin,
+            shares=self._shared_stages(plan, spec, shape, dtype), origin=context.origin,
         )  # fmt: skip
         fresh = whole_view(tensor, copy)
         move = Move.on(spec.level, view, fresh, names=_labels(spec, self.operand))
@@ -112,31 +112,31 @@ class Load(Decomposition):
         return draft.expansion(children, program)
 
     def _copy(self, move: Spec, prefix: str) -> Child:
-        """The copy; one that is not given follows whoever decides which of a group's threads holds what, if threads have their own."""
+        """The copy. If no strategy is given, a private buffer is assigned to threads as its readers require."""
         steps = steps_at(self.move, move)
         follows = self.memory.private and move.level.threads != 1 and self.move == default_copy()
         return Child("move", move, steps[-1:], prefix=prefix, alone=steps) if follows else Child("move", move, steps, prefix=prefix)
 
     def _require_effect(self, plan: LoadPlan, spec: Spec) -> None:
-        """Refuse what means nothing for an array that each thread has of its own."""
+        """Refuse refinements that have no effect on an array that each thread has of its own."""
         wanted = {"no_sync": plan.no_sync is not None, "reuse_buffer": plan.reuse, "stages": plan.stages, "share": plan.shares}
-        asked = [name for name, is_asked in wanted.items() if is_asked]
-        if self.memory.private and asked:
+        requested = [name for name, is_requested in wanted.items() if is_requested]
+        if self.memory.private and requested:
             raise DecompositionError(
-                f"load({self.operand}, {self.memory}): {' and '.join(asked)} would change nothing for registers, which no thread shares",
+                f"load({self.operand}, {self.memory}): {' and '.join(requested)} has no effect on registers, which threads do not share",
                 legal="on loads to SH",
                 within=spec,
-                hint=f"drop {', '.join(f'.{name}()' for name in asked)}",
+                hint=f"drop {', '.join(f'.{name}()' for name in requested)}",
             )
 
-    def _shared(self, plan: LoadPlan, spec: Spec, shape: tuple[int, ...], dtype: DType) -> str:
-        """The buffer whose slots the new one takes turns in; empty if there is none."""
+    def _shared_stages(self, plan: LoadPlan, spec: Spec, shape: tuple[int, ...], dtype: DType) -> str:
+        """The circular buffer whose stages the new buffer shares; empty if it has its own."""
         if not plan.shares:
             return ""
         others = [name for name, view in spec.operands.items() if name != self.operand and view.tensor.memory.of_block]
         if plan.shares not in others:
             raise DecompositionError(
-                f"share_stages({plan.shares!r}): no load to SH above this one has made a buffer of that operand",
+                f"share_stages({plan.shares!r}): no load to SH above this one allocates a buffer for that operand",
                 legal=others or "none is loaded yet",
                 within=spec,
                 hint=f".load({plan.shares!r}, SH) above, or leave share_stages out",
@@ -145,8 +145,8 @@ class Load(Decomposition):
         other = tuple(constant(size) for size in view.shape), view.dtype
         if other != (shape, dtype):
             raise DecompositionError(
-                f"share_stages({plan.shares!r}): a slot holds one kind of tile",
-                got=f"{'x'.join(map(str, shape))} of {dtype} beside {'x'.join(map(str, other[0]))} of {other[1]}",
+                f"share_stages({plan.shares!r}): a stage holds tiles of one shape and type",
+                got=f"{'x'.join(map(str, shape))} of {dtype}, and {'x'.join(map(str, other[0]))} of {other[1]}",
                 legal="the same shape and element type",
                 within=spec,
             )
@@ -160,11 +160,11 @@ class Load(Decomposition):
         return spec.operands["dst"].dtype
 
     def _checked(self, spec: Spec) -> str:
-        """The operand, if it can be loaded."""
+        """The operand; refused if it cannot be loaded."""
         if self.operand not in spec.uses:
             raise DecompositionError(f"load({self.operand}): {spec.title} has no such operand", legal=spec.inputs)
         if self.operand in spec.outputs:
-            hint = "epilog(memory, init, store) gives the output a new place" if spec.title == "MatMul" else "load(src, ...) instead"
+            hint = "epilog(memory, init, store) allocates a buffer for the output" if spec.title == "MatMul" else "load(src, ...) instead"
             raise DecompositionError(
                 f"load({self.operand}): an output is not loaded", legal=spec.inputs or "none: it has no inputs", hint=hint
             )
@@ -175,11 +175,11 @@ class Load(Decomposition):
         view: View = getattr(spec, self.operand)
         if not view.dims:
             raise DecompositionError(
-                f"load({self.operand}): one element is not loaded, each thread reads it", legal="operands with dimensions"
+                f"load({self.operand}): an operand of one element is not loaded, each thread reads it", legal="operands with dimensions"
             )
         if self.memory.of_grid:
-            raise DecompositionError("load to GL: buffers in global memory cannot be made inside a kernel", legal="SH RF")
-        if view.memory == self.memory and not self._deals_anew(spec):
+            raise DecompositionError("load to GL: a kernel cannot allocate global memory", legal="SH RF")
+        if view.memory == self.memory and not self._redistributes(spec):
             others = [name for name in spec.inputs if spec.operands[name].memory.depth < self.memory.depth]
             raise DecompositionError(
                 f"load({self.operand}, {self.memory}): the operand is already in {self.memory}",
@@ -187,8 +187,8 @@ class Load(Decomposition):
             )
         return self.operand
 
-    def _deals_anew(self, spec: Spec) -> bool:
-        """Whether a copy from registers to registers says something: that other threads of a group hold the elements from here on."""
+    def _redistributes(self, spec: Spec) -> bool:
+        """Whether a copy from registers to registers has an effect: it assigns the elements to other threads of the group."""
         return self.memory.private and self.memory.fragment is None and spec.level.threads != 1
 
     @classmethod
@@ -201,25 +201,25 @@ class Load(Decomposition):
 
 
 def _bounded(fresh: View, view: View, spec: Spec, operand: str) -> View:
-    """The new buffer, with the end of the source as its own where elements behind it do not count as the zeros that the copy writes."""
+    """The new buffer, with the bounds of the source if elements past the end must not be treated as the zeros that the copy writes."""
     if not spec.outside(operand):
         return fresh
     dims = {}
     for number, (dim, part, own) in enumerate(zip(spec.uses[operand], view.dims, fresh.dims, strict=True)):
-        if part.bound is None or dim in spec.tile_dims:  # behind the end of a result there is no result
+        if part.bound is None or dim in spec.tile_dims:  # past the end of a result there is no result
             continue
         if len(part.modes) > 1 or any(mode.stride != ONE for mode in part.modes):
             raise DecompositionError(
-                f"load({operand}): a strided tile of {view.tensor.name} overhangs, and where is not known of its buffer",
+                f"load({operand}): a strided tile of {view.tensor.name} overhangs, and its buffer cannot express where",
                 within=spec,
-                hint="a plain tile in front of the load, or sizes that the tiles divide",
+                hint="a plain tile before the load, or sizes that the tiles divide",
             )
         dims[number] = attrs.evolve(own, bound=part.bound - part.base)
     return fresh.with_dims(dims)
 
 
 def _leading(layout: MatrixLayout | Layout, shape: tuple[int, ...], pad: int) -> int:
-    """Elements from one row (column) of a buffer to the next."""
+    """The distance between adjacent rows (columns) of a buffer, in elements."""
     if not isinstance(layout, MatrixLayout):
         raise DecompositionError(
             "swizzle_storage(): rows of a hierarchical layout have no fixed distance", hint="swizzle_storage(Swizzle(bits, base, shift))"
@@ -237,7 +237,7 @@ def _labels(spec: Spec, operand: str) -> tuple[str, ...]:
 
 
 def _order_of(view: View, spec: Spec) -> MatrixLayout:
-    """The order of the source; registers have none of their own, so what comes out of them takes that of where it goes."""
+    """The storage order of the source. Registers have none, so a copy from registers has the order of its destination."""
     if view.memory.private and spec.copies:
         view = spec.dst
     return MatrixLayout(view.order or "col")
@@ -247,7 +247,7 @@ def _static(size: Expr, step: Load, spec: Spec) -> int:
     number = constant(size)
     if number is None:
         raise DecompositionError(
-            f"load({step.operand}, {step.memory}): a buffer of {size} elements, a number known only at run time",
+            f"load({step.operand}, {step.memory}): the size of the buffer, {size}, is known only at run time",
             within=spec,
             hint="split the dimension first: .split(8)",
         )
@@ -267,8 +267,8 @@ def _checked(layout: MatrixLayout | Layout, shape: tuple[int, ...]) -> MatrixLay
         raise DecompositionError(f"storage_layout({layout}): has the shape {sizes}, the buffer {shape}")
     if not layout.is_injective():
         raise DecompositionError(
-            f"storage_layout({layout}): two elements have one place",
-            legal=f"strides by which each element has its own, such as {Layout(layout.shape)}",
+            f"storage_layout({layout}): two elements have the same address",
+            legal=f"strides that give each element its own address, such as {Layout(layout.shape)}",
         )
     return layout
 
@@ -281,10 +281,10 @@ def _size_of(mode: Any) -> int:
 def load(operand: Operand | str, memory: Memory, move: Strategy | None = None) -> Load:
     """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
-    Args: the operand (`A`, `B`, `Move.src`, or its name), the memory, a strategy for the `Move`
-    (none: one element a thread, which is always right).
-    Legal for inputs of static size. Private memory is divided between threads as the rest of the strategy reads it. Of one matrix in a
-    stack (`bmk`, where a tile has one b) the buffer is a matrix.
+    Args: operand: `A`, `B`, `Move.src`, or its name. memory: that of the buffer. move: a strategy for the `Move` (None: one element per
+    thread and iteration, which is always legal).
+    Legal for inputs of static size. Private memory is distributed over threads as the rest of the strategy reads it. For one matrix of a
+    batch (`bmk`, where a tile has one b) the buffer is a matrix.
     rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
     >>> from fireiron import *
@@ -295,6 +295,6 @@ def load(operand: Operand | str, memory: Memory, move: Strategy | None = None) -
 
 
 EXAMPLES = (Load("A", SH, ()),)
-"""Any of the kind, which cannot be made without arguments."""
+"""Examples of the class, which has no default arguments."""
 
 __all__ = ["Load"]

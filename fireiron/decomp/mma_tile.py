@@ -1,4 +1,4 @@
-"""`mma_tile`: a contiguous 16x16 tile of a warp to the tiles of the target's matrix instruction (Fireiron, section 5.3)."""
+"""`mma_tile`: from a contiguous 16x16 tile of a warp to tiles of the target's matrix instruction (Fireiron, section 5.3)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIDE = 16
 
 @attrs.frozen
 class MmaTile(Decomposition):
-    """Tiles of one matrix instruction: the target's best for the element types, or `instruction`; see the verb `mma_tile`."""
+    """Tiles for one matrix instruction: the target's first for the element types, or `instruction`; see the verb `mma_tile`."""
 
     verb: ClassVar[str] = "mma_tile"
     kinds: ClassVar[tuple[str, ...]] = ("MatMul", "Fused")
@@ -33,7 +33,7 @@ class MmaTile(Decomposition):
     def __attrs_post_init__(self) -> None:
         if self.instruction is not None and not isinstance(self.instruction, Mma):
             raise ArgumentError(
-                "mma_tile: no matrix instruction", got=self.instruction, legal="HMMA_16816_F32 ..., or nothing", at=call_site()
+                "mma_tile: not a matrix instruction", got=self.instruction, legal="HMMA_16816_F32 ..., or nothing", at=call_site()
             )
 
     @staticmethod
@@ -45,8 +45,8 @@ class MmaTile(Decomposition):
         return f"mma_tile({'' if self.instruction is None else self.instruction.name})"
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
-        made = fused(spec)
-        if made is not None and made.product is not None:
+        definition = fused(spec)
+        if definition is not None and definition.product is not None:
             return implied(self, spec, context)
         spec = _checked(plain(spec))
         mma = self._chosen(spec, context.architecture, context.instructions)
@@ -65,21 +65,25 @@ class MmaTile(Decomposition):
                 )
             return self.instruction
         capability = architecture.capability
-        known = [one for one in instructions if isinstance(one, Mma) and one.capability <= capability <= (one.last or capability)]
-        for one in known:
-            if _types_fit(one, spec) and _divides(one, spec):
-                return one
+        known = [
+            instruction
+            for instruction in instructions
+            if isinstance(instruction, Mma) and instruction.capability <= capability <= (instruction.last or capability)
+        ]
+        for mma in known:
+            if _types_fit(mma, spec) and _divides(mma, spec):
+                return mma
         raise DecompositionError(
             f"mma_tile: no matrix instruction of {architecture} for {spec} of {spec.A.dtype}, {spec.B.dtype} and {spec.C.dtype}",
-            legal=[one.name for one in known] or "none",
+            legal=[mma.name for mma in known] or "none",
             hint="other element types"
-            + (" (float32 is multiplied by them as tf32: MatMul(..., dtype=tf32))" if spec.A.dtype == float32 else "")
-            + ", another accumulator in epilog(RF, float32, ...), or a larger split",
+            + (" (float32 operands are multiplied as tf32: MatMul(..., dtype=tf32))" if spec.A.dtype == float32 else "")
+            + ", another accumulator type in epilog(RF, float32, ...), or a larger split",
         )
 
 
 def _tile_and_split(mma: Mma) -> tuple[Decomposition, ...]:
-    """The tiles of C that an instruction computes, one by one by a warp, or one each by smaller groups; and its elements of k."""
+    """The tile of C that an instruction computes (in a loop over tiles, or one per group if groups are smaller than a warp), and its k."""
     tile = AnySpec.tile(*mma.shape[:2])
     return written((tile.unroll() if mma.level == Warp else tile.to(mma.level)).split(mma.shape[2]).unroll())
 
@@ -99,10 +103,10 @@ def _checked(spec: Spec) -> Spec:
             raise DecompositionError(
                 f"mma_tile: {spec.signature} has more than m, n and k", got=got, hint="tiles of 1 along its other dimensions first"
             )
-        raise DecompositionError(f"mma_tile: {spec.title} is no matrix product", legal="MatMul")
+        raise DecompositionError(f"mma_tile: {spec.title} is not a matrix multiplication", legal="MatMul")
     if not same_threads(spec.level, Warp):
         raise DecompositionError(
-            f"mma_tile: a matrix instruction is a warp's, this spec is {spec.level}'s", hint="tile(...).to(Warp) first"
+            f"mma_tile: a matrix instruction is at the level Warp, this spec at {spec.level}", hint="tile(...).to(Warp) first"
         )
     sizes = tuple(constant(size) for size in spec.C.shape)
     if sizes != (SIDE, SIDE):
@@ -118,11 +122,11 @@ def _checked(spec: Spec) -> Spec:
 
 @verb()
 def mma_tile(instruction: Executable | None = None) -> MmaTile:
-    """A contiguous 16x16 tile of a warp becomes tiles of the target's matrix instruction.
+    """Decompose a contiguous 16x16 tile of a warp into tiles of the target's matrix instruction.
 
-    Args: nothing, or the instruction (`HMMA_16816_F32`, ...). The target decides otherwise: m8n8k4 by quad-pairs on Volta,
-    m16n8k8 on Turing, m16n8k16 from Ampere on, for halves; other element types have forms of their own.
-    Legal at Warp for 16 x 16 elements of C and a k that the instruction's divides.
+    Args: instruction: for example `HMMA_16816_F32`. By default the target decides: for float16, m8n8k4 by quad-pairs on Volta, m16n8k8 on
+    Turing, m16n8k16 from Ampere on; other element types have other shapes.
+    Legal at Warp for 16 x 16 elements of C and a k that is a multiple of the instruction's.
     rewrite: MatMul(16,16,K)(Warp) --> for n: for k: MatMul(16,8,16)(Warp)      (Fireiron, section 5.3)
 
     >>> from fireiron import *

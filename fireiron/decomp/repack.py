@@ -1,8 +1,8 @@
-"""`repack`: an operand copied, by a launch of its own, to an array that the widest accesses take: first, where its own is not one.
+"""`repack`: copy an operand to an array with the required alignment and order, by a preceding launch, if its own array has not.
 
-TMA and 16-byte copies want rows that are multiples of 16 bytes apart, which the user's array may not have. And the instruction behind may
-read an operand along one of its dimensions only: stored across, threads would have to turn each tile round. A copy of a matrix
-costs as much time as its bytes take, the product of two large ones far more.
+TMA and 16-byte copies require rows whose starts are multiples of 16 bytes apart, which the user's array may not have. An instruction may
+also require that an operand is contiguous along one dimension; otherwise threads would have to transpose each tile. The time of the
+copy is proportional to the bytes of a matrix, which is little compared with a large matmul.
 """
 
 from __future__ import annotations
@@ -29,30 +29,29 @@ if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
 
 MULTIPLE = 16
-"""Alignment in bytes of rows (columns) and address after the copy."""
+"""Alignment in bytes of the rows (columns) and the start of the copy."""
 
 RUN, ROWS = 256, 16
-"""Elements side by side, one a thread, and rows (columns) of a block in the copy that is taken if none is said: each thread has as many
-loads under way as there are rows."""
+"""Elements along a row, one per thread, and rows (columns) per block in the default copy. A thread has one load in flight per row."""
 
 LINE = 128
-"""Bytes of an L2 line, and of a row (column) of a transposed tile, which equals one pass over all banks."""
+"""Bytes of an L2 line, and of a row (column) of a transposed tile, which maps to each bank once."""
 
 BANK = 4
-"""Bytes of a bank of shared memory."""
+"""Bytes per bank of shared memory."""
 
 THREADS, MOST_THREADS = 256, 1024
-"""Threads of a block that turns a tile round: the second number where each of the first would have more rows than these."""
+"""Threads of a block that transposes a tile: the second number if each of the first would copy more than `MOST_ROWS` vectors."""
 
 MOST_ROWS = 16
-"""Most rows of a tile that a thread copies, one vector each: the loop over them is unrolled."""
+"""Maximum number of vectors of a tile that a thread copies, in an unrolled loop."""
 
 
 @attrs.frozen
 class Repack(Decomposition):
-    """The copy of `operand` in front; see the verb `repack`.
+    """Copy `operand` by a preceding launch; see the verb `repack`.
 
-    It is carried out by the steps `move` (none: those that suit its storage), and stored in `order` (None: as it is read behind).
+    `move` are the steps of the copy (none: chosen by the storage), `order` is the order of the new array (None: as the operand is read).
     """
 
     verb: ClassVar[str] = "repack"
@@ -84,7 +83,7 @@ class Repack(Decomposition):
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[Repack]:
-        """Of a spec that nothing has decomposed yet: a launch of its own does the copy, so `expand` is refused everywhere."""
+        """For a spec that nothing has decomposed yet. A separate launch does the copy, so `expand` is always refused."""
         if not spec.level.is_launch or context.path:
             return
         for name in spec.inputs:
@@ -97,14 +96,14 @@ class Repack(Decomposition):
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         raise DecompositionError(
-            f"repack({self.operand}): a copy for all blocks is a launch of its own, before the first step that deals work",
+            f"repack({self.operand}): the copy is a separate launch, before the first step that distributes work",
             legal="first in a chain, for a spec of the whole kernel",
             within=spec,
             hint="move it to the front: MatMul.repack(A).tile(...).to(Block)",
         )
 
     def launches(self, spec: Spec, given: Given) -> Launches:
-        """The copy, if the operand's own array does not serve."""
+        """The launch of the copy, unless the operand's own array already meets the requirements."""
         tree = given.tree()
         read = {} if tree is None else read_along(given.spec, *tree)
         reason = self.reason(spec, read)
@@ -113,24 +112,24 @@ class Repack(Decomposition):
         arrays = {"src": self._view(spec).tensor.name, "dst": self._copied(spec)}
         kernel = f"repack_{self.operand.lower()}"
         asked = Asked(self.operand, self.copy(spec, read), reason, self.steps(spec, read), arrays, kernel)
-        return Launches((asked,), self.behind(spec, read))
+        return Launches((asked,), self.after_copy(spec, read))
 
     def _copied(self, spec: Spec) -> str:
         """The name of the new array."""
         return f"copy_of_{self._view(spec).tensor.name}"
 
     def reason(self, spec: Spec, read: Mapping[str, str]) -> str | None:
-        """Why the operand is copied; None where its own array serves. `read` are dimensions as `read_along` finds them."""
+        """Why the operand is copied; None if it need not be. `read` is the result of `read_along`."""
         view, dims = self._view(spec), spec.uses[self.operand]
         along, wanted = _along(view), self._wanted(spec, read)
         steps = view.tensor.storage().steps
         if along is None or None in steps:
-            return f"{self.operand} has no neighbours side by side"
+            return f"{self.operand} is contiguous along no dimension"
         if along != wanted:
-            who = f"{self.order} is asked for" if self.order is not None else f"the products read it along {dims[wanted]}"
-            return f"{self.operand} is stored along {dims[along]}, and {who}"
+            why = f"{self.order} is requested" if self.order is not None else f"the MMAs read it along {dims[wanted]}"
+            return f"{self.operand} is contiguous along {dims[along]}, and {why}"
         if view.tensor.align % MULTIPLE:
-            return f"{self.operand} starts at a multiple of {view.tensor.align} bytes"
+            return f"{self.operand} is aligned to {view.tensor.align} bytes"
         for axis in reversed(range(len(dims))):
             step = steps[axis]
             if axis != along and step is not None and step.factor * view.dtype.bytes % MULTIPLE:
@@ -139,22 +138,24 @@ class Repack(Decomposition):
         return None
 
     def copy(self, spec: Spec, read: Mapping[str, str]) -> Spec:
-        """The copy, from the operand's array to the new one."""
+        """The spec of the copy, from the operand's array to the new one."""
         view = self._view(spec)
         packed = _packed(view, self._wanted(spec, read))
-        made: Spec = Move(*view.shape, dtype=view.dtype, src=view.tensor.layout, dst=packed)(GL, GL)(Kernel)
-        source = attrs.evolve(made.src.tensor, align=view.tensor.align)
-        return made.with_operands(src=whole_view(source))
+        copy: Spec = Move(*view.shape, dtype=view.dtype, src=view.tensor.layout, dst=packed)(GL, GL)(Kernel)
+        source = attrs.evolve(copy.src.tensor, align=view.tensor.align)
+        return copy.with_operands(src=whole_view(source))
 
     def steps(self, spec: Spec, read: Mapping[str, str]) -> tuple[Decomposition, ...]:
         """The steps of the copy."""
         view = self._view(spec)
         along, wanted = _along(view), self._wanted(spec, read)
         matrices = {len(view.shape) - 1, len(view.shape) - 2}
-        return self.move or (_turned(view, along, wanted) if along is not None and {along, wanted} == matrices else _in_rows(view, wanted))
+        return self.move or (
+            _transposing(view, along, wanted) if along is not None and {along, wanted} == matrices else _by_rows(view, wanted)
+        )
 
-    def behind(self, spec: Spec, read: Mapping[str, str]) -> Spec:
-        """The spec that is left, whose operand is the new array."""
+    def after_copy(self, spec: Spec, read: Mapping[str, str]) -> Spec:
+        """The remaining spec, which reads the new array."""
         view = self._view(spec)
         tensor = view.tensor
         packed = _packed(view, self._wanted(spec, read))
@@ -162,7 +163,7 @@ class Repack(Decomposition):
         return spec.with_operands(**{self.operand: whole_view(new)})
 
     def _wanted(self, spec: Spec, read: Mapping[str, str]) -> int:
-        """The dimension of the operand along which neighbours lie side by side behind the copy."""
+        """The dimension along which the new array is contiguous."""
         view = self._view(spec)
         rank = len(view.shape)
         if self.order is not None:
@@ -173,7 +174,7 @@ class Repack(Decomposition):
         return rank - 1 if along is None else along
 
     def _view(self, spec: Spec) -> View:
-        """The operand, if it can be copied."""
+        """The operand; refused if it cannot be copied."""
         if self.operand not in spec.inputs:
             raise DecompositionError(f"repack({self.operand}): {spec.title} reads no such operand", legal=spec.inputs, within=spec)
         view: View = spec.operands[self.operand]
@@ -184,36 +185,36 @@ class Repack(Decomposition):
         if len(view.dims) not in (2, 3) or len(view.tensor.shape) != len(view.dims):
             raise DecompositionError(
                 f"repack({self.operand}): an operand of {len(view.tensor.shape)} dimensions",
-                legal="matrices, or stacks of them",
+                legal="matrices, or batches of them",
                 within=spec,
             )
         return view
 
 
 def read_along(spec: Spec, tree: Node, settled: Mapping[str, Storage]) -> Mapping[str, str]:
-    """Operands of a spec that instructions read along another dimension than the one along which they are stored, by name: that dimension.
+    """The operands that instructions read along another dimension than the contiguous one, and that dimension, by the operand's name.
 
-    `tree` is how the spec is decomposed, `settled` are storages of buffers that instructions chose. A copy to shared memory
-    that goes across such a storage turns each of its tiles, which no engine does.
+    `tree` is the decomposition of the spec, `settled` has the storage of buffers that instructions chose. A copy to shared memory between
+    two such storages transposes each of its tiles, which no bulk copy can do.
     """
     names = {spec.operands[name].tensor.name: name for name in spec.inputs}
-    found: dict[str, str] = {}
+    transposed: dict[str, str] = {}
     for node in tree.nodes():
         copy = node.spec
         if not copy.copies or copy.src.tensor.name not in names or copy.dst.tensor.name not in settled:
             continue
-        name = names[copy.src.tensor.name]
-        fastest = [axis for axis, digits in enumerate(settled[copy.dst.tensor.name].dims) if any(one.weight == 1 for one in digits)]
+        operand = names[copy.src.tensor.name]
+        fastest = [axis for axis, digits in enumerate(settled[copy.dst.tensor.name].dims) if any(digit.weight == 1 for digit in digits)]
         if len(fastest) != 1 or len(copy.src.dims) != len(copy.dst.dims):
             continue
         axis = copy.src.axis(copy.dst.axes.index(fastest[0]) if copy.dst.axes else fastest[0])
-        if axis != _along(spec.operands[name]):
-            found[name] = spec.uses[name][axis]
-    return found
+        if axis != _along(spec.operands[operand]):
+            transposed[operand] = spec.uses[operand][axis]
+    return transposed
 
 
 def _along(view: View) -> int | None:
-    """The dimension along which neighbours lie side by side; None if along none."""
+    """The contiguous dimension; None if there is none."""
     tensor = view.tensor
     if isinstance(tensor.layout, MatrixLayout):
         return tensor.layout.fastest_first(len(tensor.shape))[0]
@@ -221,9 +222,9 @@ def _along(view: View) -> int | None:
 
 
 def _packed(view: View, along: int) -> MatrixLayout | Layout:
-    """Storage with neighbours along a dimension side by side, the others row-major, every row a multiple of 128 bytes, or of 16 if shorter.
+    """Storage that is contiguous along one dimension, the others row-major; each row is padded to 128 bytes, or to 16 if it is shorter.
 
-    A piece of a row that begins between two lines of L2 asks for both: a product whose tiles do takes up to a third longer.
+    A piece of a row that crosses an L2 line needs both lines: a matmul with such tiles takes up to a third longer.
     """
     rank, length = len(view.shape), constant(view.shape[along])
     short = length is not None and length * view.dtype.bytes < LINE
@@ -233,13 +234,13 @@ def _packed(view: View, along: int) -> MatrixLayout | Layout:
         return (RowMajor if along == rank - 1 else ColMajor)(ld=leading)
     steps: list[Expr] = [ONE] * rank
     weight: Expr = leading
-    for axis in (one for one in reversed(range(rank)) if one != along):
+    for axis in (other for other in reversed(range(rank)) if other != along):
         steps[axis], weight = weight, weight * view.shape[axis]
     return Layout(tuple(view.shape), tuple(steps))  # type: ignore[arg-type]
 
 
-def _in_rows(view: View, along: int) -> tuple[Decomposition, ...]:
-    """Neighbouring threads copy neighbours; each has its loads of several rows under way together."""
+def _by_rows(view: View, along: int) -> tuple[Decomposition, ...]:
+    """A copy in which adjacent threads copy adjacent elements, and each thread has loads of several rows in flight."""
     across = len(view.shape) - 1 if along != len(view.shape) - 1 else along - 1
     tile, rows = [1] * len(view.shape), [1] * len(view.shape)
     tile[along], tile[across] = RUN, ROWS
@@ -247,12 +248,12 @@ def _in_rows(view: View, along: int) -> tuple[Decomposition, ...]:
     return Move.tile(*tile).to(Block).tile(*rows).to(Thread).tile(*([1] * len(tile))).unroll().done().steps
 
 
-def _turned(view: View, along: int, wanted: int) -> tuple[Decomposition, ...]:
-    """Square tiles turned round in shared memory: read along one dimension, written along the other, 16 bytes a time where rows allow it.
+def _transposing(view: View, along: int, wanted: int) -> tuple[Decomposition, ...]:
+    """A copy of square tiles through shared memory, read along one dimension and written along the other, by 16 bytes if rows allow it.
 
-    The tile is stored as it is read. Whoever writes gathers elements across its rows: pieces of 16 bytes are swizzled by the number of
-    the vector to which a row belongs, so that the lanes of a warp find theirs in different banks. Where rows of the result have no
-    whole vectors, neighbouring lanes read neighbouring rows, and a bank of padding sets these apart.
+    The tile is stored in the order in which it is read. The writes gather elements across its rows: pieces of 16 bytes are swizzled by the
+    number of the vector to which a row belongs, so that the lanes of a warp access different banks. If the rows of the result do not
+    consist of whole vectors, adjacent lanes read adjacent rows, and a padding of one bank separates these.
     """
     element = view.dtype.bytes
     vector, side = MULTIPLE // element, LINE // element
@@ -260,43 +261,42 @@ def _turned(view: View, along: int, wanted: int) -> tuple[Decomposition, ...]:
     most = side * side // min(read, written)
     threads = min(THREADS if most <= THREADS * MOST_ROWS else MOST_THREADS, side * side // vector)
     first = along < wanted
-    load = Move.tile(*_tile(view, side)).to(Block).load(Move.src, SH, _dealt(Move, side, read, threads, first))
+    load = Move.tile(*_tile(view, side)).to(Block).load(Move.src, SH, _distributed(Move, side, read, threads, first))
     stored = load.storage_layout(ColMajor if first else RowMajor)
     bits = vector.bit_length() - 1
     apart = stored.swizzle_storage(Swizzle(3, bits, bits + 3)) if 2 * written >= vector else stored.pad(max(BANK // element, 1))
-    steps: tuple[Decomposition, ...] = _dealt(apart, side, written, threads, not first).steps
+    steps: tuple[Decomposition, ...] = _distributed(apart, side, written, threads, not first).steps
     return steps
 
 
 def _tile(view: View, side: int) -> tuple[int, ...]:
-    """The sizes of a square tile of a matrix, or of one of a stack."""
+    """The sizes of a square tile of a matrix, or of a matrix of a batch."""
     return (*(1,) * (len(view.shape) - 2), side, side)
 
 
-def _dealt(start: Any, side: int, vector: int, threads: int, first: bool) -> Any:
-    """A copy of a square tile by vectors along its first or second dimension: neighbouring threads have neighbours, each some rows."""
+def _distributed(start: Any, side: int, vector: int, threads: int, first: bool) -> Any:
+    """A copy of a square tile by vectors along its first or second dimension: adjacent threads copy adjacent vectors of some rows."""
     rows = side * side // vector // threads or 1
-    sizes, one = ((vector, rows), (vector, 1)) if first else ((rows, vector), (1, vector))
-    return start.tile(*sizes).to(Thread).layout(ColMajor if first else RowMajor).tile(*one).unroll().done()
+    sizes, step = ((vector, rows), (vector, 1)) if first else ((rows, vector), (1, vector))
+    return start.tile(*sizes).to(Thread).layout(ColMajor if first else RowMajor).tile(*step).unroll().done()
 
 
 def _factors(view: View, along: int) -> tuple[int, ...]:
-    """Elements of which rows begin and end at multiples."""
+    """Numbers of elements that divide the offsets of row starts and row ends."""
     steps = (step.factor for axis, step in enumerate(view.tensor.storage().steps) if axis != along and step is not None)
     return max(view.tensor.align // view.dtype.bytes, 1), view.shape[along].factor, *steps
 
 
 @verb()
 def repack(operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Repack:
-    """Copy an input operand first, by a launch of its own, to an array that the steps behind can read by the widest accesses, if they
-    cannot read its own so.
+    """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, if its own array cannot be.
 
-    That is where rows are no multiples of 16 bytes apart, and where an instruction reads the operand along another dimension than
-    the one along which it is stored: those of warpgroups read elements that have not 16 bits along k only.
-    Args: the operand; a strategy for the `Move` (none: neighbouring threads copy neighbours, or turn tiles round in shared memory);
-    the storage order of the new array (none: as it is read behind, else that of the operand; row-major, if it has none). The new
-    array belongs to the launcher, which allocates it for the call, or once for a prepared launch.
-    Legal first in a chain, for matrices in GL and stacks of them; nothing happens where the operand serves as it is.
+    That is necessary if rows are not multiples of 16 bytes apart, or if an instruction reads the operand along another dimension than the
+    contiguous one: wgmma reads elements of other sizes than 16 bits along k only.
+    Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
+    shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
+    row-major). The launcher allocates the new array for each call, or once for a prepared launch.
+    Legal first in a chain, for matrices in GL and batches of them. It has no effect if the operand's array meets the requirements.
     rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
 
     >>> from fireiron import *
@@ -310,6 +310,6 @@ def repack(operand: Operand | str, move: Strategy | None = None, *, order: Matri
 
 
 EXAMPLES = (Repack("A"),)
-"""Any of the kind, which cannot be made without arguments."""
+"""Examples of the class, which has no default arguments."""
 
 __all__ = ["Repack"]

@@ -1,4 +1,4 @@
-"""`rfactor`: a reduction of a fused definition in partial results, one for each thread or warp that has some of its terms."""
+"""`rfactor`: keep a reduction of a fused definition in partial results, one per thread or warp that has terms of it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from fireiron.values.tensor import ColMajor, Tensor, whole_view
 
 @attrs.frozen
 class Rfactor(Decomposition):
-    """Keep a reduction in `parts` partial results: lanes and warps reduce their own terms, and join where a step reads the whole.
+    """Keep a reduction in `parts` partial results: lanes and warps reduce their own terms, which are combined before a step reads the
+    result.
 
-    `attention.rfactor("sums", 4)`: each of four lanes keeps its part of the row sums, and of everything that is linear in them, over all
-    blocks of keys; shuffles join the parts once, after the loop (Halide and TVM: `rfactor`).
+    `attention.rfactor("sums", 4)`: each of four lanes keeps its part of the row sums, and of all tensors that are linear in them, over all
+    blocks of keys; shuffles combine the parts once, after the loop (Halide and TVM: `rfactor`).
 
     Legal on the whole definition, before `split`, for the sum, the maximum or the minimum of one tensor whose result is a temporary in
-    registers. Other steps may write it only if its parts give the same result: `l * alpha + sums` of a sum, not `l + 1`. The parts are as
-    many as the threads that have terms of one result, or a divisor of that number; the most expensive are joined first: warps, then
-    distant lanes.
+    registers. Other steps may write it only if they distribute over the parts: `l * alpha + sums` for a sum, not `l + 1`. `parts` is the
+    number of threads that have terms of one result, or a divisor of it; the most expensive exchanges are done first: between warps, then
+    between distant lanes.
     rewrite: t[m] = sum(n, s[m,n]); u[m] = f(t[m]) --> t_parts[m,p] = own terms; t[m] = sum(p, t_parts[m,p]); u[m] = f(t[m])
 
     Source: decision 37.
@@ -58,21 +59,21 @@ class Rfactor(Decomposition):
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[Rfactor]:
-        made = fused(spec)
-        names = () if made is None else made.names
+        definition = fused(spec)
+        names = () if definition is None else definition.names
         yield from legal_among((Rfactor(name, parts) for name in names for parts in (2, 4, 8, 16, 32)), spec, context)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
-        made = fused(spec)
+        definition = fused(spec)
         if not isinstance(spec.kind, FusedKind):
             raise DecompositionError(f"rfactor({self.step!r}): {spec.title} is one step", legal="a Fused definition")
-        assert made is not None
-        if made.strategy_of(self.step) is not None:
+        assert definition is not None
+        if definition.strategy_of(self.step) is not None:
             raise DecompositionError(
                 f"rfactor({self.step!r}): the step has its own strategy, which distributes its terms",
                 hint=f"no step({self.step!r}, ...)",
             )
-        rewritten = rfactor(made, self.step)
+        rewritten = rfactor(definition, self.step)
         index = f"{INDICES}{rewritten.order[-1]}"
         draft = context.draft()
         counted = whole_view(Tensor(draft.fresh(index), (as_expr(self.parts),), int32, COORD, ColMajor))

@@ -19,9 +19,9 @@ from fireiron.values.machine import RF, SH, Memory
 
 @attrs.frozen
 class SetMemory(Decomposition):
-    """Allocate a temporary of the definition in a memory at this level: in shared memory one copy for each unit of the level.
+    """Allocate a temporary of the definition in a memory, at this level; in shared memory, one copy per unit of the level.
 
-    `pad` is the number of elements by which its rows are longer. Other temporaries are in registers.
+    `pad` is the padding of its rows in elements. Other temporaries are in registers.
 
     Legal below Block, for SH and RF. rewrite: definition --> allocate t in memory; definition on t
 
@@ -53,37 +53,39 @@ class SetMemory(Decomposition):
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[SetMemory]:
-        made = fused(spec)
-        names = () if made is None else made.temporaries
+        definition = fused(spec)
+        names = () if definition is None else definition.temporaries
         pads = ((SH, 0), (SH, 1), (SH, 4), (RF, 0))
         yield from legal_among((SetMemory(name, *where) for name in names for where in pads), spec, context)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
-        made = fused(spec)
-        if made is None or not isinstance(spec.kind, FusedKind):
+        definition = fused(spec)
+        if definition is None or not isinstance(spec.kind, FusedKind):
             raise DecompositionError(
                 f"set_memory({self.tensor!r}): {spec.title} has no temporaries", legal="a Fused definition of several steps"
             )
-        if self.tensor in made.known:
-            legal = tuple(made.temporaries) or "none"
+        if self.tensor in definition.known:
+            legal = tuple(definition.temporaries) or "none"
             raise DecompositionError(
                 f"set_memory({self.tensor!r}): an operand of {spec.title}", legal=legal, hint=f"load({self.tensor!r}, SH)"
             )
-        if self.tensor not in made.temporaries:
-            if self.tensor in made.uses or self.tensor not in made.hidden:
-                raise DecompositionError(f"set_memory({self.tensor!r}): not a temporary of {spec.title}", legal=tuple(made.temporaries))
+        if self.tensor not in definition.temporaries:
+            if self.tensor in definition.uses or self.tensor not in definition.hidden:
+                raise DecompositionError(
+                    f"set_memory({self.tensor!r}): not a temporary of {spec.title}", legal=tuple(definition.temporaries)
+                )
             return passed(spec)
         if spec.level.is_launch or self.memory.of_grid or self.memory.counts:
             raise DecompositionError(
                 f"set_memory({self.tensor!r}, {self.memory}): no such memory at this level", legal="SH RF, below tile(...).to(Block)"
             )
         draft = context.draft()
-        placed = (*made.placed, Placed(self.tensor, self.memory, self.pad))
+        placed = (*definition.placed, Placed(self.tensor, self.memory, self.pad))
         known = attrs.evolve(spec, kind=spec.kind.of(placed=placed))
-        fresh = allocated(known, {self.tensor: made.temporaries[self.tensor]}, draft)
-        given = (*made.given, (self.tensor, made.temporaries[self.tensor]))
-        types = {**dict(made.types), self.tensor: fresh[self.tensor].dtype}
-        child = with_definition(known, made.of(given=given, placed=placed, types=tuple(types.items())), fresh)
+        fresh = allocated(known, {self.tensor: definition.temporaries[self.tensor]}, draft)
+        given = (*definition.given, (self.tensor, definition.temporaries[self.tensor]))
+        types = {**dict(definition.types), self.tensor: fresh[self.tensor].dtype}
+        child = with_definition(known, definition.of(given=given, placed=placed, types=tuple(types.items())), fresh)
         return draft.expansion((Child("body", child),), (Hole("body"),))
 
 

@@ -24,7 +24,7 @@ def _names(value: Any) -> Any:
 
 @attrs.frozen
 class SkipSteps(Decomposition):
-    """Steps that a warp skips where a condition holds for all that its threads have; see the verb `skip_steps`.
+    """A branch by which a warp skips steps if a condition holds for all elements of its threads; see the verb `skip_steps`.
 
     rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
     """
@@ -35,7 +35,7 @@ class SkipSteps(Decomposition):
     where: str
 
     def __attrs_post_init__(self) -> None:
-        if not isinstance(self.steps, tuple) or not self.steps or not all(isinstance(one, str) for one in self.steps):
+        if not isinstance(self.steps, tuple) or not self.steps or not all(isinstance(name, str) for name in self.steps):
             raise ArgumentError(
                 "skip_steps: the names of steps", got=self.steps, legal='skip_steps("scale", where="alpha == 1")', at=call_site()
             )
@@ -48,37 +48,39 @@ class SkipSteps(Decomposition):
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[SkipSteps]:
-        made = fused(spec)
-        if made is None:
+        definition = fused(spec)
+        if definition is None:
             return
-        same = [pair for pair in itertools.combinations(made.temporaries, 2) if len({made.temporaries[one] for one in pair}) == 1]
-        conditions = [
-            *(f"{one} == {other}" for one, other in same),
-            *(f"{one} == {number}" for one in made.temporaries for number in (0, 1)),
+        same = [
+            pair for pair in itertools.combinations(definition.temporaries, 2) if len({definition.temporaries[name] for name in pair}) == 1
         ]
-        steps = (SkipSteps((name,), where) for name, where in itertools.product(made.names, conditions))
+        conditions = [
+            *(f"{name} == {other}" for name, other in same),
+            *(f"{name} == {number}" for name in definition.temporaries for number in (0, 1)),
+        ]
+        steps = (SkipSteps((name,), where) for name, where in itertools.product(definition.names, conditions))
         yield from legal_among(steps, spec, context)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
-        made = fused(spec)
-        if made is None or not isinstance(spec.kind, FusedKind):
+        definition = fused(spec)
+        if definition is None or not isinstance(spec.kind, FusedKind):
             raise DecompositionError(f"{self.label()}: {spec.title} is one step", legal="a Fused definition of several steps")
         for name in self.steps:
-            if name not in made.names:
-                raise DecompositionError(f"{self.label()}: {spec.title} has no step {name}", legal=made.names)
-            if any(name in one.steps for one in made.skipped):
-                raise DecompositionError(f"{self.label()}: step {name} is left out under another condition")
-        here = tuple(one.name for one in made.steps if one.name in self.steps)
+            if name not in definition.names:
+                raise DecompositionError(f"{self.label()}: {spec.title} has no step {name}", legal=definition.names)
+            if any(name in other.steps for other in definition.skipped):
+                raise DecompositionError(f"{self.label()}: step {name} is already skipped under another condition")
+        here = tuple(step.name for step in definition.steps if step.name in self.steps)
         if not here:
             return passed(spec)
-        skipped = Skipped(here, _of_elements(_condition(self.where), made))
-        left_out(made, skipped)
-        child = attrs.evolve(spec, kind=spec.kind.of(skipped=(*made.skipped, skipped)))
+        skipped = Skipped(here, _of_elements(_condition(self.where), definition))
+        left_out(definition, skipped)
+        child = attrs.evolve(spec, kind=spec.kind.of(skipped=(*definition.skipped, skipped)))
         return Expansion((Child("body", child),), (Hole("body"),))
 
 
 def _condition(text: Any) -> Operation:
-    """The condition of a text; an ArgumentError where it is none."""
+    """Parse a condition. Raises: ArgumentError if the text is not one."""
     if not isinstance(text, str) or not text.strip():
         raise ArgumentError("skip_steps: where= is a condition", got=text, legal='where="alpha == 1"', at=call_site())
     try:
@@ -94,28 +96,28 @@ def _condition(text: Any) -> Operation:
     return condition
 
 
-def _of_elements(value: Value, made: FusedDefinition) -> Any:
-    """A condition in which each tensor has its dimensions, without those of which steps take one element."""
+def _of_elements(value: Value, definition: FusedDefinition) -> Any:
+    """A condition in which each tensor has its dimensions, without those of which an iteration has one element."""
     if isinstance(value, Operation):
-        return Operation(value.name, tuple(_of_elements(one, made) for one in value.arguments))
+        return Operation(value.name, tuple(_of_elements(argument, definition) for argument in value.arguments))
     if not isinstance(value, Element):
         return value
-    dims = {**made.uses, **made.temporaries}.get(value.tensor)
+    dims = {**definition.uses, **definition.temporaries}.get(value.tensor)
     if dims is None or (value.index and value.dims != dims):
         raise DecompositionError(
-            f"skip_steps: the condition asks for {value}, which no step of this part has", legal=[*made.temporaries, *made.arrays]
+            f"skip_steps: the condition reads {value}, which no step of this part has", legal=[*definition.temporaries, *definition.arrays]
         )
     return Element(value.tensor, tuple(map(Index, dims)))
 
 
 @verb()
 def skip_steps(*steps: str, where: str) -> SkipSteps:
-    """Skip steps of a fused definition in each warp where a condition holds for all elements that its threads have.
+    """Skip steps of a fused definition in each warp for which a condition holds for all elements of its threads.
 
-    Args: names of steps; `where`, a condition that elements are equal to each other, or to a number: `"new == mx"`, `"alpha == 1"`.
-    Consecutive steps share one branch.
-    Legal on steps on registers that, under the condition, leave each value as it was, or set it to a number, which is then set before the
-    branch. That is proved on the formulas, for all finite numbers in the arrays.
+    Args: steps: names of steps. where: a condition that elements equal each other or a number: `"new == mx"`, `"alpha == 1"`. Consecutive
+    steps share one branch.
+    Legal on steps on registers that, under the condition, leave each value unchanged, or set it to a number, which is then set before the
+    branch. This is proved on the formulas, for all finite elements of the arrays.
     rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
 
     Source: decision 44.
@@ -128,14 +130,14 @@ def skip_steps(*steps: str, where: str) -> SkipSteps:
     ...     final={"out": "y[m] = top[m]"},
     ... )
     >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
-    >>> turns = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip_steps("keep", where="new == top")
-    >>> [line.strip() for line in turns.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
+    >>> loads = peak.tile(m=1).to(Block).split(n=128).load("X", RF, row).skip_steps("keep", where="new == top")
+    >>> [line.strip() for line in loads.done()(peak(m=8, n=512)).cuda().splitlines() if "__any_sync" in line]
     ['if (__any_sync(0xffffffff, keep_needed[0])) {']
     """
     return SkipSteps(steps, where, origin=call_site())
 
 
 EXAMPLES = (SkipSteps(("scale",), "alpha == 1"),)
-"""Any of the kind, which cannot be made without arguments."""
+"""Examples of the class, which has no default arguments."""
 
 __all__ = ["SkipSteps"]

@@ -21,7 +21,7 @@ from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansi
 from fireiron.language.tunable import TileSize, by_dimension, checked_tile_size, chosen_tile_size, tile_size
 from fireiron.spec import Spec
 from fireiron.specs.fused import AGAIN, fused, with_definition
-from fireiron.stepping.masked_tiles import shown_turn
+from fireiron.stepping.masked_tiles import masked_iteration
 from fireiron.stepping.masks import seen
 from fireiron.stepping.stagger import require_order_free, staggered
 from fireiron.stepping.steps import implied, parts_of, passed
@@ -31,8 +31,10 @@ from fireiron.values.tensor import View
 
 @attrs.frozen
 class SplitPlan:
-    """How the loop is carried out: unrolled, with a barrier required at the end of its body; whether turns in which a mask hides all
-    elements are left out; how many turns further on a block begins than the one before; and what passes are asked for it.
+    """How the loop is executed.
+
+    `unroll`: unrolled; `sync`: a barrier is required at the end of its body; `skip`: fully masked iterations are skipped; `staggered`: the
+    offset of the first iteration between consecutive blocks; `asks`: what later passes must implement.
     """
 
     unroll: bool = False
@@ -42,7 +44,7 @@ class SplitPlan:
     asks: Asks = NOTHING
 
     def asking(self, ask: Ask) -> SplitPlan:
-        """The plan of a loop for which a pass is asked so."""
+        """The plan with a request to a later pass."""
         return attrs.evolve(self, asks=self.asks.with_(ask))
 
 
@@ -58,7 +60,7 @@ def _by_dim(value: Any) -> tuple[tuple[str, Any], ...]:
 
 @attrs.frozen
 class Split(Decomposition):
-    """Steps of `sizes` elements along the reduction dimensions; see the verb `split`."""
+    """A loop over a reduction dimension in steps of `sizes` elements; see the verb `split`."""
 
     verb: ClassVar[str] = "split"
     kinds: ClassVar[tuple[str, ...]] = ("MatMul", "Reduction", "Fused")
@@ -67,7 +69,7 @@ class Split(Decomposition):
 
     @staticmethod
     def of(sizes: tuple[Any, ...], by_dim: Mapping[str, Any]) -> Split:
-        """A split from the arguments of the verb; a `DecompositionError` where they name no size."""
+        """The step from the arguments of the verb. Raises: DecompositionError if they have no size."""
         if not sizes and not by_dim:
             raise DecompositionError("split(): no size given", hint="split(8)", at=call_site())
         for size in (*sizes, *by_dim.values()):
@@ -79,7 +81,7 @@ class Split(Decomposition):
         return f"split({', '.join(arguments)})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def extents(self, spec: Spec) -> dict[str, Extent]:
-        """The step by reduction dimension, in elements; a `DecompositionError` where the spec has no such one."""
+        """The step by reduction dimension, in elements. Raises: DecompositionError if the spec has no such dimension."""
         dims = tuple(dim for dim in spec.dims if dim not in spec.tile_dims)
         if not dims:
             raise DecompositionError(f"split: {spec.title} has no reduction dimension", hint="tile(...) divides its dimensions")
@@ -96,26 +98,26 @@ class Split(Decomposition):
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         if fused(spec) is not None:
-            return self._around(spec, context)
+            return self._around_loop(spec, context)
         return self._loop(spec, context)
 
-    def _around(self, spec: Spec, context: Context) -> Expansion:
-        """Of a definition of several steps the loop over those of `each`, between those in front and those behind."""
-        made = fused(spec)
-        assert made is not None
-        if made.product is not None and not made.loops:
+    def _around_loop(self, spec: Spec, context: Context) -> Expansion:
+        """Of a definition of several steps: the loop over the steps of `body`, between those of `init` and those of `final`."""
+        definition = fused(spec)
+        assert definition is not None
+        if definition.product is not None and not definition.loops:
             return implied(self, spec, context)
         named = [dim for dim, _ in self.by_dim]
-        if self.sizes or not set(named) <= set(made.loops):
-            reducing = [one.name for one in made.steps if {*named} & {*one.formula.over}]
+        if self.sizes or not set(named) <= set(definition.loops):
+            reducing = [step.name for step in definition.steps if {*named} & {*step.formula.over}]
             hint = f"the strategy of the step {reducing[0]}, or loop={' '.join(named)!r} in the definition" if reducing else None
-            what = f"{self.label()}: no dimension over which {spec.title} goes, by its name"
-            raise DecompositionError(what, legal=made.loops or "none", hint=hint)
-        steps = {one.part for one in made.steps}
+            what = f"{self.label()}: not a loop dimension of {spec.title}, by its name"
+            raise DecompositionError(what, legal=definition.loops or "none", hint=hint)
+        steps = {step.part for step in definition.steps}
         if "body" not in steps or not any(dim in spec.dims for dim in named):
             return passed(spec)
         draft = context.draft()
-        whole, _ = parts_of(with_definition(spec, made.again(), {}), draft)
+        whole, _ = parts_of(with_definition(spec, definition.again(), {}), draft)
         inside = fused(whole)
         assert inside is not None
         if "init" not in steps and "final" not in steps:
@@ -123,7 +125,7 @@ class Split(Decomposition):
         children: list[Child] = []
         program: tuple[Stmt, ...] = ()
         for part, name in (("init", "before"), ("body", "body"), ("final", "behind"), (AGAIN, AGAIN)):
-            if not any(one.part == part for one in inside.steps):
+            if not any(step.part == part for step in inside.steps):
                 continue
             own = with_definition(whole, inside.part(part), {})
             loop = self._loop(own, draft, name) if part in ("body", AGAIN) else None
@@ -141,13 +143,13 @@ class Split(Decomposition):
         if plan.skip and self._one_at_a_time(spec):
             if Pipelined in plan.asks:
                 raise DecompositionError(
-                    f"{self.label()}: loads ahead, for turns that may be left out", hint="pipeline inside, or no skip_masked_tiles()"
+                    f"{self.label()}: loads run ahead of iterations that may be skipped", hint="pipeline inside, or no skip_masked_tiles()"
                 )
             point, inner = Hole(name), ()
             views, program, variables = loop_over(spec, views, digits, plan.unroll, draft, inner)
-            program = _innermost(program, shown_turn(spec, views, draft, (point,)))
+            program = _innermost(program, masked_iteration(spec, views, draft, (point,)))
         elif plan.skip:
-            views, program, variables = self._seen(spec, views, digits, plan.unroll, draft, inner)
+            views, program, variables = self._unmasked_loop(spec, views, digits, plan.unroll, draft, inner)
         elif plan.staggered and digits:
             views, program, variables = staggered(spec, views, digits[0], plan.staggered, plan.unroll, draft, inner)
         else:
@@ -156,34 +158,36 @@ class Split(Decomposition):
         if fused(spec) is None and spec.accumulate != TRUE:
             child = child.with_options(accumulate=any_of([spec.accumulate, *(var > ZERO for var in variables)]))
         _require_stages(plan)
-        if ProducerThreads in plan.asks and not any(isinstance(one, For) for one in program):
-            # One turn is a turn all the same: its loads have a producer, and barriers that count them.
+        if ProducerThreads in plan.asks and not any(isinstance(stmt, For) for stmt in program):
+            # A single iteration stays a loop: its loads have a producer, and mbarriers that count them.
             label = spec.labels[spec.dims.index(next(iter(self.extents(spec))))]
             program = (For(Var(draft.fresh(label), 0, 0), ONE, program, False, draft.origin),)
         if Deferred in plan.asks:
             _require_steps(spec, plan.asks[Deferred])
         if OrderedMma in plan.asks:
-            _require_turns(spec, plan.asks)
-        program = tuple(attrs.evolve(one, asks=plan.asks) if isinstance(one, For) else one for one in program)
+            _require_ordered_steps(spec, plan.asks)
+        program = tuple(attrs.evolve(stmt, asks=plan.asks) if isinstance(stmt, For) else stmt for stmt in program)
         if plan.sync is not None:
             program = _with_required_barrier(program, plan.sync, context)
         return draft.expansion((Child(name, child),), program)
 
     def _one_at_a_time(self, spec: Spec) -> bool:
-        """Whether its turns are the elements of a dimension of which steps take one."""
-        made = fused(spec)
-        return made is not None and set(self.extents(spec)) <= set(made.scan)
+        """Whether an iteration has one element of a dimension that the steps scan."""
+        definition = fused(spec)
+        return definition is not None and set(self.extents(spec)) <= set(definition.scan)
 
-    def _seen(
+    def _unmasked_loop(
         self, spec: Spec, views: dict[str, View], digits: list[Step], unroll: bool, draft: Draft, inner: tuple[Stmt, ...]
     ) -> tuple[dict[str, View], tuple[Stmt, ...], list[Var]]:
-        """The loop over those turns in which no mask hides all elements."""
+        """The loop over the iterations that are not fully masked."""
         if fused(spec) is None or len(self.extents(spec)) != 1:
-            raise DecompositionError(f"{self.label()}: no mask says what to skip", legal="one dimension of a fused definition", within=spec)
+            raise DecompositionError(
+                f"{self.label()}: no mask that could be skipped", legal="one dimension of a fused definition", within=spec
+            )
         ((dim, size),) = self.extents(spec).items()
         if not isinstance(size, int) or len(digits) > 1:
             raise DecompositionError(
-                f"{self.label()}: skip wants turns of neighbours", got=size, legal=f"split({dim}=64).skip_masked_tiles()"
+                f"{self.label()}: skip_masked_tiles requires contiguous iterations", got=size, legal=f"split({dim}=64).skip_masked_tiles()"
             )
         if not digits:
             return loop_over(spec, views, digits, unroll, draft, inner)
@@ -192,19 +196,19 @@ class Split(Decomposition):
         label = spec.labels[spec.dims.index(dim)]
         var = Var(draft.fresh(label), 0, max(whole.high - 1, 0))
         last, hidden = max(whole.high, 1) * size - 1, turns.hidden
-        if hidden.high > last:  # rows whose window lies behind the last element
+        if hidden.high > last:  # rows whose window is past the last element
             hidden, last = minimum(hidden, whole * size), whole.high * size
         hidden = draft.let(f"{label}_hidden", hidden, last)
         first = hidden // size
-        # The smaller of both says of the number that it is one of a turn, which the loop's extent says already.
+        # The minimum bounds the tile's number, which the loop's extent implies, but not for the range analysis.
         number: Expr = var if first == ZERO else minimum(first + var, whole - 1)
         views = moved(views, spec, digits[0], number, unit=False)
-        return views, (For(var, self._turns(turns.behind, first, whole, label, draft), inner, unroll, draft.origin),), [var]
+        return views, (For(var, self._iterations(turns.behind, first, whole, label, draft), inner, unroll, draft.origin),), [var]
 
-    def _turns(self, behind: Expr, first: Expr, whole: Expr, label: str, draft: Draft) -> Expr:
-        """How many turns there are from `first` to the one in front of `behind`; where a producer fills stages, one at least.
+    def _iterations(self, behind: Expr, first: Expr, whole: Expr, label: str, draft: Draft) -> Expr:
+        """The number of iterations from `first` to the last before `behind`; at least one if a producer fills stages.
 
-        A turn of which all is hidden changes nothing, and a loop that surely has one needs no case without.
+        A fully masked iteration changes nothing, and a loop with at least one iteration needs no special case for zero.
         """
         turns = behind - first
         if ProducerThreads not in self.planned(SplitPlan()).asks or turns.low > 0:
@@ -220,64 +224,66 @@ class Split(Decomposition):
 
 
 def _require_stages(plan: SplitPlan) -> None:
-    """Refuse a producer without stages, and products in flight without a producer, or with too few stages."""
+    """Refuse a producer without stages, and MMAs in flight without a producer or with too few stages."""
     stages, running = plan.asks[Pipelined].stages, plan.asks[PendingMmas].groups
     if ProducerThreads in plan.asks and not stages:
         raise DecompositionError(
-            "warp_specialize: the split has no pipeline, whose stages a producer would fill", hint=".pipeline(4).warp_specialize()"
+            "warp_specialize: the split has no pipeline whose stages a producer could fill", hint=".pipeline(4).warp_specialize()"
         )
     if running is None:
         return
     if ProducerThreads not in plan.asks:
         raise DecompositionError(
-            f"mma_in_flight({running}): no ring, whose turns could be in flight", hint=f".warp_specialize().mma_in_flight({running})"
+            f"mma_in_flight({running}): the split has no producer", hint=f".warp_specialize().mma_in_flight({running})"
         )
     if not stages > running:
         raise DecompositionError(
-            f"mma_in_flight({running}): a turn in flight keeps its stage", got=f"{stages} stages", legal=f"pipeline({running + 1}) or more"
+            f"mma_in_flight({running}): an iteration in flight keeps its stage",
+            got=f"{stages} stages",
+            legal=f"pipeline({running + 1}) or more",
         )
 
 
 def _require_steps(spec: Spec, delayed: Deferred) -> None:
-    """Refuse steps that the loop has not, or not in this order."""
-    step, behind = delayed.step, delayed.after
-    said, made = f"defer({step!r}, after={behind!r})", fused(spec)
-    if made is None:
-        raise DecompositionError(f"{said}: {spec.title} is one step", legal="the split of a Fused definition", within=spec)
-    names = [one.name for one in made.steps]
-    for name in (step, behind):
+    """Refuse a `defer` whose steps the loop does not have, or not in this order."""
+    step, after = delayed.step, delayed.after
+    label, definition = f"defer({step!r}, after={after!r})", fused(spec)
+    if definition is None:
+        raise DecompositionError(f"{label}: {spec.title} is one step", legal="the split of a Fused definition", within=spec)
+    names = [definition_step.name for definition_step in definition.steps]
+    for name in (step, after):
         if name not in names:
-            raise DecompositionError(f"{said}: the loop has no step {name}", legal=names, within=spec)
-    if names.index(behind) >= names.index(step):
+            raise DecompositionError(f"{label}: the loop has no step {name}", legal=names, within=spec)
+    if names.index(after) >= names.index(step):
         raise DecompositionError(
-            f"{said}: {behind} is not in front of {step}",
+            f"{label}: {after} is not before {step}",
             legal=names[: names.index(step)] or "none: it is the first step",
             within=spec,
         )
 
 
-def _require_turns(spec: Spec, asks: Asks) -> None:
-    """Refuse turns at steps that the loop has not, or not in this order, and turns of loops without a producer."""
+def _require_ordered_steps(spec: Spec, asks: Asks) -> None:
+    """Refuse an `order_mma` whose steps the loop does not have, or not in this order, or of a loop without a producer."""
     first, last = asks[OrderedMma].first, asks[OrderedMma].last
-    said, made = f"order_mma({first!r}, {last!r})", fused(spec)
-    if made is None:
-        raise DecompositionError(f"{said}: {spec.title} is one step", legal="the split of a Fused definition", within=spec)
-    names = [one.name for one in made.steps]
+    label, definition = f"order_mma({first!r}, {last!r})", fused(spec)
+    if definition is None:
+        raise DecompositionError(f"{label}: {spec.title} is one step", legal="the split of a Fused definition", within=spec)
+    names = [definition_step.name for definition_step in definition.steps]
     for name in (first, last):
         if name not in names:
-            raise DecompositionError(f"{said}: the loop has no step {name}", legal=names, within=spec)
+            raise DecompositionError(f"{label}: the loop has no step {name}", legal=names, within=spec)
     if names.index(last) < names.index(first):
-        raise DecompositionError(f"{said}: {last} comes in front of {first}", legal=names[names.index(first) :], within=spec)
+        raise DecompositionError(f"{label}: {last} comes before {first}", legal=names[names.index(first) :], within=spec)
     if ProducerThreads not in asks:
         raise DecompositionError(
-            f"{said}: no producer fills the stages that warpgroups read in turns",
-            hint=f".pipeline(2).warp_specialize().{said}",
+            f"{label}: the split has no producer whose stages the warpgroups read",
+            hint=f".pipeline(2).warp_specialize().{label}",
             within=spec,
         )
 
 
 def _innermost(program: tuple[Stmt, ...], inner: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """Loops around statements."""
+    """Put statements into the innermost of some loops."""
     if not program:
         return inner
     (loop,) = program
@@ -295,11 +301,11 @@ def _with_required_barrier(program: tuple[Stmt, ...], subject: str, context: Con
 
 @verb()
 def split(*sizes: TileSize, **by_dim: TileSize) -> Split:
-    """Sequential loop over a reduction dimension; the rest is zero, not a special case.
+    """Loop sequentially over a reduction dimension, accumulating the results; the first iteration is not a special case.
 
-    Args: elements of k in each step, or their layout as in `tile`. Legal on a spec with a reduction dimension, when the size divides
-    a static tile.
-    rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), adding up      (Fireiron, section 4.1)
+    Args: elements of k per iteration, or their layout as in `tile`. Legal on a spec with a reduction dimension, if the size divides a
+    static tile.
+    rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), accumulating      (Fireiron, section 4.1)
 
     >>> from fireiron import *
     >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(64, 64).to(Block).split(4).result)

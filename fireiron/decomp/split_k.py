@@ -1,7 +1,7 @@
-"""`split_k`: the reduction dimension dealt to units that work side by side, and their partial results added up.
+"""`split_k`: distribute the reduction dimension over parallel units, and sum their partial results.
 
-In a block, each part has its own accumulators; they meet in shared memory (Fireiron, section 5.3: the warps of cuBLAS for
-small sizes, arranged in three dimensions). Across blocks there is no memory to meet in but C itself: each adds to it, atomically.
+In a block, each part has its own accumulators, and the block sums them in shared memory (Fireiron, section 5.3: the warps of cuBLAS for
+small sizes, arranged in three dimensions). Across blocks there is no shared memory but C itself: each block adds to it atomically.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
 
 MOST_PARTS = 64
-"""Most parts: each element adds this many partial results."""
+"""Maximum number of parts: each element of C is the sum of that many partial results."""
 
 
 def _parts(value: Any) -> Any:
@@ -49,16 +49,16 @@ def _combine(value: Any) -> Any:
 
 @attrs.frozen
 class SplitKPlan:
-    """Elements added to the leading dimension of the partial results; None for the swizzle that keeps them free of conflicts."""
+    """Padding of the leading dimension of the partial results; None for the swizzle that avoids bank conflicts."""
 
     pad: int | None = None
 
 
 @attrs.frozen
 class SplitK(Decomposition):
-    """Chunks of `step` elements of k, dealt in turn to `parts` units of `level`; see the verb `split_k`.
+    """Chunks of `step` elements of k, assigned round-robin to `parts` units of `level`; see the verb `split_k`.
 
-    `combine` are the steps of the sum; None for one element a thread, in the storage order of C.
+    `combine` are the steps of the sum; None for one element per thread, in the storage order of C.
     """
 
     verb: ClassVar[str] = "split_k"
@@ -86,7 +86,9 @@ class SplitK(Decomposition):
 
     def _text(self, steps: str) -> str:
         combine = f", Reduction{steps}" if steps else ""
-        return f"split_k({self.parts}, {self.level}, {self.step}{combine})" + "".join(f".{one.label()}" for one in self.refinements)
+        return f"split_k({self.parts}, {self.level}, {self.step}{combine})" + "".join(
+            f".{refinement.label()}" for refinement in self.refinements
+        )
 
     def threads(self, spec: Spec, context: Context) -> int | None:
         if spec.level != Block or self.level.threads is None:
@@ -95,15 +97,15 @@ class SplitK(Decomposition):
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         parts = chosen(self.parts, "split_k", 1, MOST_PARTS)
-        made = fused(spec)
-        if made is not None and made.product is not None and not spec.level.is_launch:
+        definition = fused(spec)
+        if definition is not None and definition.product is not None and not spec.level.is_launch:
             return implied(self, spec, context)
-        if made is not None and made.product is not None:
+        if definition is not None and definition.product is not None:
             raise DecompositionError(
-                f"split_k({self.parts}, {self.level}): no block has a whole sum, and {spec.title} computes with whole sums",
+                f"split_k({self.parts}, {self.level}): no block has a complete sum, and {spec.title} computes with complete sums",
                 legal="a plain MatMul; or split_k to Warp, inside a block",
                 within=spec,
-                hint="tile(...).to(Block).split_k(parts, Warp, step); or the product first, and a kernel behind it",
+                hint="tile(...).to(Block).split_k(parts, Warp, step); or the MatMul first, and a second kernel after it",
             )
         spec = _checked(spec)
         check_below(self.level, spec.level, spec, context.origin)
@@ -116,68 +118,70 @@ class SplitK(Decomposition):
         units = context.units(self.level, spec.level) if context.workers is not None or spec.level.threads is not None else parts
         if parts > units:
             raise DecompositionError(
-                f"split_k({parts}, {self.level}): a {spec.level} has {units} units of {self.level}", legal=f"at most {units}"
+                f"split_k({parts}, {self.level}): a {spec.level} has {units} units of level {self.level}", legal=f"at most {units}"
             )
         draft = context.draft()
         unit: Expr = draft.unit(self.level, spec.level)
         active = less(unit, ZERO + parts)
-        if active != TRUE:  # units are left over
+        if active != TRUE:  # more units than parts
             unit = draft.let(f"{draft.prefix}{self.level.label}_part", unit, high=parts - 1)
         partial = self._partial(spec, parts, draft)
         own = partial.at(len(spec.tile_dims), unit, unit=True)
-        left, right = self._parts_of(spec, parts, unit)
+        left, right = self._operands_of_part(spec, parts, unit)
         body = spec.at_level(self.level, A=left, B=right, C=own).with_options(accumulate=FALSE)
-        kept = _wide(spec.C)
-        stack = partial.only((*kept, len(spec.tile_dims))) if len(kept) < len(spec.tile_dims) else partial
-        total = Reduction.on(spec.level, stack, spec.C.only(kept), accumulate=spec.accumulate)
+        kept = _larger_dims(spec.C)
+        batch = partial.only((*kept, len(spec.tile_dims))) if len(kept) < len(spec.tile_dims) else partial
+        total = Reduction.on(spec.level, batch, spec.C.only(kept), accumulate=spec.accumulate)
         name = partial.tensor.name
         steps = default_copy(_order(spec.C.only(kept)), len(kept)) if self.combine is None else steps_at(self.combine, total)
         children = (Child("body", body, active=active), Child("combine", total, steps, prefix="combine_"))
-        before = Comment(f"each {self.level} its part of k, into {name}: {body}")
+        before = Comment(f"each {self.level} computes its part of k, into {name}: {body}")
         after = Comment(f"{name} to C: {total}")
         return draft.expansion(children, (before, Hole("body"), after, Hole("combine")))
 
     def _partial(self, spec: Spec, parts: int, draft: Draft) -> View:
-        """The stack of partial results, each in the storage order of C.
+        """The partial results, a batch of matrices, each in the storage order of C.
 
-        As the spec accumulates; else of 32 bits at least, so that none is rounded before the sum.
+        Their type is the spec's accumulator, or else has at least 32 bits, so that no partial result is rounded before the sum.
         """
         pad: int | None = self.planned(SplitKPlan()).pad
-        matrix = spec.C.only(_wide(spec.C))
+        matrix = spec.C.only(_larger_dims(spec.C))
         m, n = constant(matrix.shape[0]) or 1, constant(matrix.shape[-1]) or 1
         swizzle = None if pad is not None else _conflict_free(2 * m if _order(matrix) == ColMajor else n)
         copies, copy = copies_of(SH, spec, draft)
         dtype = spec.accumulator or (float32 if spec.C.dtype in (float16, bfloat16) else spec.C.dtype)
         shape: tuple[Expr, ...] = (*spec.C.shape, ZERO + parts)
         name = draft.fresh("p_sh")
-        tensor = Tensor(name, shape, dtype, SH, _stacked(spec.C, parts, pad or 0), swizzle=swizzle, copies=copies, origin=draft.origin)
+        tensor = Tensor(name, shape, dtype, SH, _batch_layout(spec.C, parts, pad or 0), swizzle=swizzle, copies=copies, origin=draft.origin)
         return whole_view(tensor, copy)
 
-    def _parts_of(self, spec: Spec, parts: int, unit: Expr) -> list[View]:
-        """A and B with the chunks of one part only."""
+    def _operands_of_part(self, spec: Spec, parts: int, unit: Expr) -> list[View]:
+        """A and B, restricted to the chunks of one part."""
         step = chosen(self.step, "split_k step")
-        found = []
+        views = []
         for name in ("A", "B"):
             view = spec.operands[name]
             if _reduced(spec) not in spec.uses[name]:
-                found.append(view)
+                views.append(view)
                 continue
             position = spec.uses[name].index(_reduced(spec))
             part = _interleaved(view.dims[position], parts, step, view.extent(position), unit, self.label(), spec)
-            found.append(view.with_dims({position: part}))
-        return found
+            views.append(view.with_dims({position: part}))
+        return views
 
     def _across_blocks(self, spec: Spec, parts: int, context: Context) -> Expansion:
-        """Blocks that add to C; which of them a block is, the tile for Block decides, as it knows the grid."""
+        """Blocks that add to C. The tile for Block decides which part a block computes, because it knows the grid."""
         _check_atomic(spec, context.architecture)
         if self.combine is not None:
-            raise DecompositionError("split_k(.., Block): blocks add to C, there is no sum to decompose", hint="leave combine out")
+            raise DecompositionError("split_k(.., Block): blocks add to C atomically, no sum to decompose", hint="leave combine out")
         if context.whole.grid is not None or context.whole.part is not None:
-            raise DecompositionError("split_k(.., Block): tiles are dealt to Block already", hint="split_k before tile(...).to(Block)")
+            raise DecompositionError(
+                "split_k(.., Block): tiles are already distributed over Block", hint="split_k before tile(...).to(Block)"
+            )
         draft = context.draft()
         unit = Var(draft.fresh("block_k"), 0, parts - 1)
         zeroed = Zeroed((spec.C.tensor.name,) if spec.accumulate == FALSE else ())
-        left, right = self._parts_of(spec, parts, unit)
+        left, right = self._operands_of_part(spec, parts, unit)
         body = spec.with_operands(A=left, B=right).with_options(in_parts=True, accumulate=FALSE)
         return draft.expansion((Child("body", body),), (Hole("body"),), part=unit, effects=Effects((zeroed,)))
 
@@ -188,7 +192,7 @@ class SplitK(Decomposition):
         except DecompositionError:
             return
         total = constant(spec.size(_reduced(spec)))
-        below = [one for one in (Block, Warpgroup, Warp) if (one == Block) == spec.level.is_launch and one.is_below(spec.level)]
+        below = [level for level in (Block, Warpgroup, Warp) if (level == Block) == spec.level.is_launch and level.is_below(spec.level)]
         for level in below if total is not None else ():
             for parts in (1, 2, 3, 4):
                 for size in divisors(total or 1):
@@ -207,28 +211,28 @@ def _legal(step: SplitK, spec: Spec, context: Context) -> bool:
 
 def _checked(spec: Spec) -> Spec:
     if not spec.contracts:
-        raise DecompositionError(f"split_k: {spec.title} is no matrix product", legal="MatMul")
+        raise DecompositionError(f"split_k: {spec.title} is not a matrix multiplication", legal="MatMul")
     if spec.in_parts:
-        raise DecompositionError("split_k inside split_k(.., Block): blocks add their tiles to C as they are", hint="one of the two")
+        raise DecompositionError("split_k inside split_k(.., Block): blocks add their tiles to C atomically", hint="one of the two")
     if spec.C.memory.fragment is not None:
-        raise DecompositionError(f"split_k: C lies in {spec.C.memory}, which threads cannot add to", hint="split_k before epilog")
+        raise DecompositionError(f"split_k: C is in {spec.C.memory}, to which threads cannot add", hint="split_k before epilog")
     return spec
 
 
 def _reduced(spec: Spec) -> str:
-    """The dimension that is dealt: of those that are added up the first with several elements."""
+    """The dimension that is distributed: the first reduction dimension with several elements."""
     dims = [dim for dim in spec.dims if dim not in spec.tile_dims]
     return next((dim for dim in dims if spec.size(dim) != ONE), dims[0])
 
 
-def _wide(view: View) -> tuple[int, ...]:
-    """The dimensions of C without those of one element, as long as a matrix is left."""
+def _larger_dims(view: View) -> tuple[int, ...]:
+    """The dimensions of C without those of size one, as long as two remain."""
     ones = [dim for dim, size in enumerate(view.shape) if size == ONE][: max(len(view.dims) - 2, 0)]
     return tuple(dim for dim in range(len(view.dims)) if dim not in ones)
 
 
-def _stacked(view: View, parts: int, pad: int) -> Layout:
-    """Parts one behind the other, each in the storage order of a C of any rank, with `pad` elements behind each of its rows."""
+def _batch_layout(view: View, parts: int, pad: int) -> Layout:
+    """The layout of a batch of parts, each in the storage order of C (of any rank), its rows padded by `pad` elements."""
     sizes = [constant(size) or 1 for size in view.shape]
     strides, weight = [0] * len(sizes), 1
     padded = False
@@ -240,15 +244,15 @@ def _stacked(view: View, parts: int, pad: int) -> Layout:
 
 
 def _check_atomic(spec: Spec, architecture: Architecture) -> None:
-    """Blocks add in C's own type, so it must be one in which nothing is lost."""
+    """Refuse an atomic sum in a type that would round it, or that the target does not support."""
     if spec.accumulate not in (TRUE, FALSE):
-        raise DecompositionError(f"split_k(.., Block): blocks cannot agree on {spec.accumulate}", legal="accumulate=True or False")
+        raise DecompositionError(f"split_k(.., Block): not a condition of all blocks: {spec.accumulate}", legal="accumulate=True or False")
     first = TYPES.get(spec.C.dtype)
     if first is None:
         raise DecompositionError(
-            f"split_k(.., Block): C has elements of {spec.C.dtype}, and each block would round the sum to them once more",
+            f"split_k(.., Block): C has elements of {spec.C.dtype}, and the addition of each block would round the sum",
             legal=[str(dtype) for dtype in TYPES],
-            hint="c_dtype=float32, and a conversion behind it; or split_k to Warp, inside a block",
+            hint="c_dtype=float32, and a conversion after it; or split_k to Warp, inside a block",
         )
     if architecture.capability < first:
         raise DecompositionError(
@@ -257,7 +261,7 @@ def _check_atomic(spec: Spec, architecture: Architecture) -> None:
 
 
 def _interleaved(dim: Dim, parts: int, step: int, extent: Expr, unit: Expr, what: str, spec: Spec) -> Dim:
-    """The chunks `unit`, `unit + parts`, ... of a dimension; those behind its end lie outside the tensor, and count as zero."""
+    """The chunks `unit`, `unit + parts`, ... of a dimension; those past its end are out of bounds, and count as zero."""
     pieces = require_cut(cut(dim, step, extent), step, dim, what, spec)
     first, rest = (pieces.outer[0], pieces.outer[1:]) if pieces.outer else (Mode(1, step), ())
     bound = pieces.bound
@@ -281,10 +285,10 @@ def _order(view: View) -> MatrixLayout:
 
 
 def _conflict_free(step: int) -> Swizzle | None:
-    """The swizzle by which the accumulators of a matrix instruction, eight neighbours and four times `step` on, lie in all banks.
+    """The swizzle by which the accumulators of a matrix instruction (eight adjacent elements, four rows `step` apart) are in all banks.
 
-    That is how the lanes of mma.sync hold 32-bit results: rows in row-major storage, every second column in column-major.
-    Runs of 32 elements, which the sum reads, stay free of conflicts.
+    The lanes of mma.sync own 32-bit results in this way: rows in row-major storage, every second column in column-major. Runs of 32
+    elements, which the sum reads, stay free of conflicts.
     """
     if step < 16 or step & (step - 1):
         return None
@@ -293,13 +297,13 @@ def _conflict_free(step: int) -> Swizzle | None:
 
 @verb()
 def split_k(parts: Integer, level: Level, step: Integer, combine: Strategy | None = None) -> SplitK:
-    """A reduction dimension dealt to units that work side by side, in chunks in turn; their partial results are added up.
+    """Distribute a reduction dimension over parallel units, in chunks assigned round-robin; their partial results are summed.
 
-    Args: the parts; the level of the units; elements of k in a chunk, a multiple of the next `split`; a strategy for the
-    `Reduction` that adds the partial results (none: one element a thread).
-    In a block, each unit of a level below has accumulators of its own, which meet in shared memory. At the kernel, the
-    level is Block: blocks add to C atomically, and C is zero before the launch (the launcher and the simulator see to it).
-    k is the first dimension of several elements that is added up.
+    Args: parts: the number of parts. level: the level of the units. step: elements of k per chunk, a multiple of the next `split`. combine:
+    a strategy for the `Reduction` that sums the partial results (None: one element per thread).
+    In a block, each unit has its own accumulators, which are summed in shared memory. At the kernel, the level is Block: blocks add to C
+    atomically, and C is zeroed before the launch (by the launcher and by the simulator). k is the first reduction dimension with several
+    elements.
     Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
     rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
 
@@ -314,6 +318,6 @@ def split_k(parts: Integer, level: Level, step: Integer, combine: Strategy | Non
 
 
 EXAMPLES = (SplitK(2, Warp, 8),)
-"""Any of the kind, which cannot be made without arguments."""
+"""Examples of the class, which has no default arguments."""
 
 __all__ = ["SplitK"]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _steps(value: Any) -> Any:
-    """The steps of a strategy, or a tuple of them."""
+    """The steps of a strategy; a tuple of steps is returned as it is."""
     if not isinstance(value, Chain):
         return value
     if value.spec is not None or value.others:
@@ -29,9 +29,9 @@ def _steps(value: Any) -> Any:
 
 @attrs.frozen
 class StepOf(Decomposition):
-    """The strategy of the step `name`: a chain that starts from the kind that its formula makes it, such as MatMul.
+    """A strategy for the step `name`, which starts from the kind of spec of its formula, such as MatMul.
 
-    Legal when: the definition has such a step. rewrite: definition --> definition with a strategy for that step
+    Legal if the definition has such a step. rewrite: definition --> definition with a strategy for that step
 
     Source: Graphene, section 5.3: a fused kernel is a spec given by its decomposition.
     """
@@ -56,27 +56,27 @@ class StepOf(Decomposition):
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[StepOf]:
-        made = fused(spec)
-        open_steps = () if made is None else (name for name in made.names if made.strategy_of(name) is None)
+        definition = fused(spec)
+        open_steps = () if definition is None else (name for name in definition.names if definition.strategy_of(name) is None)
         yield from legal_among((StepOf(name, default_copy()) for name in open_steps), spec, context)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
-        made = fused(spec)
-        if made is None or not isinstance(spec.kind, FusedKind):
+        definition = fused(spec)
+        if definition is None or not isinstance(spec.kind, FusedKind):
             raise DecompositionError(
                 f"step({self.name!r}): {spec.title} is one step", legal="a Fused definition",
-                hint="before epilog(...) and split(...), if these take the product of a definition: behind them the chain is the product's",
+                hint="before epilog(...) and split(...), if these apply to a definition's matmul: after them the chain is the matmul's",
             )  # fmt: skip
-        if self.name not in made.names:
-            raise DecompositionError(f"step({self.name!r}): {spec.title} has no such step", legal=made.names)
-        chosen = {**dict(made.chosen), self.name: self.strategy}
+        if self.name not in definition.names:
+            raise DecompositionError(f"step({self.name!r}): {spec.title} has no such step", legal=definition.names)
+        chosen = {**dict(definition.chosen), self.name: self.strategy}
         child = attrs.evolve(spec, kind=spec.kind.of(chosen=tuple(chosen.items())))
         return Expansion((Child("body", child),), (Hole("body"),))
 
 
 @verb()
 def step(name: str, strategy: Strategy) -> StepOf:
-    """The strategy of one step of a fused definition: a chain from the kind that its formula makes it, such as MatMul.
+    """Give one step of a fused definition a strategy: a chain from the kind of spec of its formula, such as MatMul.
 
     Legal on a definition with such a step.
     rewrite: definition --> definition with a strategy for the step      (Graphene, section 5.3)
@@ -96,6 +96,6 @@ def step(name: str, strategy: Strategy) -> StepOf:
 
 
 EXAMPLES = (StepOf("mm", ()),)
-"""Any of the kind, which cannot be made without arguments."""
+"""Examples of the class, which has no default arguments."""
 
 __all__ = ["StepOf"]

@@ -1,4 +1,4 @@
-"""`tile`: tiles of the output, inputs follow (Fireiron, section 3.3; strided tiles, Listing 4 and T007)."""
+"""`tile`: tiles of the output and the matching parts of the inputs (Fireiron, section 3.3; strided tiles, Listing 4 and T007)."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from fireiron.values.units import check_below, count_in, threads_for, unit_in
 
 @attrs.frozen(init=False, repr=False)
 class Strided:
-    """A tile of chunks that repeat: per dimension `(chunk, repeat)`, `chunk` elements every `repeat` elements.
+    """A tile of repeated chunks: per dimension `(chunk, repeat)`, that is `chunk` contiguous elements every `repeat` elements.
 
-    `Strided((4, 32), (4, 16))` of a 64 x 32 warp tile gives each of 8 x 4 lanes four groups of 4 x 4 elements.
+    `Strided((4, 32), (4, 16))` of a 64 x 32 warp tile assigns to each of 8 x 4 lanes four groups of 4 x 4 elements.
 
     >>> from fireiron import *
     >>> warp = MatMul(64, 32, 8)(GL, GL, GL)(Kernel).tile(64, 32).to(Block).tile(64, 32).to(Warp)
@@ -58,16 +58,16 @@ class Strided:
         pairs = tuple((integral(chunk, "Strided chunk"), integral(repeat, "Strided repeat")) for chunk, repeat in dims)
         for chunk, repeat in pairs:
             if isinstance(count(chunk, "Strided chunk"), int) and isinstance(count(repeat, "Strided repeat"), int) and repeat % chunk:
-                raise DecompositionError(f"Strided{(chunk, repeat)}: the repeat is no multiple of the chunk", at=call_site())
+                raise DecompositionError(f"Strided{(chunk, repeat)}: the repeat is not a multiple of the chunk", at=call_site())
         self.__attrs_init__(pairs)
 
     def resolved(self, resolve: Callable[[Any], Any]) -> Strided:
-        """The same with tunables replaced."""
+        """A copy with tunables replaced."""
         dims = resolve(self.dims)
         if dims is self.dims:
             return self
         changed = Strided.__new__(Strided)
-        changed.__attrs_init__(dims)  # not judged here, see `tunable.resolve`
+        changed.__attrs_init__(dims)  # not checked here, see `tunable.resolve`
         return changed
 
     def __repr__(self) -> str:
@@ -75,12 +75,12 @@ class Strided:
 
 
 CHAINING = 90
-"""Least compute capability for programmatic dependent launch."""
+"""Minimum compute capability for programmatic dependent launch."""
 
 
 @attrs.frozen
 class TilePlan:
-    """How tiles are carried out: dealt to units of `level` in an order, or visited in loops; to blocks as `dealing` specifies."""
+    """How tiles are executed: distributed over units of `level` in an order, or in loops; over blocks as `dealing` specifies."""
 
     level: Level | None = None
     unroll: bool = False
@@ -89,34 +89,34 @@ class TilePlan:
     effects: Effects = effect.NONE
 
     @property
-    def about_blocks(self) -> bool:
-        """Whether something is said that only tiles dealt to Block can have."""
+    def refines_blocks(self) -> bool:
+        """Whether the plan has refinements that only tiles distributed over blocks can have."""
         return self.dealing.of_blocks or bool(self.effects)
 
     @property
     def chaining(self) -> Chaining:
-        """Whether the kernel begins while the one before ends, and which operands it may read then."""
+        """Programmatic dependent launch: whether the kernel uses it, and which operands it may read before the wait."""
         return self.effects[Chaining]
 
-    def saying(self, said: Effect) -> TilePlan:
-        """The plan that says one thing more of the whole kernel."""
-        return attrs.evolve(self, effects=self.effects.adding(said))
+    def with_effect(self, kernel_effect: Effect) -> TilePlan:
+        """The plan with one more effect on the whole kernel."""
+        return attrs.evolve(self, effects=self.effects.adding(kernel_effect))
 
-    def placing(self, place: Place) -> TilePlan:
-        """The plan that states which tile is which number."""
-        return attrs.evolve(self, dealing=self.dealing.placing(place))
+    def with_order(self, place: Place) -> TilePlan:
+        """The plan with an order of the tiles."""
+        return attrs.evolve(self, dealing=self.dealing.with_order(place))
 
-    def together(self, grouping: Grouping) -> TilePlan:
-        """The plan that states which neighbouring blocks are together."""
+    def with_grouping(self, grouping: Grouping) -> TilePlan:
+        """The plan with clusters of adjacent blocks."""
         return attrs.evolve(self, dealing=attrs.evolve(self.dealing, grouping=grouping))
 
     def taking(self, taking: Taking) -> TilePlan:
-        """The plan that states how a block takes tiles, with the groups of consumers that are stated."""
+        """The plan with a way in which blocks obtain tiles, and the consumer groups that it already has."""
         groups = self.dealing.taking.groups
         return attrs.evolve(self, dealing=attrs.evolve(self.dealing, taking=attrs.evolve(taking, groups=groups)))
 
-    def in_groups(self, groups: int) -> TilePlan:
-        """The plan that states how many groups of consumers have the tiles of a block alternately."""
+    def with_groups(self, groups: int) -> TilePlan:
+        """The plan with a number of consumer groups that alternate the tiles of a block."""
         return attrs.evolve(self, dealing=attrs.evolve(self.dealing, taking=attrs.evolve(self.dealing.taking, groups=groups)))
 
 
@@ -142,7 +142,7 @@ class Tile(Decomposition):
 
     @staticmethod
     def of(sizes: tuple[Any, ...], by_dim: Mapping[str, Any]) -> Tile:
-        """A tile from the arguments of the verb; a `DecompositionError` where they name no size."""
+        """The step from the arguments of the verb. Raises: DecompositionError if they have no size."""
         if len(sizes) == 1 and isinstance(sizes[0], Strided):
             return Tile(sizes)
         if not sizes and not by_dim:
@@ -156,7 +156,7 @@ class Tile(Decomposition):
         return f"tile({', '.join(arguments)})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def extents(self, spec: Spec) -> dict[str, Extent]:
-        """The tile by dimension, in elements; a `DecompositionError` for a dimension that cannot be tiled."""
+        """The tile by dimension, in elements. Raises: DecompositionError for a dimension that cannot be tiled."""
         sizes: list[Extent]
         if len(self.sizes) == 1 and isinstance(self.sizes[0], Strided):
             sizes = [(chosen(chunk, "Strided chunk"), chosen(repeat, "Strided repeat")) for chunk, repeat in self.sizes[0].dims]
@@ -173,7 +173,7 @@ class Tile(Decomposition):
                 named[dim] = tile
             elif not _is_whole(spec, dim, tile):
                 raise DecompositionError(
-                    f"tile({dim}={size}): {dim} is a reduction dimension", legal=_whole_tile(spec, dim), hint=_instead(spec, dim, size)
+                    f"tile({dim}={size}): {dim} is a reduction dimension", legal=_whole_tile(spec, dim), hint=_alternative(spec, dim, size)
                 )
         if not (named or self.by_dim):
             raise DecompositionError("tile(): no size given", hint="tile(rows, columns)")
@@ -193,19 +193,21 @@ class Tile(Decomposition):
         plan = self.planned(TilePlan())
         views, digits = divide(spec, self.extents(spec), self.label())
         if plan.level is None:
-            if plan.dealing.renumberings or plan.about_blocks or plan.order != RowMajor:
-                raise DecompositionError("layout, swizzle and bands say how tiles are dealt to units", hint="add .to(level), or drop them")
+            if plan.dealing.renumberings or plan.refines_blocks or plan.order != RowMajor:
+                raise DecompositionError(
+                    "layout, swizzle and rasterize order tiles that are distributed over units", hint="add .to(level), or drop them"
+                )
             return _looped(spec, views, digits, plan, context.draft())
         check_below(plan.level, spec.level, spec, context.origin)
         if plan.chaining.chained and context.architecture.capability < CHAINING:
             raise DecompositionError(
-                f"programmatic_launch: {context.architecture.name} launches no kernel before the one in front of it is over",
+                f"programmatic_launch: {context.architecture.name} cannot start a kernel before the end of the previous one",
                 got=context.architecture.name,
                 legal="sm_90 or newer",
                 hint="leave programmatic_launch() out",
             )
-        _check_ready(plan.chaining.ready, spec)
-        return _dealt(spec, views, digits, plan, context.draft())
+        _check_no_wait(plan.chaining.ready, spec)
+        return _distributed(spec, views, digits, plan, context.draft())
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[Tile]:
@@ -214,47 +216,47 @@ class Tile(Decomposition):
 
 
 def _too_many(spec: Spec, sizes: Sequence[Extent]) -> DecompositionError:
-    """The error of more sizes than a spec has dimensions that are tiled, as where an epilogue reduces a dimension of the product."""
-    made = fused(spec)
-    dims = made.product.formula.target.dims if made is not None and made.product is not None else ()
+    """The error for more sizes than dimensions that can be tiled, for example if an epilogue reduces a dimension of the matmul."""
+    definition = fused(spec)
+    dims = definition.product.formula.target.dims if definition is not None and definition.product is not None else ()
     reduced = [dim for dim in dims if dim not in spec.tile_dims]
     what = f"tile takes at most {len(spec.tile_dims)} sizes for {spec.title}: {', '.join(spec.tile_dims) or 'none'}"
-    if made is None or not reduced:
+    if definition is None or not reduced:
         summed = [dim for dim in spec.dims if dim not in spec.tile_dims]
         number = len(sizes) - len(spec.tile_dims)
         asked = [f"split({dim}={size})" for dim, size in zip(summed, sizes[-number:], strict=False)]
-        return DecompositionError(what, hint=f"{', '.join(asked)} behind it: {', '.join(summed)} is taken in steps" if asked else None)
-    steps = ", ".join(str(one) for one in made.steps if set(reduced) & set(one.formula.over) and not one.formula.contracts)
+        return DecompositionError(what, hint=f"{', '.join(asked)} after it loops over {', '.join(summed)}" if asked else None)
+    steps = ", ".join(str(step) for step in definition.steps if set(reduced) & set(step.formula.over) and not step.formula.contracts)
     tiles = ", ".join(f"{dim}={spec.size(dim) if dim in reduced else size}" for dim, size in zip(dims, sizes, strict=False))
     return DecompositionError(
-        what, got=f"{len(sizes)} sizes, and {', '.join(reduced)} is reduced: {steps}", legal=f"tile({tiles}) of a strategy of your own",
-        hint="+= in the place of =, where it is a sum that blocks may add up; else a strategy whose blocks have all of it",
+        what, got=f"{len(sizes)} sizes, and {', '.join(reduced)} is reduced: {steps}", legal=f"tile({tiles}) of a separate strategy",
+        hint="+= instead of =, if it is a sum to which several blocks may add; else a strategy whose tiles contain the whole dimension",
     )  # fmt: skip
 
 
 def _is_whole(spec: Spec, dim: str, tile: Extent) -> bool:
-    """Whether a tile has all of a dimension, so that nothing is divided."""
+    """Whether a tile contains a whole dimension, so that nothing is divided."""
     total = constant(spec.size(dim))
     return isinstance(tile, int) and total is not None and tile >= total
 
 
 def _whole_tile(spec: Spec, dim: str) -> str | None:
-    """The tile of a reduction dimension that may be said: all of it."""
+    """The only legal tile of a reduction dimension: all of it."""
     total = constant(spec.size(dim))
     return None if total is None else f"tile({dim}={total}), all of it"
 
 
-def _instead(spec: Spec, dim: str, size: object) -> str:
-    """What divides a dimension that is no tile's: a loop over it, or, in a definition, the steps that reduce it."""
-    made = fused(spec)
-    if made is None or dim in made.loops:
+def _alternative(spec: Spec, dim: str, size: object) -> str:
+    """What divides a reduction dimension: a loop over it, or, in a definition, the strategies of the steps that reduce it."""
+    definition = fused(spec)
+    if definition is None or dim in definition.loops:
         return f"split({dim}={size})"
-    steps = [one.name for one in made.steps if dim in one.formula.over]
+    steps = [step.name for step in definition.steps if dim in step.formula.over]
     return f"the strategy of the step {steps[0]}, which reduces it; each block needs all of {dim}" if steps else f"split({dim}={size})"
 
 
 def _by_position(spec: Spec, count: int) -> tuple[str, ...]:
-    """The dimensions of `count` sizes: those of the result. Where these are more, a matrix in a stack has its rows and columns."""
+    """The dimensions of `count` sizes: those of the result, or the rows and columns if the others have size one."""
     dims = spec.tile_dims
     ones = [dim for dim in dims if spec.size(dim) == ONE][: max(len(dims) - 2, 0)] if count < len(dims) else []
     matrix = tuple(dim for dim in dims if dim not in ones)
@@ -262,7 +264,7 @@ def _by_position(spec: Spec, count: int) -> tuple[str, ...]:
 
 
 def _dividing(spec: Spec, dim: str) -> list[int]:
-    """The sizes that divide a dimension of all operands; none where it is known only at run time."""
+    """The sizes that divide a dimension of all operands; none if it is known only at run time."""
     total = constant(spec.size(dim))
     return [] if total is None else [size for size in divisors(total) if fits(spec, dim, size)]
 
@@ -275,12 +277,12 @@ def _looped(spec: Spec, views: dict[str, View], digits: list[Step], plan: TilePl
     return draft.expansion((Child("body", spec.with_operands(**views)),), program)
 
 
-# ---------------------------------------------------------------------------------------------- dealing
+# ---------------------------------------------------------------------------------------------- distribution
 
 
 @attrs.frozen
-class _Deal:
-    """So many tiles for so many units of a level: the number of the executing unit, and the condition that keeps spare threads out."""
+class _Distribution:
+    """The numbers of tiles and of units of a level, the number of the executing unit, and the condition that excludes spare threads."""
 
     tiles: int
     units: int
@@ -288,39 +290,39 @@ class _Deal:
     spare: Expr | None
 
 
-def _dealt(spec: Spec, views: dict[str, View], digits: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
-    """Tiles dealt to the units of a level: unit `u` takes tile `permutation(u)`; with more tiles than units, in turns."""
-    order = _dealing_order(spec, digits, plan.order)
+def _distributed(spec: Spec, views: dict[str, View], digits: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
+    """Distribute tiles over the units of a level: unit `u` computes tile `permutation(u)`, and further ones if there are more tiles."""
+    order = _digit_order(spec, digits, plan.order)
     if plan.level == Block:
-        return _dealt_to_blocks(spec, views, order, plan, draft)
-    deal = _deal(order, spec.level, plan, draft)
+        return _distributed_over_blocks(spec, views, order, plan, draft)
+    deal = _distribution(order, spec.level, plan, draft)
     if deal.tiles <= deal.units:
-        return _dealt_evenly(spec, views, [(digit, digit.size) for digit in order], [], deal, plan, draft)
+        return _distributed_evenly(spec, views, [(digit, digit.size) for digit in order], [], deal, plan, draft)
     shares = shares_of_digits(order, deal.units)
     if shares is None:
-        held = _held_turns(spec, order, deal.units)
+        held = _register_iterations(spec, order, deal.units)
         if held is not None:
-            return _dealt_in_held_turns(spec, views, *held, deal, plan, draft)
-        return _dealt_in_guarded_turns(spec, views, order, deal, plan, draft)
-    return _dealt_evenly(spec, views, *shares, deal, plan, draft)
+            return _distributed_in_register_iterations(spec, views, *held, deal, plan, draft)
+        return _distributed_with_guard(spec, views, order, deal, plan, draft)
+    return _distributed_evenly(spec, views, *shares, deal, plan, draft)
 
 
-def _deal(order: list[Step], parent: Level, plan: TilePlan, draft: Draft) -> _Deal:
-    """How many tiles there are, and who takes them; both must be known now, because the rest is decided by them."""
+def _distribution(order: list[Step], parent: Level, plan: TilePlan, draft: Draft) -> _Distribution:
+    """The number of tiles and the units that compute them; both must be known at compile time."""
     level = plan.level
     assert level is not None
-    if plan.about_blocks:
+    if plan.refines_blocks:
         raise DecompositionError(
-            f"these tiles go to {level}, and rasterize, cluster, min_blocks_per_sm, max_shared_bytes, persistent, pingpong and "
-            "programmatic_launch are about blocks",
+            f"these tiles are distributed over {level}; rasterize, cluster, min_blocks_per_sm, max_shared_bytes, persistent, pingpong and "
+            "programmatic_launch apply to blocks",
             legal="tile(...).to(Block)",
         )
     total = product(order)
     if total is None:
         raise DecompositionError(
-            f"to({level}): the number of tiles is known only at run time", hint="deal tiles of symbolic sizes to Block first"
+            f"to({level}): the number of tiles is known only at run time", hint="distribute tiles of symbolic sizes over Block first"
         )
-    # Where nothing says yet how many threads a block has, these tiles do: one unit for each.
+    # If the number of threads per block is not known yet, these tiles determine it: one unit per tile.
     units = draft.units(level, parent) if draft.workers is not None or parent.threads is not None else total
     if units == 0:
         raise _no_whole_unit(level, parent, draft)
@@ -328,30 +330,30 @@ def _deal(order: list[Step], parent: Level, plan: TilePlan, draft: Draft) -> _De
     spare = _spare_threads(level, parent, units, draft)
     for renumbering in plan.dealing.renumberings:
         unit = renumbering.of_units(unit, units, level)
-    return _Deal(total, units, unit, spare)
+    return _Distribution(total, units, unit, spare)
 
 
 def _no_whole_unit(level: Level, parent: Level, draft: Draft) -> DecompositionError:
-    """The error of tiles for units of which a block has none: too few threads, or units that interleave with others."""
+    """The error for tiles if a block has no complete unit: too few threads, or units that interleave with others."""
     least = next(threads for threads in range(1, threads_for(1, level) + 1) if count_in(level, Block, threads))
     return DecompositionError(
-        f"to({level}): a {parent} of {draft.workers} threads has no whole {level}: one is {level.threads} of threads 0 to {least - 1}",
-        got=f"{draft.workers} threads, among which the step that computes deals its tiles",
+        f"to({level}): a {parent} of {draft.workers} threads has no complete {level}: the first has {level.threads} of 0 to {least - 1}",
+        got=f"{draft.workers} threads, to which the compute step assigns its tiles",
         legal=f"at least {least} threads",
-        hint=f"smaller tiles in that step, so that it has more threads; or to({Thread}) here",
+        hint=f"smaller tiles in the compute step, so that it has more threads; or to({Thread}) here",
     )
 
 
-def _dealt_evenly(
-    spec: Spec, views: dict[str, View], taken: list[tuple[Step, Expr]], rest: list[Step], deal: _Deal, plan: TilePlan, draft: Draft
+def _distributed_evenly(
+    spec: Spec, views: dict[str, View], taken: list[tuple[Step, Expr]], rest: list[Step], deal: _Distribution, plan: TilePlan, draft: Draft
 ) -> Expansion:
-    """Each unit takes one tile, or as many turns as every other; units beyond the tiles take none."""
+    """Assign one tile to each unit, or the same number of iterations to each; surplus units are idle."""
     assert plan.level is not None
     unit = deal.unit
     active = less(unit, as_expr(deal.tiles)) if deal.tiles < deal.units else TRUE
     active = all_of((active,) if deal.spare is None else (deal.spare, active))
     if deal.tiles < deal.units or deal.spare is not None:
-        # Under `active` the number is a tile's. Its name carries that range, without which every address would keep a remainder.
+        # Under `active` the number is less than the number of tiles. The variable carries that range; without it, addresses keep a modulo.
         unit = draft.let(draft.prefix + _tile_name(plan.level), unit, high=min(deal.tiles, deal.units) - 1)
     views = _take_unit_digits(spec, views, [digit for digit, _ in taken], unit, plan.level, draft)
     views, program, _ = loop_over(spec, views, rest[::-1], plan.unroll, draft, (Hole("body"),))
@@ -365,14 +367,14 @@ def _tile_name(level: Level) -> str:
 
 
 def _spare_threads(level: Level, parent: Level, units: int, draft: Draft) -> Expr | None:
-    """The condition that keeps threads out that belong to no whole unit of a block."""
+    """The condition that excludes the threads that belong to no complete unit of a block."""
     if parent != Block or draft.workers is None or level.threads is None or units * level.threads == draft.workers:
         return None
     return less(unit_in(level, parent, draft.thread), as_expr(units))
 
 
-def _dealing_order(spec: Spec, digits: list[Step], order: MatrixLayout | tuple[int, ...]) -> list[Step]:
-    """Digits, fastest first: the last dimension first for row-major dealing, the first for column-major, or by their positions."""
+def _digit_order(spec: Spec, digits: list[Step], order: MatrixLayout | tuple[int, ...]) -> list[Step]:
+    """Digits, fastest first: the last dimension first for row-major order, the first for column-major, or by position."""
     if isinstance(order, MatrixLayout):
         dims = spec.dims if order.order == "col" else spec.dims[::-1]
     elif len(order) == len(spec.tile_dims):
@@ -383,7 +385,7 @@ def _dealing_order(spec: Spec, digits: list[Step], order: MatrixLayout | tuple[i
 
 
 def _take_unit_digits(spec: Spec, views: dict[str, View], digits: list[Step], unit: Expr, level: Level, draft: Draft) -> dict[str, View]:
-    """Views moved to the tile of a unit; `digits` fastest first, the last one takes what is left of the number."""
+    """Views moved to the tile of a unit; `digits` are fastest first, and the last one is what remains of the number."""
     left = unit
     for position, digit in enumerate(digits):
         last = position == len(digits) - 1
@@ -395,35 +397,40 @@ def _take_unit_digits(spec: Spec, views: dict[str, View], digits: list[Step], un
     return views
 
 
-def _dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
+def _distributed_over_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
     if draft.whole.grid is not None:
-        raise DecompositionError("tiles are dealt to Block twice", hint="one .to(Block) in a strategy")
-    if not any(_deals_to_blocks(step) for step in draft.behind):
+        raise DecompositionError("tiles are distributed over Block twice", hint="one .to(Block) in a strategy")
+    if not any(_is_for_blocks(step) for step in draft.behind):
         return dealt_to_blocks(spec, views, order, plan.dealing, plan.effects, draft)
-    if plan.dealing.renumberings or plan.about_blocks:
+    if plan.dealing.renumberings or plan.refines_blocks:
         raise DecompositionError(
-            "swizzle, bands, cluster, resident, within, persistent and chained are about all blocks, "
-            "and more tiles are dealt to Block behind these",
-            hint="them on the last tile(...).to(Block)",
+            "swizzle, rasterize, cluster, min_blocks_per_sm, max_shared_bytes, persistent and programmatic_launch apply to all blocks, "
+            "and later tiles are distributed over Block, too",
+            hint="refine the last tile(...).to(Block)",
         )
     return left_to_the_next(spec, views, order, draft)
 
 
-def _check_ready(names: tuple[str, ...], spec: Spec) -> None:
-    """What no kernel of a chain writes is an input of this one."""
+def _check_no_wait(names: tuple[str, ...], spec: Spec) -> None:
+    """Refuse names in `no_wait` that are not inputs in global memory."""
     inputs = [name for name, view in spec.operands.items() if name not in spec.outputs and view.memory.of_grid]
     for name in names:
         if name not in inputs:
-            raise DecompositionError(f"programmatic_launch(no_wait={name}): {name} is no input in global memory", within=spec, legal=inputs)
+            raise DecompositionError(
+                f"programmatic_launch(no_wait={name}): {name} is not an input in global memory", within=spec, legal=inputs
+            )
 
 
-def _deals_to_blocks(step: Decomposition) -> bool:
+def _is_for_blocks(step: Decomposition) -> bool:
     return isinstance(step, Tile) and step.planned(TilePlan()).level == Block
 
 
-def _held_turns(spec: Spec, order: list[Step], units: int) -> tuple[list[Step], Step, int] | None:
-    """For tiles in registers of which only the slowest digit does not divide: the digits that a unit takes whole, that one, and how many
-    of its values units take at once. Then what a thread has in each turn lies a step further on, so that its registers hold all of them."""
+def _register_iterations(spec: Spec, order: list[Step], units: int) -> tuple[list[Step], Step, int] | None:
+    """The split of register tiles that the units do not divide: the digits that units take whole, the slowest digit, and its values per
+    step.
+
+    None unless only the slowest digit does not divide. The elements of a thread are then at equal steps, so that its registers hold all.
+    """
     private = [name for name, view in spec.operands.items() if view.memory.private]
     *faster, last = [digit for digit in order if constant(digit.size) != 1]
     taken = product(faster)
@@ -433,10 +440,10 @@ def _held_turns(spec: Spec, order: list[Step], units: int) -> tuple[list[Step], 
     return (faster, last, units // taken) if all(dim.whole for dim in along) else None
 
 
-def _dealt_in_held_turns(
-    spec: Spec, views: dict[str, View], faster: list[Step], last: Step, at_once: int, deal: _Deal, plan: TilePlan, draft: Draft
+def _distributed_in_register_iterations(
+    spec: Spec, views: dict[str, View], faster: list[Step], last: Step, at_once: int, deal: _Distribution, plan: TilePlan, draft: Draft
 ) -> Expansion:
-    """Tiles that the units do not divide, of which each unit's lie at equal steps: a loop of turns, the last one guarded."""
+    """Distribute tiles that the units do not divide, at equal steps for each unit: a loop whose last iteration is guarded."""
     assert plan.level is not None
     size = constant(last.size)
     assert size is not None
@@ -453,8 +460,10 @@ def _dealt_in_held_turns(
     return draft.expansion((Child("body", spec.at_level(plan.level, **views), active=active),), body)
 
 
-def _dealt_in_guarded_turns(spec: Spec, views: dict[str, View], order: list[Step], deal: _Deal, plan: TilePlan, draft: Draft) -> Expansion:
-    """Tiles that the units do not divide: a loop of turns, the last one guarded."""
+def _distributed_with_guard(
+    spec: Spec, views: dict[str, View], order: list[Step], deal: _Distribution, plan: TilePlan, draft: Draft
+) -> Expansion:
+    """Distribute tiles that the units do not divide: a loop whose last iteration is guarded."""
     assert plan.level is not None
     turns = -(-deal.tiles // deal.units)
     turn = Var(draft.fresh("turn"), 0, turns - 1)
@@ -473,14 +482,14 @@ def _dealt_in_guarded_turns(spec: Spec, views: dict[str, View], order: list[Step
 
 @verb()
 def tile(*sizes: TileSize | Strided, **by_dim: TileSize) -> Tile:
-    """Tiles of the output, inputs follow; sequential loops unless dealt with `.to(level)`.
+    """Tiles of the output and the matching parts of the inputs, in sequential loops unless they are distributed with `.to(level)`.
 
-    Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. Where a spec has more
-    dimensions than sizes are given, these are for the two of a matrix, if the others have one element. A size may be a layout
-    that says which elements of the dimension the first tile has: `Layout(2, 4)`, every fourth, two of them; its complement has the
-    first elements of the other tiles (Graphene, section 3.3).
-    Legal when each size divides a static parent tile; at the whole tensor the last tile may overhang and is guarded. A layout
-    has each element once, and fills the dimension together with its complement.
+    Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. If a spec has more dimensions than
+    there are sizes, they apply to the rows and columns of a matrix, provided the other dimensions have one element. A size may be a layout
+    of the elements of the first tile: `Layout(2, 4)` has two elements, every fourth; its complement has the first elements of the other
+    tiles (Graphene, section 3.3).
+    Legal if each size divides a static parent tile; of the whole tensor the last tile may overhang and is guarded. A layout has each
+    element once, and fills the dimension together with its complement.
     rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
     >>> from fireiron import *

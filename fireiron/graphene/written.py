@@ -189,7 +189,7 @@ def performed(leaf: Leaf, draft: Draft) -> tuple[Stmt, ...]:
     if leaf.changes and not wrong:
         return (changed(statement_of(leaf.instruction, leaf.spec, draft), leaf.changes),)
     if wrong:
-        rows = "; ".join(f"{one.field} wants {one.wanted}, got {one.got}" for one in wrong)
+        rows = "; ".join(f"{one.field} requires {one.wanted}, got {one.got}" for one in wrong)
         raise MatchError(f"{leaf.instruction.name} does not perform {leaf.spec}: {rows}", at=leaf.where or None)
     return leaf.instruction.emit(leaf.spec, draft)
 

@@ -539,7 +539,7 @@ def _leaf_text(leaf: Leaf) -> str:
         lines.append(f"  {'nothing performs it' if leaf.written else 'open'}; the nearest:")
     for one, mismatches in near[:3]:
         lines.append(f"    {one.name}: {one.performs()}")
-        lines += [f"      {mismatch.field:<8} wants {mismatch.wanted}, got {mismatch.got}" for mismatch in mismatches]
+        lines += [f"      {mismatch.field:<8} requires {mismatch.wanted}, got {mismatch.got}" for mismatch in mismatches]
     if leaf.steps is None:
         return "\n".join([*lines, f"  {leaf.outcome}"])
     if not leaf.steps and leaf.written:
@@ -551,7 +551,7 @@ def _leaf_text(leaf: Leaf) -> str:
 
 
 def _reasons(mismatches: tuple[Mismatch, ...]) -> str:
-    return "; ".join(f"{one.field} wants {one.wanted}, got {one.got}" for one in mismatches)
+    return "; ".join(f"{one.field} requires {one.wanted}, got {one.got}" for one in mismatches)
 
 
 def _line(leaf: Leaf) -> str:

@@ -1,8 +1,8 @@
 """How tiles go to blocks, as three values: a place, a grouping, and a taking; and the table of what is not said together.
 
 A `Place` specifies which tile is number u, a `Grouping` which neighbouring blocks are together, a `Taking` how a block takes its tiles.
-Refinements of a tile state them by `plan.placing`, `plan.together` and `plan.taking`, and `language.to_blocks` asks their methods. A new
-kind is a class in the file of its refinement, whose `illegal` extends the table.
+Refinements of a tile state them by `plan.with_order`, `plan.with_grouping` and `plan.taking`, and `language.to_blocks` asks their methods.
+A new kind is a class in the file of its refinement, whose `illegal` extends the table.
 """
 
 from __future__ import annotations
@@ -328,7 +328,7 @@ class Dealing:
     grouping: Grouping = Grouping()
     taking: Taking = Taking()
 
-    def placing(self, place: Place) -> Dealing:
+    def with_order(self, place: Place) -> Dealing:
         """The same with one place more."""
         return attrs.evolve(self, places=(*self.places, place))
 

@@ -60,7 +60,7 @@ def _require_packed(statement: Exec, buffer: Buffer, access: Access, width: int)
     """Refuse values that an instruction wants in one register, and that are kept in several."""
     if not _beside(buffer, access, width):
         raise DecompositionError(
-            f"{statement.instruction.name} wants {width} values of {access.buffer} in one register, and they are kept apart",
+            f"{statement.instruction.name} requires {width} values of {access.buffer} in one register, and they are kept apart",
             within=statement.spec,
             at=access.origin,
             hint="another instruction decides how this buffer is kept: load it once for each",
@@ -152,7 +152,7 @@ def _require_matrix(kernel: Kernel, statement: Exec, buffer: Buffer, access: Acc
     if buffer.memory.of_block:
         hint = f"pad in multiples of {leading} elements; or the other storage order, .to_row_major() or .to_col_major()"
     raise DecompositionError(
-        f"{statement.instruction.name} wants its matrix at a multiple of {width * buffer.dtype.bytes} bytes, "
+        f"{statement.instruction.name} requires its matrix at a multiple of {width * buffer.dtype.bytes} bytes, "
         f"and rows (or columns) multiples of 16 bytes apart: {problem}",
         within=statement.spec,
         at=access.origin,

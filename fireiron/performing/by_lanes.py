@@ -41,7 +41,7 @@ def require_whole_warps(name: str, spec: Spec, context: Context) -> None:
     warp, lane = Var("#warp", 0, max(context.thread.high // 32, 0)), Var("#lane", 0, 31)
     if lane in active.substitute({context.thread: warp * 32 + lane}).variables():
         raise DecompositionError(
-            f"{name} wants all lanes of a warp, and only those with {context.active} take part",
+            f"{name} requires all lanes of a warp, and only those with {context.active} take part",
             within=spec,
             at=context.origin,
             hint=f"a number of tiles that all units of {spec.level} in a warp share",

@@ -123,7 +123,7 @@ class Following:
         """Whether which tile is a thread's changes from turn to turn, and with it what its registers hold."""
         return in_turns(self.holding.digits, context)
 
-    def require_dealt_once(self, context: Context) -> None:
+    def require_distributed_once(self, context: Context) -> None:
         """Refuse tiles that are dealt in turns."""
         if self.in_turns(context):
             summed = self.holding.spec is not None and self.holding.spec.reduces

@@ -55,7 +55,7 @@ class Cluster(Refinement):
         sizes = tuple(chosen(size, "cluster", 1, MOST) for size in (self.m, self.n))
         if sizes[0] * sizes[1] > MOST:
             raise DecompositionError(f"cluster({self.m}, {self.n}): a cluster has at most {MOST} blocks", got=sizes[0] * sizes[1])
-        return plan.together(Clustered(sizes))
+        return plan.with_grouping(Clustered(sizes))
 
 
 __all__ = ["Cluster"]

@@ -93,7 +93,7 @@ class LongestFirst(Refinement):
         yield from (LongestFirst(dim, group) for dim in spec.tile_dims for group in (0, 1, 2, 3))
 
     def plan(self, plan: Any) -> Any:
-        return plan.placing(LastTilesFirst(self.dim, chosen(self.group, "longest_first: group", 0, MOST)))
+        return plan.with_order(LastTilesFirst(self.dim, chosen(self.group, "longest_first: group", 0, MOST)))
 
 
 __all__ = ["LongestFirst"]

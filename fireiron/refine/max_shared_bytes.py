@@ -44,7 +44,7 @@ class MaxSharedBytes(Refinement):
     bytes: Integer = attrs.field(converter=_bytes)
 
     def plan(self, plan: Any) -> Any:
-        return plan.saying(SharedBound(chosen(self.bytes, "max_shared_bytes", 16, MOST)))
+        return plan.with_effect(SharedBound(chosen(self.bytes, "max_shared_bytes", 16, MOST)))
 
 
 __all__ = ["MaxSharedBytes"]

@@ -39,7 +39,7 @@ class MinBlocksPerSm(Refinement):
     blocks: Any = attrs.field(converter=_blocks)
 
     def plan(self, plan: Any) -> Any:
-        return plan.saying(Residency(chosen(self.blocks, "min_blocks_per_sm", 1, MOST)))
+        return plan.with_effect(Residency(chosen(self.blocks, "min_blocks_per_sm", 1, MOST)))
 
     def __str__(self) -> str:
         return f"min_blocks_per_sm({self.blocks})"

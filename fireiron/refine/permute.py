@@ -88,7 +88,7 @@ class Permute(Refinement):
         yield Permute(UID ^ UID // 2 % 2)
 
     def plan(self, plan: Any) -> Any:
-        return plan.placing(Permuted(self.permutation))
+        return plan.with_order(Permuted(self.permutation))
 
     def __str__(self) -> str:
         return f"swizzle({str(self.permutation)!r})"

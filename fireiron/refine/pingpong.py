@@ -44,7 +44,7 @@ class PingPong(Refinement):
     warpgroups: Any = attrs.field(converter=_warpgroups)
 
     def plan(self, plan: Any) -> Any:
-        return plan.in_groups(chosen(self.warpgroups, "pingpong", 1, MOST))
+        return plan.with_groups(chosen(self.warpgroups, "pingpong", 1, MOST))
 
     def __str__(self) -> str:
         return f"pingpong({self.warpgroups})"

@@ -57,7 +57,7 @@ class ProgrammaticLaunch(Refinement):
         yield from (ProgrammaticLaunch((name,)) for name in spec.inputs)
 
     def plan(self, plan: Any) -> Any:
-        return plan.saying(Chaining(True, self.no_wait))
+        return plan.with_effect(Chaining(True, self.no_wait))
 
     def __repr__(self) -> str:
         return f"ProgrammaticLaunch(no_wait={self.no_wait!r})" if self.no_wait else "ProgrammaticLaunch()"

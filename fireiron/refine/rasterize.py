@@ -110,7 +110,7 @@ class Rasterize(Refinement):
             raise DecompositionError(
                 f"rasterize({group}, {raster}): Hilbert's curve has no groups", legal="rasterize(1, 2)", hint="hilbert()"
             )
-        return plan.placing(RASTER_ORDERS[raster](group))
+        return plan.with_order(RASTER_ORDERS[raster](group))
 
     def __str__(self) -> str:
         if self.raster in (GROUP_M, GROUP_N):

@@ -1,5 +1,5 @@
-"""The kinds of spec, one a file, beside what `spec.py` says of all. The folder is the registry: a file says by `__all__` which of its
-names stand in `fireiron`.
+"""The kinds of spec, one per file; `spec.py` has what they share. The folder is the registry: `__all__` of a file lists the names that
+`fireiron` exports.
 
 May import: values and spec.py.
 """
@@ -14,5 +14,5 @@ from fireiron import folders
 
 @functools.cache
 def modules() -> tuple[ModuleType, ...]:
-    """The files of the folder, in the order of their names; no constant, because `spec.py` itself needs some of them."""
+    """The modules of this folder, in alphabetical order. This is a function, because `spec.py` itself imports some of them."""
     return folders.modules(__name__, __path__)

@@ -1,4 +1,4 @@
-"""`Allocate`: a tensor is there, and nothing is said about its values (Graphene, Table 1).
+"""`Allocate`: a tensor is allocated, its values are unspecified (Graphene, Table 1).
 
 >>> from fireiron import *
 >>> print(Allocate(64, 8)(SH)(Block))
@@ -12,6 +12,6 @@ from typing import Final
 from fireiron.spec import Kind
 
 Allocate: Final = Kind("Allocate", "dst[...]").starter
-"""`Allocate(M, N, dtype=float16)(SH)(Block)`: the leaf by which a decomposition of one's own makes room for a temporary."""
+"""`Allocate(M, N, dtype=float16)(SH)(Block)`: the leaf by which a user's decomposition allocates a temporary."""
 
 __all__ = ["Allocate"]

@@ -1,4 +1,4 @@
-"""Where instructions say more than NumPy, of NaN, infinity, subnormal numbers and zeros: conversions, maxima and minima, powers of two.
+"""Operations for which instructions and NumPy differ on NaN, infinity, subnormals and zeros: conversion, maximum, minimum, exp2.
 
 Sources: PTX ISA, cvt, max, min and ex2; CUDA Math API, `__NV_SATFINITE`, "Half Precision Conversion".
 """
@@ -13,17 +13,18 @@ import attrs
 from fireiron.values.machine import DType, bfloat16, float8_e4m3, float8_e5m2, uint8
 
 _LARGEST: Final[Mapping[DType, float]] = {float8_e4m3: 448.0, float8_e5m2: 57344.0}
-"""The largest finite 8-bit floats; conversions of CUDA (`__NV_SATFINITE`) stop there."""
+"""The largest finite 8-bit floats, to which conversions of CUDA saturate (`__NV_SATFINITE`)."""
 
 _LEAST_NORMAL: Final = 2.0**-126
-"""The least float32 that is not subnormal."""
+"""The smallest positive normal float32."""
 
 
 def convert(values: Any, dtype: DType) -> Any:
-    """An array in another element type, as the instructions convert.
+    """Convert an array to another element type as the instructions do.
 
-    Floats are rounded to nearest even, once; those of 8 bits stop at the largest. To integers they are cut toward zero and stop at the ends
-    of 32 bits, of which narrower integers are the lower ones; NaN becomes 0, that of a double the number with the highest bit alone.
+    Floats are rounded once, to nearest even; 8-bit floats saturate at the largest finite value. Conversions to integers truncate toward
+    zero and saturate at 32 bits, of which narrower integers are the low bits. NaN becomes 0; a float64 NaN becomes the value with only the
+    highest bit set.
     """
     import numpy
 
@@ -35,14 +36,14 @@ def convert(values: Any, dtype: DType) -> Any:
             wide = values if values.dtype in (numpy.float32, numpy.float64) else values.astype(numpy.float32)
             return _to_odd(numpy.clip(wide, -_LARGEST[dtype], _LARGEST[dtype])).astype(target)
         if dtype.kind == "int" and not numpy.issubdtype(values.dtype, numpy.integer) and values.dtype != bool:
-            return _whole(values, dtype).astype(target)
+            return _to_integers(values, dtype).astype(target)
         if dtype == bfloat16 and values.dtype.itemsize > 2:
             return _to_odd(values).astype(target)
         return values.astype(target)
 
 
-def _whole(values: Any, dtype: DType) -> Any:
-    """Floats as integers of 64 bits, whose lower 32 are those of the instruction."""
+def _to_integers(values: Any, dtype: DType) -> Any:
+    """Convert floats to 64-bit integers whose low 32 bits are those of the instruction."""
     import numpy
 
     low, high = (0, 2**32 - 1) if dtype == uint8 else (-(2**31), 2**31 - 1)
@@ -53,9 +54,9 @@ def _whole(values: Any, dtype: DType) -> Any:
 
 
 def _to_odd(values: Any) -> Any:
-    """As float32, rounded to odd where it is not exact: what is rounded to nearest from there on is rounded once.
+    """Convert to float32, rounding to odd if inexact, so that a later rounding to nearest is the only one.
 
-    NumPy converts to bfloat16 and to 8 bits by way of float32, and so rounds twice. Source: Boldo and Melquiond, "Emulation of FMA and
+    NumPy converts to bfloat16 and to 8-bit floats through float32, and so rounds twice. Source: Boldo and Melquiond, "Emulation of FMA and
     correctly rounded sums: proved algorithms using rounding to odd", 2008.
     """
     import numpy
@@ -75,7 +76,7 @@ def _to_odd(values: Any) -> Any:
 
 
 def _to_odd_double(values: Any) -> Any:
-    """Integers of 64 bits as float64, where these are not exact as what lies between the same two multiples of 2^11."""
+    """Convert 64-bit integers to float64; an inexact one becomes the midpoint between the same two multiples of 2^11."""
     import numpy
 
     large = abs(values.astype(numpy.float64)) >= 2.0**53
@@ -83,27 +84,27 @@ def _to_odd_double(values: Any) -> Any:
 
 
 def added(left: Any, right: Any) -> Any:
-    """The sum of two arrays of float64, rounded to odd: what is rounded to nearest in a type of 16 bits from there on is rounded once.
+    """The sum of two float64 arrays, rounded to odd, so that a later rounding to nearest in a 16-bit type is the only one.
 
-    So an instruction that rounds a product and a sum once is that product, exact in float64, `added` and converted. The error of a sum
-    is a float64 itself. Source: Knuth, "The Art of Computer Programming 2", 4.2.2, theorem B; Boldo and Melquiond as above.
+    An instruction that rounds a product and a sum once is therefore the product, exact in float64, `added` and converted. The error of a
+    sum is itself a float64. Source: Knuth, "The Art of Computer Programming 2", 4.2.2, theorem B; Boldo and Melquiond as above.
     """
     import numpy
 
     with numpy.errstate(over="ignore", invalid="ignore"):
-        made = numpy.asarray(left + right, numpy.float64)
-        part = made - left
-        error = (left - (made - part)) + (right - part)
-        inexact = (error != 0) & numpy.isfinite(made) & numpy.isfinite(error)
+        total = numpy.asarray(left + right, numpy.float64)
+        part = total - left
+        error = (left - (total - part)) + (right - part)
+        inexact = (error != 0) & numpy.isfinite(total) & numpy.isfinite(error)
         if not inexact.any():
-            return made
-        even = inexact & (made.view(numpy.uint64) & numpy.uint64(1) == 0)
-        return numpy.where(even, numpy.nextafter(made, numpy.copysign(numpy.inf, error)), made)
+            return total
+        even = inexact & (total.view(numpy.uint64) & numpy.uint64(1) == 0)
+        return numpy.where(even, numpy.nextafter(total, numpy.copysign(numpy.inf, error)), total)
 
 
 @attrs.frozen
 class Extreme:
-    """The larger or the smaller of two numbers, and `reduce`, of many: of a number and NaN it is the number; +0 is larger than -0."""
+    """The maximum or minimum of two numbers, and `reduce` of many. NaN is ignored if the other is a number; +0 is larger than -0."""
 
     largest: bool
 
@@ -111,27 +112,27 @@ class Extreme:
         import numpy
 
         with numpy.errstate(invalid="ignore"):
-            made = (numpy.fmax if self.largest else numpy.fmin)(left, right)
-        zeros = made == 0
-        if numpy.issubdtype(made.dtype, numpy.integer) or not numpy.any(zeros):
-            return made
+            result = (numpy.fmax if self.largest else numpy.fmin)(left, right)
+        zeros = result == 0
+        if numpy.issubdtype(result.dtype, numpy.integer) or not numpy.any(zeros):
+            return result
         both = zeros & (left == right)
         signed = numpy.signbit(left)
         zero = numpy.where(signed, right, left) if self.largest else numpy.where(signed, left, right)
-        return numpy.where(both, zero, made).astype(made.dtype)
+        return numpy.where(both, zero, result).astype(result.dtype)
 
     def reduce(self, values: Any, axis: Any = 0) -> Any:
-        """Of the elements along axes."""
+        """The maximum or minimum along axes."""
         import numpy
 
         with numpy.errstate(invalid="ignore"):
-            made = numpy.asarray((numpy.fmax if self.largest else numpy.fmin).reduce(values, axis=axis))
-        if numpy.issubdtype(made.dtype, numpy.integer) or not numpy.any(made == 0):
-            return made
+            result = numpy.asarray((numpy.fmax if self.largest else numpy.fmin).reduce(values, axis=axis))
+        if numpy.issubdtype(result.dtype, numpy.integer) or not numpy.any(result == 0):
+            return result
         signed = numpy.signbit(values)
-        found = ((values == 0) & (~signed if self.largest else signed)).any(axis=axis)
-        zero = numpy.where(found, 0.0, -0.0) if self.largest else numpy.where(found, -0.0, 0.0)
-        return numpy.where(made == 0, zero, made).astype(made.dtype)
+        has_zero = ((values == 0) & (~signed if self.largest else signed)).any(axis=axis)
+        zero = numpy.where(has_zero, 0.0, -0.0) if self.largest else numpy.where(has_zero, -0.0, 0.0)
+        return numpy.where(result == 0, zero, result).astype(result.dtype)
 
 
 LARGER: Final = Extreme(True)
@@ -139,8 +140,8 @@ SMALLER: Final = Extreme(False)
 
 
 def exp2(values: Any) -> Any:
-    """2 to the power of the values; in float32 as `ex2.approx.ftz`, whose subnormal results are zero."""
+    """2 to the power of the values; in float32 as `ex2.approx.ftz`, which flushes subnormal results to zero."""
     import numpy
 
-    made = numpy.exp2(values)
-    return numpy.where(made < _LEAST_NORMAL, made.dtype.type(0), made) if made.dtype == numpy.float32 else made
+    powers = numpy.exp2(values)
+    return numpy.where(powers < _LEAST_NORMAL, powers.dtype.type(0), powers) if powers.dtype == numpy.float32 else powers

@@ -1,4 +1,4 @@
-"""`AtomicAdd`: an addition to memory that several threads, of any block, make at once and none gets lost, in no particular order."""
+"""`AtomicAdd`: atomic addition to memory, by threads of any block, in no particular order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class AtomicAddStarter(ForAtomicAdd, Starter):
-    """The name `AtomicAdd`."""
+    """The starter `AtomicAdd`."""
 
     @short_form
     def __call__(

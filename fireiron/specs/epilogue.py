@@ -1,9 +1,10 @@
-"""Epilogues: a product of matrices and what becomes of its elements, as one definition that any strategy for the product takes.
+"""Epilogues: a matrix multiplication and elementwise work on its result, as one definition that any strategy for the matmul accepts.
 
     MatMul.fuse_epilogue("relu(acc + bias[n])")                        C[m,n], of A, B and bias
     MatMul.fuse_epilogue("acc = acc * alpha + R[m,n]; Z = acc; C = gelu(acc)", outputs="Z")
 
-`acc` are the elements of the product, other names without indices numbers passed by value, names with indices operands of these dimensions.
+`acc` is an element of the matmul's result. Other names without indices are numbers passed by value, names with indices are operands with
+these dimensions.
 """
 
 from __future__ import annotations
@@ -24,61 +25,61 @@ if TYPE_CHECKING:
     from fireiron.spec import Spec
 
 ACC: Final = "acc"
-"""What the elements of the product are called."""
+"""The name of an element of the matmul's result."""
 
 RESULT: Final = "C"
 PRODUCT: Final = "product"
-"""The name of the step that is the product."""
+"""The name of the step that is the matmul."""
 
 _WORDS: Final = {*FUNCTIONS, *REDUCTIONS, "inf", "and", "or", "size"}
 _MATRICES: Final = "mk,kn->mn"
 
 
 def epilogue(text: str, name: str = "gemm", types: Mapping[str, Any] | None = None, signature: str = "") -> Fused:
-    """The definition of a product with an epilogue: a value for C, or assignments apart by `;` of which one is to C.
+    """The definition of a matmul with an epilogue: a value for C, or assignments separated by `;`, one of them to C.
 
-    A name that is assigned is a temporary if it has no indices and is not C, Z or another name in capitals; those in capitals, and what has
-    indices, are operands.
+    A name that is assigned is a temporary if it has no indices and does not begin with a capital letter. Names with capitals, and names
+    with indices, are operands.
 
-    `types` are those of temporaries where they are not float32, such as `acc`; `signature` is the product where it is another one than
-    that of two matrices, as for a spec: `bmk,bkn->bmn`.
+    Args: text: the epilogue. types: types of temporaries that are not float32, such as `acc`. signature: the dimensions of a matmul of
+    other tensors than two matrices, as for a spec: `bmk,bkn->bmn`.
 
     >>> print(epilogue("relu(acc + bias[n])")(m=64, n=32, k=16).notation)
     gemm(64,32,16)(GL,GL,GL,GL)(Kernel)
     >>> print(epilogue("acc * r[b,m]", signature="bmk,kn->bmn")(b=4, m=64, n=32, k=16).notation)
     gemm(4,64,32,16)(GL,GL,GL,GL)(Kernel)
 
-    Raises: ArgumentError where the text is none.
+    Raises: ArgumentError if the text is not an epilogue.
     """
     if not isinstance(text, str) or not text.strip():
-        hint = "the step that keeps sums in registers is epilog(RF)"
+        hint = "the step that keeps the accumulator in registers is epilog(RF)"
         raise ArgumentError("epilogue: a text such as relu(acc + bias[n])", got=text, hint=hint, at=call_site())
-    statements = [_parted(part) for part in text.split(";") if part.strip()]
+    statements = [_statement_of(part) for part in text.split(";") if part.strip()]
     if not any(target.partition("[")[0].strip() == RESULT for target, _, _ in statements):
         raise ArgumentError(f"epilogue: nothing is assigned to {RESULT}", got=text, hint=f"{RESULT} = relu(acc)")
-    made = _Made(*_sides(signature))
+    builder = _DefinitionBuilder(*_dims_of_operands(signature))
     for number, (target, sign, value) in enumerate(statements):
-        made.statement(target, sign, value, any(re.search(rf"\b{ACC}\b", other) for _, _, other in statements[number + 1 :]))
-    return Fused(name=name, dims=" ".join(made.dims), operands={**made.operands, **made.results}, body=made.steps, types=types)
+        builder.statement(target, sign, value, any(re.search(rf"\b{ACC}\b", other) for _, _, other in statements[number + 1 :]))
+    return Fused(name=name, dims=" ".join(builder.dims), operands={**builder.operands, **builder.results}, body=builder.steps, types=types)
 
 
-def _sides(signature: str) -> tuple[str, str, str]:
-    """The dimensions of A, B and C, a letter each."""
-    found = re.fullmatch(r"([a-z]+),([a-z]+)->([a-z]+)", signature or _MATRICES)
-    if found is None or not (set(found[1]) & set(found[2])) - set(found[3]):
-        raise ArgumentError("epilogue: the signature is that of no product", got=signature, legal="mk,kn->mn bmk,bkn->bmn ...")
-    return found[1], found[2], found[3]
+def _dims_of_operands(signature: str) -> tuple[str, str, str]:
+    """The dimensions of A, B and C, one letter each."""
+    match = re.fullmatch(r"([a-z]+),([a-z]+)->([a-z]+)", signature or _MATRICES)
+    if match is None or not (set(match[1]) & set(match[2])) - set(match[3]):
+        raise ArgumentError("epilogue: not the signature of a matmul", got=signature, legal="mk,kn->mn bmk,bkn->bmn ...")
+    return match[1], match[2], match[3]
 
 
-def _parted(part: str) -> tuple[str, str, str]:
-    """A statement as target, sign and value; a value alone is one for C."""
-    found = re.fullmatch(r"\s*(\w+(?:\s*\[[^\]]*\])?)\s*(\+=|max=|min=|\*=|=)(?!=)(.*)", part, re.DOTALL)
-    return (found[1].strip(), found[2], found[3].strip()) if found else (RESULT, "=", part.strip())
+def _statement_of(part: str) -> tuple[str, str, str]:
+    """A statement as target, sign and value; a value alone is assigned to C."""
+    match = re.fullmatch(r"\s*(\w+(?:\s*\[[^\]]*\])?)\s*(\+=|max=|min=|\*=|=)(?!=)(.*)", part, re.DOTALL)
+    return (match[1].strip(), match[2], match[3].strip()) if match else (RESULT, "=", part.strip())
 
 
 @attrs.define
-class _Made:
-    """The steps and operands of a definition, as statements make them; `left`, `right` and `result` are the dimensions of A, B and C."""
+class _DefinitionBuilder:
+    """The steps and operands of a definition, built from statements; `left`, `right` and `result` are the dimensions of A, B and C."""
 
     left: str
     right: str
@@ -97,7 +98,7 @@ class _Made:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """All dimensions: those of the result, then those that are reduced."""
+        """All dimensions: those of the result, then the reduction dimensions."""
         return tuple(dict.fromkeys((*self.result, *self.left, *self.right)))
 
     @property
@@ -106,7 +107,7 @@ class _Made:
         return f"[{','.join(self.result)}]"
 
     def statement(self, target: str, sign: str, value: str, later: bool) -> None:
-        """The steps of one statement, with the operands that it names; `later` says whether elements of the product are read behind it."""
+        """Add the steps and operands of one statement; `later` is whether a later statement reads elements of the matmul's result."""
         whole = self._indexed(value)
         name, _, index = target.partition("[")
         name = name.strip()
@@ -120,29 +121,29 @@ class _Made:
             self.steps[f"set_{name}{len(self.steps)}"] = f"{place} {sign} {whole}"
             return
         self.results[name] = " ".join(formula_of(f"{place} = 0").target.dims)
-        whole = self._of_terms(name, whole)
+        whole = self._sum_of_terms(name, whole)
         plain = re.fullmatch(rf"(\w+){re.escape(self.place)}", whole)
-        sign = "=" if _reduces(whole) and sign == REDUCTIONS[whole.partition("(")[0].strip()] else sign  # onto what changes nothing
+        sign = "=" if _reduces(whole) and sign == REDUCTIONS[whole.partition("(")[0].strip()] else sign  # nothing to accumulate to
         if (plain and plain[1] in self.known) or _reduces(whole) or sign != "=" or self.results[name] != " ".join(self.result):
             self.steps[f"store_{name}"] = f"{place} {sign} {whole}"
             return
-        made = ACC if not later else f"value_{name}"
-        self.known.add(made)
-        self.steps["epilogue" if name == RESULT else f"epilogue_{name}"] = f"{made}{self.place} = {whole}"
-        self.steps[f"store_{name}"] = f"{place} = {made}{self.place}"
+        value_name = ACC if not later else f"value_{name}"
+        self.known.add(value_name)
+        self.steps["epilogue" if name == RESULT else f"epilogue_{name}"] = f"{value_name}{self.place} = {whole}"
+        self.steps[f"store_{name}"] = f"{place} = {value_name}{self.place}"
 
-    def _of_terms(self, name: str, whole: str) -> str:
-        """The sum for an output; terms that are an expression become a temporary of their own."""
-        found = re.fullmatch(r"\s*(sum|max|min|prod)\(((?:\s*\w+\s*,)+)(.*)\)\s*", whole)
-        plain = found is None or re.fullmatch(r"\s*\w+\s*\[[^\]]*\]\s*", found[3])
-        if found is None or plain or not set(re.findall(r"\w+", found[2])) <= set(self.result):
+    def _sum_of_terms(self, name: str, whole: str) -> str:
+        """The sum for an output; if its terms are an expression, they become a separate temporary."""
+        match = re.fullmatch(r"\s*(sum|max|min|prod)\(((?:\s*\w+\s*,)+)(.*)\)\s*", whole)
+        plain = match is None or re.fullmatch(r"\s*\w+\s*\[[^\]]*\]\s*", match[3])
+        if match is None or plain or not set(re.findall(r"\w+", match[2])) <= set(self.result):
             return whole
         terms = f"terms_{name}{self.place}"
-        self.steps[f"terms_{name}"] = f"{terms} = {found[3].strip()}"
-        return f"{found[1]}({found[2].strip()} {terms})"
+        self.steps[f"terms_{name}"] = f"{terms} = {match[3].strip()}"
+        return f"{match[1]}({match[2].strip()} {terms})"
 
     def _indexed(self, value: str) -> str:
-        """The value with the indices of temporaries."""
+        """The value, with the indices of temporaries."""
 
         def indexed(match: re.Match[str]) -> str:
             return f"{match[0]}{self.place}" if match[0] in self.known else match[0]
@@ -155,31 +156,33 @@ def _reduces(value: str) -> bool:
 
 
 def with_epilogue(spec: Spec, text: str, types: Mapping[str, Any], orders: Mapping[str, Any], acc: DType | None = None) -> Spec:
-    """A product's spec with an epilogue: the same sizes, types and storage; `acc` is the type in which it is added up.
+    """The spec of a matmul with an epilogue: the same sizes, types and storage; `acc` is the accumulator type.
 
-    `types` and `orders` are those of further operands; without, a type is that of C (of numbers, and of outputs with fewer dimensions,
-    float32), and storage is row-major.
+    `types` and `orders` are those of further operands. The default type is that of C (for numbers, and for outputs with fewer dimensions,
+    float32), the default storage is row-major.
 
-    Raises: ArgumentError for a spec that is no product of arrays in global memory, and for what the definition refuses.
+    Raises: ArgumentError for a spec that is not a matmul of arrays in global memory, and for an invalid epilogue.
     """
     if not spec.contracts or not spec.level.is_launch or spec.accumulate != FALSE:
         hint = "acc + C0[m,n] adds to an array" if spec.contracts and spec.accumulate != FALSE else None
-        raise ArgumentError(f"epilogue: {spec} is no product for the whole kernel", legal="MatMul(M,N,K)(GL,GL,GL)(Kernel)", hint=hint)
+        raise ArgumentError(f"epilogue: {spec} is not a matmul of the whole kernel", legal="MatMul(M,N,K)(GL,GL,GL)(Kernel)", hint=hint)
     definition = epilogue(text, types={} if acc is None else {ACC: acc}, signature=signature_of(spec))
-    made = definition.made
-    further = [one for one in made.uses if one not in spec.operands and not one.startswith(INDICES)]
-    unknown = [one for one in (*types, *orders) if one not in further]
+    fused = definition.made
+    further = [name for name in fused.uses if name not in spec.operands and not name.startswith(INDICES)]
+    unknown = [name for name in (*types, *orders) if name not in further]
     if unknown:
-        raise ArgumentError(f"epilogue: {unknown[0]} is no further operand of it", got=text, legal=further or "none")
+        raise ArgumentError(f"epilogue: {unknown[0]} is not a further operand of it", got=text, legal=further or "none")
     rank = len(spec.uses[RESULT])
-    kinds = {one: float32 if one in made.outputs and len(made.uses[one]) < rank else spec.C.dtype for one in further if made.uses[one]}
-    sizes = {dim: spec.size(dim) for dim in made.order}
+    kinds = {
+        name: float32 if name in fused.outputs and len(fused.uses[name]) < rank else spec.C.dtype for name in further if fused.uses[name]
+    }
+    sizes = {dim: spec.size(dim) for dim in fused.order}
     whole = definition(dtype=spec.A.dtype, types={**kinds, **types}, **sizes, **orders)
     return whole.with_operands(**spec.operands)
 
 
 def signature_of(spec: Spec) -> str:
-    """The dimensions of A, B and C of a product, as a signature says them."""
+    """The signature of a matmul: the dimensions of A, B and C."""
     left, right, result = ("".join(spec.uses[name]) for name in ("A", "B", RESULT))
     return f"{left},{right}->{result}"
 
@@ -188,12 +191,12 @@ def signature_of(spec: Spec) -> str:
 
 
 def outputs_of(text: str, stacked: bool = False) -> tuple[str, ...]:
-    """The outputs of an epilogue in the order in which it assigns them; of one for stacks of matrices, along `b`, if it is `stacked`."""
+    """The outputs of an epilogue in the order of assignment; with `stacked`, of a batch of matrices along `b`."""
     return epilogue(text, signature="bmk,bkn->bmn" if stacked else "").made.outputs
 
 
 def transposed(text: str) -> str:
-    """The epilogue of the transposed product C.T = B.T A.T, on the same further operands: m and n change places.
+    """The epilogue of the transposed matmul C.T = B.T A.T, on the same further operands: m and n are exchanged.
 
     >>> transposed("relu(acc + bias[n]) * R[m,n]")
     'relu(acc + bias[m]) * R[n,m]'
@@ -201,17 +204,17 @@ def transposed(text: str) -> str:
     return re.sub(r"\b[mn]\b", lambda match: "n" if match[0] == "m" else "m", text)
 
 
-def without_stacks(text: str) -> str:
-    """The epilogue of one matrix, whose rows are those of all matrices of a stack.
+def without_batch(text: str) -> str:
+    """The epilogue of one matrix whose rows are the rows of all matrices of a batch.
 
-    >>> without_stacks("acc * r[b,m] + R[b, m, n]")
+    >>> without_batch("acc * r[b,m] + R[b, m, n]")
     'acc * r[m] + R[m, n]'
     """
     return re.sub(r"\[\s*b\s*,\s*", "[", text)
 
 
 def folds_rows(text: str) -> bool:
-    """Whether it does not matter to an epilogue which rows are of which matrix of a stack: it names rows only as `b,m`, and copies none.
+    """Whether an epilogue can treat the rows of a batch as rows of one matrix: it indexes rows only as `b,m`, and copies none.
 
     >>> folds_rows("relu(acc + bias[n])"), folds_rows("acc * r[m]"), folds_rows("acc * r[b,m]")
     (True, False, True)

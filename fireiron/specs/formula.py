@@ -1,6 +1,6 @@
-"""Formulas: what a spec computes, as text. `C[m,n] += sum(k, A[m,k] * B[k,n])` says its operands, its dimensions and its meaning.
+"""Formulas: what a spec computes, as text. `C[m,n] += sum(k, A[m,k] * B[k,n])` states the operands, the dimensions and the meaning.
 
-A spec with several outputs has a formula for each, apart by `;`. It is read by the parser below and by nothing else: data, never code.
+A spec with several outputs has one formula per output, separated by `;`. Only the parser below reads them: they are data, never code.
 
     definition = formula {";" formula}
     formula   = element [("=" | "+=" | "sum=" | "max=" | "min=" | "*=" | "prod=") (reduction | value)]
@@ -16,13 +16,14 @@ A spec with several outputs has a formula for each, apart by `;`. It is read by 
 
 A tensor without indices is a scalar, which is only read: `y[m] += alpha * x[m]`.
 
-An index other than a dimension names another of its elements: `t ^ 5` that whose number differs in these bits; in groups of 8 neighbours,
-`t + 1 in 8` the next, `t - 1 in 8` the one before (where the group has none, its own), `t = 3 in 8` that of number 3.
+An index other than a dimension selects another element of it: `t ^ 5` is the one whose number differs in these bits; in groups of 8
+adjacent elements, `t + 1 in 8` is the next one, `t - 1 in 8` the previous one (at the end of the group, the element itself), and
+`t = 3 in 8` number 3.
 
-In the place of an index, `...` stands for as many dimensions as a spec has (`spelled`). `sum=` is another text of `+=`, `prod=` of `*=`.
+`...` as an index represents as many dimensions as a spec has (`spelled`). `sum=` is another spelling of `+=`, `prod=` of `*=`.
 
-Without a right side a formula says that its tensor is there, and nothing about its values. `+=` adds to what the tensor holds, where
-the spec says so; `max=` and `min=` compare with it, `*=` multiplies it.
+A formula without a right side allocates its tensor, whose values are unspecified. `+=` adds to the present value of the tensor if the spec
+accumulates; `max=` and `min=` compare with it, `*=` multiplies it.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ FUNCTIONS: Final[Mapping[str, int]] = {
 """Functions of elements, with the number of their arguments; `where` takes a condition and two values."""
 
 COMPARISONS: Final = ("<", "<=", ">", ">=", "==", "!=")
-"""Signs between two values that make a condition."""
+"""Comparison operators of conditions."""
 
 CONDITIONS: Final = (*COMPARISONS, "and", "or")
-"""What makes a condition, the first argument of `where`."""
+"""Operators of conditions, the first argument of `where`."""
 
 REDUCTIONS: Final[Mapping[str, str]] = {"sum": "+=", "max": "max=", "min": "min=", "prod": "*="}
-"""What a dimension may be reduced by, with the sign by which its result joins what the output holds."""
+"""Reductions, with the sign that combines their result with the present value of the output."""
 
 
 EXTREMES: Final = ("max", "min")
-"""Of a number and NaN these are the number."""
+"""Reductions that ignore NaN if the other operand is a number."""
 
 
 @attrs.frozen
@@ -68,10 +69,10 @@ class Number:
 
 @attrs.frozen
 class Index:
-    """A dimension in the place of an index, or another of its elements, as lanes receive what others hold.
+    """A dimension as an index, or another element of it, as lanes receive values of other lanes.
 
-    By the sign `^` that whose number differs in the bits of `number`; in groups of `width` neighbours by `+` and `-` that so many further
-    on or before (where there is none, its own), by `=` that of this number.
+    The sign `^` selects the element whose number differs in the bits of `number`. In groups of `width` adjacent elements, `+` and `-`
+    select the element `number` after or before (at the end of the group, the element itself), and `=` the element with that number.
     """
 
     dim: str
@@ -85,11 +86,11 @@ class Index:
 
     @property
     def plain(self) -> bool:
-        """Whether it is the dimension as it is."""
+        """Whether it is the dimension itself."""
         return not self.sign
 
     def source(self, place: Any) -> Any:
-        """The number of the element that stands in a place, or of those in an array of places."""
+        """The number of the element that is selected for an element number, or for an array of them."""
         if self.sign == "^":
             return place ^ self.number
         first = place - place % self.width
@@ -100,7 +101,7 @@ class Index:
         return other * inside + place * (1 - inside)
 
     def leaves(self, size: int | None) -> str | None:
-        """Why it leaves a dimension of a size; None if it does not. Of a size known only at run time it may."""
+        """What is legal if the index leaves a dimension of a size, or may leave one known only at run time; otherwise None."""
         if self.plain:
             return None
         span = self.width or size or 0
@@ -111,20 +112,20 @@ class Index:
 
 @attrs.frozen
 class Element:
-    """An element of an operand: a tensor and an index for each of its dimensions."""
+    """An element of an operand: a tensor, and an index for each of its dimensions."""
 
     tensor: str
     index: tuple[Index, ...]
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """The dimensions by name."""
-        return tuple(one.dim for one in self.index)
+        """The names of the dimensions."""
+        return tuple(index.dim for index in self.index)
 
     @property
     def plain(self) -> bool:
-        """Whether its indices are dimensions as they are."""
-        return all(one.plain for one in self.index)
+        """Whether all indices are dimensions themselves."""
+        return all(index.plain for index in self.index)
 
     def __str__(self) -> str:
         return f"{self.tensor}[{','.join(map(str, self.index))}]" if self.index else self.tensor
@@ -132,7 +133,7 @@ class Element:
 
 @attrs.frozen
 class Operation:
-    """A sign between two values or in front of one, or a function of values."""
+    """A binary or unary operator, or a function, applied to values."""
 
     name: str
     arguments: tuple[Value, ...]
@@ -153,7 +154,7 @@ _LEVELS: Final[Mapping[str, int]] = {"or": -2, "and": -1, **dict.fromkeys(COMPAR
 
 
 def _bracketed(value: Value, level: int) -> str:
-    """A value as an operand of a sign: in parentheses where it binds less."""
+    """A value as an operand of an operator: in parentheses if it binds less tightly."""
     infix = isinstance(value, Operation) and value.name not in FUNCTIONS
     binds = 3 if not infix else 3 if len(value.arguments) == 1 else _LEVELS[value.name]  # type: ignore[union-attr]
     return f"({value})" if binds < level or (infix and level == 3) else str(value)
@@ -161,7 +162,7 @@ def _bracketed(value: Value, level: int) -> str:
 
 @attrs.frozen
 class Formula:
-    """`target sign reduction(over, value)`, or `target sign value` with no reduction; `value` None says nothing about the target."""
+    """`target sign reduction(over, value)`, or `target sign value` without a reduction; without a `value`, an allocation of the target."""
 
     target: Element
     sign: str = "="
@@ -175,21 +176,21 @@ class Formula:
         right = str(self.value) if self.reduction is None else f"{self.reduction}({', '.join(self.over)}, {self.value})"
         return f"{self.target} {self.sign} {right}"
 
-    # ------------------------------------------------------------------------------------------ what it names
+    # ------------------------------------------------------------------------------------------ operands and dimensions
 
     @functools.cached_property
     def elements(self) -> tuple[Element, ...]:
-        """The elements that are read, from left to right; one that stands twice counts once."""
+        """The elements that are read, from left to right, without repetitions."""
         return tuple(dict.fromkeys(elements_of(self.value)))
 
     @functools.cached_property
     def uses(self) -> Mapping[str, tuple[str, ...]]:
-        """The dimensions of each operand: those that are read, then the one that is written."""
-        return {one.tensor: one.dims for one in (*self.elements, self.target)}
+        """The dimensions of each operand: those that are read, then the output."""
+        return {element.tensor: element.dims for element in (*self.elements, self.target)}
 
     @functools.cached_property
     def dims(self) -> tuple[str, ...]:
-        """All dimensions: those of the result, then those that are reduced."""
+        """All dimensions: those of the result, then the reduction dimensions."""
         return (*self.target.dims, *self.over)
 
     @property
@@ -197,11 +198,11 @@ class Formula:
         """The operand that is written."""
         return self.target.tensor
 
-    # ------------------------------------------------------------------------------------------ what it does
+    # ------------------------------------------------------------------------------------------ classification
 
     @functools.cached_property
     def drops_nan(self) -> bool:
-        """Whether a result may be a number where NaN is read: maxima and minima take the number, and a comparison with NaN is false."""
+        """Whether a result may be a number although NaN was read: maximum and minimum ignore NaN, and comparisons with NaN are false."""
         return (
             self.reduction in EXTREMES
             or self.sign.removesuffix("=") in EXTREMES
@@ -210,82 +211,82 @@ class Formula:
 
     @property
     def joins(self) -> bool:
-        """Whether its result can join what the output holds."""
+        """Whether its result can be combined with the present value of the output."""
         return self.sign != "="
 
     @property
     def joins_by(self) -> str:
-        """How results meet: as a sum, a maximum, a minimum or a product."""
+        """How results are combined: as a sum, a maximum, a minimum or a product."""
         return self.reduction or next((name for name, sign in REDUCTIONS.items() if sign == self.sign), "sum")
 
     @property
     def copies(self) -> bool:
-        """Whether it writes elements as they are, each in its own place."""
+        """Whether it copies elements to the same indices."""
         return self.sign == "=" and self.reduction is None and isinstance(self.value, Element) and self.value.index == self.target.index
 
     @property
     def moves(self) -> bool:
-        """Whether it writes elements as they are, each once: in its own place, or with indices in another order."""
+        """Whether it copies each element once: to the same indices, or with a permutation of the dimensions."""
         plain = self.sign == "=" and self.reduction is None and isinstance(self.value, Element) and self.value.plain
         return plain and set(self.elements[0].dims) == set(self.target.dims)
 
     @property
     def allocates(self) -> bool:
-        """Whether it says nothing about the values of its target."""
+        """Whether the values of its target are unspecified."""
         return self.value is None
 
     @property
     def fills(self) -> bool:
-        """Whether it writes one constant."""
+        """Whether it writes a constant."""
         return self.sign == "=" and self.reduction is None and isinstance(self.value, Number)
 
     @property
     def is_product_sum(self) -> bool:
-        """Whether it is a sum of products, which multiply-adds make."""
+        """Whether it is a sum of products, which multiply-adds compute."""
         return self.reduction == "sum" and isinstance(self.value, Operation) and self.value.name == "*"
 
     @property
     def multiplies(self) -> bool:
-        """Whether it is the product of two matrices."""
+        """Whether it is a multiplication of two matrices."""
         if not self.is_product_sum or len(self.over) != 1 or len(self.target.dims) != 2:
             return False
         assert isinstance(self.value, Operation)
         (m, n), (k,) = self.target.dims, self.over
-        return [getattr(one, "index", None) for one in self.value.arguments] == [(Index(m), Index(k)), (Index(k), Index(n))]
+        return [getattr(argument, "index", None) for argument in self.value.arguments] == [(Index(m), Index(k)), (Index(k), Index(n))]
 
     @property
     def contracts(self) -> bool:
-        """Whether it adds up products of two elements, whatever their indices are."""
+        """Whether it is a sum of products of two elements, with any indices."""
         if not self.is_product_sum:
             return False
         assert isinstance(self.value, Operation)
-        return all(isinstance(one, Element) for one in self.value.arguments)
+        return all(isinstance(argument, Element) for argument in self.value.arguments)
 
     @property
     def reduces(self) -> bool:
-        """Whether it makes the sum, the maximum, the minimum or the product of elements along dimensions."""
+        """Whether it is the sum, the maximum, the minimum or the product of elements along dimensions."""
         return self.reduction is not None and isinstance(self.value, Element) and self.value.plain
 
     @property
     def elementwise(self) -> bool:
-        """Whether it makes each element of its own, from elements in the same place."""
-        made = self.reduction is None and self.value is not None
-        return made and all(one.plain and set(one.dims) <= set(self.target.dims) for one in self.elements)
+        """Whether it computes each element separately, from elements with the same indices."""
+        elementwise = self.reduction is None and self.value is not None
+        return elementwise and all(element.plain and set(element.dims) <= set(self.target.dims) for element in self.elements)
 
     @property
     def pointwise(self) -> bool:
-        """Whether it computes each element of its own from elements in the same place: no copy, and no constant."""
+        """Whether it computes each element separately from elements with the same indices, and is not a copy or a constant."""
         return self.elementwise and not self.moves and not self.fills
 
     @functools.cached_property
     def operations(self) -> int:
-        """Operations for each point of its dimensions."""
+        """Arithmetic operations per point of its dimensions."""
         return _operations(self.value) + (self.reduction is not None or self.joins)
 
 
 @attrs.frozen
 class Definition:
-    """What a spec computes: a formula for each of its outputs, in the same dimensions; none reads what another writes."""
+    """What a spec computes: one formula per output, in the same dimensions. No formula reads the output of another."""
 
     formulas: tuple[Formula, ...]
 
@@ -294,23 +295,23 @@ class Definition:
 
     @property
     def only(self) -> Formula | None:
-        """The formula, where there is one."""
+        """The formula, if there is only one."""
         return self.formulas[0] if len(self.formulas) == 1 else None
 
     @functools.cached_property
     def outputs(self) -> tuple[str, ...]:
         """The operands that are written."""
-        return tuple(one.output for one in self.formulas)
+        return tuple(formula.output for formula in self.formulas)
 
     @functools.cached_property
     def elements(self) -> tuple[Element, ...]:
-        """The elements that are read, each once."""
-        return tuple(dict.fromkeys(element for one in self.formulas for element in one.elements))
+        """The elements that are read, without repetitions."""
+        return tuple(dict.fromkeys(element for formula in self.formulas for element in formula.elements))
 
     @functools.cached_property
     def uses(self) -> Mapping[str, tuple[str, ...]]:
         """The dimensions of each operand: those that are read, then those that are written."""
-        return {one.tensor: one.dims for one in (*self.elements, *(one.target for one in self.formulas))}
+        return {element.tensor: element.dims for element in (*self.elements, *(element.target for element in self.formulas))}
 
     @property
     def tile_dims(self) -> tuple[str, ...]:
@@ -319,25 +320,25 @@ class Definition:
 
     @functools.cached_property
     def dims(self) -> tuple[str, ...]:
-        """All dimensions: those of the results, then those that are reduced."""
-        return tuple(dict.fromkeys((*self.tile_dims, *(dim for one in self.formulas for dim in one.over))))
+        """All dimensions: those of the results, then the reduction dimensions."""
+        return tuple(dict.fromkeys((*self.tile_dims, *(dim for formula in self.formulas for dim in formula.over))))
 
     @functools.cached_property
     def joins(self) -> bool:
-        """Whether a result can join what its output holds."""
-        return any(one.joins for one in self.formulas)
+        """Whether a result can be combined with the present value of its output."""
+        return any(formula.joins for formula in self.formulas)
 
     @functools.cached_property
     def sets_numbers(self) -> bool:
-        """Whether all of an output is set to one number."""
-        return any(one.fills for one in self.formulas)
+        """Whether an output is set to a constant."""
+        return any(formula.fills for formula in self.formulas)
 
     @functools.cached_property
     def moved_indices(self) -> tuple[Index, ...]:
-        """The indices of elements in another place than the result."""
+        """The indices that select another element than that of the result."""
         return tuple(index for element in self.elements for index in element.index if not index.plain)
 
-    # ------------------------------------------------------------------------------------------ what it is to instructions
+    # ------------------------------------------------------------------------------------------ classification, for instructions
 
     @functools.cached_property
     def copies(self) -> bool:
@@ -346,57 +347,57 @@ class Definition:
 
     @functools.cached_property
     def moves(self) -> bool:
-        """Whether it is a copy of `src` to `dst` that may turn it: `dst[n,m] = src[m,n]`."""
+        """Whether it is a copy of `src` to `dst`, possibly transposed: `dst[n,m] = src[m,n]`."""
         return self.only is not None and self.only.moves and self._is_of("src", "dst")
 
     @functools.cached_property
     def allocates(self) -> bool:
-        """Whether it says that a tensor is there, and nothing about its values."""
+        """Whether it allocates a tensor whose values are unspecified."""
         return self.only is not None and self.only.allocates
 
     @functools.cached_property
     def fills(self) -> bool:
-        """Whether it sets all of `dst` to one value."""
+        """Whether it sets all elements of `dst` to one value."""
         return self.only is not None and self.only.fills and self._is_of("dst")
 
     @functools.cached_property
     def is_product_sum(self) -> bool:
-        """Whether it is a sum of products, and nothing else."""
+        """Whether it is a single sum of products."""
         return self.only is not None and self.only.is_product_sum
 
     @functools.cached_property
     def multiplies(self) -> bool:
-        """Whether it is the product of the matrices A (m x k) and B (k x n), added to C."""
+        """Whether it multiplies the matrices A (m x k) and B (k x n) and accumulates to C."""
         return self.only is not None and self.only.multiplies and self._is_of("A", "B", "C")
 
     @functools.cached_property
     def contracts(self) -> bool:
-        """Whether it adds up products of elements of A and B, with indices in any order, into C."""
+        """Whether it sums products of elements of A and B, with indices in any order, into C."""
         return self.only is not None and self.only.contracts and self._is_of("A", "B", "C")
 
     @functools.cached_property
     def reduces(self) -> bool:
-        """Whether it makes the sum, the maximum, the minimum or the product of elements of `src` along dimensions, into `dst`."""
+        """Whether it is the sum, the maximum, the minimum or the product of elements of `src` along dimensions, into `dst`."""
         return self.only is not None and self.only.reduces and self._is_of("src", "dst")
 
     @functools.cached_property
     def pointwise(self) -> bool:
-        """Whether it computes each element of its results from elements in the same place; one result alone is no copy and no constant."""
-        return all(one.elementwise for one in self.formulas) if self.only is None else self.only.pointwise
+        """Whether it computes each element of its results from elements with the same indices; a single copy or constant does not count."""
+        return all(formula.elementwise for formula in self.formulas) if self.only is None else self.only.pointwise
 
     def _is_of(self, *operands: str) -> bool:
         return tuple(self.uses) == operands
 
 
 def _names(value: Value | None) -> set[str]:
-    """The signs and functions of a value."""
+    """The operators and functions of a value."""
     if not isinstance(value, Operation):
         return set()
     return {value.name}.union(*map(_names, value.arguments))
 
 
 def elements_of(value: Value | None, conditions: bool = True) -> Iterator[Element]:
-    """The elements that a value reads, from left to right; without those of its conditions, where these do not count."""
+    """The elements that a value reads, from left to right; if `conditions` is false, without those that only conditions read."""
     if isinstance(value, Element):
         yield value
     elif isinstance(value, Operation):
@@ -411,73 +412,73 @@ def _operations(value: Value | None) -> int:
 # ---------------------------------------------------------------------------------------------- reading
 
 REST: Final = "..."
-"""Dimensions that a formula leaves open, in the place of an index."""
+"""A placeholder for any number of dimensions in an index list."""
 
 NAMES: Final = "mnpqrstuvwxyzabcdefgh"
-"""What dimensions that are left open are called, but for those that the formula names itself."""
+"""The names of dimensions for `...`, except for names that the formula already uses."""
 
 
 @functools.lru_cache(maxsize=4096)
 def spelled(text: str, rank: int) -> str:
-    """A text in which `...` stands for `rank` dimensions, with their names.
+    """The text with `rank` named dimensions for each `...`.
 
     >>> spelled("dst[...] += sum(p, src[...,p])", 3)
     'dst[m,n,q] += sum(p, src[m,n,q,p])'
 
-    Raises: ArgumentError where there are more dimensions than names.
+    Raises: ArgumentError if there are more dimensions than names.
     """
     if REST not in text:
         return text
     free = [name for name in NAMES if name not in set(re.findall(r"\w+", text))]
     if not 1 <= rank <= len(free):
-        raise ArgumentError(f"{text}: {rank} dimensions in the place of ...", legal=f"1 to {len(free)}")
+        raise ArgumentError(f"{text}: {rank} dimensions for ...", legal=f"1 to {len(free)}")
     return text.replace(REST, ",".join(free[:rank]))
 
 
 @functools.lru_cache(maxsize=4096)
 def open_operands(text: str) -> tuple[tuple[int, int], ...]:
-    """The operands with `...` among their indices: which they are, and how many dimensions they have where it stands for one."""
+    """The operands with `...` among their indices: their positions, and their numbers of dimensions if it is one dimension."""
     if REST not in text:
         return ()
     least, more = (definition(spelled(text, rank)).uses.values() for rank in (1, 2))
     pairs = enumerate(zip(least, more, strict=True))
-    return tuple((position, len(one)) for position, (one, other) in pairs if len(other) > len(one))
+    return tuple((position, len(least_dims)) for position, (least_dims, other) in pairs if len(other) > len(least_dims))
 
 
-def signed(made: Definition, signature: str) -> Definition:
-    """The same work with other indices: `signature` gives those of each operand, a letter each, as `einsum` does.
+def signed(base: Definition, signature: str) -> Definition:
+    """The same computation with other indices: `signature` gives those of each operand, one letter each, as in `einsum`.
 
-    What an input has and the result has not is reduced, in the order in which it comes.
+    Dimensions of inputs that the result does not have are reduced, in order of appearance.
 
     >>> str(signed(definition("C[m,n] += sum(k, A[m,k] * B[k,n])"), "bmk,bkn->bmn"))
     'C[b,m,n] += sum(k, A[b,m,k] * B[b,k,n])'
 
-    Raises: ArgumentError where the signature is none, or none of this formula.
+    Raises: ArgumentError if the signature is invalid, or does not fit this formula.
     """
-    found = re.fullmatch(r"((?:[a-z]+(?:,[a-z]+)*)?)->([a-z]+)", signature.replace(" ", "")) if isinstance(signature, str) else None
-    only = made.only
-    tensors = [name for name in made.uses if name not in made.outputs]
-    parts = [] if found is None else [part for part in found[1].split(",") if part]
-    if found is None or only is None or len(parts) != len(tensors) or not all(one.plain for one in made.elements):
-        raise ArgumentError(f"signature: none of {made}", got=signature, legal="einsum's form, such as bmk,bkn->bmn")
-    over = tuple(dict.fromkeys(dim for part in parts for dim in part if dim not in found[2]))
+    match = re.fullmatch(r"((?:[a-z]+(?:,[a-z]+)*)?)->([a-z]+)", signature.replace(" ", "")) if isinstance(signature, str) else None
+    only = base.only
+    tensors = [name for name in base.uses if name not in base.outputs]
+    parts = [] if match is None else [part for part in match[1].split(",") if part]
+    if match is None or only is None or len(parts) != len(tensors) or not all(element.plain for element in base.elements):
+        raise ArgumentError(f"signature: does not fit {base}", got=signature, legal="einsum's form, such as bmk,bkn->bmn")
+    over = tuple(dict.fromkeys(dim for part in parts for dim in part if dim not in match[2]))
     if bool(over) != (only.reduction is not None):
-        raise ArgumentError(f"signature: {made} reduces {'some dimension' if only.reduction else 'none'}", got=signature)
+        raise ArgumentError(f"signature: {base} reduces {'some dimension' if only.reduction else 'no dimension'}", got=signature)
     index = {name: tuple(map(Index, part)) for name, part in zip(tensors, parts, strict=True)}
     value = _indexed(only.value, index)
-    return definition(str(attrs.evolve(only, target=Element(only.output, tuple(map(Index, found[2]))), value=value, over=over)))
+    return definition(str(attrs.evolve(only, target=Element(only.output, tuple(map(Index, match[2]))), value=value, over=over)))
 
 
 def _indexed(value: Value | None, index: Mapping[str, tuple[Index, ...]]) -> Value | None:
     if isinstance(value, Element):
         return Element(value.tensor, index[value.tensor])
     if isinstance(value, Operation):
-        return Operation(value.name, tuple(_indexed(one, index) for one in value.arguments))  # type: ignore[misc]
+        return Operation(value.name, tuple(_indexed(argument, index) for argument in value.arguments))  # type: ignore[misc]
     return value
 
 
 MOST_TEXT: Final = 2000
-"""Most characters of a definition."""
+"""Maximum length of a definition, in characters."""
 
 _TOKEN: Final = re.compile(
     r"\s*(?:(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)|((?:sum|max|min|prod)=(?!=)|[+*]=|[<>=!]=|[A-Za-z_]\w*|[-+*/^=<>,()\[\]])|(\S))"
@@ -486,37 +487,37 @@ _TOKEN: Final = re.compile(
 
 @functools.lru_cache(maxsize=4096)
 def definition(text: str) -> Definition:
-    """The definition of a text: a formula for each output.
+    """Parse a definition: one formula per output.
 
     >>> definition("s[m,n] = a[m,n] + b[m,n]; d[n,m] = a[m,n] - b[m,n]").outputs
     ('s', 'd')
 
-    Raises: ArgumentError where the text is none; it says where.
+    Raises: ArgumentError if the text is not a definition, with the place of the error.
     """
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise ArgumentError(f"a formula is a text of at most {MOST_TEXT} characters", got=text if not isinstance(text, str) else text[:80])
-    made = Definition(tuple(formula(part.strip()) for part in text.split(";")))
-    if len(set(made.outputs)) != len(made.outputs):
+    result = Definition(tuple(formula(part.strip()) for part in text.split(";")))
+    if len(set(result.outputs)) != len(result.outputs):
         raise ArgumentError("formula: a tensor is written twice", got=text)
-    for one in made.formulas:
-        if set(one.target.dims) != set(made.tile_dims):
-            raise ArgumentError(f"formula: {one.target} has other dimensions than {made.formulas[0].target}", got=text)
-    for read in made.elements:
-        if read.tensor in made.outputs:
-            raise ArgumentError(f"formula: {read.tensor} is read and written", got=text, hint="a spec of its own")
-        if any(other.tensor == read.tensor and other != read for other in made.elements):
-            raise ArgumentError(f"formula: {read.tensor} stands with two forms of indices", got=text)
-    return made
+    for part in result.formulas:
+        if set(part.target.dims) != set(result.tile_dims):
+            raise ArgumentError(f"formula: {part.target} has other dimensions than {result.formulas[0].target}", got=text)
+    for element in result.elements:
+        if element.tensor in result.outputs:
+            raise ArgumentError(f"formula: {element.tensor} is read and written", got=text, hint="a separate spec")
+        if any(other.tensor == element.tensor and other != element for other in result.elements):
+            raise ArgumentError(f"formula: {element.tensor} is read with two different index lists", got=text)
+    return result
 
 
 @functools.lru_cache(maxsize=4096)
 def formula(text: str) -> Formula:
-    """The formula of a text for one output.
+    """Parse the formula of one output.
 
     >>> str(formula("y[m]+=sum(n,A[m,n]*(x[n]))"))
     'y[m] += sum(n, A[m,n] * x[n])'
 
-    Raises: ArgumentError where the text is no formula; it says where.
+    Raises: ArgumentError if the text is not a formula, with the place of the error.
     """
     try:
         return _checked(_Reader(text).formula(), text)
@@ -526,37 +527,37 @@ def formula(text: str) -> Formula:
 
 @functools.lru_cache(maxsize=4096)
 def formula_of(text: str) -> Formula:
-    """The formula of a text for a step of several, which may read what it writes, and one tensor with different indices.
+    """Parse the formula of one of several steps, which may read what it writes, and read a tensor with different indices.
 
     >>> str(formula_of("s[m,n] = exp(s[m,n] - top[m])"))
     's[m,n] = exp(s[m,n] - top[m])'
 
-    Raises: ArgumentError where the text is no formula; it says where.
+    Raises: ArgumentError if the text is not a formula, with the place of the error.
     """
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise ArgumentError(f"a formula is a text of at most {MOST_TEXT} characters", got=text if not isinstance(text, str) else text[:80])
     try:
-        made = _Reader(text).formula()
+        parsed = _Reader(text).formula()
     except RecursionError:
         raise ArgumentError("a formula is nested too deeply", got=text[:80]) from None
-    if made.value is None:
-        raise ArgumentError("formula: nothing is written", got=text, legal=f"{made.target} = ...")
-    _check_result(made, text)
-    for one in made.elements:
-        if not one.plain:
-            raise ArgumentError(f"formula: {one} stands in another place than the result", got=text, legal="dimensions as they are")
-        if len(set(one.dims)) != len(one.dims):
-            raise ArgumentError(f"formula: {one} has a dimension twice", got=text)
-    return made
+    if parsed.value is None:
+        raise ArgumentError("formula: nothing is written", got=text, legal=f"{parsed.target} = ...")
+    _check_result(parsed, text)
+    for element in parsed.elements:
+        if not element.plain:
+            raise ArgumentError(f"formula: {element} selects another element than that of the result", got=text, legal="plain dimensions")
+        if len(set(element.dims)) != len(element.dims):
+            raise ArgumentError(f"formula: {element} has a dimension twice", got=text)
+    return parsed
 
 
 _CONDITION_ENDS: Final = (",", ")", "and", "or")
-"""What may stand behind a condition."""
+"""Tokens that may follow a condition."""
 
 
 @attrs.define
 class _Reader:
-    """The tokens of a text, and how many of them are read."""
+    """The tokens of a text, and the number of tokens that are read."""
 
     text: str
     tokens: tuple[str, ...] = attrs.field(init=False)
@@ -565,7 +566,7 @@ class _Reader:
     def __attrs_post_init__(self) -> None:
         self.tokens = tuple(number or word or other for number, word, other in _TOKEN.findall(self.text))
 
-    # One method for each rule of the grammar.
+    # One method per rule of the grammar.
 
     def formula(self) -> Formula:
         target = self.element(self.name("the tensor that is written"))
@@ -577,15 +578,15 @@ class _Reader:
         start = self.place
         reduction = self.reduction()
         if reduction is not None and self.next is not None and reduction[1] in EXTREMES and len(reduction[2]) == 1:
-            # `max(m, n) * 2`: no reduction, which would be all of the value, but the larger of two coordinates.
+            # `max(m, n) * 2`: the maximum of two coordinates. A reduction would be the whole value.
             self.place, reduction = start, None
-        made = Formula(target, sign, self.value()) if reduction is None else Formula(target, sign, *reduction)
+        parsed = Formula(target, sign, self.value()) if reduction is None else Formula(target, sign, *reduction)
         if self.next is not None:
-            self.refuse(", its end")
-        return made
+            self.refuse("the end")
+        return parsed
 
     def reduction(self) -> tuple[Value, str, tuple[str, ...]] | None:
-        """The value, by what it is reduced, and the dimensions; None where no reduction stands here."""
+        """The value, the reduction and its dimensions; None if the next tokens are not a reduction."""
         name, parts = self.next or "", self.tokens[self.place + 1 : self.place + 4]
         if (
             name not in REDUCTIONS
@@ -616,10 +617,10 @@ class _Reader:
         return self.chain(self.factor, ("*", "/"))
 
     def chain(self, part: Callable[[], Value], signs: tuple[str, ...]) -> Value:
-        made = part()
+        left = part()
         while self.next in signs:
-            made = Operation(self.one_of(*signs), (made, part()))
-        return made
+            left = Operation(self.one_of(*signs), (left, part()))
+        return left
 
     def factor(self) -> Value:
         if self.next == "-":
@@ -643,11 +644,11 @@ class _Reader:
         try:
             return Number(int(text) if text.isdecimal() else float(text))
         except ValueError:  # more digits than Python reads
-            raise ArgumentError("formula: no number", got=text[:40]) from None
+            raise ArgumentError("formula: not a number", got=text[:40]) from None
 
     def called(self, name: str) -> Value:
         if name not in FUNCTIONS:
-            hint = "a reduction is the whole right side; its result is a tensor of its own" if name in REDUCTIONS else None
+            hint = "a reduction must be the whole right side; assign its result to a tensor" if name in REDUCTIONS else None
             raise ArgumentError(f"formula: unknown function {name!r}", got=self.text, legal=FUNCTIONS, hint=hint)
         self.take("(")
         arguments = [self.condition() if name == "where" else self.value()]
@@ -675,7 +676,7 @@ class _Reader:
                 pass
             self.place = start
         left = self.value()
-        if self.next in _CONDITION_ENDS:  # as in C, a number is a condition: that it is not zero
+        if self.next in _CONDITION_ENDS:  # as in C, a number as a condition is true if it is not zero
             return Operation("!=", (left, Number(0)))
         return Operation(self.one_of(*COMPARISONS), (left, self.value()))
 
@@ -692,7 +693,7 @@ class _Reader:
 
     def scalar(self, tensor: str) -> Element:
         if tensor in FUNCTIONS or tensor in REDUCTIONS:
-            self.refuse(f"; {tensor} is a function, and no scalar: its arguments")
+            self.refuse(f"the arguments of the function {tensor}")
         return Element(tensor, ())
 
     def index(self) -> Index:
@@ -710,7 +711,7 @@ class _Reader:
     def integer(self, before: str) -> int:
         number = self.next or ""
         if not number.isdecimal() or len(number) > 9:
-            self.refuse(f"; {before} takes an integer")
+            self.refuse(f"an integer after {before}")
         return int(self.one_of())
 
     # Tokens.
@@ -720,56 +721,56 @@ class _Reader:
         return self.tokens[self.place] if self.place < len(self.tokens) else None
 
     def one_of(self, *wanted: str) -> str:
-        """The next token, one of those wanted (any if none is named)."""
-        found = self.next
-        if found is None or (wanted and found not in wanted):
-            self.refuse(f", {' or '.join(wanted)}")
+        """The next token, which must be one of those in `wanted` (any token if it is empty)."""
+        token = self.next
+        if token is None or (wanted and token not in wanted):
+            self.refuse(" or ".join(wanted))
         self.place += 1
-        return str(found)
+        return str(token)
 
     def take(self, wanted: str) -> None:
         self.one_of(wanted)
 
     def name(self, what: str) -> str:
         if self.next is None or not self.next.isidentifier():
-            self.refuse(f", {what}")
+            self.refuse(what)
         return self.one_of()
 
     def refuse(self, wanted: str) -> None:
-        """Say what stands in the place of what is wanted."""
+        """Raise an error that names the next token and the expected one."""
         before = " ".join(self.tokens[: self.place])[-60:]
-        found = "it ends" if self.next is None else f"{self.next[:40]!r} stands"
-        raise ArgumentError(f"formula: {found} behind {before!r}{wanted} is wanted".replace(", ;", ";"), got=self.text)
+        token = "the end" if self.next is None else repr(self.next[:40])
+        raise ArgumentError(f"formula: expected {wanted}, got {token} after {before!r}", got=self.text)
 
 
-def _checked(made: Formula, text: str) -> Formula:
-    """Refuse what has no meaning: dimensions that nothing counts, a result that is read, a tensor of two forms."""
-    target = made.target
-    _check_result(made, text)
-    for one in made.elements:
-        loose = [dim for dim in one.dims if dim not in made.dims]
+def _checked(parsed: Formula, text: str) -> Formula:
+    """Refuse dimensions that are neither in the result nor reduced, a result that is read, and a tensor with two index lists."""
+    target = parsed.target
+    _check_result(parsed, text)
+    for element in parsed.elements:
+        loose = [dim for dim in element.dims if dim not in parsed.dims]
         if loose:
-            raise ArgumentError(f"formula: {loose[0]} of {one} is neither in the result nor reduced", got=text, legal=made.dims)
-        if one.tensor == target.tensor:
-            raise ArgumentError(f"formula: {one.tensor} is read and written", got=text, hint="+= adds to what it holds")
-        if any(other.tensor == one.tensor and other != one for other in made.elements):
-            raise ArgumentError(f"formula: {one.tensor} stands with two forms of indices", got=text)
-        if len(set(one.dims)) != len(one.dims):
-            raise ArgumentError(f"formula: {one} has a dimension twice", got=text)
-    return made
+            raise ArgumentError(f"formula: {loose[0]} of {element} is neither in the result nor reduced", got=text, legal=parsed.dims)
+        if element.tensor == target.tensor:
+            raise ArgumentError(f"formula: {element.tensor} is read and written", got=text, hint="+= adds to what it holds")
+        if any(other.tensor == element.tensor and other != element for other in parsed.elements):
+            raise ArgumentError(f"formula: {element.tensor} is read with two different index lists", got=text)
+        if len(set(element.dims)) != len(element.dims):
+            raise ArgumentError(f"formula: {element} has a dimension twice", got=text)
+    return parsed
 
 
-def _check_result(made: Formula, text: str) -> None:
-    """Refuse a result without dimensions or with one twice, a reduction of what no element has, and one that joins by another sign."""
-    target = made.target
+def _check_result(parsed: Formula, text: str) -> None:
+    """Refuse a result without dimensions or with a repeated one, a reduction over a dimension of no element, and a mismatched sign."""
+    target = parsed.target
     if not target.index:
         raise ArgumentError(f"formula: {target.tensor!r} without its indices", got=text, legal=f"{target.tensor}[m,n]")
-    if not target.plain or len(set(made.dims)) != len(made.dims):
-        raise ArgumentError("formula: the result has each of its dimensions once, as it is", got=text)
-    idle = [dim for dim in made.over if not any(dim in one.dims for one in made.elements)]
+    if not target.plain or len(set(parsed.dims)) != len(parsed.dims):
+        raise ArgumentError("formula: the result must have each of its dimensions once, without offset", got=text)
+    idle = [dim for dim in parsed.over if not any(dim in element.dims for element in parsed.elements)]
     if idle:
-        of_two = made.reduction in FUNCTIONS and len(made.over) == 1
-        hint = f"of two values the one that is no name stands first: {made.reduction}({made.value}, {idle[0]})" if of_two else None
+        of_two = parsed.reduction in FUNCTIONS and len(parsed.over) == 1
+        hint = f"write the value that is not a name first: {parsed.reduction}({parsed.value}, {idle[0]})" if of_two else None
         raise ArgumentError(f"formula: {idle[0]} is reduced, but no element has it", got=text, hint=hint)
-    if made.joins and made.reduction is not None and REDUCTIONS[made.reduction] != made.sign:
-        raise ArgumentError(f"formula: a {made.reduction} joins by {REDUCTIONS[made.reduction]}", got=text)
+    if parsed.joins and parsed.reduction is not None and REDUCTIONS[parsed.reduction] != parsed.sign:
+        raise ArgumentError(f"formula: a {parsed.reduction} is combined by {REDUCTIONS[parsed.reduction]}", got=text)

@@ -29,7 +29,7 @@ def _differs(following: Following, name: str, context: Context) -> bool:
     if holding is None or following.holding == holding:
         return False
     other = Following(spec, name, holding, steps_of(spec, name, holding))
-    other.require_dealt_once(context)
+    other.require_distributed_once(context)
     own = [one for one in following.steps or () if spec.dims[one.dim] in spec.uses[name]]
     return other.steps is None or not same_elements(own, other.steps, context)
 

@@ -20,7 +20,7 @@ from fireiron.values.machine import Block
 from fireiron.values.tensor import View
 
 
-def shown_turn(spec: Spec, views: Mapping[str, View], draft: Draft, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+def masked_iteration(spec: Spec, views: Mapping[str, View], draft: Draft, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """A turn of a loop, the operands moved to it, if its mask shows the tile an element: one turn of a loop that has one, or none.
 
     Raises: DecompositionError where a turn that is hidden would change something, or no integer of the turn bounds it.

@@ -1,4 +1,4 @@
-"""JSON of every value that is stored: mutated in structure, and in its letters; what is read is what the text says, or it is refused."""
+"""JSON of every stored value, mutated in structure and in characters: the value that is read equals the text, or the text is refused."""
 
 import copy
 import functools
@@ -25,13 +25,13 @@ ODD = (
     "\0", "a\nb", "é", [], [0], [[]], {}, {"type": "Tile"}, {"type": "Done"}, {"type": []}, {"type": "Tunable", "name": "t", "values": [2]},
     {"type": "Strided", "dims": [[1, 2]]}, {"type": "To", "level": "Warp"}, {"type": "object"}, {"type": "__import__"}, "__import__('os')", "'(' * 9",
 )  # fmt: skip
-"""What is put in the place of something."""
+"""Replacements for parts of a document."""
 
 
 @functools.cache
 def originals() -> tuple[tuple[str, str], ...]:
-    """What reads it, and a text: of strategies and of specs."""
-    found = []
+    """The reader, and a text: of strategies and of specs."""
+    texts = []
     values = [one for one in roots() if isinstance(one, (Strategy, Spec))]
     values += [library.find(name).strategy for name in ("maxwell", "split_k", "hmma_ampere") if name in library.names()]
     for value in values:
@@ -39,13 +39,13 @@ def originals() -> tuple[tuple[str, str], ...]:
             text = store.dumps(value)
         except FireironError:
             continue
-        found.append((STRATEGIES if isinstance(value, Strategy) else SPECS, text))
-    return tuple(found)
+        texts.append((STRATEGIES if isinstance(value, Strategy) else SPECS, text))
+    return tuple(texts)
 
 
 @functools.cache
 def documents() -> tuple[tuple[str, str, tuple[tuple[object, ...], ...]], ...]:
-    """What reads it, the text, and the places in its document."""
+    """The reader, the text, and the paths in its document."""
     return tuple((reader, text, tuple(places(json.loads(text)))) for reader, text in originals())
 
 
@@ -58,30 +58,30 @@ def places(value: object, path: tuple[object, ...] = ()) -> Iterator[tuple[objec
 
 
 def mutated(choose: random.Random, value: object, where: tuple[tuple[object, ...], ...]) -> object:
-    """The document with one or two places changed, removed, doubled or exchanged."""
+    """The document with one or two parts changed, removed, doubled or exchanged."""
     value = copy.deepcopy(value)
     for _ in range(choose.choice((1, 1, 1, 2))):
         path = choose.choice(where)
-        holder = _at(value, path[:-1])
-        if not path or not isinstance(holder, (dict, list)) or _at(value, path) is _MISSING:
+        parent = _at(value, path[:-1])
+        if not path or not isinstance(parent, (dict, list)) or _at(value, path) is _MISSING:
             continue
         key = path[-1]
         match choose.randrange(5):
             case 0:
-                del holder[key]
-            case 1 if isinstance(holder, list):
-                holder.insert(choose.randint(0, len(holder)), copy.deepcopy(holder[key]))
+                del parent[key]
+            case 1 if isinstance(parent, list):
+                parent.insert(choose.randint(0, len(parent)), copy.deepcopy(parent[key]))
             case 1:
-                holder[choose.choice(("sizes", "type", "x", "memory", "", "origin"))] = holder.pop(key)
+                parent[choose.choice(("sizes", "type", "x", "memory", "", "origin"))] = parent.pop(key)
             case 2:
                 other = _at(value, choose.choice(where))
-                holder[key] = copy.deepcopy(None if other is _MISSING else other)
-            case 3 if isinstance(holder[key], (int, float)):
-                holder[key] = choose.choice(
-                    (-holder[key], holder[key] + 1, holder[key] * 2, float(holder[key]), str(holder[key]), [holder[key]], not holder[key])
+                parent[key] = copy.deepcopy(None if other is _MISSING else other)
+            case 3 if isinstance(parent[key], (int, float)):
+                parent[key] = choose.choice(
+                    (-parent[key], parent[key] + 1, parent[key] * 2, float(parent[key]), str(parent[key]), [parent[key]], not parent[key])
                 )
             case _:
-                holder[key] = copy.deepcopy(choose.choice(ODD))
+                parent[key] = copy.deepcopy(choose.choice(ODD))
     return value
 
 
@@ -98,11 +98,11 @@ def _at(value: object, path: tuple[object, ...]) -> object:
 
 
 def draw(choose: random.Random, count: int = 40) -> Iterator[Input]:
-    """Texts that are documents no more, or other ones."""
+    """Texts of changed documents, or broken ones."""
     reader, text, where = choose.choice(documents())
-    whole = json.loads(text)
+    document = json.loads(text)
     for _ in range(count):
-        wrong = damaged(choose, text) if choose.random() < 0.35 else _dumped(choose, mutated(choose, whole, where))
+        wrong = damaged(choose, text) if choose.random() < 0.35 else _dumped(choose, mutated(choose, document, where))
         yield Input(
             f"from fireiron.language.store import {reader}\n{reader}({wrong!r})",
             lambda wrong=wrong: getattr(store, reader)(wrong),
@@ -118,49 +118,53 @@ def _dumped(choose: random.Random, value: object) -> str:
     return text
 
 
-# ---------------------------------------------------------------------------------------------- what was read is what was written
+# ---------------------------------------------------------------------------------------------- the read value equals the text
 
 
 def another(value: Strategy | Spec, text: str) -> str | None:
-    """What a text says that the value which was read from it is not."""
+    """The difference between a text and the value read from it."""
     again = store.dumps(value)
     kind = "strategy" if isinstance(value, Strategy) else "spec"
     return _differs(parsed(text)[kind], parsed(again)[kind], f"$.{kind}")
 
 
-def _differs(said: object, is_: object, place: str) -> str | None:
-    if isinstance(said, dict) and isinstance(is_, dict):
+def _differs(written: object, is_: object, place: str) -> str | None:
+    if isinstance(written, dict) and isinstance(is_, dict):
         for name in is_:
-            if name not in said and not _has_default(said, name) and is_[name] != LEFT_OUT.get(str(said.get("type"))[:-4], {}).get(name):
+            if (
+                name not in written
+                and not _has_default(written, name)
+                and is_[name] != LEFT_OUT.get(str(written.get("type"))[:-4], {}).get(name)
+            ):
                 return f"{place}.{name} is not said, and is {is_[name]!r}"
         if is_.get("type") == "Tunable":
-            said = {**said, "values": [*dict.fromkeys(said["values"])]}  # type: ignore[call-overload]  # once each
-        for name in said:
-            fault = _differs(said[name], is_[name], f"{place}.{name}") if name in is_ else _left_out(said, name, place)
+            written = {**written, "values": [*dict.fromkeys(written["values"])]}  # type: ignore[call-overload]  # once each
+        for name in written:
+            fault = _differs(written[name], is_[name], f"{place}.{name}") if name in is_ else _left_out(written, name, place)
             if fault:
                 return fault
         return None
-    if isinstance(said, list) and isinstance(is_, list) and len(said) == len(is_):
+    if isinstance(written, list) and isinstance(is_, list) and len(written) == len(is_):
         return next(
-            (fault for number, pair in enumerate(zip(said, is_, strict=True)) if (fault := _differs(*pair, f"{place}[{number}]"))), None
+            (fault for number, pair in enumerate(zip(written, is_, strict=True)) if (fault := _differs(*pair, f"{place}[{number}]"))), None
         )
-    if isinstance(said, dict) and said.get("type") in ("DType", "Memory", "Level", "MatrixLayout"):
-        cls = CLASSES[str(said["type"])]  # what has a name is written by it
-        return None if Store(()).value(said, cls) == Store(()).value(is_, cls) else f"{place} is {is_!r}"
-    if (type(said) is type(is_) and said == is_) or _same_expression(said, is_) or _spelled(said) == _spelled(is_):
+    if isinstance(written, dict) and written.get("type") in ("DType", "Memory", "Level", "MatrixLayout"):
+        cls = CLASSES[str(written["type"])]  # named values are written by their name
+        return None if Store(()).value(written, cls) == Store(()).value(is_, cls) else f"{place} is {is_!r}"
+    if (type(written) is type(is_) and written == is_) or _same_expression(written, is_) or _spelled(written) == _spelled(is_):
         return None
-    return f"{place} is said to be {said!r}, and is {is_!r}"
+    return f"{place} is said to be {written!r}, and is {is_!r}"
 
 
-def _has_default(said: dict[str, object], name: str) -> bool:
-    """Whether a class says itself what a field is that is not said: a step whose store follows from its init."""
-    cls = CLASSES.get(str(said.get("type")))
+def _has_default(written: dict[str, object], name: str) -> bool:
+    """Whether a class computes an omitted field itself: a step whose store follows from its init."""
+    cls = CLASSES.get(str(written.get("type")))
     return cls is not None and attrs.has(cls) and any(one.alias == name and one.default is not attrs.NOTHING for one in attrs.fields(cls))
 
 
-def _left_out(said: dict[str, object], name: str, place: str) -> str | None:
-    """A field that is said, and not written: it has to be the default."""
-    cls = CLASSES.get(str(said.get("type")))
+def _left_out(written: dict[str, object], name: str, place: str) -> str | None:
+    """A field present in the text and omitted when written again: it must be the default."""
+    cls = CLASSES.get(str(written.get("type")))
     defaults = (
         {field.alias: field.default for field in attrs.fields(cls)}
         if cls is not None and attrs.has(cls)
@@ -172,22 +176,22 @@ def _left_out(said: dict[str, object], name: str, place: str) -> str | None:
     plain = Store(()).plain(default)
     return (
         None
-        if _differs(said[name], plain, place) is None
-        else f"{place}.{name} is said to be {said[name]!r}, and is the default, {plain!r}"
+        if _differs(written[name], plain, place) is None
+        else f"{place}.{name} is said to be {written[name]!r}, and is the default, {plain!r}"
     )
 
 
-def _same_expression(said: object, is_: object) -> bool:
-    if not isinstance(said, (str, int)) or not isinstance(is_, (str, int)) or isinstance(said, bool) or isinstance(is_, bool):
+def _same_expression(written: object, is_: object) -> bool:
+    if not isinstance(written, (str, int)) or not isinstance(is_, (str, int)) or isinstance(written, bool) or isinstance(is_, bool):
         return False
     try:
-        return expression(said) == expression(is_)
+        return expression(written) == expression(is_)
     except FireironError:
         return False
 
 
 def _spelled(value: object) -> object:
-    """A whole number that stands for a real one is the same number; formulas are the same without their spaces."""
+    """An integer written for a real number is the same number; formulas are equal without their spaces."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value

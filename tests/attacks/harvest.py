@@ -1,4 +1,4 @@
-"""What there is to attack, by introspection: values of all classes, found by walking what is public, and callables with their signatures."""
+"""The objects to attack, by introspection: values of all classes, reached from public ones, and callables with their signatures."""
 
 import functools
 import inspect
@@ -36,30 +36,30 @@ SEEDS = (
     "Strides(m=ANY(8), k=1)",
     "ColMajor(ld=sym('ld'))",
 )
-"""What the walk starts from, besides all that is public."""
+"""The starting points of the walk, in addition to all public objects."""
 
 FEW = 8
-"""Values of a class that are kept."""
+"""The number of stored values per class."""
 
 
 @functools.cache
 def roots() -> tuple[object, ...]:
-    """Where the walk starts: seeds, what is public, some of the library."""
+    """The starting points: seeds, public objects, a part of the library."""
     named = [getattr(fireiron, name) for name in fireiron.__all__]
-    made = []
+    seeds = []
     for source in SEEDS:
         try:
-            made.append(eval(source, dict(handed.NAMES)))
+            seeds.append(eval(source, dict(handed.NAMES)))
         except FireironError as error:
             raise AssertionError(f"a seed of the harvest is refused: {source}") from error
     programs = [library.bind(library.find(name)) for name in ("naive", "hmma_ampere", "wgmma") if name in library.names()]
-    return (*made, *programs, *(one for one in named if not isinstance(one, type)))
+    return (*seeds, *programs, *(one for one in named if not isinstance(one, type)))
 
 
 @functools.cache
 def harvest() -> dict[type, tuple[object, ...]]:
-    """Some values of each class that is reached, in the order in which they are."""
-    found: dict[type, list[object]] = {}
+    """Some values of each reached class, in order of discovery."""
+    by_class: dict[type, list[object]] = {}
     seen: set[int] = set()
     waiting: list[object] = list(roots())
     while waiting:
@@ -69,11 +69,11 @@ def harvest() -> dict[type, tuple[object, ...]]:
         seen.add(id(value))
         cls = type(value)
         if cls.__module__.startswith("fireiron"):
-            kept = found.setdefault(cls, [])
+            kept = by_class.setdefault(cls, [])
             if len(kept) < FEW:
                 kept.append(value)
         waiting += _parts(value)
-    return {cls: tuple(kept) for cls, kept in found.items()}
+    return {cls: tuple(kept) for cls, kept in by_class.items()}
 
 
 def _parts(value: object) -> Iterator[object]:
@@ -87,36 +87,36 @@ def _parts(value: object) -> Iterator[object]:
 
 @functools.cache
 def by_name() -> dict[str, tuple[object, ...]]:
-    """Values that stood in a field, by its name: what may be right for a parameter of that name."""
-    found: dict[str, list[object]] = {}
+    """Values of a field, by its name: plausible arguments for a parameter of that name."""
+    by_field: dict[str, list[object]] = {}
     for kept in harvest().values():
         for value in kept:
             if attrs.has(type(value)):
                 for field in attrs.fields(type(value)):
-                    one = getattr(value, field.name, None)
-                    there = found.setdefault(field.alias or field.name, [])
-                    if len(there) < FEW and not any(one is other for other in there):
-                        there.append(one)
+                    field_value = getattr(value, field.name, None)
+                    known_values = by_field.setdefault(field.alias or field.name, [])
+                    if len(known_values) < FEW and not any(field_value is other for other in known_values):
+                        known_values.append(field_value)
     sizes = [8, 64, 16]
-    found |= dict.fromkeys(("M", "N", "K", "m", "n", "k", "sizes", "size", "batch"), sizes)
-    found |= {
+    by_field |= dict.fromkeys(("M", "N", "K", "m", "n", "k", "sizes", "size", "batch"), sizes)
+    by_field |= {
         "memory": [GL, SH, RF],
         "memories": [GL, SH, RF],
         "level": [Kernel, Block, Warp, Thread],
         "operand": ["A", "B"],
         "dtype": [float16, float32],
     }
-    found |= {
+    by_field |= {
         "spec": list(harvest()[Spec]),
         "architecture": ["sm_80", "sm_90a"],
         "arch": ["sm_80"],
         "strategy": [one for one in roots() if isinstance(one, Strategy)],
     }
-    return {name: tuple(kept) for name, kept in found.items()}
+    return {name: tuple(kept) for name, kept in by_field.items()}
 
 
 def public_callables() -> Iterator[tuple[str, Callable[..., object]]]:
-    """All that is public and can be called."""
+    """All public callables."""
     for name in fireiron.__all__:
         value = getattr(fireiron, name)
         if callable(value):
@@ -125,7 +125,7 @@ def public_callables() -> Iterator[tuple[str, Callable[..., object]]]:
 
 @functools.cache
 def parameters(function: Callable[..., object]) -> tuple[inspect.Parameter, ...] | None:
-    """The parameters of a callable; None where nobody knows them."""
+    """The parameters of a callable; None if unknown."""
     try:
         return tuple(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -135,23 +135,23 @@ def parameters(function: Callable[..., object]) -> tuple[inspect.Parameter, ...]
 def drawn_arguments(
     choose: random.Random, wanted: tuple[inspect.Parameter, ...], base: object = None
 ) -> tuple[list[tuple[str, object]], dict[str, tuple[str, object]]]:
-    """Arguments for parameters, most of them of the kind that is asked for, one or more of them of any other: (source text, value)."""
+    """Arguments for parameters, most of the declared kind, one or more of any other: (source text, value)."""
     positional: list[tuple[str, object]] = []
     named: dict[str, tuple[str, object]] = {}
-    for one in wanted:
-        count = choose.choice((0, 1, 1, 2, 3)) if one.kind is one.VAR_POSITIONAL else 1
-        if one.kind is one.VAR_KEYWORD:
+    for parameter in wanted:
+        count = choose.choice((0, 1, 1, 2, 3)) if parameter.kind is parameter.VAR_POSITIONAL else 1
+        if parameter.kind is parameter.VAR_KEYWORD:
             if choose.random() < 0.2:
                 name = choose.choice(("m", "n", "k", "M", "bm", "x", "self", "dtype", "é"))
                 named[name] = drawn(choose, name)
             continue
-        if one.default is not one.empty and choose.random() < 0.6:
+        if parameter.default is not parameter.empty and choose.random() < 0.6:
             continue
         for _ in range(count):
-            if one.kind is one.KEYWORD_ONLY or (named and one.kind is one.POSITIONAL_OR_KEYWORD):
-                named[one.name] = drawn(choose, one.name, base)
+            if parameter.kind is parameter.KEYWORD_ONLY or (named and parameter.kind is parameter.POSITIONAL_OR_KEYWORD):
+                named[parameter.name] = drawn(choose, parameter.name, base)
             else:
-                positional.append(drawn(choose, one.name, base))
+                positional.append(drawn(choose, parameter.name, base))
     fate = choose.random()
     if fate < 0.03 and positional:
         positional.pop()
@@ -163,7 +163,7 @@ def drawn_arguments(
 
 
 def drawn(choose: random.Random, name: str, base: object = None) -> tuple[str, object]:
-    """A value for a parameter, right as often as not: as a base has it, as others of its name had it, or any."""
+    """A value for a parameter, right about half of the time: the base's value, one of a parameter of that name, or any."""
     fate = choose.random()
     if fate < 0.35 and base is not None and hasattr(type(base), "__attrs_attrs__") and hasattr(base, name):
         return _shown(getattr(base, name))

@@ -1,4 +1,4 @@
-"""What is handed in where something else is asked for: source texts, and their values. `VALUES` is what nobody asks for, `ODD` what is odd."""
+"""Wrong arguments: source texts, and their values. `VALUES` are never legal, `ODD` are unusual."""
 
 import decimal
 import fractions
@@ -17,18 +17,18 @@ __all__ = [
 
 
 class BaseFaults:
-    """Raised by what meddles: nothing of the project may let it out."""
+    """Raised by hostile objects: the project must not let it escape."""
 
 
 class ReprRaises:
-    """No text of its own."""
+    """Its repr raises."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no repr")
 
 
 class EqualRaises:
-    """Equal to nothing, and says so by raising."""
+    """Its comparison raises."""
 
     def __eq__(self, other: object) -> bool:
         raise RuntimeError("no ==")
@@ -37,7 +37,7 @@ class EqualRaises:
 
 
 class HashRaises:
-    """Has a hash that raises."""
+    """Its hash raises."""
 
     def __hash__(self) -> int:
         raise RuntimeError("no hash")
@@ -47,7 +47,7 @@ class HashRaises:
 
 
 class Meddler:
-    """Has every attribute, and every one is this again."""
+    """Every attribute exists, and is the object itself."""
 
     def __getattr__(self, name: str) -> "Meddler":
         if name.startswith("__"):
@@ -62,7 +62,7 @@ class Meddler:
 
 
 class Int(int):
-    """An integer with a text that says nothing of it."""
+    """An integer with a misleading repr."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no repr of an integer")
@@ -71,7 +71,7 @@ class Int(int):
 
 
 class Text(str):
-    """A text with a text that says nothing of it."""
+    """A string with a misleading repr."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no repr of a text")
@@ -80,25 +80,25 @@ class Text(str):
 
 
 class Deep(list):
-    """A list that is told to be a million long."""
+    """A list that claims a length of a million."""
 
     def __len__(self) -> int:
         return 10**6
 
 
 def deep(levels: int = 10_000) -> tuple:
-    """A tuple in a tuple, and so on."""
-    made: tuple = ()
+    """A deeply nested tuple."""
+    nested: tuple = ()
     for _ in range(levels):
-        made = (made,)
-    return made
+        nested = (nested,)
+    return nested
 
 
 def cycle() -> list:
-    """A list that holds itself."""
-    made: list = []
-    made.append(made)
-    return made
+    """A list that contains itself."""
+    cyclic: list = []
+    cyclic.append(cyclic)
+    return cyclic
 
 
 _DEEP, _CYCLE = deep(), cycle()
@@ -127,7 +127,7 @@ def _value(source: str) -> object:
 
 
 VALUES: tuple[tuple[str, object], ...] = tuple((source, _value(source)) for source in SOURCES)
-"""Source texts and values; `deep()` and `cycle()` are made once."""
+"""Source texts and values; `deep()` and `cycle()` are evaluated once."""
 
 
 def program(text: str, more: Iterable[str] = ()) -> str:

@@ -1,4 +1,6 @@
-"""What is kept in files, written by several processes that are killed at any moment: what was said to be written is there, and readers read on."""
+"""Stored files under several writing processes that are killed at any moment: items reported as written are present, and readers continue
+to work.
+"""
 
 import contextlib
 import hashlib
@@ -29,7 +31,7 @@ from fireiron.tune.result import Result
 from fireiron.tune.task import Task
 
 ITEM = struct.Struct("<II")
-"""A writer, and the number of what it wrote."""
+"""A writer, and the number of its item."""
 
 Item = tuple[int, int]
 
@@ -40,26 +42,28 @@ EACH, EITHER, LAST, SOME = (
     "the last one of anybody is there",
     "what is there is whole",
 )
-"""What has to be found of what was said to be written."""
+"""Which of the items reported as written must be present."""
 
 
 @attrs.frozen
 class Kept:
-    """Something that is kept: how one item is written, and which are found. `writers` may write at once; `stays` says what of it is found."""
+    """A kind of stored file: how to write one item, and how to list them. `writers` may write at once; `stays` states which items must be
+    present.
+    """
 
     write: Callable[[Path, int, int], None]
     found: Callable[[Path], set[Item]]
     writers: int = 3
     stays: str = EACH
 
-    def lost(self, done: set[Item], found: set[Item]) -> str | None:
-        """What is wrong with what was found, behind what was written."""
+    def lost(self, done: set[Item], present: set[Item]) -> str | None:
+        """The defect of the present items after the reported ones were written, if any."""
         if self.stays == LAST:
-            return None if len(found) == 1 or not (done or found) else f"{len(found)} items in the place of one"
+            return None if len(present) == 1 or not (done or present) else f"{len(present)} items in the place of one"
         if self.stays == SOME:
             return None
-        there = {number for _, number in found}
-        missing = done - found if self.stays == EACH else {one for one in done if one[1] not in there}
+        numbers = {number for _, number in present}
+        missing = done - present if self.stays == EACH else {one for one in done if one[1] not in numbers}
         return f"lost: {sorted(missing)[:5]}" if missing else None
 
 
@@ -116,7 +120,7 @@ def _entries(folder: Path) -> set[Item]:
 
 
 def _compiled(folder: Path, writer: int, number: int) -> None:
-    """As `compile_cached` does: of those who want a kernel at once, one makes it, under a lock that goes with its holder."""
+    """As in `compile_cached`: of several processes that need a kernel, one compiles it, under a lock that ends with its owner."""
     key, data = _entry(0, number)
     with _cache_in(folder):
         place = cache._place(key)
@@ -127,7 +131,7 @@ def _compiled(folder: Path, writer: int, number: int) -> None:
 
 
 def _pruned(folder: Path, writer: int, number: int) -> None:
-    """Entries that are removed while others write, read and verify them."""
+    """Entries that are removed while others are written, read and verified."""
     _cached(folder, writer, number)
     if number % 4 == writer % 4:
         with _cache_in(folder):
@@ -175,7 +179,7 @@ _OPEN: dict[tuple[int, Path], Journal] = {}
 
 
 def _measured(folder: Path, writer: int, number: int) -> None:
-    """A result of a tuning: each writer opens the journal once, as a tuning does."""
+    """A tuning result: each writer opens the journal once, as a tuning does."""
     journal = _OPEN.setdefault((os.getpid(), folder), None) or _journal(folder / "journal.jsonl")  # type: ignore[arg-type]
     _OPEN[os.getpid(), folder] = journal
     place = number % len(journal.space)
@@ -183,7 +187,7 @@ def _measured(folder: Path, writer: int, number: int) -> None:
 
 
 def _results(folder: Path) -> set[Item]:
-    """Every line of the journal; opening it takes in all of them, or refuses."""
+    """Every line of the journal; opening it accepts all of them, or refuses."""
     path = folder / "journal.jsonl"
     if not path.exists():
         return set()
@@ -206,15 +210,15 @@ KEPT: Mapping[str, Kept] = {
     "campaign": Kept(_kept_state, _state, stays=LAST),
     "journal": Kept(_measured, _results, writers=1),
 }
-"""All that is written while others may read it."""
+"""Everything that is written while other processes may read it."""
 
 MOST = 50
-"""Items of one writer."""
+"""Items per writer."""
 
 
 @attrs.define
 class Writer:
-    """A process that writes item after item, and says of each that it is written."""
+    """A process that writes item after item, and reports each."""
 
     kept: Kept
     folder: Path
@@ -245,7 +249,7 @@ class Writer:
         self.done.add(ITEM.unpack(data))
 
     def kill(self) -> None:
-        """End it at once, and learn what it had written."""
+        """Kill it at once, and read which items it reported."""
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.join()
         rest = b""
@@ -256,11 +260,11 @@ class Writer:
 
 
 def attack(name: str, folder: Path, kills: int, choose: random.Random) -> int:
-    """Kill writers while others write and this process reads; how many items there are at the end.
+    """Kill writers while others write and this process reads; returns the number of items at the end.
 
-    Most are killed within 10 ms behind an item, some at once, wherever they are: before their first one, too.
+    Most are killed within 10 ms after an item, some at once, at any point, even before their first one.
 
-    Raises: AssertionError where an item is lost that was written, and whatever a reader raises.
+    Raises: AssertionError if a written item is lost, and any exception of a reader.
     """
     kept, numbers, done = KEPT[name], iter(range(1, 10**6)), set()
     running: list[Writer] = []
@@ -280,10 +284,10 @@ def attack(name: str, folder: Path, kills: int, choose: random.Random) -> int:
             fault = kept.lost(done, kept.found(folder))
             assert fault is None, fault
     finally:
-        for one in running:
-            one.kill()
-            done |= one.done
-    fault = kept.lost(done, found := kept.found(folder))
+        for writer in running:
+            writer.kill()
+            done |= writer.done
+    fault = kept.lost(done, present := kept.found(folder))
     assert fault is None, fault
-    kept.write(folder, 0, 0)  # what killed processes left holds nobody up
-    return len(found)
+    kept.write(folder, 0, 0)  # remains of killed processes block no later writer
+    return len(present)

@@ -44,7 +44,7 @@ OF_DEFINITIONS: dict[str, Reason] = {
         "are used together",
     ),
     "refine SkipMaskedTiles": Reason(
-        "a mask of a definition says what to skip", lambda: blocks.split(8).skip_masked_tiles(), "no mask says what to skip"
+        "a mask of a definition says what to skip", lambda: blocks.split(8).skip_masked_tiles(), "no mask that could be skipped"
     ),
 }
 """Refinements of loops of definitions: with no other feature of a plain product."""

@@ -1,6 +1,6 @@
-"""What a campaign has done so far: one JSON file for each subject, replaced as a whole behind every chunk.
+"""The state of a campaign: one JSON file per subject, replaced as a whole after each chunk.
 
-A subject without a file here goes on from what was published of it (`docs/campaign`), so figures add up over machines and days.
+A subject without a file here continues from its published state (`docs/campaign`), so numbers add up over machines and days.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ FOLDER = ROOT / "build" / "campaign"
 PUBLISHED = ROOT / "docs" / "campaign"
 COUNTERS = ("verdicts", "counts", "features", "pairs")
 KEPT = 50
-"""Findings whose stories are kept; of more of them the seeds."""
+"""The number of findings whose stories are stored; of further ones only the seeds are."""
 
 
 @attrs.define
 class State:
-    """What a subject's draws gave: all seeds from `first` to `next` are done, and those of `ahead` beyond it."""
+    """The results of a subject's draws: all seeds from `first` to `next` are done, and those of `ahead` beyond it."""
 
     subject: str
     first: int
@@ -50,7 +50,7 @@ class State:
     machines: list[str] = attrs.field(factory=list)
 
     def add(self, seeds: range, outcomes: Iterable[Outcome], seconds: float) -> None:
-        """Take in the outcomes of some seeds, one each, and the seconds of processor time that they took."""
+        """Add the outcomes of some seeds, one each, and the seconds of processor time that they took."""
         for seed, outcome in zip(seeds, outcomes, strict=True):
             self.verdicts[outcome.verdict] += 1
             self.counts.update(outcome.counts)
@@ -66,17 +66,17 @@ class State:
         self._note(self.machines, machine())
 
     def amount(self, counted: str) -> int:
-        """How many there are of what is counted."""
+        """The amount of what the subject counts."""
         if counted == "drawn":
             return sum(self.verdicts[one] for one in VERDICTS)
         return self.verdicts[counted] if counted in VERDICTS else self.counts[counted]
 
     def open(self) -> list[dict[str, object]]:
-        """The findings that were not seen mended."""
+        """The findings that are not known to be fixed."""
         return [one for one in self.findings if not one["mended"]]
 
     def mend(self, seed: int, outcome: Outcome) -> None:
-        """Take in what a seed that was found gives by now: it counts as what it is, and the finding remembers since which sources."""
+        """Add the present outcome of a seed with a finding: it counts as such, and the finding remembers since which sources."""
         (finding,) = (one for one in self.open() if one["seed"] == seed)
         if outcome.verdict == "found":
             finding["story"] = outcome.story
@@ -92,7 +92,7 @@ class State:
         return [range(first, stop) for first, stop in ([self.first, self.next], *self.ahead) if first < stop]
 
     def merge(self, other: "State") -> None:
-        """Take in what other seeds of the subject gave, on another machine perhaps; ValueError if a seed is done in both."""
+        """Add the results of other seeds of the subject, perhaps from another machine; ValueError if a seed is done in both."""
         twice = [(one, two) for one in self.spans() for two in other.spans() if max(one.start, two.start) < min(one.stop, two.stop)]
         if twice or other.subject != self.subject:
             what = f"seeds {twice[0][1].start} to {twice[0][1].stop - 1} are done" if twice else f"it is of {other.subject}"
@@ -108,7 +108,7 @@ class State:
                 self._note(values, value)
 
     def missing(self) -> list[range]:
-        """The seeds below those that were done ahead of their turn which are not done."""
+        """The seeds below those done ahead of their order that are not done."""
         gaps, start = [], self.next
         for first, stop in sorted(self.ahead):
             if first > start:
@@ -143,22 +143,22 @@ class State:
 
 @functools.cache
 def machine() -> str:
-    """What runs the draws."""
-    said = f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}, Fireiron {fireiron.__version__}"
+    """The machine that runs the draws."""
+    description = f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}, Fireiron {fireiron.__version__}"
     if (smi := shutil.which("nvidia-smi")) is None:
-        return said
-    asked = subprocess.run([smi, "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True, check=False)
-    return f"{said}, {asked.stdout.strip()}" if asked.returncode == 0 and asked.stdout.strip() else said
+        return description
+    query = subprocess.run([smi, "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True, check=False)
+    return f"{description}, {query.stdout.strip()}" if query.returncode == 0 and query.stdout.strip() else description
 
 
 def source() -> str:
-    """A short hash of the package's sources: what ran."""
+    """A short hash of the package's sources."""
     files = sorted((ROOT / "fireiron").rglob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
 def load(subject: str, first: int, folder: Path = FOLDER, published: Path | None = None) -> State:
-    """The state of a subject: that of the folder, else what was published, else a new one; ValueError, naming the file, if it is no state."""
+    """The state of a subject: that of the folder, else the published one, else a new one; ValueError, naming the file, if it is invalid."""
     for path in (folder / f"{subject}.json", *([published / f"{subject}.json"] if published else [])):
         if path.is_file():
             return read(path)
@@ -166,7 +166,7 @@ def load(subject: str, first: int, folder: Path = FOLDER, published: Path | None
 
 
 def read(path: Path) -> State:
-    """The state that a file holds; of a published one, what it says beside is left out."""
+    """The state in a file; additional data of a published one are ignored."""
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         known = {name: stored[name] for name in attrs.fields_dict(State)}
@@ -176,7 +176,7 @@ def read(path: Path) -> State:
 
 
 def save(state: State, folder: Path = FOLDER) -> None:
-    """Replace a subject's file; a process that is killed meanwhile, or a full disk, leaves the file that was."""
+    """Replace a subject's file; if the process is killed or the disk is full, the old file remains."""
     folder.mkdir(parents=True, exist_ok=True)
     fresh = folder / f"{state.subject}.json.{os.getpid()}"
     try:
@@ -188,7 +188,7 @@ def save(state: State, folder: Path = FOLDER) -> None:
 
 @contextlib.contextmanager
 def alone(subject: str, folder: Path = FOLDER) -> Iterator[None]:
-    """Hold a subject for this process; BlockingIOError if another one runs it."""
+    """Lock a subject for this process; BlockingIOError if another one runs it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{subject}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

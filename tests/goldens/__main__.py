@@ -24,21 +24,21 @@ from goldens.readable import READABLE, ROOT, TEXTS
 from goldens.subjects import SUBJECTS, made
 
 MOST_LINES = 400
-"""Lines of the diff of a readable golden that are printed; git shows all."""
+"""The number of printed diff lines of a readable golden; git shows all."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the arguments ask for."""
-    asked = _parser().parse_args(arguments)
-    match asked.command:
+    """Run what the arguments specify."""
+    options = _parser().parse_args(arguments)
+    match options.command:
         case "accept":
-            accept(asked.of or [*SUBJECTS, *READABLE], asked.jobs)
+            accept(options.of or [*SUBJECTS, *READABLE], options.jobs)
         case "draw":
-            draw(asked.subject, asked.jobs)
+            draw(options.subject, options.jobs)
         case "text":
-            print(json.dumps([attrs.asdict(SUBJECTS[asked.subject]().outcome(name)) for name in asked.names]))
+            print(json.dumps([attrs.asdict(SUBJECTS[options.subject]().outcome(name)) for name in options.names]))
         case _:
-            show(asked.subject, asked.names, asked.revision)
+            show(options.subject, options.names, options.revision)
     return 0
 
 
@@ -49,14 +49,14 @@ def _parser() -> argparse.ArgumentParser:
     accepted.add_argument("of", nargs="*", choices=[[], *SUBJECTS, *READABLE], help="subjects or readable goldens (default: all)")
     drawn = commands.add_parser("draw", help="draw other cases of a subject, and store them")
     drawn.add_argument("subject", choices=["perturbed", "offers"])
-    for one in (accepted, drawn):
-        one.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one for each core)")
+    for command in (accepted, drawn):
+        command.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one for each core)")
     shown = commands.add_parser("show", help="the difference of cases between a git revision and the working tree")
     shown.add_argument("--revision", default="HEAD", help="what git calls it (default: HEAD)")
     texts = commands.add_parser("text", help="what comes of cases, as JSON")
-    for one in (shown, texts):
-        one.add_argument("subject", choices=[*SUBJECTS])
-        one.add_argument("names", nargs="+", metavar="name")
+    for command in (shown, texts):
+        command.add_argument("subject", choices=[*SUBJECTS])
+        command.add_argument("names", nargs="+", metavar="name")
     return parser
 
 
@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def accept(of: Sequence[str], jobs: int) -> None:
-    """Store anew what these subjects and readable goldens come to, and print what changed."""
+    """Store the present results of these subjects and readable goldens, and print the changes."""
     report = []
     for name in (one for one in READABLE if one in of):
         lines = [*readable.write(READABLE[name]())]
@@ -73,33 +73,33 @@ def accept(of: Sequence[str], jobs: int) -> None:
         report.append(f"{name}: {sum(line.startswith('+++') for line in lines)} files changed, {len(lines)} lines of diff")
         if name == "texts":
             _remove_others()
-    every = {name: SUBJECTS[name]().names() for name in SUBJECTS if name in of}
-    report += _accept_cases(every, jobs) if every else []
+    names_by_subject = {name: SUBJECTS[name]().names() for name in SUBJECTS if name in of}
+    report += _accept_cases(names_by_subject, jobs) if names_by_subject else []
     print(*report, sep="\n")
 
 
 def _remove_others() -> None:
-    """Remove the texts of kernels that are stored no more."""
+    """Remove the texts of kernels that are no longer stored."""
     for path in {*TEXTS.glob("*.cu")} - {*readable.of_texts()}:
         path.unlink()
         print(f"{path.name}: removed")
 
 
-def _accept_cases(every: dict[str, Sequence[str]], jobs: int) -> list[str]:
-    """Compute and store cases; a line for each subject."""
-    asked = [(subject, name) for subject, names in every.items() for name in names]
-    found: dict[str, list[Case]] = {subject: [] for subject in every}
+def _accept_cases(names_by_subject: dict[str, Sequence[str]], jobs: int) -> list[str]:
+    """Compute and store cases; returns a line for each subject."""
+    pairs = [(subject, name) for subject, names in names_by_subject.items() for name in names]
+    cases_by_subject: dict[str, list[Case]] = {subject: [] for subject in names_by_subject}
     with multiprocessing.Pool(jobs) as pool:
-        outcomes = pool.imap(made, asked, chunksize=4)
-        for (subject, _), one in zip(asked, tqdm(outcomes, total=len(asked), mininterval=5.0, file=sys.stderr), strict=True):
-            found[subject].append(one)
-    lines = [_changes(subject, of) for subject, of in found.items()]
-    cases.store(found)
+        outcomes = pool.imap(made, pairs, chunksize=4)
+        for (subject, _), case in zip(pairs, tqdm(outcomes, total=len(pairs), mininterval=5.0, file=sys.stderr), strict=True):
+            cases_by_subject[subject].append(case)
+    lines = [_changes(subject, of) for subject, of in cases_by_subject.items()]
+    cases.store(cases_by_subject)
     return lines
 
 
 def _changes(subject: str, found: Sequence[Case]) -> str:
-    """How many cases of a subject changed, and how."""
+    """The number of changed cases of a subject, by kind of change."""
     before = {one.name: one for one in cases.cases(subject)}
     counts = Counter(way for one in found if (way := one.way(before.get(one.name))))
     counts[GONE] = len(before.keys() - {one.name for one in found})
@@ -108,7 +108,7 @@ def _changes(subject: str, found: Sequence[Case]) -> str:
 
 
 def draw(subject: str, jobs: int) -> None:
-    """Draw the cases of a subject anew."""
+    """Draw the cases of a subject again."""
     drawn = SUBJECTS[subject]().draw
     assert drawn is not None
     print(*_accept_cases({subject: drawn()}, jobs), sep="\n")
@@ -127,7 +127,7 @@ def show(subject: str, names: Sequence[str], revision: str) -> None:
 
 
 def _difference(name: str, revision: str, before: Outcome, after: Outcome) -> Iterator[str]:
-    """The difference of the texts; if they agree, that of the steps beside them."""
+    """The difference of the texts; if they agree, that of their steps."""
     pairs = (f"{before.kind}\n{before.said}", f"{after.kind}\n{after.said}"), (before.beside, after.beside)
     for old, new in pairs:
         if old != new:
@@ -138,7 +138,7 @@ def _difference(name: str, revision: str, before: Outcome, after: Outcome) -> It
 
 @contextmanager
 def _worktree(revision: str) -> Iterator[Path]:
-    """A revision's files in a folder of its own, for as long as they are needed."""
+    """A revision's files in a separate folder, as long as they are needed."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "revision"
         subprocess.run(["git", "worktree", "add", "--detach", "--quiet", str(place), revision], cwd=ROOT, check=True)
@@ -149,7 +149,7 @@ def _worktree(revision: str) -> Iterator[Path]:
 
 
 def _outcomes(folder: Path, subject: str, names: Sequence[str]) -> list[Outcome]:
-    """What comes of cases in a working tree, by its own tests; by ours if it has no such command yet."""
+    """The results of cases in a working tree, by its own tests; by ours if it lacks this command."""
     tests = next(one for one in (folder / "tests", ROOT / "tests") if (one / "goldens" / "__main__.py").is_file())
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(folder), str(tests)))}
     command = [sys.executable, "-m", "goldens", "text", subject, *names]

@@ -16,4 +16,4 @@ class AtMostRegisters(Refinement):
     count: int = 32
 
     def plan(self, plan):
-        return plan.saying(MaxRegisters(self.count))
+        return plan.with_effect(MaxRegisters(self.count))

@@ -36,4 +36,4 @@ class Morton(Refinement):
     applies_to: ClassVar[tuple[str, ...]] = ("tile",)
 
     def plan(self, plan):
-        return plan.placing(OnMortonCurve())
+        return plan.with_order(OnMortonCurve())

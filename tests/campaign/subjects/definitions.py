@@ -1,6 +1,7 @@
-"""Random definitions of several steps with random strategies, on targets of all kinds: near float64, no alarm, the same whatever the order.
+"""Random multi-step definitions with random strategies, on all kinds of targets: near float64, no findings, independent of the thread
+order.
 
-Where there is a GPU, one strategy in four is compiled for it and launched too, and lies within the bounds of each element.
+With a GPU, one strategy in four is also compiled for it and launched, and must be within the error bounds of each element.
 """
 
 import random
@@ -25,27 +26,32 @@ MOST_REFUSALS = 100
 
 
 def drawn(seed: int) -> tuple[DrawnDefinition, int]:
-    """A definition, its strategy and a target, which the project accepts, and how many were refused before."""
+    """An accepted definition with its strategy and a target, and the number of refused ones before it."""
     refusals = 0
     while True:
-        one = DrawnDefinition(f"{seed}/{refusals}")
-        one.target = random.Random(seed).choice(ARCHITECTURES if refusals < MOST_REFUSALS // 2 else ARCHITECTURES[-5:]).name
+        definition = DrawnDefinition(f"{seed}/{refusals}")
+        definition.target = random.Random(seed).choice(ARCHITECTURES if refusals < MOST_REFUSALS // 2 else ARCHITECTURES[-5:]).name
         try:
-            one.program = one.strategy(one.bound).program(one.target)
-            _ = one.program.lowered
-            return one, refusals
+            definition.program = definition.strategy(definition.bound).program(definition.target)
+            _ = definition.program.lowered
+            return definition, refusals
         except REFUSALS:
             refusals += 1
             if refusals > MOST_REFUSALS:
                 raise
 
 
-def features_of(one: DrawnDefinition) -> set[str]:
-    """What the definition has in it, and the verbs, refinements, levels, instructions and the target of its strategy."""
-    steps = list(steps_in(one.strategy.steps))
+def features_of(definition: DrawnDefinition) -> set[str]:
+    """The features of the definition, and the verbs, refinements, levels, instructions and the target of its strategy."""
+    steps = list(steps_in(definition.strategy.steps))
     refined = [each for step in steps for each in step.refinements]
-    names = {*one.features, f"target {one.target}", *instructions_in(one.program), *(f"verb {step.verb}" for step in steps)}
-    types = {f"dtype {view.dtype}" for view in one.bound.views}
+    names = {
+        *definition.features,
+        f"target {definition.target}",
+        *instructions_in(definition.program),
+        *(f"verb {step.verb}" for step in steps),
+    }
+    types = {f"dtype {view.dtype}" for view in definition.bound.views}
     return (
         names
         | types
@@ -54,17 +60,17 @@ def features_of(one: DrawnDefinition) -> set[str]:
     )
 
 
-def says(one: DrawnDefinition, program: Program, symbols: dict[str, int], seed: int) -> str:
-    """What an oracle says against a program; nothing if all is well."""
+def objection(definition: DrawnDefinition, program: Program, symbols: dict[str, int], seed: int) -> str:
+    """An oracle's objection to a program; empty if all is well."""
     alarms = [str(finding) for finding in safety(program.lowered) if finding.severity == "error"]
     if alarms:
         return f"an alarm: {'; '.join(alarms)}"
-    one.bound, one.symbols = program.spec, symbols
-    arrays = inputs(one, seed)
+    definition.bound, definition.symbols = program.spec, symbols
+    arrays = inputs(definition, seed)
     for order in (None, random.Random(seed)):
         got = simulate(program.lowered, arrays, symbols, order=order).outputs
-        if said := wrong(one, got, arrays):
-            return "; ".join(said)
+        if differences := wrong(definition, got, arrays):
+            return "; ".join(differences)
         if order is None:
             first = got
     same = all(np.array_equal(first[name], got[name], equal_nan=got[name].dtype.kind == "f") for name in got)
@@ -72,32 +78,34 @@ def says(one: DrawnDefinition, program: Program, symbols: dict[str, int], seed: 
 
 
 def draw(seed: int) -> Outcome:
-    """One definition with a strategy that the project accepts."""
-    one, refusals = drawn(seed)
-    features, bound, symbols = features_of(one), one.bound, one.symbols
-    judge = lambda program, sizes: says(one, program, dict(sizes), seed)
+    """One definition with an accepted strategy."""
+    definition, refusals = drawn(seed)
+    features, bound, symbols = features_of(definition), definition.bound, definition.symbols
+    judge = lambda program, sizes: objection(definition, program, dict(sizes), seed)
     try:
-        said = judge(one.program, symbols)
+        message = judge(definition.program, symbols)
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-    if said:
-        return found(story(one.strategy(bound), one.target, symbols, judge, seed), features)
+        message = f"{type(error).__name__}: {error}"
+    if message:
+        return found(story(definition.strategy(bound), definition.target, symbols, judge, seed), features)
     counts = {"clean": 1, "refusals": refusals}
-    one.bound, one.symbols = bound, symbols
-    if seed % EVERY == 0 and (gpu := here()) is not None and (compiled := gpu.compiled(one.strategy(bound))) is not None:
-        if said := on_gpu(gpu, compiled, one, seed):
-            if on_gpu(gpu, gpu.compiled(one.strategy(bound), PLAIN), one, seed):
-                return found(f"on the GPU: {said}\n{one.strategy(bound)!r}\nsizes {symbols}", features)
+    definition.bound, definition.symbols = bound, symbols
+    if seed % EVERY == 0 and (gpu := here()) is not None and (compiled := gpu.compiled(definition.strategy(bound))) is not None:
+        if message := on_gpu(gpu, compiled, definition, seed):
+            if on_gpu(gpu, gpu.compiled(definition.strategy(bound), PLAIN), definition, seed):
+                return found(f"on the GPU: {message}\n{definition.strategy(bound)!r}\nsizes {symbols}", features)
             counts[f"defect of ptxas, seed {seed}"] = 1
         counts["on the GPU"] = 1
     return agreed(features, **counts)
 
 
-def on_gpu(gpu: Device, kernel: CompiledKernel, one: DrawnDefinition, seed: int) -> str:
-    """What the GPU's outputs have against them; nothing if all is well."""
-    arrays, sizes = inputs(one, seed), all_sizes(one.bound, one.symbols)
+def on_gpu(gpu: Device, kernel: CompiledKernel, definition: DrawnDefinition, seed: int) -> str:
+    """The objection to the GPU's outputs; empty if all is well."""
+    arrays, sizes = inputs(definition, seed), all_sizes(definition.bound, definition.symbols)
     (outputs,), wrong = gpu.run(kernel, arrays, sizes)
-    return "; ".join(wrong + differing(one.bound, sizes, outputs, arrays, referred(one.bound, *arrays.values()), adder_of(kernel)))
+    return "; ".join(
+        wrong + differing(definition.bound, sizes, outputs, arrays, referred(definition.bound, *arrays.values()), adder_of(kernel))
+    )
 
 
 SUBJECT = Subject(

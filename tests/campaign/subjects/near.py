@@ -46,7 +46,7 @@ def base(seed: int) -> Base:
         walk, _ = walker.draw(seed, ())
         return Base(json.loads(dumps(walk.strategy)), walk.target, walk.symbols, frozenset({"walk"}), judge)
     drawn, _ = definitions.drawn(seed)
-    says = lambda program, symbols: definitions.says(drawn, program, dict(symbols), seed)
+    says = lambda program, symbols: definitions.objection(drawn, program, dict(symbols), seed)
     return Base(json.loads(dumps(drawn.strategy(drawn.bound))), drawn.target, drawn.symbols, frozenset({"definition"}), says)
 
 
