@@ -200,7 +200,7 @@ def test_an_aligned_copy_is_clean():
 def test_a_misaligned_vector(base):
     kernel = copied(base)
     (message,) = messages(kernel)
-    assert "not 4 neighbours from a multiple of 4" in message and message.startswith("src")
+    assert "not 4 contiguous addresses from a multiple of 4" in message and message.startswith("src")
     assert "4 elements at once" in trapped(kernel)
 
 
@@ -239,7 +239,7 @@ def test_registers_that_are_aligned_to_one_element():
     kernel = copied((THREAD, 4), into=(0, 0), target=registers)
     assert messages(kernel) == []
     loose = tuple(attrs.evolve(one, tensor=attrs.evolve(one.tensor, align=4)) if one.name == "r" else one for one in kernel.buffers)
-    assert "r: 16 bytes are taken at once" in messages(attrs.evolve(kernel, buffers=loose))[0]
+    assert "r: a vector has 16 bytes" in messages(attrs.evolve(kernel, buffers=loose))[0]
 
 
 EDGES = [(8, True), (6, False), (sym("N"), False), (sym("N", multiple_of=2), False), (sym("N", multiple_of=4), True)]
@@ -251,8 +251,8 @@ def test_a_vector_that_may_straddle_the_edge(columns, clean):
     kernel = copied((THREAD % 4, THREAD // 4 * 4), into=(THREAD % 4, THREAD // 4 * 4), bounds=(None, columns), columns=columns, ld=64)
     reports = messages(kernel)
     assert (reports == []) == clean
-    assert clean or "src: 4 elements are taken at once, and the last of them are not proved to lie below" in reports[0]
-    assert all("not proved to lie below" in message or "multiple of 4" in message for message in reports)
+    assert clean or "src: a vector of 4 elements is not proved to be below" in reports[0]
+    assert all("not proved to be below" in message or "multiple of 4" in message for message in reports)
 
 
 def test_a_straddling_vector_is_trapped():
@@ -324,7 +324,7 @@ def test_a_buffer_that_begins_between_multiples_of_16_bytes(shared):
 
 def test_buffers_that_share_bytes_while_both_are_in_use(shared):
     faulty = with_offsets(shared, b_sh=0)
-    assert any("while both are in use" in message for message in messages(faulty))
+    assert any("while both are live" in message for message in messages(faulty))
 
 
 def test_buffers_that_share_bytes_unasked():
@@ -334,7 +334,7 @@ def test_buffers_that_share_bytes_unasked():
     assert staged.tensor.reuse and staged.offset == 0 and messages(kernel) == []
     unasked = attrs.evolve(staged, tensor=attrs.evolve(staged.tensor, reuse=False))
     kernel = attrs.evolve(kernel, buffers=tuple(unasked if one.name == staged.name else one for one in kernel.buffers))
-    assert messages(kernel) and all("nothing asks for that" in message for message in messages(kernel))
+    assert messages(kernel) and all("which no refinement requests" in message for message in messages(kernel))
 
 
 def test_more_shared_memory_than_the_target_has(shared):
@@ -379,7 +379,7 @@ def test_vectorize_without_its_test_of_alignment(monkeypatch, tmp_path):
     module, sizes = library("gemm_nn"), (128, 128, 32)
     program = module.strategy(module.spec(*sizes, A=ColMajor(ld=1025))).program("sm_80")
     checked, simulated, printed = refused_everywhere(program, sizes, tmp_path)
-    assert "not 4 neighbours from a multiple of 4 on" in checked
+    assert "not 4 contiguous addresses from a multiple of 4 on" in checked
     assert "4 elements at once from addresses 1025, 1026, 1027, 1028" in simulated
     assert "misaligned address" in printed and "float4" in printed
 

@@ -86,10 +86,10 @@ def test_drawn_vectors_are_judged_as_by_their_addresses(chunk):
 
 def test_what_is_said_of_a_vector():
     (one,) = said(vector(T * 4 + 2, 4))
-    assert one.message == "s: thread 0 takes addresses 2, 3, 4, 5 at once, which are not 4 neighbours from a multiple of 4 on"
+    assert one.message == "s: thread 0 accesses addresses 2, 3, 4, 5 as a vector, which are not 4 contiguous addresses from a multiple of 4 on"
     assert (one.kind, one.severity, one.buffer, one.at) == ("alignment", "error", "s", "hand.py:1") and one.details["vector"] == 4
     (one,) = said(loop(3, vector(T * 4 + i * 2, 4)))
-    assert one.message.startswith("s: thread 0, i 1 takes addresses 2, 3, 4, 5 at once")
+    assert one.message.startswith("s: thread 0, i 1 accesses addresses 2, 3, 4, 5 as a vector")
     (one,) = said(vector(T * 4 + BLOCK, 4), grid=8)
     assert "which is not proved a multiple of 4" in one.message
     assert said(vector(T * 4 + BLOCK * 8, 4), grid=8) == []
@@ -181,7 +181,7 @@ def test_buffers_in_use_together_share_no_bytes(offset, elements, shares):
     for order in (1, -1):
         found = said(writes(T), reads(T, name="t", active=less(T, 4)), writes(T), buffers=two(offset, elements)[::order])
         assert len(found) == shares, [one.message for one in found]
-        assert all("shares bytes with" in one.message and "while both are in use" in one.message for one in found)
+        assert all("overlaps" in one.message and "while both are live" in one.message for one in found)
 
 
 def test_buffers_in_use_one_after_the_other_may_if_that_is_asked_for():
@@ -254,7 +254,7 @@ def test_a_vector_is_inside_or_outside_as_a_whole(place, width, bound, symbol, w
     found = said(bounded(place, width, bound), symbols=(symbol,) if symbol is not None else ())
     assert (found == []) == whole
     assert all(
-        f"{width} elements are taken at once, and the last of them are not proved to lie below {bound}" in one.message for one in found
+        f"a vector of {width} elements is not proved to be below {bound}" in one.message for one in found
     )
 
 
@@ -335,9 +335,9 @@ def test_conditions_say_which_threads_take_vectors():
     assert len(said(vector(T * 2, 4, active=less(BLOCK, 3)), grid=8)) == 1, "a condition on blocks may hold"
     assert said(loop(4, vector(i * 2, 4, active=equal(i % 2, 0)))) == []
     (one,) = said(loop(4, vector(i * 2, 4)))
-    assert one.message.startswith("s: thread 0, i 1 takes addresses 2, 3, 4, 5 at once")
+    assert one.message.startswith("s: thread 0, i 1 accesses addresses 2, 3, 4, 5 as a vector")
     (one,) = said(vector(2, 4))
-    assert one.message.startswith("s: thread 0 takes addresses 2, 3, 4, 5 at once")
+    assert one.message.startswith("s: thread 0 accesses addresses 2, 3, 4, 5 as a vector")
     assert len(said(loop(N, vector(i * 2, 4, active=equal(i % 2, 0))), symbols=(N,))) == 1, "not known without the size"
     assert said(loop(N, vector(i * 4, 4)), symbols=(N,)) == []
 
@@ -360,10 +360,10 @@ def test_which_vector_of_a_statement_is_wrong():
     pieces = ((making.piece(0, 1, condition=TRUE), making.piece(1, 1, condition=TRUE), making.piece(2, 2, condition=TRUE)),)
     assert said(attrs.evolve(reads(T * 4, width=4), pieces=pieces)) == []
     (one,) = said(attrs.evolve(reads(T * 4 + 1, width=4), pieces=pieces))
-    assert "takes addresses 3, 4 at once, which are not 2 neighbours from a multiple of 2 on" in one.message
+    assert "accesses addresses 3, 4 as a vector, which are not 2 contiguous addresses from a multiple of 2 on" in one.message
     last = ((making.piece(0, 2, condition=TRUE), making.piece(2, 1, condition=TRUE), making.piece(3, 1, condition=TRUE)),)
     (one,) = said(attrs.evolve(reads(T * 4 + 1, width=4), pieces=last))
-    assert "takes addresses 1, 2 at once" in one.message
+    assert "accesses addresses 1, 2 as a vector" in one.message
 
 
 # ---------------------------------------------------------------------------------------------- matrices of WMMA
@@ -502,16 +502,16 @@ def test_so_many_elements_of_threads_and_iterations_are_looked_at(monkeypatch, m
     ("place", "active", "around", "texts"),
     [
         (T * 4 + T // 31, BUT_THE_LAST, 1, ()),
-        (T * 4 + T // 31, TRUE, 1, ("thread 31 takes addresses 125, 126, 127, 128 at once, which are not 4 neighbours from a multiple of 4 on",)),
-        (T * 4 + T // 31, less(T, N), 1, ("thread 31 takes addresses",)),
+        (T * 4 + T // 31, TRUE, 1, ("thread 31 accesses addresses 125, 126, 127, 128 as a vector, which are not 4 contiguous addresses from a multiple of 4 on",)),
+        (T * 4 + T // 31, less(T, N), 1, ("thread 31 accesses addresses",)),
         (T * 4 + T // 31, BUT_THE_LAST, N, ()),
         (T * 4 + T // 31 + i * 2, BUT_THE_LAST, N, ("not proved a multiple of 4",)),
         (T * 4 + T // 31 + BLOCK * 2, BUT_THE_LAST, 1, ("not proved a multiple of 4",)),
         (T * 4 + T // 31 + N, BUT_THE_LAST, 1, ("not proved a multiple of 4",)),
         (T * 4 + i * 2, less(i, 1), 3, ()),
-        (T * 4 + i * 2, TRUE, 3, ("thread 0, i 1 takes addresses 2, 3, 4, 5 at once",)),
-        (i * 2, TRUE, 3, ("i 1 takes addresses 2, 3, 4, 5 at once",)),
-        (as_expr(2), TRUE, 1, ("takes addresses 2, 3, 4, 5 at once",)),
+        (T * 4 + i * 2, TRUE, 3, ("thread 0, i 1 accesses addresses 2, 3, 4, 5 as a vector",)),
+        (i * 2, TRUE, 3, ("i 1 accesses addresses 2, 3, 4, 5 as a vector",)),
+        (as_expr(2), TRUE, 1, ("accesses addresses 2, 3, 4, 5 as a vector",)),
         (T * 4 + i * 2, less(i, 1), 0, ()),
     ],
     ids=str,
@@ -549,7 +549,7 @@ def test_who_takes_a_vector_over_a_bound(place, bound, active, around, whole):
         return
     assert any("lie below" in one.message for one in found) != whole, [one.message for one in found]
     if not whole and (place, bound) != (T * 4 + 1, as_expr(126)):
-        assert f"the last of them are not proved to lie below {bound} with the first" in found[0].message
+        assert f"not proved to be below {bound} as a whole, if its first element is" in found[0].message
 
 
 @pytest.mark.parametrize(

@@ -459,7 +459,7 @@ def test_registers_may_go_through_shared_memory(write, through):
     held = touch(0, write=not write, name="r").accesses[0]
     step = attrs.evolve(step, accesses=(attrs.evolve(access, write=write), held))
     (one,) = coalesced(step, buffers=(rows(memory=GL), buffer("r", 1, memory=RF)))
-    assert one.message.endswith(f"; a Strided tile gives neighbouring lanes neighbours to hold, {through} through shared memory")
+    assert one.message.endswith(f"; a Strided tile assigns adjacent elements neighbours to hold, {through} through shared memory")
 
 
 def test_what_has_no_sectors_of_lanes():

@@ -478,7 +478,7 @@ def test_a_race_is_shown_at_two_sizes(symbol, limit, at):
 def test_several_sizes_are_told_together():
     block, m = Var("block", 0, 1 << 20), Var("M", 1, 40, 1, True)
     (one,) = said(writes(LANE + block // 2 * 32), grid=N, symbols=(N, m), buffers=(LONG,))
-    assert "both touch it at N=300, M=40, and" in one.message and one.details["sizes"] == {"N": 300, "M": 40}
+    assert "both access it at N=300, M=40, and" in one.message and one.details["sizes"] == {"N": 300, "M": 40}
 
 
 # ------------------------------------------------------------------------------ many blocks

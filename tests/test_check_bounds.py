@@ -242,7 +242,7 @@ def test_the_first_element_of_a_vector_speaks_for_all_where_sizes_are_multiples(
     assert said(in_pieces(T * 8, 8, lambda first: less(first, N8)), buffers=whole, symbols=(N8,)) == []
     (one,) = said(in_pieces(T * 16, 16, lambda first: less(first, N8)), buffers=whole, symbols=(N8,))
     assert one.message.startswith(
-        "s: 16 elements are moved at once, and only the first one is tested against N8; the others may lie outside"
+        "s: a vector of 16 elements is accessed, but only its first element is tested against N8; the others may be out of bounds"
     )
     assert dict(one.details) == {"dimension": 0, "bound": "N8", "vector": 16}
     (one,) = said(in_pieces(T * 4, 4, lambda first: less(first, N)), buffers=(of_length("s", N),), symbols=(N,))
@@ -712,7 +712,7 @@ def test_what_is_looked_at_in_part_is_not_proved(monkeypatch):
     assert said(body, buffers=(buffer("s", 993, memory=GL),)) == []
     monkeypatch.setattr("fireiron.check.bounds.MANY", 32 * 20)
     (one,) = said(body, buffers=(buffer("s", 993, memory=GL),))
-    assert "could not be proved" in one.message
+    assert "is not proved" in one.message
 
 
 def test_a_loop_whose_length_another_one_says():
@@ -877,19 +877,19 @@ def test_which_piece_straddles_a_bound():
     both = in_pieces(T * 8, 4, lambda first: less(first + 3 if first == T * 8 else first, N), 2)
     (one,) = said(both, **whole)
     assert one.message == (
-        "s: 4 elements are moved at once, and only the first one is tested against N; the others may lie outside, as N is not known to be a "
+        "s: a vector of 4 elements is accessed, but only its first element is tested against N; the others may be out of bounds, since N is not known to be a "
         "multiple of 4"
     )
     other = in_pieces(T * 8, 4, lambda first: less(first if first == T * 8 else first + 3, N), 2)
     assert len(said(other, **whole)) == 1
     single = in_pieces(T, 1, lambda first: less(first, N + 1))
     (one,) = said(single, **whole)
-    assert "coordinate" in one.message and "moved at once" not in one.message
+    assert "coordinate" in one.message and "elements is accessed" not in one.message
     (one,) = said(in_pieces(T * 4, 4, lambda first: less(first, N + 1)), **whole)
-    assert "moved at once" not in one.message, "a bound behind the end is none"
-    assert "moved at once" in said(in_pieces(T * 4, 4, lambda first: less(first, N)), **whole)[0].message
+    assert "elements is accessed" not in one.message, "a bound behind the end is none"
+    assert "elements is accessed" in said(in_pieces(T * 4, 4, lambda first: less(first, N)), **whole)[0].message
     outer = in_pieces(T * 4, 4, lambda first: TRUE, active=less(T * 4, N))
-    assert "4 elements are moved at once" in said(outer, **whole)[0].message
+    assert "a vector of 4 elements is accessed" in said(outer, **whole)[0].message
 
 
 def test_bounds_beside_pieces_are_not_tested_by_the_text():
@@ -920,7 +920,7 @@ def test_products_of_blocks_and_threads():
     assert said(reads(BLOCK * T), grid=4, buffers=(buffer("s", 94, memory=GL),)) == []
     assert len(said(reads(BLOCK * T), grid=4, buffers=(buffer("s", 93, memory=GL),))) == 1
     (one,) = said(reads(WIDE * WIDE), grid=N, symbols=(N,), buffers=(buffer("s", 499 * 499 + 1, memory=GL),))
-    assert "could not be proved" in one.message, "inside for all sizes that are tried"
+    assert "is not proved" in one.message, "inside for all sizes that are tried"
     assert not trusted(row(0, 5), WIDE * WIDE, grid=N)
 
 
@@ -954,11 +954,11 @@ def test_a_name_of_what_counts_down_is_below_the_size():
 def test_a_test_of_something_else_is_none_of_the_first_element():
     whole = {"symbols": (N, N8), "buffers": (of_length("s", N),)}
     (one,) = said(in_pieces(T * 8, 4, lambda first: less(T, N)), **whole)
-    assert "moved at once" not in one.message
+    assert "elements is accessed" not in one.message
     (one,) = said(
         in_pieces(T * 8, 4, lambda first: less(first, N8) if first == T * 8 else TRUE, 2), symbols=(N8,), buffers=(of_length("s", N8),)
     )
-    assert "moved at once" not in one.message, "what is tested is whole"
+    assert "elements is accessed" not in one.message, "what is tested is whole"
 
 
 def test_each_piece_has_its_own_condition():

@@ -116,7 +116,7 @@ def test_stores_that_read_when_the_memory_is_gone():
 
 def test_rings_are_held():
     """In kernels with rings alone."""
-    assert any("does not hold it" in one for one in messages_of(ringed([reads(T)], [])))
+    assert any("has not acquired it" in one for one in messages_of(ringed([reads(T)], [])))
     assert messages_of(ringed([*consume(0)], [*produce(0)])) == []
     assert said(reads(T), rings=()) == []
 
@@ -135,7 +135,7 @@ def test_kernels_with_many_faults_are_left_early(monkeypatch):
     seen = []
     order = subject.HappensBefore
     monkeypatch.setattr(subject, "HappensBefore", lambda *given: seen.append(1) or order(*given))
-    assert found(faulty()) == everything
+    assert messages_of(faulty()) == everything
     whole = len(seen)
     seen.clear()
     monkeypatch.setattr(subject, "ENOUGH", 0)

@@ -143,10 +143,10 @@ def exchanged(*roles, threads=None, elected=-1):
         (((256, 240), (128, 32)), "at most 64512 of all threads together"),
         (((256, 232), (128, 40)), ""),
         (((256, 168), (128, 160)), ""),
-        (((256, 236), (128, 24)), "not so of role 0"),
-        (((256, 240), (128, 16)), "not so of role 1"),
-        (((256, 264), (128, 24)), "not so of role 0"),
-        (((256, 240), (128, 28)), "not so of role 1"),
+        (((256, 236), (128, 24)), "which role 0 violates"),
+        (((256, 240), (128, 16)), "which role 1 violates"),
+        (((256, 264), (128, 24)), "which role 0 violates"),
+        (((256, 240), (128, 28)), "which role 1 violates"),
         (((256, 240), (128, 0)), "all threads, by whole warpgroups"),
         (((256, 240), (96, 24)), "all threads, by whole warpgroups"),
         (((256, 160), (128, 24)), "fewer for the producer, as many or more for the others"),
@@ -161,7 +161,7 @@ def test_registers_that_roles_exchange(roles, text):
     found = said(exchanged(*roles), "error")
     assert len(found) == bool(text) and all(text in one for one in found), found
     if found:
-        assert "each thread keeps or gets so many registers: role 0" in found[0]
+        assert "registers per thread by role: role 0" in found[0]
 
 
 def test_the_registers_of_arrays_are_those_of_the_role_that_gets_most():
@@ -240,7 +240,7 @@ def test_errors_alone_are_what_is_lacking():
     (one,) = lacking(of(writes(T), shared_bytes=100))
     assert "the kernel asks for 100" in one.message
     (one,) = lacking(exchanged((256, 240), (128, 16)))
-    assert one.severity == "error" and "not so of role 1" in one.message
+    assert one.severity == "error" and "which role 1 violates" in one.message
     assert lacking(of(writes(0), threads=33, shared_bytes=4096 * 4)) == (), "a warning is none"
 
 

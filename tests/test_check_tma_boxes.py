@@ -46,7 +46,7 @@ def test_pieces_are_exchanged_in_spans(span):
     [
         ((64, 32), ""),
         ((64, 16), ""),
-        ((64, 1), "goes to byte"),
+        ((64, 1), "at byte"),
         ((64, 256), "a box of the map has 16384 elements, and of the tile 4096 elements it takes 4096"),
         ((64, 48), "a box of the map has 3072 elements"),
         ((64, 257), "the boxes of its map are of (64, 257) elements"),
@@ -69,7 +69,7 @@ def test_boxes(ringed, number, box, text):
     [
         (64, "swizzled in spans of 64"),
         (32, "swizzled in spans of 32"),
-        (16, "goes to byte"),
+        (16, "at byte"),
         (48, "swizzled in spans of 48"),
         (256, "spans of 256"),
     ],
@@ -97,7 +97,7 @@ def test_the_first_element_that_lies_elsewhere_is_named(ringed):
     target = ringed.buffer(near.buffer)
     assert f"in spans of 16 bytes, and {target.name} has it at byte" in message
     # Row 1 of a span of 128 bytes is the first whose pieces are exchanged.
-    assert "element (0, 1) of the tile" in message and "goes to byte 128 of" in message and "has it at byte 144" in message
+    assert "element (0, 1) of the tile" in message and "at byte 128 of" in message and "has it at byte 144" in message
 
 
 def test_a_buffer_that_lies_otherwise(ringed):
@@ -108,9 +108,9 @@ def test_a_buffer_that_lies_otherwise(ringed):
     moved = [attrs.evolve(one, offset=one.offset + 1024) if one.name == name else one for one in ringed.buffers]
     assert said(attrs.evolve(ringed, buffers=tuple(moved))) == []
     plain = [attrs.evolve(one, storage=attrs.evolve(one.storage, swizzle=None)) if one.name == name else one for one in ringed.buffers]
-    assert any("goes to byte" in one for one in said(attrs.evolve(ringed, buffers=tuple(plain))))
+    assert any("at byte" in one for one in said(attrs.evolve(ringed, buffers=tuple(plain))))
     short = [attrs.evolve(one, elements=one.elements + 8) if one.name == name else one for one in ringed.buffers]
-    assert any("goes to byte" in one for one in said(attrs.evolve(ringed, buffers=tuple(short)))), "the second copy begins elsewhere"
+    assert any("at byte" in one for one in said(attrs.evolve(ringed, buffers=tuple(short)))), "the second copy begins elsewhere"
 
 
 # ---------------------------------------------------------------------------------------------- many bits

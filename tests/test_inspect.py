@@ -252,7 +252,7 @@ def test_the_report_of_a_kernel():
     assert f"registers: {kernel.resources.registers} per thread, of 255 (about 216 expected)" in text
     for part in ("c_rf", "128 registers", "the rest", "spills: none", "196608 of 232448 bytes", "a stage of a_sh, b_sh takes 49152 bytes"):
         assert part in text
-    assert "1 block on a multiprocessor" in text and "limited by registers" in text and "strategies/hmma_ampere.py:" in text
+    assert "1 block per SM" in text and "limited by registers" in text and "strategies/hmma_ampere.py:" in text
     assert report(kernel.ir) != text and "(estimated)" in report(kernel.ir)
 
 

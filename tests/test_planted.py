@@ -79,7 +79,7 @@ def test_ownership_of_stages_filled_once_is_checked(name):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"box": (32, 64)}, "goes to byte"),
+        ({"box": (32, 64)}, "at byte"),
         ({"box": (64, 128)}, "a box of the map has 8192 elements"),
         ({"box": (64, 0)}, "boxes of its map are of"),
         ({"order": (0, 1)}, "neighbours lie along dimension 0"),
@@ -128,8 +128,8 @@ def test_barriers_of_rings_have_bytes_of_their_own():
 @pytest.mark.parametrize(
     ("registers", "text"),
     [
-        ((240, 100), "multiples of 8 from 24 to 256, not so of producer"),
-        ((264, 40), "not so of consumers"),
+        ((240, 100), "multiples of 8 from 24 to 256, which producer violates"),
+        ((264, 40), "which consumers violates"),
         ((248, 0), "all threads, by whole warpgroups"),
         ((24, 40), "fewer for the producer, as many or more for the others"),
         ((240, 40), "at most"),

@@ -283,7 +283,7 @@ def test_iterations_that_are_all_different_are_followed_or_refused():
     square = i * i % 509 * 8 % 509
     assert races(loop(300, writes(T + square), BLOCK_BARRIER, reads(T + square + 1)))
     (finding,) = races(loop(10_000, writes(T + square), BLOCK_BARRIER, reads(T + square), BLOCK_BARRIER))
-    assert "undecided" in finding.message and "10000 times" in finding.message and "unchecked" in finding.message
+    assert "undecided" in finding.message and "10000 iterations" in finding.message and "unchecked" in finding.message
     (finding,) = races(loop(K, writes(T + square), BLOCK_BARRIER, reads(T + square), BLOCK_BARRIER), symbols=(K,))
     assert "undecided" in finding.message
 
@@ -412,7 +412,7 @@ def placed(program):
     loops = Loops(access_trace, places, access_trace.uses)
     Tracer(access_trace, places, loops).traces({})
     for space in places.spaces.values():
-        space.settle()
+        space.number_grains()
     return list(places.spaces.values())
 
 

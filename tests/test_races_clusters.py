@@ -81,7 +81,7 @@ def test_loops_that_run_differently_in_blocks_of_a_cluster():
     assert texts(loop(wide // 2, *BODY)) == [] and texts(loop(wide // 4, *BODY)) == []
     said = "differs between blocks of a cluster, which wait for each other in it"
     for extent in (wide, wide % 2, wide // 3, less(wide, 11), less(wide, 1)):
-        assert texts(loop(extent, *BODY)) == [f"the length {extent} of loop i {said}"], extent
+        assert texts(loop(extent, *BODY)) == [f"the trip count {extent} of loop i {said}"], extent
     assert texts(loop(wide // 6, *BODY), cluster=SIX) == [] and len(texts(loop(wide // 4, *BODY), cluster=SIX)) == 1
     assert list(uneven_loops(AccessTrace(kernel(loop(wide, *BODY), grid=12)))) == [], "no cluster"
     named = Var("named", 0, 99)
@@ -93,7 +93,7 @@ def test_loops_that_run_differently_in_blocks_of_a_cluster():
 def test_loops_that_may_run_differently():
     said = "may differ between the blocks of a cluster"
     wide = Var("block", 0, 1 << 20)
-    assert texts(loop(wide // 2, *BODY), grid=N * 2, symbols=(N,)) == [f"undecided: the length block // 2 of loop i {said}"]
+    assert texts(loop(wide // 2, *BODY), grid=N * 2, symbols=(N,)) == [f"undecided: the trip count block // 2 of loop i {said}"]
     assert len(texts(loop(wide // 2 + N, *BODY), symbols=(N,))) == 1, "of a size, too"
     assert len(texts(loop(5, loop(wide // 2, *BODY, var=TURN)), grid=N, symbols=(N,))) == 1
     assert texts(loop(5, *BODY), grid=N, symbols=(N,)) == []
@@ -121,4 +121,4 @@ def test_loops_over_a_number_of_tiles_that_is_known_at_run_time():
     for tiles, blocks, right in ((even, 4, True), (N, 4, False), (even, 3, False), (even, 6, True)):
         got = texts(over_tiles(tiles, blocks, *BODY), grid=minimum(tiles, as_expr(blocks)), symbols=(tiles,))
         assert (got == []) == right, (tiles, blocks)
-        assert all(one.startswith("undecided: the length") for one in got)
+        assert all(one.startswith("undecided: the trip count") for one in got)

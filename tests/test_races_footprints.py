@@ -472,25 +472,25 @@ def test_warps_and_where_they_change():
     assert pattern.warps.tolist() == [3] * 24 + [1] * 8 + [2] * 8 and pattern.changes.tolist() == [0, 24, 32, 40]
     pattern, _ = patterns(at(T), guards=(less(T, 0),))
     assert pattern.span == (0, 0) and pattern.warps.tolist() == [] and pattern.changes.tolist() == [0, 0]
-    assert pattern.distinct_threads is None and pattern.doubled is None and [one.size for one in pattern.ends] == [0, 0, 0]
+    assert pattern.distinct_threads is None and pattern.repeated is None and [one.size for one in pattern.ends] == [0, 0, 0]
 
 
 def test_who_meets_within_a_pattern():
     """Rows of one unit, or of two."""
     apart, _ = patterns(at(T + 5))
-    assert apart.distinct_threads is None and apart.doubled is None
+    assert apart.distinct_threads is None and apart.repeated is None
     shared, _ = patterns(at(T // 2 + 5))
-    assert shared.distinct_threads == (5, 0, 1) and shared.doubled is None
+    assert shared.distinct_threads == (5, 0, 1) and shared.repeated is None
     line = loop(3, at(T * 2 + i // 2 + 5))
     twice, _ = patterns(line, loops=(line,))
-    assert twice.distinct_threads is None and twice.doubled == (5, 0, 0)
+    assert twice.distinct_threads is None and twice.repeated == (5, 0, 0)
     late = loop(2, at(T + 40 - equal(T, 9) * i * 3 + 0 * i))
     met, _ = patterns(late, loops=(late,))
     assert met.distinct_threads == (46, 6, 9)
     units, _ = patterns(at(T // 32 * 0 + 3, level=Warp), threads=64)
-    assert units.distinct_threads == (3, 0, 1) and units.doubled is None
+    assert units.distinct_threads == (3, 0, 1) and units.repeated is None
     block, _ = patterns(at(3, level=Block), threads=64)
-    assert block.distinct_threads is None and block.doubled == (3, 0, 1)
+    assert block.distinct_threads is None and block.repeated == (3, 0, 1)
 
 
 def test_the_ends_of_each_warp_at_a_grain():

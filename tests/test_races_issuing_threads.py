@@ -111,7 +111,7 @@ def test_an_arrival_of_a_producer_under_a_condition(name):
 def test_the_race_check_says_so(name):
     whole = kernel(name)
     faulty = with_roles(whole, lambda role: attrs.evolve(role, elected=False))
-    assert any("one elected thread has to issue it" in one.message for one in check_races(AccessTrace(faulty)))
+    assert any("one elected thread must issue it" in one.message for one in check_races(AccessTrace(faulty)))
     spot = next(spots(whole, ir.Release, lambda one: one.state is ir.StageState.FULL))
     faulty = spot.with_one(attrs.evolve(spot.one, active=less(whole.block, 1)))
     assert any("it has to hold always" in one.message for one in safety(faulty))

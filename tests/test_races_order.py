@@ -587,7 +587,7 @@ def test_a_wait_for_another_stage():
     assert broken[:1] == ["ring: the wait for fill 1 to be empty uses stage 1, but the agent is at fill 0"]
     assert "ring: the arrival for fill 1 to be empty uses stage 1, but the agent is at fill 0" in broken
     _, broken = turns(consumed(0), [arrive(0, StageState.FULL), fill(0), arrive(1, StageState.FULL), wait(0, StageState.EMPTY)])
-    assert broken and all("stage" in one or "filled" in one or "middle" in one for one in broken)
+    assert broken and all("stage" in one or "filled" in one or "fill 1" in one or "incomplete" in one for one in broken)
 
 
 def test_a_wait_that_passes_by_parity_alone():
@@ -630,7 +630,7 @@ def test_bytes_that_are_missing_or_too_many():
     _, broken = turns([*consumed(0)], [wait(0, StageState.EMPTY), fill(0, elements=128), arrive(0, StageState.FULL)])
     assert broken == [], "bytes may come before the arrival"
     _, broken = turns(consumed(0), [wait(0, StageState.EMPTY), arrive(0, StageState.FULL), fill(0, elements=256)])
-    assert broken and any("left in the middle" in one for one in broken)
+    assert broken and any("incomplete phase" in one for one in broken)
 
 
 def test_how_many_arrive():
@@ -834,7 +834,7 @@ def test_a_phase_that_an_agent_does_not_know_to_be_over():
     assert (
         "ring: the wait for fill 1 to be full may pass by parity alone: the agent knows that 0 of 1 earlier phases are complete" in broken
     )
-    assert any("may pass by parity alone: of 3 phases before it the agent knows" in one for one in broken)
+    assert any("may pass by parity alone: the agent knows that" in one for one in broken)
 
 
 def test_an_arrival_that_may_count_to_an_earlier_phase():
@@ -885,7 +885,7 @@ def test_turns_with_gaps_are_at_the_stages_of_their_numbers():
     for tiles in ([0, 1, 2, 3, 45, 46, 47, 48], [0, 1, 7, 8]):
         traces = [in_turns(group, 2, 0, of, tiles=tiles) for group in (0, 1)]
         _, broken = run(*traces, produced(*tiles, of=of))
-        assert any(one.startswith("ring: ") and "is at stage 1, and it is the agent's turn" in one for one in broken), tiles
+        assert any(one.startswith("ring: ") and "uses stage 1, but the agent is at fill" in one for one in broken), tiles
     plain = ring(2)
     for tiles, right in (
         ([0, 1, 2, 3, 44, 45], True),

@@ -114,7 +114,7 @@ def test_a_warp_that_writes_a_place_twice_in_a_segment():
     assert joined(writes(T), BLOCK_BARRIER, writes(T)) is not None
     assert joined(reads(T), reads(T)) is not None and joined(copies(T), copies(T)) is None
     (one,) = joined(writes(T), writes(127 - T, active=less(T, 32)))
-    assert one.footprint.shape.doubled is False, "warp 0 where warp 3 does"
+    assert one.footprint.shape.repeated is False, "warp 0 where warp 3 does"
     assert joined(writes(T), writes(T + 127)) is not None, "the last thread of the first, and another warp"
     adds = attrs.evolve(writes(T), spec=AtomicAdd(1, 1)(RF, SH)(Thread))
     assert joined(adds, adds) is not None
@@ -126,7 +126,7 @@ def test_loads_of_a_turn_are_one():
     found, spaces = traced(program)
     producer = Segments(list(spaces.values()), 1)._joined(found[-1])
     loads = [one for one in producer if isinstance(one, Segment)]
-    assert [(one.turn.number, one.kind, one.in_flight, one.mechanism) for one in loads] == [
+    assert [(one.fill.number, one.kind, one.in_flight, one.mechanism) for one in loads] == [
         (0, Kind.WRITE, True, TMA_LOADS), (1, Kind.WRITE, True, TMA_LOADS),
     ]  # fmt: skip
     assert [one.bytes for one in loads][-1] == 512
@@ -138,7 +138,7 @@ def test_bytes_of_a_segment():
     program = ringed([], [*produce(0)[:2], *halves, load(1), load(2, width=64)], stages=3)
     found, spaces = traced(program)
     segments = [one for one in Segments(list(spaces.values()), 1)._joined(found[-1]) if isinstance(one, Segment)]
-    assert [(one.turn.number, one.bytes) for one in segments] == [(0, 512), (1, 512), (2, 256)]
+    assert [(one.fill.number, one.bytes) for one in segments] == [(0, 512), (1, 512), (2, 256)]
     assert [one.bytes for one in joined(writes(T), copies(T + 128))] == [0, 0]
 
 

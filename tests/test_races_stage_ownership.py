@@ -97,14 +97,14 @@ def test_a_load_of_another_turn_of_the_stage():
 
 
 def test_arrivals_at_stages_that_are_not_held():
-    assert errors(filled(0)) == ["ring: the arrival for fill 0 is by an agent that has not acquired it empty to be full"]
-    assert errors(empty(1), filled(0)) == ["ring: the arrival for fill 0 is by an agent that has not acquired it empty to be full"]
+    assert errors(filled(0)) == ["ring: the arrival for fill 0 to be full is by an agent that has not acquired it empty"]
+    assert errors(empty(1), filled(0)) == ["ring: the arrival for fill 0 to be full is by an agent that has not acquired it empty"]
     assert errors(emptied(0)) == ["ring: the arrival for fill 0 to be empty is by an agent that has not acquired it full"]
     assert errors(empty(0), emptied(0)) == ["ring: the arrival for fill 0 to be empty is by an agent that has not acquired it full"]
     assert errors(full(0), emptied(0), emptied(0)) == [
         "ring: the arrival for fill 0 to be empty is by an agent that has not acquired it full"
     ]
-    twice = "ring: the arrival for fill 0 is by an agent that has not acquired it empty to be full"
+    twice = "ring: the arrival for fill 0 to be full is by an agent that has not acquired it empty"
     assert errors(empty(0), filled(0), filled(0)) == [twice], "said already"
     assert errors(empty(0), filled(0), empty(2), filled(2)) == []
     assert errors(empty(0), filled(0), full(0), filled(0))[0] == twice, "a wait to be full is none to be empty"

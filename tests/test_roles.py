@@ -266,7 +266,7 @@ def test_faults_are_found_by_both(name, fault):
 SAID = {
     "arrival not deferred": ("while the asynchronous copy is in flight", "b_sh: stage 0 is read while a copy to it is under way"),
     "a count of one less": ("under way", "left in the middle of a phase"),
-    "no fence": ("no fence of it stands between", "b_sh: stage 0 is read through the asynchronous proxy"),
+    "no fence": ("no fence.proxy.async is between", "b_sh: stage 0 is read through the asynchronous proxy"),
 }
 
 
@@ -288,7 +288,7 @@ def test_faults_of_elements_are_found_by_both(fault):
 def test_a_fence_of_elements_behind_their_arrival_is_found_by_both():
     wrong = moved(is_proxy_fence, is_arrival)(program("rows of odd length").ir)
     arrays, expected = inputs_of(KERNELS["rows of odd length"][1])
-    assert any("no fence of it stands between" in one for one in errors(wrong))
+    assert any("no fence.proxy.async is between" in one for one in errors(wrong))
     assert "is read through the asynchronous proxy" in outcome(wrong, arrays, expected, 1)
 
 
