@@ -86,7 +86,9 @@ def test_drawn_vectors_are_judged_as_by_their_addresses(chunk):
 
 def test_what_is_said_of_a_vector():
     (one,) = said(vector(T * 4 + 2, 4))
-    assert one.message == "s: thread 0 accesses addresses 2, 3, 4, 5 as a vector, which are not 4 contiguous addresses from a multiple of 4 on"
+    assert (
+        one.message == "s: thread 0 accesses addresses 2, 3, 4, 5 as a vector, which are not 4 contiguous addresses from a multiple of 4 on"
+    )
     assert (one.kind, one.severity, one.buffer, one.at) == ("alignment", "error", "s", "hand.py:1") and one.details["vector"] == 4
     (one,) = said(loop(3, vector(T * 4 + i * 2, 4)))
     assert one.message.startswith("s: thread 0, i 1 accesses addresses 2, 3, 4, 5 as a vector")
@@ -253,9 +255,7 @@ def bounded(place, width, bound):
 def test_a_vector_is_inside_or_outside_as_a_whole(place, width, bound, symbol, whole):
     found = said(bounded(place, width, bound), symbols=(symbol,) if symbol is not None else ())
     assert (found == []) == whole
-    assert all(
-        f"a vector of {width} elements is not proved to be below {bound}" in one.message for one in found
-    )
+    assert all(f"a vector of {width} elements is not proved to be below {bound}" in one.message for one in found)
 
 
 def test_what_is_never_performed_has_no_vectors():

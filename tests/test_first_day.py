@@ -93,7 +93,9 @@ def test_lanes_that_own_solid_tiles_are_told_what_helps():
         strategy = STAGED.load(B, SH).tile(32, 32).to(Warp).tile(*tile).to(Lane).split(1).tile(1, 1).done()
         return [one.message for one in check(strategy(PROBLEM).program("sm_80").ir) if one.severity == "warning"]
 
-    assert any("C written" in one and "a Strided tile assigns adjacent elements" in one and "load(SRC, SH)" in one for one in warnings(8, 4))
+    assert any(
+        "C written" in one and "a Strided tile assigns adjacent elements" in one and "load(SRC, SH)" in one for one in warnings(8, 4)
+    )
     assert not warnings(Strided((1, 4), (1, 8)))
     direct = MatMul.tile(32, 32).to(Block).epilog(RF).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     told = [one.message for one in check(direct(PROBLEM).program("sm_80").ir) if one.kind == "coalescing"]

@@ -79,7 +79,7 @@ def test_loops_that_run_differently_in_blocks_of_a_cluster():
     wide = Var("block", 0, 11)
     assert texts(loop(5, *BODY)) == [] and texts(loop(N, *BODY), symbols=(N,)) == []
     assert texts(loop(wide // 2, *BODY)) == [] and texts(loop(wide // 4, *BODY)) == []
-    said = "differs between blocks of a cluster, which wait for each other in it"
+    said = "differs between blocks of a cluster that synchronize in it"
     for extent in (wide, wide % 2, wide // 3, less(wide, 11), less(wide, 1)):
         assert texts(loop(extent, *BODY)) == [f"the trip count {extent} of loop i {said}"], extent
     assert texts(loop(wide // 6, *BODY), cluster=SIX) == [] and len(texts(loop(wide // 4, *BODY), cluster=SIX)) == 1

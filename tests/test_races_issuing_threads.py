@@ -195,7 +195,7 @@ def test_an_arrival_has_no_condition():
     (message,) = errors(by_hand(under, role="elected"))
     assert (
         message
-        == "ring: the arrival for fill 0 to be full is executed only if block < 1, but consumers wait for each fill; it must be unconditional to be full"
+        == "ring: the arrival for fill 0 to be full is executed only if block < 1, but consumers wait for each fill; it must be unconditional"
     )
     assert len(errors(by_hand(under, role="all"))) == 2, "and by how many threads"
     assert errors(by_hand(ARRIVAL, load(), role="elected")) == []

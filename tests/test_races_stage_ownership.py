@@ -121,7 +121,7 @@ def test_a_stage_that_is_held_at_the_end():
 
 def test_a_stage_that_is_given_back_while_a_product_reads_it():
     product, commit = read(0, engine=True, mechanism=WGMMA_GROUPS), making.commit(WGMMA_GROUPS)
-    text = "ring: the arrival for fill 0 to be empty is by an agent with an MMA in flight that reads the stage"
+    text = "ring: the arrival for fill 0 to be empty is by an agent with an asynchronous read of the stage in flight"
     done = making.wait(0, mechanism=WGMMA_GROUPS)
     assert errors(full(0), product, commit, emptied(0)) == [text] and errors(full(0), product, emptied(0)) == [text]
     assert errors(full(0), product, commit, done, emptied(0)) == []

@@ -498,7 +498,7 @@ def test_tiles_of_different_lengths_without_rings():
     program = kernel(over_tiles(6, 2, loop(length, writes(T), BLOCK_BARRIER, var=J), BLOCK_BARRIER), grid=grid_of(6, 2))
     _, tracer = traced(program, SEQUENCE_PART=0)
     (one,) = tracer.loops.varying_tiles.values()
-    for piece in range(one.pieces):
+    for piece in range(one.part_count):
         found, _ = traced(program, SEQUENCE_PART=piece)
         expected = []
         for turn in range(one.iterations(piece)):

@@ -265,7 +265,7 @@ def test_faults_are_found_by_both(name, fault):
 
 SAID = {
     "arrival not deferred": ("while the asynchronous copy is in flight", "b_sh: stage 0 is read while a copy to it is under way"),
-    "a count of one less": ("under way", "left in the middle of a phase"),
+    "a count of one less": ("in flight", "left in the middle of a phase"),
     "no fence": ("no fence.proxy.async is between", "b_sh: stage 0 is read through the asynchronous proxy"),
 }
 
@@ -492,16 +492,16 @@ def released(**fields):
 
 
 EMPTY_FAULTS = {
-    "not deferred": (emptied_late(released(by=AT_ONCE)), "is under way", "released while counted stores that read it are under way"),
+    "not deferred": (emptied_late(released(by=AT_ONCE)), "in flight", "released while counted stores that read it are under way"),
     "an arrival of the thread alone": (
         emptied_late(released(by=None)),
-        "is under way",
+        "in flight",
         "released while counted stores that read it are under way",
     ),
-    "before the store": (emptied_late(lambda body: (body[0], body[2], body[1])), "does not hold it full", "does not hold it, full"),
+    "before the store": (emptied_late(lambda body: (body[0], body[2], body[1])), "has not acquired it full", "does not hold it, full"),
     "of half the lanes": (
         emptied_late(released(active=less(LANE, 16)), consumers=16),
-        "is under way",
+        "in flight",
         "released by 16 of 32 lanes while work of all lanes",
     ),
     "at the next fill": (emptied_late(released(fill_index=Var("k", 0, TILES - 1) + 1)), "uses stage 1", "does not hold it"),

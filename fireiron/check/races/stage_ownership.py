@@ -94,7 +94,7 @@ class StageOwner:
             return
         self.owned.pop((stage, state), None)
         if any(self._stage(access) == stage and access.mechanism is not event.by for access in self.mma_in_flight.accesses):
-            yield Finding("race", "error", None, f"{event} is by an agent with an MMA in flight that reads the stage")
+            yield Finding("race", "error", None, f"{event} is by an agent with an asynchronous read of the stage in flight")
         if stage in self.read_by_lanes and any(0 < count < WARP for count in arrivals):
             yield Finding("race", "error", None, f"{event} is by one lane, and other lanes of its warp may still read the stage")
 
