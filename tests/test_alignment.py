@@ -24,7 +24,7 @@ from test_random import program_to_paste
 import fireiron.values.expr as expr
 from fireiron import *
 from fireiron.check import AccessTrace, check_alignment, safety
-from fireiron.check.alignment import _stays as stays
+from fireiron.check.alignment import _swizzle_keeps as stays
 from fireiron.check.known_bits import WORD, Bits, KnownBits
 from fireiron.cuda import emit
 from fireiron.errors import SimulationError

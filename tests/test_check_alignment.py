@@ -583,7 +583,7 @@ def test_who_takes_a_vector_over_a_bound(place, bound, active, around, whole):
 )
 def test_how_a_digit_changes_along_a_vector(multiple, digit, reach, changes):
     """The same wherever it begins at such a multiple; where that is not sure nothing is said."""
-    assert subject._changes(KnownBits({}).of(T * multiple), digit, reach) == changes
+    assert subject._digit_changes(KnownBits({}).of(T * multiple), digit, reach) == changes
     if changes is not None:
         for start in range(0, 48 * multiple, multiple):
             assert [digit.of(start + step) - digit.of(start) for step in reach] == changes
@@ -603,7 +603,7 @@ def test_how_a_digit_changes_along_a_vector(multiple, digit, reach, changes):
     ],
 )
 def test_what_is_known_of_a_digit(place, digit, zeros):
-    assert subject._value(KnownBits({}).of(place), digit).trailing_zeros == zeros
+    assert subject._digit_bits(KnownBits({}).of(place), digit).trailing_zeros == zeros
 
 
 @pytest.mark.parametrize(
@@ -612,9 +612,9 @@ def test_what_is_known_of_a_digit(place, digit, zeros):
 def test_the_multiple_at_which_a_buffer_begins(offset, align, begins):
     one = buffer("s", 64, offset=offset)
     one = attrs.evolve(one, tensor=attrs.evolve(one.tensor, align=align))
-    assert subject._begins_at(one) == begins
+    assert subject._start_multiple(one) == begins
     far = buffer("s", 64, memory=GL)
-    assert subject._begins_at(attrs.evolve(far, tensor=attrs.evolve(far.tensor, align=align))) == align
+    assert subject._start_multiple(attrs.evolve(far, tensor=attrs.evolve(far.tensor, align=align))) == align
 
 
 @pytest.mark.parametrize(
@@ -623,4 +623,4 @@ def test_the_multiple_at_which_a_buffer_begins(offset, align, begins):
 def test_a_bound_between_the_elements_of_a_vector(bound, whole):
     """Of pairs from multiples of 3 on: a bound in front of a pair, or behind it, does not part it."""
     check = subject._Vectors(AccessTrace(kernel(vector(T * 3, 2, bound=as_expr(bound)), threads=THREADS)))
-    assert check._together(check.access_trace.uses[0], T * 3, [0, 1], as_expr(bound)) == whole
+    assert check._inside_together(check.access_trace.uses[0], T * 3, [0, 1], as_expr(bound)) == whole

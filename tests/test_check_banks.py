@@ -12,7 +12,7 @@ from touching import T, buffer, i, kernel, loop, reads, touch, writes
 from fireiron import *
 from fireiron.check import AccessTrace, check_banks, check_coalescing
 from fireiron.check.banks import _by_warp as banks_by_warp
-from fireiron.check.banks import _padded, _swizzled, _thinned, lanes_per_phase, request, wavefronts
+from fireiron.check.banks import _padded, _sampled, _swizzled, lanes_per_phase, request, wavefronts
 from fireiron.check.coalescing import _by_warp as sectors_by_warp
 from fireiron.check.coalescing import sectors
 from fireiron.values.expr import TRUE, Var, as_expr, constant, less
@@ -547,7 +547,7 @@ def test_requests_are_thinned_to_about_a_hundred(count, step):
     one, _ = request_of()
     rows_ = np.arange(count)[:, None] + np.zeros((1, 32), int)
     many = attrs.evolve(one, places=(rows_, rows_ + 1), copies=rows_ + 2, active=rows_ % 2 == 0)
-    thin = _thinned(many)
+    thin = _sampled(many)
     for found, every in ((thin.places[0], rows_), (thin.places[1], rows_ + 1), (thin.copies, rows_ + 2), (thin.active, rows_ % 2 == 0)):
         np.testing.assert_array_equal(found, every[::step])
 

@@ -692,7 +692,7 @@ def test_a_remainder_that_is_enumerated(monkeypatch, digit, apart):
     assert (said(writes(place), grid=N * 12, symbols=(N,), buffers=(LONG,)) == []) == apart
     if digit == ANY % 12 * 5 % 12:
         for most in (12, 11):
-            monkeypatch.setattr(subject, "MOST_TOGETHER", most)
+            monkeypatch.setattr(subject, "MAX_ENUMERATED_BLOCKS", most)
             assert (said(writes(place), grid=N * 12, symbols=(N,), buffers=(LONG,)) == []) == (most == 12)
 
 
@@ -1010,7 +1010,7 @@ def test_the_digits_of_a_coordinate(body, digits, widths):
     assert (None if found is None else [(one.terms, one.width) for one in found]) == digits
     first, *_ = subject._widths(access_trace, local, uses)
     assert first == widths
-    tight = subject._tight(access_trace, local, uses, local.offset)
+    tight = subject._tight_digits(access_trace, local, uses, local.offset)
     if digits is None:
         assert tight is None
     else:
@@ -1093,7 +1093,7 @@ def test_place_values_of_dimensions(low, high, weights):
     ids=str,
 )
 def test_the_digit_that_a_value_counts(value, counted):
-    assert subject._counted(AccessTrace(kernel(writes(LANE), threads=THREADS)), as_expr(value)) == counted
+    assert subject._counted_value(AccessTrace(kernel(writes(LANE), threads=THREADS)), as_expr(value)) == counted
 
 
 @pytest.mark.parametrize(
@@ -1213,10 +1213,10 @@ def test_elements_in_front_of_an_array_are_nobodys():
 def test_what_moves_all_accesses_alike(parts, least, moves, rests):
     """Loops around all of them, then threads; what is left of each."""
     _, _, uses = parts_of(loop(5, *(writes(part) for part in parts), var=FIVE))
-    found, left = subject._moves(uses, [as_expr(part) for part in parts], least)
+    found, left = subject._common_steps(uses, [as_expr(part) for part in parts], least)
     assert found == moves and left == [as_expr(one) for one in rests]
 
 
 def test_a_loop_around_one_of_two_moves_not_both():
     _, _, uses = parts_of(loop(5, writes(FIVE * 100), var=FIVE), reads(LANE))
-    assert subject._moves(uses, [FIVE * 100, as_expr(LANE)], 4) == ([], [FIVE * 100, as_expr(LANE)])
+    assert subject._common_steps(uses, [FIVE * 100, as_expr(LANE)], 4) == ([], [FIVE * 100, as_expr(LANE)])

@@ -1183,7 +1183,7 @@ def test_what_depends_on_no_size(value, grid, extent, static):
     ids=str,
 )
 def test_the_most_that_facts_say(facts, most):
-    assert parts(facts=tuple(("it is so", one) for one in facts))._most(N) == most
+    assert parts(facts=tuple(("it is so", one) for one in facts))._upper_limit(N) == most
 
 
 def test_the_blocks_of_a_grid_are_no_more_than_a_target_launches():
@@ -1212,7 +1212,7 @@ def test_the_blocks_of_a_grid_are_no_more_than_a_target_launches():
     ids=str,
 )
 def test_what_is_not_negative_as_a_loop_takes_a_turn(value, extents, turn):
-    assert parts()._is_turn(value, [loop(one) for one in extents]) == turn
+    assert parts()._nonnegative_in_loop(value, [loop(one) for one in extents]) == turn
 
 
 LANE = Var("thread", 0, THREADS - 1)

@@ -11,7 +11,7 @@ from fireiron import *
 from fireiron import ir
 from fireiron.check import AccessTrace, check_bounds, check_tma_boxes
 from fireiron.check.index_width import beyond_64_bits
-from fireiron.check.tma_boxes import _swizzled
+from fireiron.check.tma_boxes import _swizzled_bytes
 from fireiron.values.expr import Var, as_expr
 from fireiron.values.tensor import Tensor
 
@@ -36,8 +36,8 @@ def test_pieces_are_exchanged_in_spans(span):
     for place in range(0, 4096, 4):
         row, piece = place // 128, place // 16
         expected = (piece // pieces * pieces + (piece % pieces ^ row % pieces)) * 16 + place % 16
-        assert int(_swizzled(np.array([place]), span)[0]) == expected
-    assert sorted(_swizzled(np.arange(2048), span).tolist()) == list(range(2048))
+        assert int(_swizzled_bytes(np.array([place]), span)[0]) == expected
+    assert sorted(_swizzled_bytes(np.arange(2048), span).tolist()) == list(range(2048))
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -6,7 +6,7 @@ from touching import T, kernel, loop, writes
 
 from fireiron import *
 from fireiron.check import AccessTrace
-from fireiron.check.variable_trip_count import MOST_BLOCKS, typical_block, varying_trip_counts
+from fireiron.check.variable_trip_count import MAX_BLOCKS, typical_block, varying_trip_counts
 from fireiron.values.expr import Var, as_expr, minimum
 
 BLOCK, K = Var("block", 0, 63), Var("k", 0, 9)
@@ -35,7 +35,7 @@ def test_sizes_and_grids():
     assert turns.counts.tolist() == [0, 1, 2, 3, 3, 3, 3, 3]
     assert found(N, sizes={"N": 3}) == () == found(as_expr(4)), "all blocks take as many"
     (turns,) = found(Var("block", 0, 1 << 17) // 16, grid=1 << 16)
-    assert len(turns.blocks) == MOST_BLOCKS and turns.blocks[0] == 0 and turns.blocks[-1] == (1 << 16) - 1
+    assert len(turns.blocks) == MAX_BLOCKS and turns.blocks[0] == 0 and turns.blocks[-1] == (1 << 16) - 1
     same = found(BLOCK * 0 + minimum(BLOCK, as_expr(0)) + 4)
     assert not same or str(same[0]).startswith("loop over k: a block takes 4 of")
 

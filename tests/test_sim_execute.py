@@ -26,7 +26,7 @@ from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.thread_move import MOVE
 from fireiron.ir.lanes import LaneMap
 from fireiron.sim import simulate
-from fireiron.sim.execute import _at_threads, _dealt, _folded, _gathered, _numbered, _poison, _read, _registers, _unfolded
+from fireiron.sim.execute import _at_threads, _distributed, _element_numbers, _folded, _gathered, _poison, _read, _registers, _unfolded
 from fireiron.sim.locations import DistributedPart, Flat, Rows, ThreadGroup
 from fireiron.sim.memory import Memory, global_memory
 from fireiron.sim.plan import Plan
@@ -342,10 +342,10 @@ def test_tiles_are_gathered_from_lanes_and_dealt_back(seats, loops):
     row_of = [0, 2, 1, 3]
     for unit, lane, column in np.ndindex(len(seats), 4, 3):
         np.testing.assert_array_equal(tile[row_of[lane], column, ..., unit, :], values[column, ..., seats[unit, lane], :])
-    back = _dealt(tile, TURNED, seats, values.shape)
+    back = _distributed(tile, TURNED, seats, values.shape)
     seated = np.isin(np.arange(threads), seats)
     np.testing.assert_array_equal(back, np.where(seated[:, None], values, 0))
-    wide = _dealt(tile[..., :1], TURNED, seats, values.shape)
+    wide = _distributed(tile[..., :1], TURNED, seats, values.shape)
     np.testing.assert_array_equal(wide, np.where(seated[:, None], np.broadcast_to(values[..., :1], values.shape), 0))
 
 
@@ -358,7 +358,7 @@ def test_what_all_threads_have_alike_is_gathered_too():
     np.testing.assert_array_equal(tile, np.full((4, 3, 2, 1), 5))
     none = np.zeros((0, 4), int)
     tile = _gathered(np.ones((3, 2, 1), int), TURNED, none)
-    assert tile.shape == (4, 3, 0, 1) and not _dealt(tile, TURNED, none, (3, 2, 1)).any()
+    assert tile.shape == (4, 3, 0, 1) and not _distributed(tile, TURNED, none, (3, 2, 1)).any()
     assert _gathered(np.ones((3, 1, 1), int), TURNED, none).shape == (4, 3, 0, 1)
 
 
@@ -400,9 +400,9 @@ def test_one_element_is_unfolded_to_dimensions_of_size_one():
 
 def test_elements_are_numbered_the_last_dimension_fastest():
     rows, columns = np.arange(2)[:, None], np.arange(3)
-    np.testing.assert_array_equal(_numbered([rows, columns], (2, 3)), [[0, 1, 2], [3, 4, 5]])
-    np.testing.assert_array_equal(_numbered([rows, columns, columns * 0 + 1], (9, 3, 2)), [[1, 3, 5], [7, 9, 11]])
-    assert _numbered([], ()) == 0
+    np.testing.assert_array_equal(_element_numbers([rows, columns], (2, 3)), [[0, 1, 2], [3, 4, 5]])
+    np.testing.assert_array_equal(_element_numbers([rows, columns, columns * 0 + 1], (9, 3, 2)), [[1, 3, 5], [7, 9, 11]])
+    assert _element_numbers([], ()) == 0
 
 
 @pytest.mark.parametrize(

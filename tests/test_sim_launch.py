@@ -247,7 +247,7 @@ def through_shared(blocks, *more, dtype=float32, buffers=(), other=None, active=
 @pytest.mark.parametrize("size", [1 << 21, 4096, 2048, 1])
 def test_chunks_of_all_sizes_do_the_same(blocks, size, order, monkeypatch):
     """However many blocks are executed together, each has memory of its own, and those left over are executed too."""
-    monkeypatch.setattr(launching, "_CHUNK_BYTES", size)
+    monkeypatch.setattr(launching, "_BATCH_BYTES", size)
     got, given = copy_of(through_shared(blocks), WIDTH * blocks, order=None if order is None else random.Random(order))
     np.testing.assert_array_equal(got, given)
     done = simulate(through_shared(blocks), {"src": given}, order=None if order is None else random.Random(order))
@@ -258,7 +258,7 @@ def test_chunks_of_all_sizes_do_the_same(blocks, size, order, monkeypatch):
 @pytest.mark.parametrize("wrong", [0, 1, 4])
 def test_races_are_found_in_each_block(size, wrong, monkeypatch):
     """Of blocks that use shared memory alike one stands for all; of one that does not, its own is watched."""
-    monkeypatch.setattr(launching, "_CHUNK_BYTES", size)
+    monkeypatch.setattr(launching, "_BATCH_BYTES", size)
     kernel = through_shared(5, other=lambda block: (THREAD + equal(block, wrong)) % WIDTH)
     with pytest.raises(SimulationError, match=rf"race on x\[\d+\](?s:.*)block {wrong}"):
         copy_of(kernel, WIDTH * 5)
@@ -279,7 +279,7 @@ def test_races_between_blocks_are_not_looked_for_without_shadow():
 
 @pytest.mark.parametrize("size", [1 << 21, 1])
 def test_of_several_errors_the_first_block_tells(size, monkeypatch):
-    monkeypatch.setattr(launching, "_CHUNK_BYTES", size)
+    monkeypatch.setattr(launching, "_BATCH_BYTES", size)
     block = Var("block", 0, 7)
     for first in (0, 3, 7):
         kernel = by_blocks(8 * WIDTH, 8, place=block * WIDTH + THREAD + 1000 - 1000 * less(block, first), guarded=False)
@@ -458,7 +458,7 @@ def test_statements_are_counted_however_they_are_performed():
 @pytest.fixture
 def taken(monkeypatch):
     """The blocks of each chunk that is executed, in the order in which they begin."""
-    found, batch = [], launching._Launch._chunk
+    found, batch = [], launching._Launch._run_batch
     monkeypatch.setattr(launching.os, "sched_getaffinity", lambda number: {0}, raising=False)
     monkeypatch.setattr(
         launching._Launch, "_chunk", lambda one, number, blocks, order: found.append(blocks) or batch(one, number, blocks, order)
@@ -477,7 +477,7 @@ def groups(*sizes):
 )
 def test_blocks_come_together_as_their_memory_allows(monkeypatch, taken, size, expected):
     """All of them where a cache holds all; else two chunks at least, each of which it holds."""
-    monkeypatch.setattr(launching, "_CHUNK_BYTES", size)
+    monkeypatch.setattr(launching, "_BATCH_BYTES", size)
     copy_of(through_shared(5), 5 * WIDTH)
     assert taken == groups(*expected)
 
@@ -494,13 +494,13 @@ def test_registers_count_and_at_most_256_come_together(monkeypatch, taken):
     kernel = kernel_of(Move(4 * WIDTH, dtype=float32)(GL, GL), body, r, grid=4, threads=WIDTH)
     each = 4 * 4 * WIDTH
     for size, expected in ((4 * each, [4]), (4 * each - 1, [2, 2]), (2 * each, [2, 2]), (2 * each - 1, [1] * 4)):
-        monkeypatch.setattr(launching, "_CHUNK_BYTES", size)
+        monkeypatch.setattr(launching, "_BATCH_BYTES", size)
         copy_of(kernel, 4 * WIDTH)
         assert taken == groups(*expected), size
         taken.clear()
-    monkeypatch.setattr(launching, "_CHUNK_BYTES", 1 << 21)
+    monkeypatch.setattr(launching, "_BATCH_BYTES", 1 << 21)
     for most, expected in ((4 * WIDTH, [4]), (3 * WIDTH, [3, 1]), (2 * WIDTH + 31, [2, 2]), (1, [1] * 4)):
-        monkeypatch.setattr(launching, "MOST_ELEMENTS", most)
+        monkeypatch.setattr(launching, "MAX_ELEMENTS", most)
         copy_of(kernel, 4 * WIDTH)
         assert taken == groups(*expected), most
         taken.clear()
@@ -532,7 +532,7 @@ def test_blocks_of_which_each_comes_alone(taken):
 def test_clusters_come_together_as_their_memory_allows(monkeypatch, taken):
     kernel = attrs.evolve(through_shared(6), cluster=TWO)
     for size, expected in ((6 * 1024, [6]), (6 * 1024 - 1, [4, 2]), (4 * 1024, [4, 2]), (4 * 1024 - 1, [2] * 3), (1, [2] * 3)):
-        monkeypatch.setattr(launching, "_CHUNK_BYTES", size)
+        monkeypatch.setattr(launching, "_BATCH_BYTES", size)
         copy_of(kernel, 6 * WIDTH)
         assert taken == groups(*expected), size
         taken.clear()
@@ -549,7 +549,7 @@ def test_an_error_ends_a_launch(monkeypatch):
         time.sleep(0.01)
         return ()
 
-    monkeypatch.setattr(launching, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(launching, "_BATCH_BYTES", 1)
     monkeypatch.setattr(launching._Launch, "_chunk", batch)
     with pytest.raises(SimulationError, match="the first"):
         copy_of(through_shared(40), 40 * WIDTH)

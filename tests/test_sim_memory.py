@@ -12,7 +12,7 @@ from fireiron import *
 from fireiron.errors import ArgumentError, SimulationError
 from fireiron.executable.thread_move import MOVE
 from fireiron.sim import simulate
-from fireiron.sim.memory import Global, Memory, global_memory, nowhere, registers, shared_memory
+from fireiron.sim.memory import Global, Memory, coordinate_memory, global_memory, registers, shared_memory
 from fireiron.sim.plan import Plan
 from fireiron.values.expr import Var, as_expr
 
@@ -80,7 +80,7 @@ def test_copies_of_registers():
 
 
 def test_coordinates_have_no_place():
-    memory = nowhere(COUNTS)
+    memory = coordinate_memory(COUNTS)
     assert (memory.first, memory.rows, memory.zero, memory.complete, memory.data.dtype) == (0, 0, 0, True, np.int32)
 
 

@@ -110,7 +110,7 @@ def test_axes_of_at_most_so_many_elements(monkeypatch):
     """The outermost ones run in Python."""
     body = loops((copy(access("src", (THREAD + BOTH * 32,)), access("dst", (THREAD + BOTH * 32,))),), (J, 3), (K, 4))
     for most, axes in ((384, ["j", "k"]), (383, ["k"]), (128, ["k"]), (127, None), (31, None)):
-        monkeypatch.setattr(planning, "MOST_ELEMENTS", most)
+        monkeypatch.setattr(planning, "MAX_ELEMENTS", most)
         plan = planned(body)
         (node,) = plan.nodes
         assert (None if isinstance(node, Loop) else [name for name, _ in node.vector.loops]) == axes
@@ -275,7 +275,7 @@ def test_axes_change_neither_results_nor_findings(batch, monkeypatch):
         made = drawn(random.Random(f"nests {batch} {number}"))
         with monkeypatch.context() as patch:
             got = [said(made)]
-            patch.setattr(planning, "MOST_ELEMENTS", made.threads * 4)
+            patch.setattr(planning, "MAX_ELEMENTS", made.threads * 4)
             got.append(said(made))
             turn_by_turn(patch)
             expected = said(made)
@@ -362,7 +362,7 @@ def one_by_one(extents, value):
 @pytest.mark.parametrize("most", [1 << 21, 32 * 3, 32])
 def test_places_that_turns_of_two_loops_share(extents, most, monkeypatch):
     """The last turn stays, whichever of the loops may be an axis."""
-    monkeypatch.setattr(planning, "MOST_ELEMENTS", most)
+    monkeypatch.setattr(planning, "MAX_ELEMENTS", most)
     block = Var("block", 0, 1)
     body = loops(
         (copy(access("src", (THREAD + BOTH * 32,)), access("dst", (THREAD + (J + K) * 32 + block * 256,))),),
@@ -386,7 +386,7 @@ def test_axes_are_counted_in_elements_of_the_largest_access(monkeypatch):
     made = kernel_of(Reduction(32, 4, 4)(GL, GL), (making.loop(K, as_expr(4), (total,)),))
     given = np.arange(512, dtype=np.float32).reshape(32, 4, 4)
     for most, kind in ((512, Nest), (511, Loop)):
-        monkeypatch.setattr(planning, "MOST_ELEMENTS", most)
+        monkeypatch.setattr(planning, "MAX_ELEMENTS", most)
         plan = Plan(made, {})
         assert isinstance(plan.nodes[0], kind) and plan.largest == (512 if kind is Nest else 128)
         np.testing.assert_array_equal(simulate(made, {"src": given}).outputs["dst"], given.sum(2))
@@ -999,7 +999,7 @@ def test_a_row_as_long_as_its_number_whose_elements_share_a_place():
 @pytest.mark.parametrize("most", [1 << 21, 32 * 3])
 def test_places_that_turns_share_around_a_loop_that_moves_nothing(most, monkeypatch):
     """The last turn stays, where the loop between is as long as a block says."""
-    monkeypatch.setattr(planning, "MOST_ELEMENTS", most)
+    monkeypatch.setattr(planning, "MAX_ELEMENTS", most)
     block = Var("block", 0, 1)
     for extents in itertools.permutations((as_expr(3), as_expr(2) + block, as_expr(2))):
         source = access("src", (THREAD + (BOTH * 2 + L) % 16 * 32,))

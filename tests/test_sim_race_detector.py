@@ -739,7 +739,7 @@ def test_touches_that_repeat_are_those_of_one_statement_between_two_barriers():
     race_detector, place = RaceDetector(batch, History({}), True), object()
     operand = types.SimpleNamespace(watched=True, buffer=plan.buffers["x"])
     group, other = ThreadGroup(np.arange(32), {}), ThreadGroup(np.arange(32), {})
-    settled = lambda site, group: race_detector._settled(site, operand, place, group)
+    settled = lambda site, group: race_detector._is_repetition(site, operand, place, group)
     assert [settled("one", group) for _ in range(4)] == [False, False, True, True]
     assert [settled("two", group) for _ in range(3)] == [False, False, True]
     assert [settled("one", group) for _ in range(3)] == [False, False, True]
@@ -747,9 +747,9 @@ def test_touches_that_repeat_are_those_of_one_statement_between_two_barriers():
     other.clock = other.clock.behind(32)
     assert [settled("one", other) for _ in range(3)] == [False, False, True]
     unwatched = types.SimpleNamespace(watched=False, buffer=plan.buffers["x"])
-    assert not any(race_detector._settled("one", unwatched, place, group) for _ in range(4))
+    assert not any(race_detector._is_repetition("one", unwatched, place, group) for _ in range(4))
     blind = RaceDetector(batch, History({}), False)
-    assert not any(blind._settled("one", operand, place, group) for _ in range(4))
+    assert not any(blind._is_repetition("one", operand, place, group) for _ in range(4))
 
 
 @pytest.mark.parametrize("order", [None, 1])

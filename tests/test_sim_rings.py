@@ -21,7 +21,7 @@ from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.sim import simulate
 from fireiron.sim.locations import PendingGroups, PendingMma, ThreadGroup
-from fireiron.sim.rings import Load, MbarrierState, Rings, require_given_back, require_stored, warps
+from fireiron.sim.rings import Load, MbarrierState, Rings, require_released, require_stored, warps
 from fireiron.values.expr import TRUE, Var, as_expr, equal, less
 
 FULL, EMPTY = ir.StageState.FULL, ir.StageState.EMPTY
@@ -691,10 +691,10 @@ def test_turns_that_are_held_at_the_end():
     """Empty ones may be; of full ones the first is told."""
     group = warp()
     group.held = {("ring", 4, EMPTY), ("order", 2, EMPTY)}
-    require_given_back(group)
+    require_released(group)
     group.held |= {("ring", 5, FULL), ("ring", 3, FULL), ("stage", 0, FULL)}
     with pytest.raises(SimulationError, match="ring: a group ends that holds turn 3 full"):
-        require_given_back(group)
+        require_released(group)
 
 
 @pytest.mark.parametrize(

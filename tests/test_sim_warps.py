@@ -292,7 +292,7 @@ def test_groups_at_one_place_are_one_group(members):
             "flat": np.array(3),
         }
         environments.append(env)
-    team = warps._team(list(members), environments)
+    team = warps._joined_group(list(members), environments)
     every = np.concatenate([warps.groups[number].threads for number in members])
     np.testing.assert_array_equal(team.threads, every)
     assert team.members == tuple(warps.groups[number] for number in members)
@@ -304,13 +304,13 @@ def test_groups_at_one_place_are_one_group(members):
     np.testing.assert_array_equal(np.broadcast_to(env["blocks"], (len(every), 2)), np.broadcast_to([[5, 6]], (len(every), 2)))
     for number in members:
         warps.groups[number].clock = Clock()
-    again = warps._team(list(members), [{**one, "k": 8} for one in environments])
+    again = warps._joined_group(list(members), [{**one, "k": 8} for one in environments])
     assert again is team and again.environment["k"] == 8 and again.clock is warps.groups[members[0]].clock
 
 
 def test_a_group_alone_is_itself():
     warps = teams()
-    assert warps._team([1], [{}]) is warps.groups[1]
+    assert warps._joined_group([1], [{}]) is warps.groups[1]
     assert [one.threads.tolist() for one in warps.groups] == [list(range(first, first + 32)) for first in (0, 32, 64)]
 
 
@@ -329,11 +329,11 @@ def test_a_group_alone_is_itself():
     ],
 )
 def test_who_comes_together_at_an_event(event, number, members):
-    assert teams(threads=160)._members(number, event) == members
+    assert teams(threads=160)._participants(number, event) == members
 
 
 @pytest.mark.parametrize("numbers, several", [([0], False), ([0, 1], True), ([2], False)])
 def test_one_warp_is_one(numbers, several):
-    assert teams()._several(numbers) == several
+    assert teams()._is_plural(numbers) == several
     together = Warps(teams().runs, None)
-    assert together._several([0]), "all warps of a block in step"
+    assert together._is_plural([0]), "all warps of a block in step"
