@@ -201,7 +201,7 @@ def test_a_misaligned_vector(base):
     kernel = copied(base)
     (message,) = messages(kernel)
     assert "not 4 contiguous addresses from a multiple of 4" in message and message.startswith("src")
-    assert "4 elements at once" in trapped(kernel)
+    assert "a vector of 4 elements" in trapped(kernel)
 
 
 @pytest.mark.parametrize("leading", [65, 66, sym("ld")], ids=str)
@@ -219,7 +219,7 @@ def test_elements_that_are_not_adjacent():
     swapped = attrs.evolve(kernel.buffers[0], tensor=attrs.evolve(kernel.buffers[0].tensor, layout=ColMajor))
     kernel = attrs.evolve(kernel, buffers=(attrs.evolve(swapped, storage=swapped.tensor.storage()), *kernel.buffers[1:]))
     assert "not 4 neighbours" in messages(kernel)[0]
-    assert "4 elements at once" in trapped(kernel)
+    assert "a vector of 4 elements" in trapped(kernel)
 
 
 def test_a_vector_wider_than_any_load():
@@ -231,7 +231,7 @@ def test_a_buffer_that_begins_at_a_multiple_of_8_bytes():
     loose = attrs.evolve(kernel.buffers[0], tensor=attrs.evolve(kernel.buffers[0].tensor, align=8))
     kernel = attrs.evolve(kernel, buffers=(loose, *kernel.buffers[1:]))
     assert messages(kernel) == ["src: 16a vector has  bytes, but the buffer starts at a multiple of 8 bytes only"]
-    assert "4 elements at once" in trapped(kernel)
+    assert "a vector of 4 elements" in trapped(kernel)
 
 
 def test_registers_that_are_aligned_to_one_element():
@@ -265,7 +265,7 @@ def test_a_swizzle_that_takes_a_vector_apart(swizzle):
     shared = local("s", (32, 16), SH, layout=RowMajor, swizzle=swizzle)
     kernel = copied((THREAD, 4), target=shared)
     assert "not 4 neighbours" in messages(kernel)[0]
-    assert "4 elements at once" in trapped(kernel)
+    assert "a vector of 4 elements" in trapped(kernel)
 
 
 def test_a_swizzle_that_leaves_vectors_whole():
@@ -380,7 +380,7 @@ def test_vectorize_without_its_test_of_alignment(monkeypatch, tmp_path):
     program = module.strategy(module.spec(*sizes, A=ColMajor(ld=1025))).program("sm_80")
     checked, simulated, printed = refused_everywhere(program, sizes, tmp_path)
     assert "not 4 contiguous addresses from a multiple of 4 on" in checked
-    assert "4 elements at once from addresses 1025, 1026, 1027, 1028" in simulated
+    assert "4 elements at addresses 1025, 1026, 1027, 1028" in simulated
     assert "misaligned address" in printed and "float4" in printed
 
 

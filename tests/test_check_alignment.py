@@ -145,7 +145,7 @@ def test_where_a_shared_buffer_begins(offset):
 )
 def test_buffers_lie_in_the_block(offset, shared, inside):
     found = said(writes(T), buffers=(buffer("s", 256, offset=offset),), shared=shared)
-    assert ([one for one in found if f"lies in bytes {offset} ... {offset + 1023}" in one.message] == []) == inside
+    assert ([one for one in found if f"occupies bytes {offset} ... {offset + 1023}" in one.message] == []) == inside
     assert all(one.details["end"] == offset + 1024 for one in found)
 
 

@@ -335,12 +335,12 @@ def changed_load(kernel, **fields):
 REPORTS = {
     "no start": (
         lambda kernel: with_changed(kernel, CLUSTER_BARRIER, 0, lambda _: ()),
-        r"b_sh: TMA_LOAD .* arrives in block \d of the cluster, whose barriers may not be made yet",
+        r"b_sh: TMA_LOAD .* arrives in block \d of the cluster, whose mbarriers may not be initialized yet",
         r"k_ring: fill 0 is loaded, in another block of the cluster, whose mbarriers may not be initialized yet",
     ),
     "no end": (
         lambda kernel: with_changed(kernel, CLUSTER_BARRIER, 1, lambda _: ()),
-        r"block 0 of the cluster ends, and others may still arrive at its barriers or send loads",
+        r"block 0 of the cluster ends, while others may still arrive at its mbarriers or send loads",
         r"a block exits while other blocks of its cluster may still arrive at its mbarriers or send loads to it",
     ),
     "to itself alone": (
@@ -355,12 +355,12 @@ REPORTS = {
     ),
     "its own consumers": (
         lambda kernel: attrs.evolve(kernel, rings=tuple(attrs.evolve(one, consumers=8) for one in kernel.rings)),
-        r"k_ring: turn 2 is sent to block \d of the cluster, which has not emptied turn 0",
-        r"b_sh.*\bno barrier|in the middle of a phase|passes by parity alone",
+        r"k_ring: fill 2 is sent to block \d of the cluster, which has not released turn 0",
+        r"b_sh.*\bno barrier|ends with an incomplete phase|passes by parity alone",
     ),
     "bytes of its own part": (
         lambda kernel: attrs.evolve(kernel, rings=tuple(attrs.evolve(one, bytes=one.bytes - 4096) for one in kernel.rings)),
-        r"k_ring: turn 0 counts as full while a load to it is under way|deadlock: .* -4096 bytes missing",
+        r"k_ring: fill 0 counts as full while a load to it is in flight|deadlock: .* -4096 bytes missing",
         r"k_ring: agent \d of block 0 of the cluster waits forever for fill \d|b_sh",
     ),
 }

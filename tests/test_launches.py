@@ -224,7 +224,7 @@ def test_elements_that_hold_nothing_are_not_read(dtype):
     assert whole.written["dst"].all() and (whole.outputs["dst"] == 1).all()
     assert simulate(kernel, {"src": given}).written == {}
     known[3, 5] = False
-    with pytest.raises(SimulationError, match=r"src\[3, 5\] .* is read before anything was written to it"):
+    with pytest.raises(SimulationError, match=r"src\[3, 5\] .* is read before any write to it"):
         simulate(kernel, {"src": given}, known={"src": known})
 
 
@@ -239,7 +239,7 @@ def test_what_a_launch_left_out_is_known():
         types.SimpleNamespace(kernel=first.ir, arrays={"A": "A", "B": "B", "C": "t"}),
         types.SimpleNamespace(kernel=rest.ir, arrays={"X": "t", "Y": "Y"}),
     ]
-    with pytest.raises(SimulationError, match=r"X\[8, 0\] .* is read before anything was written to it"):
+    with pytest.raises(SimulationError, match=r"X\[8, 0\] .* is read before any write to it"):
         simulate_launches(launches, arrays, outputs=("Y",))
 
 

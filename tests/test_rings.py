@@ -218,31 +218,31 @@ SAID = {
     ),
     "released, not held": (
         lambda kernel: with_changed(kernel, of_kind(ir.Release, **EMPTY), 0, later(1)),
-        r"k_ring: turn 1 is released by a group that does not hold it",
+        r"k_ring: fill 1 is released by a group that has not acquired it",
     ),
     "released too early": (
         lambda kernel: with_changed(kernel, of_kind(ir.Wait, mechanism=WGMMA_GROUPS), 0, dropped),
-        r"k_ring: turn 0 is released while products that read it are under way",
+        r"k_ring: fill 0 is released while products that read it are in flight",
     ),
     "read, not held": (
         lambda kernel: with_changed(kernel, is_product, 0, stage_moved(0, 2)),
-        r"a_sh: stage 1 is read by a group that does not hold it, full\b.*WGMMA",
+        r"a_sh: stage 1 is read by a group that has not acquired it full\b.*WGMMA",
     ),
     "read, held empty": (
         lambda kernel: with_changed(kernel, of_kind(ir.Acquire, **FULL), 0, lambda one: (attrs.evolve(one, state=ir.StageState.EMPTY),)),
-        r"a_sh: stage 0 is read by a group that does not hold it, full",
+        r"a_sh: stage 0 is read by a group that has not acquired it full",
     ),
     "written, not held": (
         lambda kernel: with_changed(kernel, is_load, 0, stage_moved(1, 2)),
-        r"a_sh: stage 1 is written by a group that does not hold it, empty\b.*TMA_LOAD",
+        r"a_sh: stage 1 is written by a group that has not acquired it empty\b.*TMA_LOAD",
     ),
     "full too early": (
         lambda kernel: with_rings(kernel, lambda ring: attrs.evolve(ring, bytes=128 * 64 * 2)),
-        r"k_ring: turn 0 counts as full while a load to it is under way|deadlock: .* 0 of 1 arrivals and -8192 bytes missing",
+        r"k_ring: fill 0 counts as full while a load to it is in flight|deadlock: .* 0 of 1 arrivals and -8192 bytes missing",
     ),
     "bytes that never come": (
         lambda kernel: with_rings(kernel, lambda ring: attrs.evolve(ring, bytes=ring.bytes + 16)),
-        r"deadlock: warps 0 to 7 wait for turn 0 of k_ring to be full \(a_sh, b_sh; 0 phases over, 0 of 1 arrivals and 16 bytes missing\): "
+        r"deadlock: warps 0 to 7 wait for turn 0 of k_ring to be full \(a_sh, b_sh; 0 phases complete, 0 of 1 arrivals and 16 bytes missing\): "
         r"the producer has announced it; the producer waits for turn 2 of k_ring to be empty .*: turn 0 has not been released by warps 0 to 7",
     ),
     "half a phase": (
@@ -251,7 +251,7 @@ SAID = {
     ),
     "nobody releases": (
         lambda kernel: with_changed(kernel, of_kind(ir.Release, **EMPTY), 0, dropped),
-        r"deadlock: the producer waits for turn 2 of k_ring to be empty \(a_sh, b_sh; 0 phases over, 8 of 8 arrivals and 0 bytes missing\): "
+        r"deadlock: the producer waits for turn 2 of k_ring to be empty \(a_sh, b_sh; 0 phases complete, 8 of 8 arrivals and 0 bytes missing\): "
         r"turn 0 has not been released by warps 0 to 7; warps 0 to 7 wait for turn 2 of k_ring to be full .*: the producer has not announced it"
         r".*each turn of a ring is filled once",
     ),
@@ -278,11 +278,11 @@ SAID = {
     ),
     "a store at the end": (
         lambda kernel: with_changed(kernel, of_kind(ir.Wait, mechanism=TMA_STORES), 0, weaker),
-        r"a store by TMA reads shared memory beyond the end of the kernel",
+        r"a TMA store may read shared memory after the block exits",
     ),
     "no fence": (
         lambda kernel: with_changed(kernel, of_kind(ir.Fence, kind=ir.FenceKind.ASYNC_PROXY), 0, dropped),
-        r"store_c_sh is read through the asynchronous proxy, and what was written to it is not there yet",
+        r"store_c_sh is read through the async proxy, which does not see what was written to it",
     ),
 }
 

@@ -53,10 +53,10 @@ def test_as_many_blocks_as_there_is_work_for(elements, right, order):
     chance = None if order is None else random.Random(order)
     got, given = copy_of(by_blocks(elements, right), elements, order=chance)
     np.testing.assert_array_equal(got, given)
-    message = f"block {right} of the grid has no work: each element that it writes lies outside its tensor"
+    message = f"block {right} of the grid has no work: every element that it writes is out of bounds"
     with pytest.raises(SimulationError, match=message):
         copy_of(by_blocks(elements, right + 1), elements, order=chance)
-    with pytest.raises(SimulationError, match=r"is outside the tensor: thread \d+ of block"):
+    with pytest.raises(SimulationError, match=r"is outside of the tensor: thread \d+ of block"):
         copy_of(by_blocks(elements, right + 1, guarded=False), elements, order=chance)
 
 
@@ -283,7 +283,7 @@ def test_of_several_errors_the_first_block_tells(size, monkeypatch):
     block = Var("block", 0, 7)
     for first in (0, 3, 7):
         kernel = by_blocks(8 * WIDTH, 8, place=block * WIDTH + THREAD + 1000 - 1000 * less(block, first), guarded=False)
-        with pytest.raises(SimulationError, match=rf"is outside the tensor: thread \d+ of block {first} "):
+        with pytest.raises(SimulationError, match=rf"is outside of the tensor: thread \d+ of block {first} "):
             copy_of(kernel, 8 * WIDTH)
 
 
@@ -352,7 +352,7 @@ def test_what_was_never_written_is_named(types, order):
     chance = None if order is None else random.Random(order)
     given = np.arange(WIDTH).astype(types[0].to_numpy())
     np.testing.assert_array_equal(simulate(of_registers(0, *types), {"src": given}, order=chance).outputs["dst"], given)
-    with pytest.raises(SimulationError, match=r"r\[1\] \(register 1\) is read before anything was written to it: thread 0 of block 0"):
+    with pytest.raises(SimulationError, match=r"r\[1\] \(register 1\) is read before any write to it: thread 0 of block 0"):
         simulate(of_registers(1, *types), {"src": given}, order=chance)
 
 
@@ -369,7 +369,7 @@ def test_a_comparison_that_drops_poison():
     pieces = ((making.piece(0), making.piece(1)), (making.piece(0),))
     join = making.execution(REDUCE, spec, (access("r", (0, 0, 0), (1, 1, 2)), access("dst", (THREAD, 0), write=True)), pieces=pieces)
     kernel = kernel_of(Reduction(WIDTH, 1, 2, by="max")(GL, GL), (load, join), r, threads=WIDTH)
-    with pytest.raises(SimulationError, match=r"r\[0, 0, 1\].* is read before anything was written to it: thread 0 of block 0"):
+    with pytest.raises(SimulationError, match=r"r\[0, 0, 1\].* is read before any write to it: thread 0 of block 0"):
         simulate(kernel, {"src": np.ones((WIDTH, 1, 2), np.float32)})
 
 
@@ -393,7 +393,7 @@ def test_a_block_whose_poison_comes_out_is_named(wrong, shadow):
     kernel = kernel_of(Move(3 * WIDTH, dtype=float32)(GL, GL), (load, store), r, grid=3, threads=WIDTH)
     given = np.arange(3 * WIDTH, dtype=np.float32)
     if shadow or wrong == 0:
-        with pytest.raises(SimulationError, match=rf"r\[0\] .*is read before anything was written to it: thread 0 of block {wrong}"):
+        with pytest.raises(SimulationError, match=rf"r\[0\] .*is read before any write to it: thread 0 of block {wrong}"):
             simulate(kernel, {"src": given}, shadow=shadow)
     else:
         assert np.isnan(simulate(kernel, {"src": given}, shadow=shadow).outputs["dst"][wrong * WIDTH :]).all()
@@ -433,7 +433,7 @@ def test_what_was_written_between_rows_is_told():
     for step, address in ((10, 10), (9, 9), (8, 8)):
         other = attrs.evolve(move.accesses[1], storage=attrs.evolve(storage, layout=Layout((8, 4), (1, step))))
         faulty = attrs.evolve(kernel, body=(attrs.evolve(move, accesses=(move.accesses[0], other)),))
-        with pytest.raises(SimulationError, match=f"dst: address {address}, outside the tensor, was written"):
+        with pytest.raises(SimulationError, match=f"dst: address {address}, outside of the tensor, was written"):
             simulate(faulty, given)
 
 

@@ -537,7 +537,7 @@ def test_elements_taken_together_begin_at_their_multiple(width, place, right):
         got, given = result((move,))
         np.testing.assert_array_equal(got[:width], given[place : place + width])
     else:
-        with pytest.raises(SimulationError, match=f"src: {width} elements at once from addresses {place}, "):
+        with pytest.raises(SimulationError, match=f"src: {width} elements at addresses {place}, "):
             result((move,))
 
 
@@ -665,9 +665,9 @@ def test_old_values_are_read_where_they_count():
 
     got = run_of(whole, body(less(THREAD, 7)), arrays=arrays)["C"]
     np.testing.assert_array_equal(got[:, 0], np.arange(32) * np.where(np.arange(32) < 7, 2, 1))
-    with pytest.raises(SimulationError, match=r"C\[7, 0\].* is read before anything was written to it: thread 7 of block 0"):
+    with pytest.raises(SimulationError, match=r"C\[7, 0\].* is read before any write to it: thread 7 of block 0"):
         run_of(whole, body(less(THREAD, 8)), arrays=arrays)
-    with pytest.raises(SimulationError, match=r"C\[7, 0\].* is read before anything was written to it: thread 7 of block 0"):
+    with pytest.raises(SimulationError, match=r"C\[7, 0\].* is read before any write to it: thread 7 of block 0"):
         run_of(whole, body(TRUE), arrays=arrays)
     run_of(whole, body(TRUE, less(THREAD, 7)), arrays=arrays)
     run_of(whole, body(less(THREAD, 20), less(THREAD, 7)), arrays=arrays)
@@ -776,7 +776,7 @@ def test_buffers_in_front_of_shared_memory_are_refused(offset):
         copy(access("src", (THREAD,)), access("y", (THREAD,)), (GL, SH)),
     )
     made = kernel(body, shared(size=32, offset=offset), shared("y", 32, 256))
-    assert said(made).startswith(f"x lies in bytes {offset} ... {offset + 127} of shared memory")
+    assert said(made).startswith(f"x occupies bytes {offset} ... {offset + 127} of shared memory")
 
 
 # ---------------------------------------------------------------------------------------------- statements of whole blocks
@@ -828,7 +828,7 @@ def test_memory_of_a_statement_of_its_own(level, order):
 def test_memory_of_a_statement_lies_in_that_of_the_block():
     one, scratch = with_scratch(Block, offset=64)
     made = attrs.evolve(kernel((one,), scratch), shared_bytes=127)
-    assert said(made).startswith("scratch lies in bytes 64 ... 127 of shared memory")
+    assert said(made).startswith("scratch occupies bytes 64 ... 127 of shared memory")
     assert [buffer.name for buffer in Plan(made, {}).shared_in_use] == ["scratch"]
 
 
@@ -986,7 +986,7 @@ def test_what_a_warp_that_leaves_it_out_never_wrote(order):
             np.testing.assert_array_equal(found["dst"][:64], given[:64])
         else:
             first = 0 if min(needing) >= 32 else 32
-            assert found.startswith(f"s[0] (register 0) is read before anything was written to it: thread {first} of block 0"), found
+            assert found.startswith(f"s[0] (register 0) is read before any write to it: thread {first} of block 0"), found
 
 
 def test_a_row_as_long_as_its_number_whose_elements_share_a_place():

@@ -66,7 +66,7 @@ def test_a_load_puts_elements_where_the_engine_does(box, span):
     moved = pairs(buffer, box, span)
     if moved is None:
         with pytest.raises(
-            SimulationError, match=r"a box of its tensor map begins at byte \d+ of shared memory(?s:.*)legal +multiples of 128"
+            SimulationError, match=r"a box of its tensor map starts at byte \d+ of shared memory(?s:.*)legal +multiples of 128"
         ):
             copied(kernel, given)
         return
@@ -89,7 +89,7 @@ def test_a_store_takes_elements_where_the_engine_does(box, span):
     buffer = kernel.buffer("tile")
     moved = pairs(buffer, box, span)
     if moved is None or 64 % box[0] or 64 % box[1]:
-        with pytest.raises(SimulationError, match="begins at byte|which is outside the buffer|before anything was written"):
+        with pytest.raises(SimulationError, match="begins at byte|which is outside of the buffer|before anything was written"):
             copied(kernel, given)
         return
     memory = {byte: given[element] for element, byte in places(buffer)}
@@ -125,7 +125,7 @@ def test_what_lies_outside_the_array_is_not_written():
 
 
 def test_elements_that_no_bound_says_may_lie_outside_are_told():
-    with pytest.raises(SimulationError, match=r"src\[40, 0\] is outside the tensor"):
+    with pytest.raises(SimulationError, match=r"src\[40, 0\] is outside of the tensor"):
         copied(loaded(RIGHT, array=(40, 64), bounded=False), numbered((40, 64)))
 
 
@@ -147,7 +147,7 @@ def test_bytes_that_arrive_are_those_of_boxes():
 
 
 WRONG = {
-    "of another array": ({"buffer": "dst"}, "it is of dst, and the statement copies src"),
+    "of another array": ({"buffer": "dst"}, "it describes dst, but the statement copies src"),
     "no such dimension": ({"order": (2, 0)}, r"dimensions \(2, 0\) of an array of 2 dimensions"),
     "a dimension twice": ({"order": (1, 1)}, r"dimensions \(1, 1\) of an array of 2"),
     "too few dimensions": ({"order": (1,), "box": (64,)}, r"dimensions \(1,\) of an array of 2"),
@@ -158,7 +158,7 @@ WRONG = {
     "half a piece": ({"box": (12, 64), "span": 16}, "rows of 24 bytes, no multiple of 16"),
     "rows above the span": ({"span": 64}, "rows of 128 bytes, exchanged in spans of 64"),
     "rows below the span": ({"box": (32, 64)}, "rows of 64 bytes, exchanged in spans of 128"),
-    "turned": ({"order": (0, 1)}, "neighbours along dimension 1 of src are 2 bytes apart, no multiple of 16"),
+    "turned": ({"order": (0, 1)}, "the stride of dimension 1 of src is 2 bytes, which is not a multiple of 16"),
 }
 
 
@@ -166,7 +166,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_there_is_no_such_map(name):
     change, message = WRONG[name]
-    with pytest.raises(SimulationError, match=f"there is no such tensor map as src_map: .*{message}"):
+    with pytest.raises(SimulationError, match=f"the tensor map src_map is invalid: .*{message}"):
         copied(loaded(attrs.evolve(RIGHT, **change)), numbered((64, 64)))
 
 
@@ -184,7 +184,7 @@ def test_strides_are_multiples_of_16_bytes(columns, right):
     if right:
         np.testing.assert_array_equal(copied(kernel, given)[:, :64], given[:, :64])
         return
-    with pytest.raises(SimulationError, match="neighbours along dimension 0 of src are 136 bytes apart, no multiple of 16"):
+    with pytest.raises(SimulationError, match="the stride of dimension 0 of src is 136 bytes, which is not a multiple of 16"):
         copied(kernel, given)
 
 
@@ -197,7 +197,7 @@ def test_an_array_begins_at_a_multiple_of_16_bytes():
     kernel = loaded(RIGHT)
     first, *others = kernel.buffers
     first = attrs.evolve(first, tensor=attrs.evolve(first.tensor, align=8))
-    with pytest.raises(SimulationError, match="src begins at a multiple of 8 bytes, not of 16"):
+    with pytest.raises(SimulationError, match="src is aligned to 8 bytes, not to 16"):
         copied(attrs.evolve(kernel, buffers=(first, *others)), numbered((64, 64)))
 
 
@@ -206,7 +206,7 @@ def test_boxes_begin_at_multiples_of_128_bytes(offset):
     kernel = loaded(RIGHT)
     buffers = [attrs.evolve(one, offset=offset) if one.name == "tile" else one for one in kernel.buffers]
     moved = attrs.evolve(kernel, buffers=tuple(buffers), shared_bytes=kernel.shared_bytes + 64)
-    with pytest.raises(SimulationError, match=f"a box of its tensor map begins at byte {offset} of shared memory"):
+    with pytest.raises(SimulationError, match=f"a box of its tensor map starts at byte {offset} of shared memory"):
         copied(moved, numbered((64, 64)))
 
 

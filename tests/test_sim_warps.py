@@ -216,7 +216,7 @@ def test_a_producer_that_waits(order):
         copied(fetched(5, 1, consumer=without(ir.Release)), given, chance(order))
     text = str(caught.value)
     assert "the producer waits for turn 2 of tiles to be empty" in text and "warp 0 waits for turn 2 of tiles to be full" in text, text
-    assert "each turn of a ring is filled once, and released by all consumers" in text
+    assert "each fill of a ring must be filled once, and released by all consumers" in text
     with pytest.raises(SimulationError, match="^deadlock: ") as caught:
         copied(fetched(5, 1, producer=without(ir.Release)), given, chance(order))
     assert "warp 0 waits for turn 0 of tiles to be full" in str(caught.value)
@@ -250,7 +250,7 @@ def test_a_cluster_of_which_some_do_not_come(order):
     with pytest.raises(SimulationError) as caught:
         launch.run()
     text = str(caught.value).partition("\n")[0]
-    assert "warp 1 of block 0 of the cluster and warp 1 of block 1 of the cluster wait at the barrier of the cluster (all)" in text, text
+    assert "warp 1 of block 0 of the cluster and warp 1 of block 1 of the cluster wait at the cluster barrier (all)" in text, text
     assert "warp 0 of block 0 of the cluster and warp 0 of block 1 of the cluster have ended" in text, text
 
 

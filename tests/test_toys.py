@@ -402,8 +402,8 @@ def test_a_call_makes_all_launches(name):
 @pytest.mark.parametrize(
     ("name", "wrong", "said", "simulator_message"),
     [
-        ("k", lambda first, last: (last, first), "the launch last reads C, which no earlier launch wrote", "is read before anything was written"),
-        ("k", lambda first, last: (last,), "the launch last reads C, which no earlier launch wrote", "is read before anything was written"),
+        ("k", lambda first, last: (last, first), "the launch last reads C, which no earlier launch wrote", "is read before any write"),
+        ("k", lambda first, last: (last,), "the launch last reads C, which no earlier launch wrote", "is read before any write"),
         ("rows", lambda first, last: (first,), r"and no launch before wrote C\[8, 0\]", r"no launch writes C\[8, 0\]"),
         ("rows", lambda first, last: (last,), r"and no launch before wrote C\[0, 0\]", r"no launch writes C\[0, 0\]"),
         ("rows of columns", lambda first, _, last: (first, last), r"and no launch before wrote C\[0, 8\]", r"no launch writes C\[0, 8\]"),
