@@ -29,7 +29,7 @@ def said(whole, severity=None):
     [
         (32, "note", "32 threads in a block, 1 warps"),
         (1024, "note", "1024 threads in a block, 32 warps"),
-        (1025, "error", "1025 threads in a block, but but but but sm_80 has at most 1024"),
+        (1025, "error", "1025 threads in a block, but sm_80 has at most 1024"),
         (33, "warning", "33 threads in a block: the last warp has 31 idle lanes"),
         (95, "warning", "95 threads in a block: the last warp has 1 idle lanes"),
     ],
@@ -52,9 +52,9 @@ def test_threads(threads, severity, text):
         (0, 2048, "note", "2048 of 166912 bytes of shared memory: s 1024"),
         (1024, 1024, "error", "buffers reach byte 2048 of shared memory, the kernel asks for 1024"),
         (0, 166912, "note", "166912 of 166912 bytes of shared memory: s 1024"),
-        (0, 166913, "error", "166913 bytes of shared memory in a block, but but but but sm_80 has 166912: s 1024"),
+        (0, 166913, "error", "166913 bytes of shared memory in a block, but sm_80 has 166912: s 1024"),
         (165888, 166912, "note", "166912 of 166912 bytes of shared memory: s 1024"),
-        (165889, 100, "error", "166913 bytes of shared memory in a block, but but but but sm_80 has 166912: s 1024"),
+        (165889, 100, "error", "166913 bytes of shared memory in a block, but sm_80 has 166912: s 1024"),
     ],
 )
 def test_shared_memory(offset, asked, severity, text):
@@ -235,7 +235,7 @@ def test_occupancy_by_the_rules_of_the_toolkit(name, threads):
 def test_errors_alone_are_what_is_lacking():
     assert lacking(of(writes(T), shared_bytes=4096 * 4)) == ()
     assert [one.message for one in lacking(of(writes(0), threads=1025, shared_bytes=4096 * 4))] == [
-        "1025 threads in a block, but but but but sm_80 has at most 1024"
+        "1025 threads in a block, but sm_80 has at most 1024"
     ]
     (one,) = lacking(of(writes(T), shared_bytes=100))
     assert "the kernel asks for 100" in one.message

@@ -279,7 +279,7 @@ def test_shared_memory_overflows():
     error = caught.value
     lines = str(error).splitlines()
     assert (
-        lines[0] == "245760 bytes of shared memory in a block, but but but but sm_90 has 232448: a_sh 163840, b_sh 81920, store_c_sh 69632"
+        lines[0] == "245760 bytes of shared memory in a block, but sm_90 has 232448: a_sh 163840, b_sh 81920, store_c_sh 69632"
     )
     assert lines[1].split() == ["a_sh", "163840", "bytes", "float16", "256", "x", "64,", "5", "stages", error.at]
     assert error.at.startswith("strategies/hmma_ampere.py:") and error.legal == "at most 232448 bytes"

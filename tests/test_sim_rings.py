@@ -430,9 +430,9 @@ def test_a_stage_is_announced():
     for size in (16, 48):
         rings.start_load(Load("ring", 3, size, functools.partial(landed.append, size)))
     assert len(rings.loads) == 2 and [*rings.filled] == [("ring", 3)]
-    rings.on_complete_load(1)
+    rings.complete_load(1)
     assert (full.bytes, full.completed, landed) == (16, 0, [48])
-    rings.on_complete_load(0)
+    rings.complete_load(0)
     assert (full.bytes, full.pending_arrivals, full.completed, landed, rings.loads) == (0, 1, 1, [48, 16], [])
 
 
@@ -446,9 +446,9 @@ def test_a_stage_that_is_full_too_early(other, wrong):
         rings.start_load(Load(*other, 64, lambda: None))
     if wrong:
         with pytest.raises(SimulationError, match=r"ring: fill 3 counts as full while a load to it is in flight(?s:.*)more than 64 bytes"):
-            rings.on_complete_load(0)
+            rings.complete_load(0)
     else:
-        rings.on_complete_load(0)
+        rings.complete_load(0)
         assert rings.mbarriers["ring", FULL, 1].completed == 1
 
 

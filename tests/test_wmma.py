@@ -345,7 +345,7 @@ def test_shared_memory_of_turing():
     module = library("wmma_optimized")
     spec = module.spec(1024, 1024, 1024)
     with pytest.raises(
-        ResourceError, match=r"69632 bytes of shared memory in a block, but but but but sm_75 has 65536: a_sh 34816, b_sh 34816"
+        ResourceError, match=r"69632 bytes of shared memory in a block, but sm_75 has 65536: a_sh 34816, b_sh 34816"
     ) as caught:
         module.strategy.with_(bk=128)(spec).cuda("sm_75")
     assert "a smaller split" in str(caught.value)
