@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/pictures.md anew; with --check, says which are not up to date instead."""
+"""Draw the pictures of docs/pictures.md again; with --check, report the outdated ones instead."""
 
 import re
 import sys
@@ -29,7 +29,7 @@ PICTURES = {
 """By strategy: what is drawn, and the sizes."""
 
 EPILOGUES = {"hopper_bias_relu": "relu(acc + bias[n])"}
-"""By picture: what `hopper` does to the sums of a product; the data flow is drawn."""
+"""By picture: the epilogue of `hopper`; the data flow is drawn."""
 
 
 def drawn(strategy, kinds, sizes):
@@ -39,47 +39,47 @@ def drawn(strategy, kinds, sizes):
 
 
 def finished(name, text):
-    """`(file, text)` of the data flow of a product with an epilogue."""
+    """`(file, text)` of the data flow of a GEMM with an epilogue."""
     strategy = hopper.product(hopper.spec(*hopper.SIZES)).fuse_epilogue(text)
     return FOLDER / f"{name}_flow.svg", draw(strategy, "flow").svg
 
 
 README = FOLDER.parent.parent / "README.md"
 LEFT, RIGHT, ROW, LETTERS = 16, 290, 16, 9.5
-"""Where the two columns of README's picture begin, the height of a line and of its letters, in pixels."""
+"""The positions of the two columns of README's picture, the height of a line and of its letters, in pixels."""
 
 
 def first_kernel():
-    """The first kernel of README.md, as its first block of code makes it, with its problem."""
+    """The first kernel of README.md, as its first code block builds it, with its problem."""
     names = {}
     exec(re.search(r"```python\n(.*?)kernel = ", README.read_text(encoding="utf-8"), re.DOTALL)[1], names)
     return names["strategy"](names["problem"]).program("sm_90")
 
 
 def steps_of(program):
-    """`(step, spec behind it, specs that its lines of CUDA name)` of the main chain."""
-    node, found = program.tree, []
+    """`(step, spec after it, specs that its lines of CUDA name)` of the main chain."""
+    node, steps = program.tree, []
     while node is not None and node.step is not None:
         following = main_child(node)
         sides = [str(side.spec) for name, side in node.children if following is None or side is not following[1]]
-        behind = f"by {executed(node)}" if following is None else str(following[1].spec)
-        found.append((short(node.step), behind, (*sides, behind)))
+        result = f"by {executed(node)}" if following is None else str(following[1].spec)
+        steps.append((short(node.step), result, (*sides, result)))
         node = None if following is None else following[1]
-    return found
+    return steps
 
 
 def readme():
-    """`(file, text)` of the picture of README.md: the steps of its first kernel, and the loop over k in the colours of its steps."""
+    """`(file, text)` of the picture of README.md: the steps of its first kernel, and the loop over k in the colors of its steps."""
     program, page = first_kernel(), Page()
     steps, lines = steps_of(program), main_loop(program.cuda, most=60)
     colours = [tint(colour, 0.6) for colour in (*OKABE_ITO, *SCALE)][: len(steps)]
     page.text(LEFT, 26, "A strategy, and its specs", 12, bold=True)
     page.text(RIGHT, 26, "The loop over k that it becomes; the barriers are inferred", 12, bold=True)
-    for row, (step, behind, _) in enumerate(steps):
+    for row, (step, result, _) in enumerate(steps):
         y = 40 + row * 2.5 * ROW
         page.add(Rect(LEFT, y, RIGHT - LEFT - 16, 2.1 * ROW, colours[row], radius=4))
         page.text(LEFT + 8, y + 14, step, 10.5, mono=True, bold=True)
-        page.text(LEFT + 8, y + 28, behind, LETTERS, mono=True, colour=PALE)
+        page.text(LEFT + 8, y + 28, result, LETTERS, mono=True, colour=PALE)
     for row, (line, step) in enumerate(zip(lines, owners(lines, steps), strict=True)):
         y = 40 + row * ROW
         page.add(Rect(RIGHT, y, 900 - RIGHT - 16, ROW, EMPTY if step is None else colours[step]))
@@ -91,7 +91,7 @@ def readme():
 def owners(lines, steps):
     """The step of each line, by its number: comments name the specs, loops over k are those of `split`; None for braces and barriers."""
     splits = [row for row, (step, _, _) in enumerate(steps) if step.startswith("split")]
-    found, now = [], None
+    steps_of_lines, now = [], None
     for number, line in enumerate(lines):
         named = [row for row, (_, _, specs) in enumerate(steps) if any(line.endswith(f" {spec}") for spec in specs)]
         if "// " in line and named:
@@ -102,8 +102,8 @@ def owners(lines, steps):
             now = len(steps) - 2
         elif "fmaf" in line:
             now = len(steps) - 1
-        found.append(None if line.strip() == "}" or "__syncthreads" in line else now)
-    return found
+        steps_of_lines.append(None if line.strip() == "}" or "__syncthreads" in line else now)
+    return steps_of_lines
 
 
 def pictures():
@@ -113,7 +113,7 @@ def pictures():
 
 
 def main():
-    """The number of pictures that were not up to date, with --check."""
+    """The number of outdated pictures, with --check."""
     stale = 0
     FOLDER.mkdir(exist_ok=True)
     for path, text in pictures():

@@ -47,7 +47,7 @@ class Options(NamedTuple):
     window: int | None = None
     lse: bool = False
     score: str | None = None
-    slack: int = 0
+    rescale_threshold: int = 0
 
 
 def request(

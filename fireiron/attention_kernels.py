@@ -299,7 +299,7 @@ class _Arrays:
     def legal(self, strategy: Strategy, spec: Spec) -> Program:
         """The strategy on a spec, lowered and checked; a `FireironError` where it is not legal, or requires other arrays."""
         program = self.served(strategy(spec).program(self.place.architecture), strategy)
-        _ = program.ir
+        self.place.prove(program)
         return program
 
     def served(self, program: Program, strategy: Strategy) -> Program:
@@ -402,9 +402,9 @@ class _Problem:
 
 
 def _problems(arrays: _Arrays, options: Options) -> list[_Problem]:
-    """The problem in each of the library's definitions, the likelier fastest first: on sm_90a with maxima that stay (`slack`), too."""
-    slack = (_file(BY_TMA).SLACK,) if arrays.place.architecture.name == WARPGROUP_ARCHITECTURE else ()
-    kinds = [options._replace(slack=bits) for bits in (*slack, 0)]
+    """The problem in each of the library's definitions, the likely fastest first; on sm_90a also with a `rescale_threshold`."""
+    rescale_threshold = (_file(BY_TMA).RESCALE_THRESHOLD,) if arrays.place.architecture.name == WARPGROUP_ARCHITECTURE else ()
+    kinds = [options._replace(rescale_threshold=bits) for bits in (*rescale_threshold, 0)]
     return [_Problem(kind, arrays.spec(kind), arrays.spec(kind, is_packed=True)) for kind in kinds]
 
 
@@ -484,9 +484,9 @@ def _of(problem: _Problem, spec: Spec, arrays: _Arrays, near: bool = False) -> C
 
 
 def _candidates(problem: _Problem, architecture: Architecture) -> Iterator[tuple[str, Mapping[str, int], Strategy]]:
-    """The library's strategies on a definition with values of tunables, the likelier fastest first: of one with slack Hopper's."""
+    """The library's strategies for a definition with tunable values, the likely fastest first; with a `rescale_threshold` only Hopper's."""
     spec, made = problem.spec, _definition(problem.options)
-    if problem.options.slack:
+    if problem.options.rescale_threshold:
         file = _file(BY_TMA)
         for form in file.forms(spec):
             yield _valued(f"{BY_TMA}:{form}", file.by_rows(made, **file.FORMS[form]), file.values_of(form, spec))

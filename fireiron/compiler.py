@@ -29,6 +29,7 @@ from fireiron.values.machine import Architecture, as_architecture
 if TYPE_CHECKING:
     from fireiron import cuda as printer
     from fireiron.check import Finding
+    from fireiron.gpu.early import EarlyCompilation
     from fireiron.language.strategy import Strategy
     from fireiron.lower.passes import Passes
     from fireiron.lower.walk import Grown
@@ -317,14 +318,19 @@ class Program(Displayed):
         return tuple(check_effects([(launch, launch.program.grown.whole.effects) for launch in self.launches]))
 
     @functools.cached_property
-    def text(self) -> str:
-        """CUDA C++ of the kernel of the last launch: a whole unit."""
+    def unproved_text(self) -> str:
+        """`text` before the independent checks have passed, for a compiler that runs at the same time; nothing launches it."""
         from fireiron import cuda as printer
 
-        with collecting.put_off():
-            kernel = self.ir
-            with self.timed("print"):
-                return printer.emit(kernel)
+        kernel = self.lowered
+        with self.timed("print"):
+            return printer.emit(kernel)
+
+    @functools.cached_property
+    def text(self) -> str:
+        """CUDA C++ of the kernel of the last launch: a whole unit."""
+        _ = self.ir
+        return self.unproved_text
 
     @property
     def cuda(self) -> str:
@@ -342,6 +348,15 @@ class Program(Displayed):
         from fireiron import cuda as printer
 
         return tuple(printer.printed(*(launch.program.ir for launch in self.launches)))
+
+    @functools.cached_property
+    def early(self) -> EarlyCompilation | None:
+        """The compilation of `unproved_text` that began while the checks ran, if one did."""
+        return None
+
+    def begin_early(self, compilation: EarlyCompilation) -> None:
+        """Note the compilation of `unproved_text` that has begun."""
+        self.__dict__["early"] = compilation
 
     # ------------------------------------------------------------------------------------------ kept on disk
 

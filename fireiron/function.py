@@ -214,7 +214,7 @@ class Function(Call, Displayed):
         for number, strategy in enumerate(self.strategies):
             try:
                 program = strategy(spec).program(place.architecture)
-                _ = program.ir
+                place.prove(program)
             except FireironError as error:
                 refusals.append(f"strategy {number}: {error.headline}")
                 continue

@@ -217,8 +217,8 @@ class SplitVerbs:
         >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
         >>> loads = blocks.split(8).stagger_blocks(1).load(A, SH).load(B, SH)
         >>> text = loads.tile(4, 4).to(Thread).tile(1, 1).split(1).done().cuda()
-        >>> [line.strip() for line in text.splitlines() if "int k_turn" in line]
-        ['const int k_turn = (k + block) % 8;']
+        >>> [line.strip() for line in text.splitlines() if "int k_shifted" in line]
+        ['const int k_shifted = (k + block) % 8;']
 
         Source: docs/pipeline.md.
         """
@@ -234,11 +234,18 @@ class SplitVerbs:
         """
     def unroll(self) -> Self:
         """Unroll the loop in the printed code. Legal on every split. rewrite: for k: S --> #pragma unroll for k: S"""
-    def warp_specialize(self, producer_threads: Integer = 32, copies: bool = False) -> Self:
+    def warp_specialize(
+        self,
+        producer_threads: Integer = 32,
+        copies: bool = False,
+        separate: Operand | str | tuple[Operand | str, ...] = (),
+    ) -> Self:
         """Issue the loads under a pipelined split by dedicated producer threads, a warp (32) or a warpgroup (128).
 
         A producer warpgroup gives registers to the consumers. Without `copies`, TMA must be able to do all of the loads, otherwise there is no
         producer. With it, the producer also executes the loads that TMA cannot. Legal with `pipeline`.
+
+        Args: separate: operands whose loads have a producer of their own, each, `warp_specialize(separate=B)`.
         rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
         """
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -13,16 +14,21 @@ from fireiron.batches import cut, viewed
 from fireiron.front.arrays import each, joined
 from fireiron.front.call import returned
 from fireiron.front.place import Place
-from fireiron.gpu.kernel import CompiledKernel, compiled_together
+from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.library import LIBRARY
 from fireiron.matmul_problem import CacheKey, Problem, spec_of
 from fireiron.specs.epilogue import RESULT
 from fireiron.tune.records import Choice, in_parts, preference
-from fireiron.tune.records.choosing import Question
+from fireiron.tune.records.choosing import Prove, Question, prove_only
 from fireiron.tune.records.default import default_choice
 from fireiron.values.expr import constant
 from fireiron.values.machine import float32
 from fireiron.values.tensor import RowMajor
+
+if TYPE_CHECKING:
+    from fireiron.compiler import Program
+    from fireiron.spec import Spec
+    from fireiron.values.machine import Architecture
 
 
 @attrs.frozen
@@ -144,20 +150,32 @@ def with_reduction(choice: Choice, problem: Problem, device: int | None) -> Prod
         return ProductKernel(kernel, choice, problem)
     parts = constant(spec.size("b"))
     assert parts is not None
-    adding = importlib.import_module(f"{LIBRARY}.add_parts").adding(problem.spec, parts)
-    behind = CompiledKernel(adding.program(choice.program.architecture))
-    if device is not None:
-        compiled_together(kernel, behind)
+    behind = CompiledKernel(_adding(problem.spec, parts, choice.program.architecture))
+    if device is not None:  # the compiler works on both at the same time
+        kernel.begin()
+        behind.begin()
     return ProductKernel(kernel, choice, problem, behind, parts)
+
+
+@functools.lru_cache(maxsize=4)  # `decided` and `with_adding` use the same program
+def _adding(spec: Spec, parts: int, architecture: Architecture) -> Program:
+    """The program that adds up the results of so many parts."""
+    program: Program = importlib.import_module(f"{LIBRARY}.add_parts").adding(spec, parts).program(architecture)
+    return program
 
 
 def decided(key: CacheKey) -> tuple[Choice, Problem]:
     """What is taken, and for which of the problems: in parts of K where that is expected to be faster."""
     place = key.place
-    choice, problem = chosen(key)
-    parts = _in_parts(key, choice, problem)
-    if parts is not None and place.refusal(CompiledKernel(parts.program)) is None:
-        return parts, problem
+    is_whole = not any(_numbers_of_parts(key, problem) for problem in key.problems)
+    choice, problem = chosen(key, place.prove if is_whole else prove_only)
+    parts = None if is_whole else _in_parts(key, choice, problem)
+    if parts is not None:
+        size = constant(parts.program.spec.size("b"))
+        assert size is not None
+        place.prove(_adding(problem.spec, size, place.architecture))  # while the other kernel is compiled
+        if place.refusal(CompiledKernel(parts.program)) is None:
+            return parts, problem
     refused = place.refusal(CompiledKernel(choice.program))
     if refused is None or place.require_record:
         return choice, problem
@@ -168,39 +186,37 @@ def decided(key: CacheKey) -> tuple[Choice, Problem]:
     return attrs.evolve(other, why=f"{other.why}; {choice.why} was first, but {refused.headline}"), problem
 
 
-def chosen(key: CacheKey) -> tuple[Choice, Problem]:
-    """The record that answers, for the product or the transposed one; else, if no exact record is required, the library's default."""
+def chosen(key: CacheKey, prove: Prove = prove_only) -> tuple[Choice, Problem]:
+    """The record that answers, for the product or the transposed one; else, if no exact record is required, the library's default.
+
+    `prove` proves its program.
+    """
     problems, place = key.problems, key.place
-    exact = [(choice, problem) for problem in problems if (choice := place.find(problem.spec, problem.served))]
+    exact = [(choice, problem) for problem in problems if (choice := place.find(problem.spec, problem.served, prove=prove))]
     recorded = [(choice, problem) for choice, problem in exact if choice.record is not None]
     if recorded:
         choice, problem = min(recorded, key=lambda pair: preference(pair[0].record, place.gpu) if pair[0].record else ())
-        return (None if place.require_record else _faster(choice, problem, place)) or (choice, problem)
+        return (None if place.require_record else _faster(choice, problem, place, prove)) or (choice, problem)
     first = problems[0]
     if place.require_record:
         return place.exact_record(first.spec, first.served), first
     for problem in problems:
-        tile = _by_tiles(problem, place)
+        tile = place.by_tiles(problem.spec, problem.predicted, prove)
         if tile is not None:
             return tile, problem
     for problem in problems:
-        near = place.find(problem.spec, problem.predicted, near=True)
+        near = place.find(problem.spec, problem.predicted, near=True, prove=prove)
         if near is not None:
             return near, problem
     return default_choice(first.spec, place.architecture, first.served), first
 
 
-def _by_tiles(problem: Problem, place: Place, **options: Any) -> Choice | None:
-    """The tile that is expected to take least, by records of other problems."""
-    return place.records.by_tiles(problem.spec, place.architecture, gpu=place.gpu, accept=problem.predicted, **options)
-
-
-def _faster(choice: Choice, problem: Problem, place: Place) -> tuple[Choice, Problem] | None:
+def _faster(choice: Choice, problem: Problem, place: Place, prove: Prove) -> tuple[Choice, Problem] | None:
     """What is expected to be faster than a record of just this problem that was measured with an older target's instructions."""
     record = choice.record
     if record is None or record.architecture == place.architecture.name:
         return None
-    tile = _by_tiles(problem, place, below=record.us)
+    tile = place.by_tiles(problem.spec, problem.predicted, prove, below=record.us)
     return None if tile is None else (tile, problem)
 
 
@@ -214,8 +230,7 @@ def in_parts_of_k(key: CacheKey, whole: float | None, problem: Problem) -> list[
     """
     place = key.place
     question = Question(problem.spec, place.architecture, place.gpu)
-    sliceable = place.device is None or len(key.problems) > 1  # the parts of an operand are views of it
-    numbers = [] if place.require_record or problem.transposed or not sliceable else in_parts.numbers_for(problem.spec, question)
+    numbers = _numbers_of_parts(key, problem)
     if not numbers:
         return []
     records = place.records.records
@@ -223,11 +238,22 @@ def in_parts_of_k(key: CacheKey, whole: float | None, problem: Problem) -> list[
     rows, columns = (constant(problem.spec.size(dim)) or 1 for dim in "mn")
     expected = []
     for parts in numbers:
+        if whole is None or in_parts.adding_us(rows, columns, parts) >= whole:  # however fast the parts are
+            continue
         stack = _stack_of(problem, parts)
         us = in_parts.expected(records, attrs.evolve(question, spec=stack.spec))
-        if us is not None and whole is not None:
+        if us is not None:
             expected.append((us + in_parts.adding_us(rows, columns, parts), parts, stack))
     return sorted((one for one in expected if whole is not None and one[0] < whole), key=lambda one: one[:2])
+
+
+def _numbers_of_parts(key: CacheKey, problem: Problem) -> list[int]:
+    """Into how many parts K may be cut; none for the transposed product, and where an exact record is required."""
+    place = key.place
+    sliceable = place.device is None or len(key.problems) > 1  # the parts of an operand are views of it
+    if place.require_record or problem.transposed or not sliceable:
+        return []
+    return in_parts.numbers_for(problem.spec, Question(problem.spec, place.architecture, place.gpu))
 
 
 def _in_parts(key: CacheKey, choice: Choice, problem: Problem) -> Choice | None:
@@ -240,7 +266,7 @@ def _in_parts(key: CacheKey, choice: Choice, problem: Problem) -> Choice | None:
 
 def choice_in_parts(key: CacheKey, us: float, parts: int, stack: Problem) -> Choice | None:
     """The tile for a stack of parts that is expected to take least; None where none is legal."""
-    tile = _by_tiles(stack, key.place)
+    tile = key.place.by_tiles(stack.spec, stack.predicted)
     if tile is None:
         return None
     why = f"{parts} parts of K, which add_parts adds up: {us:.4g} us expected; for the parts {tile.why}"

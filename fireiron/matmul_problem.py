@@ -56,7 +56,7 @@ class Problem:
 
     def predicted(self, program: Program) -> bool:
         """Whether a neighbour's values tell something of the problem: not where its program copies by threads what theirs copies by TMA."""
-        return self.served(program) and (program.strategy.target != WARPGROUP_ARCHITECTURE or bool(program.ir.rings))
+        return self.served(program) and (program.strategy.target != WARPGROUP_ARCHITECTURE or bool(program.sequential.rings))
 
 
 @attrs.frozen

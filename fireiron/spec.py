@@ -1,8 +1,8 @@
 """Specs: what to compute, as immutable values (Fireiron, section 3.1).
 
-`MatMul(M, N, K)(GL, GL, GL)(Kernel)` is the short form. There is one class of specs. What tells a product from a copy is its `Kind`, a
-declaration: a formula, from which dimensions, operands, outputs, the short form, texts and the meaning follow, so that the same verbs
-work on every spec. The kinds are declared in `specs/`, one a file.
+`MatMul(M, N, K)(GL, GL, GL)(Kernel)` is the short form. There is one class of specs. The `Kind` of a spec is a declaration: a formula, from
+which dimensions, operands, outputs, the short form, texts and the meaning follow, so that the same verbs work on every spec. The kinds are
+declared in `specs/`, one per file.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ S = TypeVar("S", bound="Spec")
 
 
 def located(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, its errors with the line of the caller outside this package."""
+    """Wrap a function so that its errors have the line of the caller outside this package."""
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -72,7 +72,7 @@ def located(function: Callable[P, T]) -> Callable[P, T]:
 
 
 class OfMatrices(TypedDict, total=False):
-    """Sizes that may be given by name where any number of them is taken."""
+    """Keywords for the sizes of a short form with any number of sizes."""
 
     M: Expr | int
     N: Expr | int
@@ -83,13 +83,13 @@ _OF_MATRICES: Final = tuple(OfMatrices.__annotations__)
 
 
 def short_form(function: Callable[P, T]) -> Callable[P, T]:
-    """A short form whose sizes are of any number, `located`; those of matrices may be given by name: `Move(64, N=32)`.
+    """Wrap a short form with any number of sizes, `located`; sizes may also be given by name: `Move(64, N=32)`.
 
-    The function says so by `**named`, which it never sees.
+    The function declares this by `**named`, which it never receives.
     """
     *parameters, _ = inspect.signature(function).parameters.values()
-    leading = next(number for number, one in enumerate(parameters) if one.kind is one.VAR_POSITIONAL)
-    known = {one.name for one in parameters if one.kind is one.KEYWORD_ONLY}
+    leading = next(number for number, parameter in enumerate(parameters) if parameter.kind is parameter.VAR_POSITIONAL)
+    known = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
     function.__dict__["__signature__"] = inspect.Signature(parameters)
     inner: Callable[..., T] = located(function)
 
@@ -113,7 +113,7 @@ def short_form(function: Callable[P, T]) -> Callable[P, T]:
 class Parameter:
     """A part of a kind's formula that a spec fills in: an integer, any number (`real`), or a text.
 
-    Of texts `legal` are all, if any are named. One without a default comes first in the short form.
+    If `legal` has texts, others are refused. Parameters without a default come first in the short form.
     """
 
     name: str
@@ -128,11 +128,11 @@ class Parameter:
             raise ArgumentError("the name of a parameter is an identifier", got=self.name)
 
     def checked(self, value: Any, title: str) -> Any:
-        """The value, or an `ArgumentError` where it is no integer, or not one of the texts."""
+        """The value. Raises: ArgumentError if it is not an integer, or not one of the legal texts."""
         if self.text:
             if not isinstance(value, str) or (self.legal and value not in self.legal):
                 raise ArgumentError(f"{title}: unknown {self.name}", got=value, legal=self.legal or None)
-            return value[:]  # of a class that is derived from str, a plain one
+            return value[:]  # a plain str, if it is of a derived class
         number = as_number(value) if self.real else as_integer(value)
         if number is None:
             wanted = "a number, infinite or not" if self.real else "an integer"
@@ -141,9 +141,9 @@ class Parameter:
 
 
 def as_number(value: object) -> int | float | None:
-    """A number as Python's own, an integer where it is whole; None for anything else.
+    """A number as a Python number, an integer if it is whole; None for anything else.
 
-    NaN and -0.0 are none: a spec is equal to another by its values, and these are not equal to themselves, or to another number.
+    NaN and -0.0 are refused: specs are compared by value, and NaN is not equal to itself, while -0.0 equals 0.
     """
     whole = as_integer(value)
     if whole is not None or isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -156,10 +156,10 @@ def as_number(value: object) -> int | float | None:
 
 @attrs.frozen
 class Kind:
-    """A declaration of specs: the formula that they compute, with `{name}` in the place of each parameter.
+    """A declaration of specs: the formula that they compute, with `{name}` for each parameter.
 
-    Where the formula has `...` in the place of an index, a spec has any number of dimensions there: as many as its sizes or views say.
-    `atomic` says that each element of the result is added to memory in one step that nobody sees half of.
+    If the formula has `...` as an index, a spec has any number of dimensions there, according to its sizes or views. `atomic`: each element
+    of the result is added to memory atomically.
 
     >>> from fireiron import *
     >>> scale = Kind("Scale", "y[i,j] = {by} * x[i,j]", (Parameter("by"),)).starter
@@ -183,41 +183,43 @@ class Kind:
             names = [field for _, field, _, _ in string.Formatter().parse(self.text) if field is not None]
         except ValueError as error:
             hint = "{name} for a parameter, and no other braces"
-            raise ArgumentError(f"{self.title}: no formula: {error}", got=self.text, hint=hint) from None
-        if set(names) != {one.name for one in self.parameters}:
-            raise ArgumentError(f"{self.title}: the formula names other parameters than the kind", got=self.text, legal=self.parameters)
+            raise ArgumentError(f"{self.title}: not a formula: {error}", got=self.text, hint=hint) from None
+        if set(names) != {parameter.name for parameter in self.parameters}:
+            raise ArgumentError(f"{self.title}: the formula has other parameters than the kind", got=self.text, legal=self.parameters)
         if not names:
             self.definition(())
 
     @property
     def starter(self) -> OwnStarter:
-        """The name from which chains and short forms of this kind start."""
+        """The starter of chains and short forms of this kind."""
         return OwnStarter(self)
 
     @functools.cached_property
     def required(self) -> tuple[str, ...]:
-        """The parameters that a spec must name."""
-        return tuple(one.name for one in self.parameters if one.default is None)
+        """The parameters that a spec must specify."""
+        return tuple(parameter.name for parameter in self.parameters if parameter.default is None)
 
     @functools.cached_property
     def defaults(self) -> Mapping[str, Any]:
-        """The other parameters, with their values where none is named."""
-        return {one.name: one.default for one in self.parameters if one.default is not None}
+        """The other parameters, with their default values."""
+        return {parameter.name: parameter.default for parameter in self.parameters if parameter.default is not None}
 
     def filled(self, options: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-        """The parameters with their values, taken out of the options."""
-        return tuple((one.name, one.checked(options.pop(one.name, one.default), self.title)) for one in self.parameters)
+        """The parameters with their values, which are removed from the options."""
+        return tuple(
+            (parameter.name, parameter.checked(options.pop(parameter.name, parameter.default), self.title)) for parameter in self.parameters
+        )
 
     def definition(self, parameters: tuple[tuple[str, Any], ...], rank: int = 2) -> Definition:
-        """The formulas with values in the places of the parameters, and `rank` dimensions in that of `...`."""
+        """The formulas, with the values of parameters, and `rank` dimensions for `...`."""
         return definition(spelled(self._text(parameters), rank))
 
     def of_signature(self, parameters: tuple[tuple[str, Any], ...], signature: str) -> Definition:
-        """The definition with the indices that a signature gives to its operands."""
+        """The definition with the indices of a signature."""
         return signed(self.definition(parameters), signature)
 
     def of_sizes(self, parameters: tuple[tuple[str, Any], ...], count: int, signature: str = "") -> Definition:
-        """The definition with so many dimensions, if it leaves their number open; by its signature, if there is one."""
+        """The definition with `count` dimensions, if the formula leaves their number open; or with a signature, if there is one."""
         if signature:
             return self.of_signature(parameters, signature)
         if REST not in self._text(parameters):
@@ -225,7 +227,7 @@ class Kind:
         return self.definition(parameters, max(count - len(self.definition(parameters, 1).dims) + 1, 1))
 
     def of_views(self, parameters: tuple[tuple[str, Any], ...], views: tuple[View, ...]) -> Definition:
-        """The definition whose operands have as many dimensions as views, if it leaves their number open."""
+        """The definition with the numbers of dimensions of views, if the formula leaves them open."""
         text = self._text(parameters)
         for position, least in open_operands(text):
             if position < len(views) and isinstance(views[position], View):
@@ -233,42 +235,42 @@ class Kind:
         return definition(spelled(text, 2))
 
     def reference(
-        self, made: Definition, arrays: Mapping[str, Any], types: Mapping[str, DType], sizes: Mapping[str, int]
+        self, definition: Definition, arrays: Mapping[str, Any], types: Mapping[str, DType], sizes: Mapping[str, int]
     ) -> tuple[Any, ...]:
-        """The outputs of a definition of this kind, from its inputs: made in float64, rounded once."""
-        return tuple(reference(one, arrays, types, sizes) for one in made.formulas)
+        """The outputs of a definition of this kind, from its inputs: computed in float64, rounded once."""
+        return tuple(reference(formula, arrays, types, sizes) for formula in definition.formulas)
 
     def perform(
         self,
-        made: Definition,
+        definition: Definition,
         values: Mapping[str, Any],
         types: Mapping[str, DType],
         accumulate: Any,
         made_in: DType | None = None,
         ranges: Mapping[str, Range] | None = None,
     ) -> dict[str, Any]:
-        """New values of the outputs of a definition of this kind, as a spec performs it; `ranges` are those of operands of integers."""
-        self.check_meaning(made)
-        return {one.output: perform(one, values, types, accumulate, made_in, ranges) for one in made.formulas}
+        """New values of the outputs of a definition of this kind; `ranges` are those of integer operands."""
+        self.check_meaning(definition)
+        return {formula.output: perform(formula, values, types, accumulate, made_in, ranges) for formula in definition.formulas}
 
     def check_integers(self, spec: Spec) -> None:
-        """Refuse a spec of this kind of whose formulas an integer may need more than 64 bits, and all of them count."""
-        for one in spec.definition.formulas:
-            check_integers(one, spec.integer_ranges, {}, spec.title)
+        """Refuse a spec of this kind with an integer that may need more than 64 bits, all of which matter."""
+        for formula in spec.definition.formulas:
+            check_integers(formula, spec.integer_ranges, {}, spec.title)
 
     @property
     def executes(self) -> bool:
-        """Whether what it computes is known: by its formula, or by a function."""
+        """Whether its results are known: by its formula, or by a function."""
         return True
 
-    def check_meaning(self, made: Definition) -> None:
-        """Refuse a definition that says nothing about the values of an output."""
-        for one in made.formulas:
-            if one.value is None:
-                raise ArgumentError(f"{self.title} says nothing about the values of {one.output}", hint="a spec with a right side")
+    def check_meaning(self, definition: Definition) -> None:
+        """Refuse a definition that leaves the values of an output unspecified."""
+        for formula in definition.formulas:
+            if formula.value is None:
+                raise ArgumentError(f"{self.title} leaves the values of {formula.output} unspecified", hint="a spec with a right side")
 
     def short(self, spec: Spec) -> str | None:
-        """The short form of a spec of this kind, where it says all of it."""
+        """The short form of a spec of this kind, if it determines the spec."""
         return _short_repr(spec)
 
     def _text(self, parameters: tuple[tuple[str, Any], ...]) -> str:
@@ -276,7 +278,7 @@ class Kind:
 
 
 def as_condition(value: object) -> Expr:
-    """A truth value or a condition as an expression, or an `ArgumentError`: when a spec adds to what its output holds."""
+    """Convert a truth value or a condition to an expression: whether a spec adds to the present value of its output."""
     condition = as_expr(int(value)) if isinstance(value, bool) else as_expr(value)
     if condition.low < 0 or condition.high > 1:
         raise ArgumentError(
@@ -290,17 +292,18 @@ def as_condition(value: object) -> Expr:
 
 @attrs.frozen(repr=False)
 class Spec(Offering, ForAny, Displayed):
-    """What to compute: the kind, the level responsible, and the operands as views, in the order in which the formula names them.
+    """What to compute: the kind, the level of the executing threads, and the operands as views, in the order of the formula.
 
-    `accumulate` is the condition under which the result joins what the output holds, for a formula that can. `accumulator` is the type in
-    which unrefined code should add up; the output's own if None. `in_parts` says that this is one part of a sum, to which other blocks add
-    at the same time (`split_k`): it must be added atomically. A `Reduction` in parts leaves apart what several threads make of their own
-    terms, along the dimension that only its result has. `names` are what the dimensions are called in generated code.
-    `signature` gives the operands other indices than the kind does, as `einsum` writes them: `bmk,bkn->bmn`; sizes are those of the
-    result's dimensions, then of those that are reduced.
+    - `accumulate`: the condition under which the result is combined with the present value of the output, if the formula permits it.
+    - `accumulator`: the accumulator type of unrefined code; None for the output's type.
+    - `in_parts`: this is one part of a sum to which other blocks add at the same time (`split_k`), so it must be added atomically. A
+      `Reduction` in parts keeps the partial results of several threads, along a dimension that only its result has.
+    - `names`: the names of the dimensions in generated code.
+    - `signature`: other indices of the operands than the kind's, as `einsum` writes them: `bmk,bkn->bmn`. Sizes are those of the dimensions
+      of the result, then of the reduction dimensions.
 
-    Legal when the operands agree on the sizes of the dimensions that they share; at the level Kernel, when all lie in GL.
-    Made by the short form, or on views by the name of the kind: `Move.on(Block, src, dst)`.
+    Legal if the operands agree on the sizes of shared dimensions; at the level Kernel, if all are in GL. Specs are built by the short form,
+    or from views by the name of the kind: `Move.on(Block, src, dst)`.
     """
 
     level: Level
@@ -320,7 +323,7 @@ class Spec(Offering, ForAny, Displayed):
             raise ArgumentError(f"{self.title}: other parameters than its kind", got=self.parameters, legal=self.kind.parameters)
         if len(self.views) != len(self.uses):
             raise ArgumentError(f"{self.title}: {len(self.views)} operands given", legal=" ".join(self.uses))
-        _ = self.extents  # refused where operands do not agree on them
+        _ = self.extents  # refuses operands that do not agree
         _check_options(self)
         if any(not view.tensor.shape or view.tensor.memory.by_value for view in self.views):
             _check_scalars(self)
@@ -328,8 +331,8 @@ class Spec(Offering, ForAny, Displayed):
             _check_kernel(self)
 
     def __getattr__(self, name: str) -> View:
-        """An operand by its name, or the value of a parameter."""
-        if not name.startswith("_"):  # asked thousands of times in a compilation, mostly for operands
+        """An operand, or the value of a parameter, by name."""
+        if not name.startswith("_"):  # accessed thousands of times per compilation, mostly for operands
             operands = self.operands
             if name in operands:
                 return operands[name]
@@ -339,11 +342,11 @@ class Spec(Offering, ForAny, Displayed):
             require_no_refinement(self, name)
         raise AttributeError(f"a {self.title if not name.startswith('_') else 'spec'} has no {name}")
 
-    # ------------------------------------------------------------------------------------------ what the kind says
+    # ------------------------------------------------------------------------------------------ properties of the kind
 
     @functools.cached_property
     def definition(self) -> Definition:
-        """What it computes: a formula for each output."""
+        """What it computes: one formula per output."""
         if self.signature:
             return self.kind.of_signature(self.parameters, self.signature)
         return self.kind.of_views(self.parameters, self.views)
@@ -355,12 +358,12 @@ class Spec(Offering, ForAny, Displayed):
 
     @property
     def starter(self) -> Starter:
-        """The name from which a chain for this kind of spec starts."""
+        """The starter of chains for this kind of spec."""
         return self.kind.starter
 
     @functools.cached_property
     def dims(self) -> tuple[str, ...]:
-        """The iteration dimensions: those of the result, then those that are reduced."""
+        """The iteration dimensions: those of the result, then the reduction dimensions."""
         return self.definition.dims
 
     @functools.cached_property
@@ -370,7 +373,7 @@ class Spec(Offering, ForAny, Displayed):
 
     @property
     def tile_dims(self) -> tuple[str, ...]:
-        """The dimensions that `tile` takes by position."""
+        """The dimensions of the positional sizes of `tile`."""
         return self.definition.tile_dims
 
     @functools.cached_property
@@ -380,18 +383,18 @@ class Spec(Offering, ForAny, Displayed):
 
     @functools.cached_property
     def inputs(self) -> tuple[str, ...]:
-        """Operands that are only read, but for coordinates, which nobody stores."""
+        """Operands that are only read, except for coordinates, which are not stored."""
         written = self.definition.outputs
         return tuple(name for name, view in self.operands.items() if name not in written and not view.memory.counts)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What the dimensions are called in generated code."""
+        """The names of the dimensions in generated code."""
         return self.names or self.dims
 
     @property
     def atomic(self) -> bool:
-        """Whether each element is added in a step that nobody sees half of."""
+        """Whether each element is added atomically."""
         return self.kind.atomic
 
     @functools.cached_property
@@ -401,37 +404,37 @@ class Spec(Offering, ForAny, Displayed):
 
     @property
     def moves(self) -> bool:
-        """Whether it is a copy of `src` to `dst` that may turn it: `dst[n,m] = src[m,n]`."""
+        """Whether it is a copy of `src` to `dst`, possibly transposed: `dst[n,m] = src[m,n]`."""
         return self.definition.moves
 
     @property
     def fills(self) -> bool:
-        """Whether it sets all of `dst` to one value."""
+        """Whether it sets all elements of `dst` to one value."""
         return self.definition.fills
 
     @property
     def allocates(self) -> bool:
-        """Whether it says that a tensor is there, and nothing about its values."""
+        """Whether it allocates a tensor whose values are unspecified."""
         return self.definition.allocates
 
     @functools.cached_property
     def multiplies(self) -> bool:
-        """Whether it is the product of the matrices A (m x k) and B (k x n), added to C."""
+        """Whether it multiplies the matrices A (m x k) and B (k x n) and accumulates to C."""
         return self.definition.multiplies
 
     @property
     def contracts(self) -> bool:
-        """Whether it adds up products of elements of A and B, with indices in any order, into C."""
+        """Whether it sums products of elements of A and B, with indices in any order, into C."""
         return self.definition.contracts
 
     @property
     def reduces(self) -> bool:
-        """Whether it makes the sum, the maximum or the minimum of elements of `src` along any of its dimensions, into `dst`."""
+        """Whether it is the sum, the maximum, the minimum or the product of elements of `src` along dimensions, into `dst`."""
         return self.definition.reduces
 
     @property
     def pointwise(self) -> bool:
-        """Whether it computes each element of the result from elements in the same place."""
+        """Whether it computes each element of the result from elements with the same indices."""
         return self.definition.pointwise and not self.atomic
 
     # ------------------------------------------------------------------------------------------ operands and sizes
@@ -442,34 +445,34 @@ class Spec(Offering, ForAny, Displayed):
         return dict(zip(self.uses, self.views, strict=True))
 
     def with_operands(self, **views: View) -> Self:
-        """The same spec on other views; an `ArgumentError` where they do not fit."""
+        """The spec on other views. Raises: ArgumentError if they do not fit."""
         return self.at_level(self.level, **views)
 
     def with_options(self, **options: Any) -> Self:
-        """The same spec with other options than operands: `accumulate`, `in_parts`."""
+        """The spec with other options, such as `accumulate` or `in_parts`."""
         return attrs.evolve(self, **options)
 
     def at_level(self, level: Level, **views: View) -> Self:
-        """The same spec, another level responsible; on other views, where some are given."""
+        """The spec at another level, and on other views, if any are given."""
         unknown = [name for name in views if name not in self.uses]
         if unknown:
             raise ArgumentError(f"{self.title} has no operand {unknown[0]}", legal=self.uses)
         changed = tuple(views.get(name, view) for name, view in self.operands.items()) if views else self.views
         if type(self) is not Spec:
             return attrs.evolve(self, level=level, views=changed)
-        return Spec(  # type: ignore[return-value]  # written out, as a tree makes hundreds of them
+        return Spec(  # type: ignore[return-value]  # no attrs.evolve: a tree calls this hundreds of times
             level, self.kind, changed, self.parameters, self.accumulate, self.accumulator, self.in_parts, self.names, self.signature
         )
 
     def size(self, dim: str) -> Expr:
-        """The extent of an iteration dimension, in elements; an `ArgumentError` if the spec has no such dimension."""
+        """The extent of an iteration dimension, in elements. Raises: ArgumentError if the spec has no such dimension."""
         if dim not in self.extents:
             raise ArgumentError(f"{self.title} has no dimension {dim}", legal=self.dims)
         return self.extents[dim]
 
     @functools.cached_property
     def extents(self) -> Mapping[str, Expr]:
-        """The extents of the iteration dimensions, by name; an `ArgumentError` where two operands differ."""
+        """The extents of the iteration dimensions, by name. Raises: ArgumentError if two operands differ."""
         extents: dict[str, Expr] = {}
         for (name, dims), view in zip(self.uses.items(), self.views, strict=True):
             if not isinstance(view, View) or len(view.dims) != len(dims):
@@ -488,28 +491,28 @@ class Spec(Offering, ForAny, Displayed):
 
     @functools.cached_property
     def memories(self) -> tuple[Memory, ...]:
-        """Where the operands lie."""
+        """The memories of the operands."""
         return tuple(view.memory for view in self.views)
 
     def outside(self, name: str) -> int | float:
-        """What elements of an input outside its tensor count as: zero, and in a maximum or a minimum what changes none."""
+        """The value of elements of an input that are out of bounds: zero, or the neutral element of a maximum or minimum."""
         only = self.definition.only
         by = only.joins_by if self.reduces and only is not None else "sum"
         return neutral(by, self.operands[name].dtype)
 
     @property
     def flops(self) -> Expr:
-        """Operations on elements: those of each formula at each point of its dimensions."""
+        """Arithmetic operations: those of each formula at each point of its dimensions."""
         total = as_expr(0)
-        for one in self.definition.formulas:
-            total = total + math.prod(map(self.size, one.dims), start=as_expr(one.operations))
+        for formula in self.definition.formulas:
+            total = total + math.prod(map(self.size, formula.dims), start=as_expr(formula.operations))
         return total
 
     @property
     def bytes(self) -> Expr:
-        """The least traffic: each input read once, each output written once, and read where it is added to."""
+        """The minimum traffic in bytes: each input is read once, each output written once, and read if it is added to."""
         total = as_expr(0)
-        again = {one.output: ONE if self.atomic else self.accumulate for one in self.definition.formulas if one.joins}
+        again = {formula.output: ONE if self.atomic else self.accumulate for formula in self.definition.formulas if formula.joins}
         for name, view in self.operands.items():
             if view.memory.counts:
                 continue
@@ -520,9 +523,10 @@ class Spec(Offering, ForAny, Displayed):
     # ------------------------------------------------------------------------------------------ meaning
 
     def reference(self, *inputs: ArrayLike) -> Any:
-        """The meaning in NumPy: whole arrays in logical shape in, the output out (of several, a tuple).
+        """The meaning in NumPy: from whole arrays in logical shape to the output (a tuple for several).
 
-        It is made in float64 (int64 for integers) and rounded once; an `ArgumentError` where there are not as many arrays as inputs.
+        It is computed in float64 (int64 for integers) and rounded once. Raises: ArgumentError if the number of arrays is not that of
+        inputs.
         """
         import numpy
 
@@ -532,35 +536,35 @@ class Spec(Offering, ForAny, Displayed):
             shapes = [f"{name} ({' x '.join(map(str.upper, self.uses[name]))})" for name in names]
             raise ArgumentError(f"reference({', '.join(names)}): {len(inputs)} arrays", hint=f"pass {' and '.join(shapes)}")
         sizes = {dim: number for dim in self.dims if (number := constant(self.size(dim))) is not None}
-        arrays = {name: numpy.asarray(one) for name, one in zip(names, inputs, strict=True)}
+        arrays = {name: numpy.asarray(array) for name, array in zip(names, inputs, strict=True)}
         for name, array in arrays.items():
             if array.ndim != len(self.uses[name]):
                 wanted = ", ".join(f"{name}[{','.join(self.uses[name])}]" for name in names)
                 raise ArgumentError(f"reference: arrays of the shapes {wanted} are expected", got=f"{name} of shape {array.shape}")
             sizes |= dict(zip(self.uses[name], array.shape, strict=True))
         types = {name: view.dtype for name, view in self.operands.items()}
-        found = self.kind.reference(self.definition, arrays, types, sizes)
-        return found if len(found) > 1 else found[0]
+        outputs = self.kind.reference(self.definition, arrays, types, sizes)
+        return outputs if len(outputs) > 1 else outputs[0]
 
     def perform(self, values: Mapping[str, Any], accumulate: Any, made_in: DType | None = None) -> dict[str, Any]:
-        """New values of the outputs, from arrays with the operand's element dimensions first and any axes behind.
+        """New values of the outputs, from arrays that have the dimensions of their element first and any further axes.
 
-        Of an atomic spec, what is added to them. Work on elements may be `made_in` another type than that of its elements. An
-        `ArgumentError` where the kind says nothing about values.
+        For an atomic spec, the values that are added. Elementwise work may be computed in the type `made_in`. Raises: ArgumentError if the
+        kind leaves values unspecified.
         """
         types = {name: view.dtype for name, view in self.operands.items()}
         return self.kind.perform(self.definition, values, types, accumulate, made_in, self.integer_ranges)
 
     @functools.cached_property
     def integer_ranges(self) -> Mapping[str, Range]:
-        """Between which numbers the elements of operands lie that are integers: as their types say, coordinates as their sizes do."""
+        """The ranges of integer operands: according to their types, and of coordinates according to their sizes."""
         return {name: _range_of(view) for name, view in self.operands.items() if view.dtype.kind == "int"}
 
     # ------------------------------------------------------------------------------------------ texts
 
     @property
     def notation(self) -> str:
-        """The papers' form: the kind, sizes, memories and the level."""
+        """The notation of the papers: the kind, sizes, memories and the level."""
         given = [str(value) for name, value in self.parameters if name in self.kind.required]
         title = f"{self.title}<{', '.join(given)}>" if given else self.title
         sizes = ",".join(str(size) for size in self.sizes)
@@ -568,17 +572,17 @@ class Spec(Offering, ForAny, Displayed):
 
     @property
     def stored(self) -> str:
-        """Which operands of a whole kernel are not column-major float32: `A, B float16 RowMajor; C RowMajor`; nothing of parts.
+        """The operands of a whole kernel that are not column-major float32: `A, B float16 RowMajor; C RowMajor`. Empty for parts.
 
-        What lies below a kernel is part of its operands, or a buffer that a step made.
+        The operands of a part are views of the kernel's operands, or buffers that a step allocated.
         """
         if not self.level.has_arguments or any(view.shape != view.tensor.shape for view in self.views):
             return ""
         groups: dict[str, list[str]] = {}
         for name, view in self.operands.items():
-            said = "" if view.memory.counts else _unusual(self, name)
-            groups.setdefault(said, []).append(name)
-        return "; ".join(f"{', '.join(names)} {said}" for said, names in groups.items() if said)
+            storage = "" if view.memory.counts else _unusual(self, name)
+            groups.setdefault(storage, []).append(name)
+        return "; ".join(f"{', '.join(names)} {storage}" for storage, names in groups.items() if storage)
 
     def __str__(self) -> str:
         return f"{self.notation} with {self.stored}" if self.stored else self.notation
@@ -594,7 +598,7 @@ class Spec(Offering, ForAny, Displayed):
 
 
 def _unusual(spec: Spec, name: str) -> str:
-    """An operand's element type and storage order, as far as they are not float32 and column-major; a vector has no order."""
+    """The element type and storage order of an operand, if they are not float32 and column-major; a vector has no order."""
     view = spec.operands[name]
     layout = view.tensor.layout
     plain = layout == ColMajor or (layout == RowMajor and len(view.tensor.shape) < 2)
@@ -605,40 +609,40 @@ def _unusual(spec: Spec, name: str) -> str:
 _FIELDS: Final[Mapping[str, Any]] = attrs.fields_dict(Spec)
 TAKEN: Final = frozenset((*_FIELDS, "type", "dtype"))
 OPTIONS: Final = ("accumulate", "accumulator", "in_parts", "names", "signature")
-"""What a spec says beside its level, operands and parameters."""
+"""The options of a spec: its properties other than level, operands and parameters."""
 
 
 def _check_parts(spec: Spec) -> None:
-    """Refuse what is no kind, no views, or no parameters by name."""
+    """Refuse values that are not a kind, views, or parameters by name."""
     views, given = spec.views, spec.parameters
     if not isinstance(spec.kind, Kind) or not isinstance(views, tuple) or not all(isinstance(view, View) for view in views):
         raise ArgumentError("Spec: a kind and its operands", got=(spec.kind, views), legal="MatMul(M, N, K)(GL, GL, GL)(Kernel)")
-    if not isinstance(given, tuple) or not all(isinstance(one, tuple) and len(one) == 2 for one in given):
-        raise ArgumentError(f"{spec.title}: parameters are names and values", got=given, legal='(("by", "max"),)')
+    if not isinstance(given, tuple) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in given):
+        raise ArgumentError(f"{spec.title}: parameters must be names and values", got=given, legal='(("by", "max"),)')
 
 
 def _check_options(spec: Spec) -> None:
-    """Refuse options of wrong types, and those that the formula has no use for."""
-    title, made = spec.title, spec.definition
+    """Refuse options of wrong types, and options that the formula does not support."""
+    title, definition = spec.title, spec.definition
     if not isinstance(spec.in_parts, bool):
         raise ArgumentError("in_parts: neither true nor false", got=spec.in_parts)
     if spec.accumulator is not None and not isinstance(spec.accumulator, DType):
         raise ArgumentError("accumulator: not an element type", got=spec.accumulator, legal="float32 float16 ..., or None")
-    if spec.accumulate != FALSE and (spec.atomic or not made.joins):
+    if spec.accumulate != FALSE and (spec.atomic or not definition.joins):
         raise ArgumentError(
-            f"{title} never adds to what its output holds", got=str(spec.accumulate), legal="accumulate=False", hint="+= in the formula"
+            f"{title} never adds to the value of its output", got=str(spec.accumulate), legal="accumulate=False", hint="+= in the formula"
         )
-    no_parts = spec.in_parts and not made.is_product_sum and not made.reduces
-    if (spec.accumulator is not None and not made.is_product_sum) or no_parts:
-        raise ArgumentError(f"{title} is no sum of products, it has no accumulator and no parts")
+    no_parts = spec.in_parts and not definition.is_product_sum and not definition.reduces
+    if (spec.accumulator is not None and not definition.is_product_sum) or no_parts:
+        raise ArgumentError(f"{title} is not a sum of products, so it has no accumulator and no parts")
     if not TAKEN.isdisjoint(spec.uses):
         taken = next(name for name in spec.uses if name in TAKEN)
-        raise ArgumentError(f"{title}: {taken} is no name for an operand, a spec has one itself", hint="another name in the formula")
+        raise ArgumentError(f"{title}: {taken} is reserved, not a name for an operand", hint="another name in the formula")
     if not _are_identifiers(spec.names) or len(spec.names) not in (0, len(spec.dims)):
-        raise ArgumentError(f"{title}: its dimensions are named by {len(spec.dims)} identifiers", got=spec.names, legal=spec.dims)
-    if made.sets_numbers:
-        _check_values(made, {name: view.dtype for name, view in spec.operands.items()})
-    for index in made.moved_indices:
+        raise ArgumentError(f"{title}: names must be {len(spec.dims)} identifiers", got=spec.names, legal=spec.dims)
+    if definition.sets_numbers:
+        _check_values(definition, {name: view.dtype for name, view in spec.operands.items()})
+    for index in definition.moved_indices:
         legal = index.leaves(constant(spec.size(index.dim)))
         if legal is not None:
             raise ArgumentError(f"{title}: {index} leaves the {spec.size(index.dim)} of {index.dim}", legal=legal)
@@ -648,15 +652,15 @@ def _are_identifiers(names: object) -> bool:
     return isinstance(names, tuple) and (not names or all(isinstance(name, str) and name.isidentifier() for name in names))
 
 
-def _check_values(made: Definition, types: Mapping[str, DType]) -> None:
-    """Refuse constants that the type of an output does not hold."""
-    for one in made.formulas:
-        if one.fills and isinstance(one.value, Number):
-            check_value(one.value.value, types[one.output])
+def _check_values(definition: Definition, types: Mapping[str, DType]) -> None:
+    """Refuse constants that the type of an output does not represent exactly."""
+    for formula in definition.formulas:
+        if formula.fills and isinstance(formula.value, Number):
+            check_value(formula.value.value, types[formula.output])
 
 
 def default_result(dtype: DType) -> DType:
-    """The type of C if none is named: int32 for int8, float32 for types that only matrix instructions take, else that of A."""
+    """The default type of C: int32 for int8, float32 for types of matrix instructions only, otherwise that of A."""
     return int32 if dtype == int8 else float32 if dtype in MATRIX_ONLY else dtype
 
 
@@ -664,13 +668,13 @@ def default_result(dtype: DType) -> DType:
 
 
 def check_size(value: object, what: str) -> Expr:
-    """A size as an expression: a positive integer, or an expression of symbols, never negative; a launch with 0 is refused."""
+    """A size as an expression: a positive integer, or an expression of symbols that is never negative; a launch with 0 is refused."""
     if isinstance(value, Expr):
         if value.low < 0:
             raise ArgumentError(f"{what}={value}: may be negative ({value.low})", legal="sizes that are never negative")
         foreign = [var.name for var in value.variables() if not var.parameter]
         if foreign:
-            raise ArgumentError(f"{what}={value}: {', '.join(foreign)} is no symbol", hint='make it with sym("M")')
+            raise ArgumentError(f"{what}={value}: {', '.join(foreign)} is not a symbol", hint='make it with sym("M")')
         if constant(value) is None:
             return assume_positive(value)
         value = constant(value)
@@ -683,20 +687,20 @@ def check_size(value: object, what: str) -> Expr:
 
 
 def check_value(value: float, dtype: DType) -> None:
-    """Refuse a number that an element type does not represent exactly."""
+    """Refuse a number that a type does not represent exactly."""
     least, most = (-(2**dtype.mantissa), 2**dtype.mantissa) if dtype.kind == "float" else dtype.limits
     if isinstance(value, int) and least <= value <= most:
         return
     legal = f"{least} ... {most}"
     if dtype.kind == "float":
-        if _held(value, dtype):
+        if _represents(value, dtype):
             return
-        legal += ", and other numbers that it holds"
-    raise ArgumentError(f"value={value}: no exact {dtype}", legal=legal)
+        legal += ", and other numbers that it represents exactly"
+    raise ArgumentError(f"value={value}: not exact in {dtype}", legal=legal)
 
 
-def _held(value: float, dtype: DType) -> bool:
-    """Whether a floating-point type has the number."""
+def _represents(value: float, dtype: DType) -> bool:
+    """Whether a floating-point type represents a number exactly."""
     import numpy
 
     try:
@@ -707,23 +711,23 @@ def _held(value: float, dtype: DType) -> bool:
 
 
 def check_memory(value: object, what: str) -> Memory:
-    """A memory, or an error that lists them."""
+    """The memory. Raises: ArgumentError that lists the memories."""
     if not isinstance(value, Memory):
         raise ArgumentError(f"{what}: not a memory", got=value, legal=MEMORIES)
     return value
 
 
 def check_level(value: object) -> Level:
-    """A level, or an error."""
+    """The level. Raises: ArgumentError that lists the levels."""
     if not isinstance(value, Level):
         raise ArgumentError("not a level of the thread hierarchy", got=value, legal=LEVELS)
     return value
 
 
 def check_layout(value: object, what: str, dims: Sequence[str], shape: tuple[Expr, ...]) -> MatrixLayout | Layout:
-    """How an operand of these dimensions is stored; an `ArgumentError` for what is no layout, or one of other dimensions.
+    """The storage of an operand with these dimensions. Raises: ArgumentError for other values, or a layout of other dimensions.
 
-    Legal: row- or column-major, with a leading dimension that holds a row or column; strides by dimension; a layout of its shape.
+    Legal: row- or column-major, with a leading dimension of at least a row or column; strides by dimension; a layout of its shape.
     """
     if isinstance(value, Strides):
         return value.layout(what, dims, shape)
@@ -739,15 +743,15 @@ def check_layout(value: object, what: str, dims: Sequence[str], shape: tuple[Exp
         need = shape[0] if value.order == "col" else shape[-1]
         number, least = constant(value.leading), constant(need)
         if number is not None and least is not None and number < least:
-            raise ArgumentError(f"{what}={value}: shorter than the {least} elements it has to hold", legal=f"ld >= {least}")
+            raise ArgumentError(f"{what}={value}: shorter than its {least} elements", legal=f"ld >= {least}")
     return value
 
 
 def _check_scalars(spec: Spec) -> None:
-    """Refuse what has dimensions, or is written, where it is passed by value."""
+    """Refuse operands passed by value that have dimensions or are written."""
     for name, view in spec.operands.items():
         if view.memory.by_value and view.tensor.shape:
-            what = f"{spec.title}: {name} has dimensions, and only one element is passed by value"
+            what = f"{spec.title}: {name} has dimensions, but only single elements are passed by value"
             raise ArgumentError(what, got=view.memory, legal="GL SH RF")
         if not view.dims and not view.tensor.shape and not view.memory.of_grid:
             what = f"{spec.title}: {name} has no dimensions, so it is a parameter of the kernel"
@@ -755,15 +759,15 @@ def _check_scalars(spec: Spec) -> None:
 
 
 def _alignment(layout: object, name: str, dtype: DType) -> int:
-    """The bytes of whose multiples an operand's address is one."""
+    """The alignment of an operand's address, in bytes."""
     align = layout.align if isinstance(layout, Strides) else USUAL_ALIGNMENT
     if align % dtype.bytes:
-        raise ArgumentError(f"{name}={layout}: elements of {dtype} begin at multiples of {dtype.bytes} bytes", got=align)
+        raise ArgumentError(f"{name}={layout}: elements of {dtype} are aligned to {dtype.bytes} bytes", got=align)
     return align
 
 
 def _range_of(view: View) -> Range:
-    """Between which numbers the elements of a view of integers lie; of no dimensions, a coordinate may be the extent itself."""
+    """The range of the elements of an integer view. A coordinate without dimensions may be the extent itself."""
     if not view.memory.counts:
         return view.dtype.limits
     size = as_expr(view.tensor.shape[0])
@@ -776,19 +780,19 @@ def _check_kernel(spec: Spec) -> None:
     taken = next((name for name in spec.operands if not name.isascii() or is_taken(name)), None)
     if taken is not None:
         raise ArgumentError(
-            f"{spec.title}: an operand called {taken}, which means something in CUDA C++", legal="an identifier of ASCII letters",
+            f"{spec.title}: an operand called {taken}, which has a meaning in CUDA C++", legal="an identifier of ASCII letters",
             hint="another name in the formula",
         )  # fmt: skip
     if any(not (memory.of_grid or memory.counts) for memory in spec.memories):
         names = ", ".join(memory.name for memory in spec.memories)
         raise ArgumentError(
-            f"{spec.title}({names})({spec.level}): the operands of a kernel start in global memory", legal="GL for each operand"
+            f"{spec.title}({names})({spec.level}): the operands of a kernel must be in global memory", legal="GL for each operand"
         )
     for name in spec.outputs:
         tensor = spec.operands[name].tensor
         if isinstance(tensor.layout, Layout) and surely_overlaps(tensor.storage(), tensor.shape):
             what = f"{spec.title}: elements of the output {name} overlap in memory"
-            raise ArgumentError(what, got=str(tensor.layout), legal="strides that lead each beyond what lies within the smaller ones")
+            raise ArgumentError(what, got=str(tensor.layout), legal="strides larger than the extent of the elements with smaller strides")
 
 
 # ---------------------------------------------------------------------------------------------- the short form
@@ -796,7 +800,7 @@ def _check_kernel(spec: Spec) -> None:
 
 @attrs.frozen
 class SpecShape(Generic[S]):
-    """A spec without places, `MatMul(M, N, K)`: called with a memory for each operand, then with a level, it is the spec."""
+    """A spec without memories and level, `MatMul(M, N, K)`: call it with a memory for each operand, then with a level."""
 
     kind: Kind
     parameters: tuple[tuple[str, Any], ...]
@@ -810,13 +814,13 @@ class SpecShape(Generic[S]):
     def __call__(self, *memories: Memory) -> PlacedShape[S]:
         names = tuple(self.kind.definition(self.parameters).uses)
         if len(memories) != len(names):
-            raise ArgumentError(f"{len(memories)} memories given, one is needed for each operand", legal=" ".join(names))
-        return PlacedShape(self, tuple(check_memory(one, f"memory of {name}") for one, name in zip(memories, names, strict=True)))
+            raise ArgumentError(f"{len(memories)} memories given, one per operand is required", legal=" ".join(names))
+        return PlacedShape(self, tuple(check_memory(memory, f"memory of {name}") for memory, name in zip(memories, names, strict=True)))
 
 
 @attrs.frozen
 class PlacedShape(Generic[S]):
-    """A shape with its memories; calling it with a level gives the spec."""
+    """A spec without a level: call it with one."""
 
     shape: SpecShape[S]
     memories: tuple[Memory, ...]
@@ -824,10 +828,10 @@ class PlacedShape(Generic[S]):
     @located
     def __call__(self, level: Level) -> S:
         shape, level = self.shape, check_level(level)
-        made = shape.kind.of_sizes(shape.parameters, len(shape.sizes), dict(shape.options).get("signature", ""))
-        extents = dict(zip(made.dims, shape.sizes, strict=True))
-        aligns = shape.aligns or (USUAL_ALIGNMENT,) * len(made.uses)
-        parts = zip(made.uses.items(), shape.dtypes, self.memories, shape.layouts, aligns, strict=True)
+        definition = shape.kind.of_sizes(shape.parameters, len(shape.sizes), dict(shape.options).get("signature", ""))
+        extents = dict(zip(definition.dims, shape.sizes, strict=True))
+        aligns = shape.aligns or (USUAL_ALIGNMENT,) * len(definition.uses)
+        parts = zip(definition.uses.items(), shape.dtypes, self.memories, shape.layouts, aligns, strict=True)
         views = tuple(
             whole_view(Tensor(name, tuple(extents[dim] for dim in dims), dtype, memory, layout, align=align))
             for (name, dims), dtype, memory, layout, align in parts
@@ -837,14 +841,14 @@ class PlacedShape(Generic[S]):
 
 @attrs.frozen(repr=False)
 class AnyStarter(Offering, ForEvery, Displayed):
-    """Where a chain starts that is for specs of every kind: `AnySpec.tile(1, 1).to(Thread).done()`.
+    """The start of a chain for specs of every kind: `AnySpec.tile(1, 1).to(Thread).done()`.
 
-    Such a chain goes where one of any kind goes: bound to a spec, passed to a load or an epilog, behind another chain.
+    Such a chain is legal wherever a chain of any kind is: bound to a spec, passed to a load or an epilog, or after another chain.
     """
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """The name in messages."""
         return "AnySpec"
 
     def __repr__(self) -> str:
@@ -856,9 +860,9 @@ AnySpec: Final = AnyStarter()
 
 @attrs.frozen(repr=False, eq=False)
 class Starter(Offering, Displayed):
-    """The name of a kind: where a chain starts without a size, `MatMul.tile(...)`. Called with sizes it is the short form of a spec.
+    """The name of a kind, from which a chain starts: `MatMul.tile(...)`. Called with sizes, it is the short form of a spec.
 
-    Two of one kind are equal, whatever their classes.
+    Two starters of one kind are equal, whatever their classes.
     """
 
     kind: Kind
@@ -874,18 +878,17 @@ class Starter(Offering, Displayed):
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """The name in messages."""
         return self.kind.title
 
     def takes(self, start: Starter) -> bool:
-        """Whether a chain that starts from another name may be bound to specs of this kind."""
+        """Whether a chain of another starter may be bound to specs of this kind."""
         return self == start
 
     def __call__(self, *arguments: Any, **options: Any) -> SpecShape[Any]:
-        """Required parameters and sizes in order, then, by name, element types, storage orders, other parameters and options.
+        """Required parameters and sizes in order; then, by name, element types, storage orders, other parameters and options.
 
-        `dtype` is the type of the inputs (or one for each), `dst_dtype` that of an output called dst; float32 and column-major unless
-        said otherwise.
+        `dtype` is the type of the inputs (or one for each), `dst_dtype` that of an output called dst. The default is column-major float32.
         """
         required = self.kind.required
         values = dict(zip(required, arguments, strict=False))
@@ -893,20 +896,20 @@ class Starter(Offering, Displayed):
             raise ArgumentError(f"{self!r}: missing a required argument: {required[len(values)]!r}", legal=self._signature())
         values |= {name: options.pop(name) for name in self.kind.defaults if name in options}
         sizes = arguments[len(required) :]
-        made = self.kind.of_sizes(self.kind.filled(dict(values)), len(sizes), options.get("signature", ""))
-        known = {"dtype", *(f"{name.lower()}_dtype" for name in made.outputs), *OPTIONS, *self.kind.defaults, *made.uses}
+        definition = self.kind.of_sizes(self.kind.filled(dict(values)), len(sizes), options.get("signature", ""))
+        known = {"dtype", *(f"{name.lower()}_dtype" for name in definition.outputs), *OPTIONS, *self.kind.defaults, *definition.uses}
         unknown = [name for name in options if name not in known]
         if unknown:
             raise ArgumentError(f"{self!r}: got an unexpected keyword argument {unknown[0]!r}", legal=sorted(known))
-        results = {name: options.pop(f"{name.lower()}_dtype", None) for name in made.outputs}
-        layouts = {name: options.pop(name) for name in made.uses if name in options}
+        results = {name: options.pop(f"{name.lower()}_dtype", None) for name in definition.outputs}
+        layouts = {name: options.pop(name) for name in definition.uses if name in options}
         return self.shape(sizes, options.pop("dtype", float32), results, layouts, **values, **options)
 
     @located
     def shape(
         self, sizes: Iterable[Any], dtype: Any, results: Mapping[str, Any], layouts: Mapping[str, Any], **options: Any
     ) -> SpecShape[Any]:
-        """The short form from its arguments: `dtype` of the inputs, `results` by output (None for what follows from them)."""
+        """The short form from its arguments: `dtype` of the inputs, `results` by output (None for the default)."""
         kind = self.kind
         sizes = tuple(sizes)
         if not isinstance(options.get("signature", ""), str):
@@ -914,32 +917,33 @@ class Starter(Offering, Displayed):
         values = kind.filled(options)
         if not options.get("signature", ""):
             options.pop("signature", None)
-        made = kind.of_sizes(values, len(sizes), options.get("signature", ""))
-        if len(sizes) != len(made.dims):
-            raise ArgumentError(f"{self!r}: {len(sizes)} sizes given", legal=" ".join(dim.upper() for dim in made.dims))
-        extents = {dim: check_size(size, dim.upper()) for dim, size in zip(made.dims, sizes, strict=True)}
-        dtypes = _types(made, dtype, results)
+        definition = kind.of_sizes(values, len(sizes), options.get("signature", ""))
+        if len(sizes) != len(definition.dims):
+            raise ArgumentError(f"{self!r}: {len(sizes)} sizes given", legal=" ".join(dim.upper() for dim in definition.dims))
+        extents = {dim: check_size(size, dim.upper()) for dim, size in zip(definition.dims, sizes, strict=True)}
+        dtypes = _types(definition, dtype, results)
         orders = tuple(
-            check_layout(layouts.get(name, ColMajor), name, dims, tuple(extents[dim] for dim in dims)) for name, dims in made.uses.items()
+            check_layout(layouts.get(name, ColMajor), name, dims, tuple(extents[dim] for dim in dims))
+            for name, dims in definition.uses.items()
         )
-        _check_values(made, dict(zip(made.uses, dtypes, strict=True)))
+        _check_values(definition, dict(zip(definition.uses, dtypes, strict=True)))
         if "accumulate" in options:
             options["accumulate"] = as_condition(options["accumulate"])
         if options.get("accumulator") is not None:
             options["accumulator"] = as_dtype(options["accumulator"])
-        aligns = tuple(_alignment(layouts.get(name), name, dtype) for name, dtype in zip(made.uses, dtypes, strict=True))
+        aligns = tuple(_alignment(layouts.get(name), name, dtype) for name, dtype in zip(definition.uses, dtypes, strict=True))
         return SpecShape(kind, values, tuple(extents.values()), dtypes, orders, tuple(options.items()), aligns)
 
     def on(self, level: Level, *views: View, **options: Any) -> Spec:
-        """The spec on views: in the order of the short form, or by name; parameters and options by name; or an `ArgumentError`."""
+        """The spec on views: in the order of the short form, or by name; parameters and options by name."""
         kind = self.kind
         values = kind.filled(options)
-        made = kind.definition(values)
-        named = [options.pop(name) for name in list(made.uses)[len(views) :] if name in options]
+        definition = kind.definition(values)
+        named = [options.pop(name) for name in list(definition.uses)[len(views) :] if name in options]
         unknown = [name for name in options if name not in OPTIONS]
         if unknown:
-            raise ArgumentError(f"{self!r}: neither an operand nor an option: {unknown[0]}", legal=(*made.uses, *OPTIONS))
-        if isinstance(options.get("names"), tuple) and options["names"] == made.dims:
+            raise ArgumentError(f"{self!r}: neither an operand nor an option: {unknown[0]}", legal=(*definition.uses, *OPTIONS))
+        if isinstance(options.get("names"), tuple) and options["names"] == definition.dims:
             del options["names"]
         return Spec(level, kind, (*views, *named), values, **options)
 
@@ -948,26 +952,26 @@ class Starter(Offering, Displayed):
 
 
 class OwnStarter(ForEvery, Starter):
-    """The name of a kind that is declared without a class of its own."""
+    """The starter of a kind that is declared without its own class."""
 
 
-def _types(made: Definition, dtype: Any, results: Mapping[str, Any]) -> tuple[DType, ...]:
-    """The element types of the operands: those of the inputs, and of the results what follows from the first, where none is named."""
-    inputs = len(made.uses) - len(made.outputs)
+def _types(definition: Definition, dtype: Any, results: Mapping[str, Any]) -> tuple[DType, ...]:
+    """The element types of the operands: those of the inputs, and those of the results, by default from the first input."""
+    inputs = len(definition.uses) - len(definition.outputs)
     given = dtype if isinstance(dtype, tuple) else (dtype,) * max(inputs, 1)
     if len(given) != max(inputs, 1):
         raise ArgumentError("dtype: one element type, or one for each input", got=dtype)
     types = tuple(map(as_dtype, given))
-    found = list(types[:inputs])
-    for one in made.formulas:
-        named = results.get(one.output)
-        follows = default_result(types[0]) if one.is_product_sum else types[0]
-        found.append(follows if named is None else as_dtype(named))
-    return tuple(found)
+    types_of_operands = list(types[:inputs])
+    for formula in definition.formulas:
+        named = results.get(formula.output)
+        follows = default_result(types[0]) if formula.is_product_sum else types[0]
+        types_of_operands.append(follows if named is None else as_dtype(named))
+    return tuple(types_of_operands)
 
 
 def _short_repr(spec: Spec) -> str | None:
-    """The short form, where it says all of the spec."""
+    """The short form, if it determines the spec."""
     if len(spec.definition.formulas) != len(spec.outputs):
         return None
     if any(memory.counts for memory in spec.memories):
@@ -978,8 +982,8 @@ def _short_repr(spec: Spec) -> str | None:
     if None in orders.values() or not named or any(constant(size) is None and size.low < 0 for size in spec.sizes):
         return None
     keywords = _type_words(spec)
-    said = {name: getattr(spec, name) for name in ("accumulator", "accumulate", "signature")}
-    keywords |= {name: repr(value) for name, value in said.items() if value not in (None, FALSE, "")}
+    options_of_spec = {name: getattr(spec, name) for name in ("accumulator", "accumulate", "signature")}
+    keywords |= {name: repr(value) for name, value in options_of_spec.items() if value not in (None, FALSE, "")}
     defaults = spec.kind.defaults
     keywords |= {name: _value_repr(value) for name, value in spec.parameters if name in defaults and value != defaults[name]}
     keywords |= {name: str(orders[name]) for name, layout in layouts.items() if layout != ColMajor}
@@ -991,7 +995,7 @@ def _short_repr(spec: Spec) -> str | None:
     try:
         if PlacedShape(rebuilt, spec.memories)(spec.level) != spec:
             return None
-    except ArgumentError:  # such a spec nobody can state: a tile of storage with gaps is no array of its own
+    except ArgumentError:  # no short form exists: a tile of storage with gaps is not an array
         return None
     words = [_value_repr(value) for name, value in spec.parameters if name in spec.kind.required]
     words += [*map(_size_repr, spec.sizes), *(f"{name}={value}" for name, value in keywords.items())]
@@ -999,14 +1003,14 @@ def _short_repr(spec: Spec) -> str | None:
 
 
 def _order_repr(spec: Spec, name: str, layout: MatrixLayout | Layout) -> str | None:
-    """How the short form says the storage of an operand; None for a hierarchical layout, which is made for one shape."""
+    """The storage of an operand in the short form; None for a hierarchical layout, which is specific to one shape."""
     return (
         repr(layout) if isinstance(layout, MatrixLayout) else strides_repr(name, spec.uses[name], layout, spec.operands[name].tensor.align)
     )
 
 
 def _type_words(spec: Spec) -> dict[str, str]:
-    """The element types that the short form must name."""
+    """The element types that the short form must specify."""
     types = {name: view.dtype for name, view in spec.operands.items()}
     first = [kind for name, kind in types.items() if name not in spec.outputs] or [types[spec.outputs[0]]]
     words = {}
@@ -1017,7 +1021,7 @@ def _type_words(spec: Spec) -> dict[str, str]:
 
 
 def _value_repr(value: object) -> str:
-    """A value as Python reads it: infinity has no name of its own."""
+    """A value in Python syntax; infinity has no literal."""
     return f"float({str(value)!r})" if isinstance(value, float) and math.isinf(value) else repr(value)
 
 
@@ -1027,37 +1031,37 @@ def _size_repr(size: Expr) -> str:
 
 
 def symbols_of(spec: Spec) -> tuple[Var, ...]:
-    """The run-time sizes and strides of a spec, in order of appearance; an `ArgumentError` where two of one name differ."""
+    """The run-time sizes and strides of a spec, in order of appearance. Raises: ArgumentError if two of one name differ."""
     strides = [stride for view in spec.operands.values() for stride in _strides_of(view.tensor.layout)]
-    found: dict[str, Var] = {}
+    symbols: dict[str, Var] = {}
     for value in (*spec.sizes, *strides, spec.accumulate):
         if value is not None:
-            for var in sorted(value.variables(), key=lambda one: one.name):
-                if found.setdefault(var.name, var) != var:
-                    raise ArgumentError(f"two symbols are called {var.name}, with different facts", hint="use one sym(...) object")
-    return tuple(found.values())
+            for var in sorted(value.variables(), key=lambda variable: variable.name):
+                if symbols.setdefault(var.name, var) != var:
+                    raise ArgumentError(f"two symbols named {var.name} have different properties", hint="use one sym(...) object")
+    return tuple(symbols.values())
 
 
 def sizes_of(spec: Spec) -> tuple[Var, ...]:
-    """The symbols of a spec without which nothing is known: all but those that are strides only, of which there is always a choice."""
+    """The symbols of a spec that must have values: all but those that are only strides, which can be chosen."""
     needed = frozenset().union(*(value.variables() for value in (*spec.sizes, spec.accumulate)))
     strides = {step for view in spec.operands.values() for step in view.tensor.storage().steps}
     return tuple(var for var in symbols_of(spec) if var in needed or var not in strides)
 
 
 def with_strides(spec: Spec, known: Mapping[str, int]) -> dict[str, int]:
-    """Values of symbols, and of those that are strides where they have none: elements without gaps."""
-    found = dict(known)
+    """Values of symbols; strides without values are chosen so that elements have no gaps."""
+    values = dict(known)
     symbols = {var.name for var in symbols_of(spec)} - {var.name for var in sizes_of(spec)}
-    for view in spec.operands.values() if symbols - set(found) else ():
-        if all(var.name in found for size in view.tensor.shape for var in size.variables()):
-            shape = [int(size.evaluate(found)) for size in view.tensor.shape]
-            found |= {name: value for name, value in strides_chosen(view.tensor.storage(), shape, found).items() if name in symbols}
-    return found
+    for view in spec.operands.values() if symbols - set(values) else ():
+        if all(var.name in values for size in view.tensor.shape for var in size.variables()):
+            shape = [int(size.evaluate(values)) for size in view.tensor.shape]
+            values |= {name: value for name, value in strides_chosen(view.tensor.storage(), shape, values).items() if name in symbols}
+    return values
 
 
 def _strides_of(layout: MatrixLayout | Layout) -> list[Expr | None]:
-    """What a layout says of distances in memory that may be known only at run time."""
+    """The distances in a layout that may be known only at run time."""
     if isinstance(layout, MatrixLayout):
         return [layout.leading]
     return [stride for stride in flatten(layout.stride) if isinstance(stride, Expr)]  # type: ignore[misc]

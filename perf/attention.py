@@ -1,11 +1,12 @@
-"""Attention forward beside FlashAttention-2 and cuDNN (both by torch's scaled_dot_product_attention), in one run.
+"""Compare attention forward with FlashAttention-2 and cuDNN (both by torch's scaled_dot_product_attention), in one run.
 
     python perf/attention.py FOLDER [--sizes 512,1024,2048,4096,8192,16384] [--dims 64,128] [--rounds 7] [--tune 4096] [--tokens 16384]
         [--default]
 
-Halves, 16k tokens, 2048 elements in all heads of a token, arrays (b, h, m, d), causal and not. At the size `--tune` all of `CANDIDATES` are
-measured, and the best of each (d, causal) is what the other sizes get. Each kernel is verified against float64 on outputs that were NaN;
-then all are measured in bursts, with buffers rotated through L2. Writes `attention.json` (all times) and `attention.md` (the table).
+Float16, 16k tokens, 2048 elements in all heads of a token, arrays (b, h, m, d), causal and not. At the size `--tune` all of `CANDIDATES`
+are measured, and the best of each (d, causal) is used for the other sizes. Each kernel is first verified against float64, on outputs
+initialized to NaN; then all are measured in bursts, with buffers rotated through L2. Writes `attention.json` (all times) and `attention.md`
+(the table).
 """
 
 import argparse
@@ -25,67 +26,67 @@ from fireiron.strategies import attention
 WIDTH = 2048
 """Elements of all heads of a token."""
 
-FIRST = {"held": False, "bm": 128, "bn": 64, "wm": 32, "stages": 2, "bd": 64, "together": 0, "slack": 0}
-"""The strategy's own values: queries in registers or not, the tunables, and the slack of the maximum."""
+FIRST = {"q_in_registers": False, "bm": 128, "bn": 64, "wm": 32, "stages": 2, "bd": 64, "heads_per_group": 0, "rescale_threshold": 0}
+"""The strategy's values: queries in registers or not, the tunables, and the rescale threshold."""
 
 LIBRARY = ("library",)
-"""The strategy and the values that the library takes by itself."""
+"""The default strategy and values of the library."""
 
 CANDIDATES = {
     128: (
         {},
         {"bd": 128},
-        {"slack": 8},
-        {"slack": 8, "bd": 128},
-        {"bn": 32, "bd": 128, "slack": 8},
-        {"wm": 16, "slack": 8},
-        {"together": 4},
-        {"together": 1, "slack": 8},
+        {"rescale_threshold": 8},
+        {"rescale_threshold": 8, "bd": 128},
+        {"bn": 32, "bd": 128, "rescale_threshold": 8},
+        {"wm": 16, "rescale_threshold": 8},
+        {"heads_per_group": 4},
+        {"heads_per_group": 1, "rescale_threshold": 8},
     ),
     64: (
         {},
         {"bn": 128},
-        {"slack": 8},
-        {"bn": 128, "slack": 8},
-        {"held": True, "slack": 8},
-        {"wm": 16, "slack": 8},
-        {"together": 4, "bn": 128},
+        {"rescale_threshold": 8},
+        {"bn": 128, "rescale_threshold": 8},
+        {"q_in_registers": True, "rescale_threshold": 8},
+        {"wm": 16, "rescale_threshold": 8},
+        {"heads_per_group": 4, "bn": 128},
     ),
 }
-"""What differs from these, by the size of a head."""
+"""Differences from these, by head dimension."""
 
 
 def candidates_of(d, causal):
-    """The values to measure; the order of blocks matters under a mask only."""
-    return [tuple({**FIRST, **one}.values()) for one in CANDIDATES[d] if causal or "together" not in one]
+    """The values to measure; the order of blocks matters with a mask only."""
+    return [tuple({**FIRST, **one}.values()) for one in CANDIDATES[d] if causal or "heads_per_group" not in one]
 
 
 HEADS = ("d", "causal", "length", "FA2 TFLOP/s", "cuDNN TFLOP/s", "fireiron TFLOP/s", "of FA2", "of cuDNN", "values")
 
 
-def spec_of(length, d, causal, tokens, slack=0):
+def spec_of(length, d, causal, tokens, rescale_threshold=0):
     """The problem, with arrays of torch, (b, h, m, d)."""
     heads = WIDTH // d
     order = {"b": heads * length * d, "g": length * d, "d": 1}
     queries, keys = Strides(**order, r=length * d, m=d), Strides(**order, n=d)
-    made = attention.definition(causal=causal, slack=slack)
-    return attention.spec(length, length, d, heads=heads, batch=tokens // length, made=made, Q=queries, O=queries, K=keys, V=keys)
+    definition = attention.definition(causal=causal, rescale_threshold=rescale_threshold)
+    return attention.spec(length, length, d, heads=heads, batch=tokens // length, made=definition, Q=queries, O=queries, K=keys, V=keys)
 
 
 @functools.cache
 def kernel_of(length, d, causal, tokens, values):
-    """A compiled kernel of such values, or what the library takes; None where it is refused."""
+    """A compiled kernel with given values, or the library's default; None if refused."""
     if values == LIBRARY:
         spec = spec_of(length, d, causal, tokens)
         name, own = defaults(spec, "sm_90")[0]
         return find(name).strategy.with_(**own)(spec).compile("sm_90")
     given = dict(zip(FIRST, values, strict=True))
-    held, slack = given.pop("held"), given.pop("slack")
+    held, rescale_threshold = given.pop("q_in_registers"), given.pop("rescale_threshold")
     if not causal:
-        del given["together"]
-    strategy = attention.by_rows(attention.definition(causal=causal, slack=slack), held).with_(**given)
+        del given["heads_per_group"]
+    strategy = attention.by_rows(attention.definition(causal=causal, rescale_threshold=rescale_threshold), held).with_(**given)
     try:
-        return strategy(spec_of(length, d, causal, tokens, slack)).compile("sm_90")
+        return strategy(spec_of(length, d, causal, tokens, rescale_threshold)).compile("sm_90")
     except FireironError as error:
         print(f"left out: {length} {d} {causal} {values}: {error}", flush=True)
         return None
@@ -107,9 +108,9 @@ def sets_of(length, d, tokens):
     import torch
 
     shape = (tokens // length, WIDTH // d, length, d)
-    one = 4 * 2 * math.prod(shape)
+    set_bytes = 4 * 2 * math.prod(shape)
     generator = torch.Generator(device="cuda").manual_seed(0)
-    count = max(2, -(-120_000_000 // one))
+    count = max(2, -(-120_000_000 // set_bytes))
     return [
         [*(torch.randn(shape, generator=generator, device="cuda", dtype=torch.float16) for _ in range(3)), torch.empty(shape, device="cuda", dtype=torch.float16)]
         for _ in range(count)
@@ -140,7 +141,9 @@ def by_kernel(kernel, arrays):
 
 
 def error_of(call, arrays, causal, most=1e-3):
-    """The Frobenius error of the first, the middle and the last head against float64, on an output that was NaN; `most` is allowed."""
+    """The Frobenius error of the first, the middle and the last head compared with float64, on an output initialized to NaN; `most` is
+    allowed.
+    """
     import torch
 
     q, k, v, o = arrays

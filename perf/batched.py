@@ -1,10 +1,10 @@
-"""Stacks of matrices by `fireiron.matmul`, beside torch.matmul (cuBLAS), in one run.
+"""Compare batched GEMM by `fireiron.matmul` with torch.matmul (cuBLAS), in one run.
 
     python perf/batched.py FOLDER [--batches 16,32,64] [--sizes 1024,2048,4096] [--rounds 7] [--candidates]
 
-Products of halves stored by rows, and of a B whose matrices are stored by columns (NT). Each kernel is verified against float64 first; then
-all are measured in bursts, with buffers rotated through L2. Writes `batched.json` (all times) and `batched.md` (the table). With
-`--candidates` the tiles below are measured beside the library's choice, and the best of each problem goes to `records.jsonl`.
+Row-major float16 GEMM, also with a column-major B (NT). Each kernel is first verified against float64; then all are measured in bursts,
+with buffers rotated through L2. Writes `batched.json` (all times) and `batched.md` (the table). With `--candidates` the tiles below are
+measured as well, and the best of each problem goes to `records.jsonl`.
 """
 
 import argparse
@@ -24,8 +24,8 @@ from fireiron.tune.record import strategy_hash
 from fireiron.tune.records import Records
 
 CANDIDATES = (
-    wide(bands=4), wide(bands=8), wide(bands=2), square(bands=4), values(256, 128, 128, 128, 4, bands=4), values(192, 96, 64, 96, 5, bands=4),
-    values(256, 192, 128, 192, 3, producer=128, bands=4),
+    wide(group_m=4), wide(group_m=8), wide(group_m=2), square(group_m=4), values(256, 128, 128, 128, 4, group_m=4), values(192, 96, 64, 96, 5, group_m=4),
+    values(256, 192, 128, 192, 3, producer_threads=128, group_m=4),
 )  # fmt: skip
 """Values that are among the best for one large matrix."""
 
@@ -33,7 +33,7 @@ HEADS = ("batch", "M = N = K", "B", "cuBLAS us", "TFLOP/s", "fireiron us", "TFLO
 
 
 def spec_of(batch, size, order):
-    """`batch` products of matrices of halves of one size."""
+    """`batch` float16 GEMMs of one size."""
     return hopper_batched.spec(size, size, size, batch, B=RowMajor if order == "NN" else ColMajor)
 
 
@@ -48,15 +48,15 @@ def by_torch(arrays):
 def strategies_of(spec, candidates):
     """The library's own choice, and the candidates, by name: strategies with values."""
     name, chosen = defaults(spec, "sm_90a")[0]
-    found = {"default": (default_strategy(name, chosen, spec), chosen)}
-    for one in CANDIDATES if candidates else ():
-        said = f"{one['bm']}x{one['bn']}x{one['bk']}, {one['stages']} stages, bands of {one['bands']}"
-        found[said] = (hopper_batched.strategy.with_(**one), one)
-    return found
+    strategies = {"default": (default_strategy(name, chosen, spec), chosen)}
+    for choice in CANDIDATES if candidates else ():
+        title = f"{choice['bm']}x{choice['bn']}x{choice['bk']}, {choice['stages']} stages, bands of {choice['bands']}"
+        strategies[title] = (hopper_batched.strategy.with_(**choice), choice)
+    return strategies
 
 
 def measured(spec, rounds, candidates):
-    """Times of all kernels and of cuBLAS; what is wrong or refused is left out, and said."""
+    """Times of all kernels and of cuBLAS; failures are reported and left out."""
     from fireiron.measure.data import Data
     from fireiron.measure.timing import measure
 
@@ -76,7 +76,7 @@ def measured(spec, rounds, candidates):
 
 
 def row_of(batch, size, order, times):
-    """A line of the table: the best of ours beside cuBLAS."""
+    """A row of the table: the best of ours compared with cuBLAS."""
     library, ours = times["cuBLAS"], {name: one for name, one in times.items() if name != "cuBLAS"}
     best = min(ours, key=lambda name: ours[name].us)
     flops = 2.0 * batch * size**3 / 1e6
@@ -96,7 +96,7 @@ def main():
     parser.add_argument("--candidates", action="store_true", help="measure more tiles, and write the best as records")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    import torch  # cuBLAS is called through it
+    import torch  # calls cuBLAS
 
     from fireiron.gpu import launch, toolchain
     from fireiron.measure.timing import environment

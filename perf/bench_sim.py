@@ -60,7 +60,7 @@ ATTENTION = ("strategy", "causal", "delayed", "delayed_causal", "held", "causal_
 
 def attended(form, order, rounds=3):
     """Median seconds of a block of attention; the result is compared with that of the definition, within what fp16 keeps."""
-    strategy = getattr(hopper_attention, form).with_(bm=128, bn=128, stages=2, chunk=64)
+    strategy = getattr(hopper_attention, form).with_(bm=128, bn=128, stages=2, epi_n=64)
     spec = hopper_attention.spec(128, 512, 64, made=strategy.start)
     kernel = strategy(spec).program("sm_90a").ir
     draw = np.random.default_rng(0)

@@ -27,7 +27,12 @@ from fireiron.strategies import attention, hopper_attention, softmax
 CANDIDATES = ((False, 128, 128, 32, 2), (True, 128, 64, 32, 2), (False, 128, 64, 32, 2), (False, 64, 128, 32, 2), (False, 64, 64, 32, 2))
 """Queries in registers or not, bm, bn, wm, stages."""
 
-ENGINES = ({"slack": 8}, {"slack": 8, "held": True}, {"slack": 8, "bm": 192, "bn": 96}, {"slack": 8, "held": True, "bm": 192, "bn": 96})
+ENGINES = (
+    {"rescale_threshold": 8},
+    {"rescale_threshold": 8, "q_in_registers": True},
+    {"rescale_threshold": 8, "bm": 192, "bn": 96},
+    {"rescale_threshold": 8, "q_in_registers": True, "bm": 192, "bn": 96},
+)
 """By wgmma: the definition's rescale threshold, queries in registers, the tile."""
 
 
@@ -42,8 +47,8 @@ def kernel_of(options, values):
 def engine_of(options, values):
     """Ours by wgmma with given values; None if refused."""
     given = dict(values)
-    definition = attention.definition(slack=given.pop("slack"))
-    strategy = hopper_attention.by_rows(definition, held=given.pop("held", False)).with_(**given)
+    definition = attention.definition(rescale_threshold=given.pop("rescale_threshold"))
+    strategy = hopper_attention.by_rows(definition, q_in_registers=given.pop("q_in_registers", False)).with_(**given)
     return compiled(strategy(spec_of(options, definition)), "sm_90a", values)
 
 

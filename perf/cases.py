@@ -1,7 +1,8 @@
-"""Kernels by name for the campaign on a GPU and for the sanitizer: the whole library at edge sizes, and drawn ones; no GPU is needed to make them.
+"""Kernels by name for the campaign on a GPU and for the sanitizer: the whole library at edge sizes, and random ones; constructing them
+needs no GPU.
 
-`shipped(target)` and `drawn(products, definitions)` give (name, function): the function makes a bound strategy, so a process makes only what it
-compiles. A library strategy that is in none of the lists is an error: `uncovered()` names it.
+`shipped(target)` and `drawn(products, definitions)` give (name, function): the function builds a bound strategy, so a process builds only
+what it compiles. A library strategy that is in none of the lists is an error: `uncovered()` names it.
 """
 
 import re
@@ -35,10 +36,10 @@ from fireiron.strategies import (
 HOPPER = "sm_90a"
 SMALL = {"bm": 64, "bn": 64, "wm": 32, "wn": 32, "stages": 3}
 HOPPER_SIZES = ((200, 150, 70), (200, 152, 72), (1800, 2312, 456))
-"""M, N and K: rows that TMA does not take; rows that it does; more tiles than blocks, more turns along k than stages."""
+"""M, N and K: rows that TMA does not accept; rows that it accepts; more tiles than blocks, more iterations along k than stages."""
 
 COUNTED = ({"bm": 128, "bn": 192, "wm": 64, "wn": 192, "stages": 3}, {"bm": 128, "bn": 128, "wm": 64, "wn": 128, "stages": 5})
-"""Values of the strategy `hopper` whose stages are counted on from tile to tile of a block."""
+"""Values of the strategy `hopper` whose fills continue from tile to tile of a block."""
 
 EPILOGUE = "acc = acc * alpha + bias[n] + R[m,n]; Z = acc; C = relu(acc); y[m] += sum(n, acc); z[n] += sum(m, acc)"
 
@@ -52,7 +53,7 @@ def _bound(module, *sizes, strategy=None, values=None, **options):
 
 
 def products(target):
-    """One product of matrices by every strategy for it, at sizes at, below and above the tiles."""
+    """One GEMM by every strategy for it, at sizes at, below and above the tiles."""
     for name in NAMES:
         if target_of(name) in (None, target):
             for sizes in (*SIZES, *(HOPPER_SIZES if target_of(name) else ())):
@@ -69,21 +70,21 @@ def _with_epilogue(name):
 
 
 def epilogues(target):
-    """Products with a bias, a residual, two outputs and sums of rows and columns behind them."""
+    """GEMM with a bias, a residual, two outputs, and row and column sums as epilogues."""
     for name in ("hmma_ampere", "wmma_optimized", *(["hopper", "hopper_small"] if target == HOPPER else [])):
         yield f"{name} with an epilogue", partial(_with_epilogue, name)
 
 
 def rows(target):
-    """Those for rows: of one warp, of several, in chunks; sizes that overhang."""
+    """Row kernels: one warp, several warps, chunks; sizes that tiles do not divide."""
     for name in ("layernorm", "rmsnorm", "softmax"):
         for sizes in ((5, 1000), (3, 100), (2, 4100), (1, 1)):
             yield f"{name} {sizes}", partial(_bound, library(name), *sizes, values=library(name).values)
-    yield "softmax_online", partial(_bound, softmax_online, 2, 1100, values={"warps": 2, "turns": 1})
+    yield "softmax_online", partial(_bound, softmax_online, 2, 1100, values={"warps": 2, "iterations": 1})
 
 
 def chains(target):
-    """Several steps around products."""
+    """Several steps around GEMM."""
     for module in (dual, gated, gemm_row_sum, lstm):
         yield _short(module), partial(_bound, module, 100, 72, 40, values=SMALL)
     yield "lstm in_turn", partial(_bound, lstm, 100, 72, 40, strategy=lstm.in_turn, values=SMALL, form="in_turn")
@@ -97,30 +98,35 @@ def chains(target):
 
 
 def _attention(options, held):
-    made = attention.definition(**options)
-    return attention.by_rows(made, held).with_(bm=64, bn=32, wm=16)(attention.spec(100, 110, 64, heads=2, shared=2, made=made))
+    definition = attention.definition(**options)
+    return attention.by_rows(definition, held).with_(bm=64, bn=32, wm=16)(attention.spec(100, 110, 64, heads=2, shared=2, made=definition))
 
 
 def _hopper_attention(options, form):
-    made = attention.definition(**options)
-    spec = attention.spec(300, 330, 64, heads=2, shared=2, made=made)
-    return hopper_attention.by_rows(made, **form, blocks=3).with_(bn=64, chunk=64)(spec)
+    definition = attention.definition(**options)
+    spec = attention.spec(300, 330, 64, heads=2, shared=2, made=definition)
+    return hopper_attention.by_rows(definition, **form, num_blocks=3).with_(bn=64, epi_n=64)(spec)
 
 
 def attentions(target):
-    """Attention: masks, sums of exponentials, heads that share keys, queries in registers; by TMA, wgmma and rings."""
+    """Attention: masks, sums of exponentials, heads that share keys, queries in registers; with TMA, wgmma and rings."""
     for held in (False, True):
         for name, options in {"": {}, " causal": {"causal": True}, " window": {"window": 20, "lse": True}}.items():
             yield f"attention{name}{' held' * held}", partial(_attention, options, held)
     if target == HOPPER:
-        forms = {"": {}, " causal": {"causal": True}, " with slack": {"slack": 8}, " causal with slack": {"causal": True, "slack": 8}}
+        forms = {
+            "": {},
+            " causal": {"causal": True},
+            " with a threshold": {"rescale_threshold": 8},
+            " causal with a threshold": {"causal": True, "rescale_threshold": 8},
+        }
         for name, options in forms.items():
-            for form in ({"delayed": False}, {}, {"held": True}, {"stays": True}, {"dynamic": True}):
+            for form in ({"overlap": False}, {}, {"q_in_registers": True}, {"persistent": True}, {"dynamic": True}):
                 yield f"hopper_attention{name} {form}", partial(_hopper_attention, options, form)
 
 
 def programs(target):
-    """Programs of tasks under all mappings."""
+    """Programs of tasks with all mappings."""
     forms = ("strategy", "warpgroups", "warpgroups_shared") if target == HOPPER else ("strategy",)
     for name in ("tasks_gemm", "tasks_dual", "tasks_gated", "tasks_row_sum"):
         for form in forms:
@@ -148,14 +154,14 @@ def _short(module):
 
 
 def parts(target):
-    """Attention in parts, and the kernel that puts them together; packed groups whose ends are data."""
-    for chained in ("strategy", "hopper") if target == HOPPER else ("strategy",):
+    """Attention in parts, and the kernel that combines them; packed groups whose ends are data."""
+    for form in ("strategy", "hopper") if target == HOPPER else ("strategy",):
         for sizes in ((1, 1300, 64), (16, 513, 128)):
-            chosen = getattr(attention_decode, chained)
+            chosen = getattr(attention_decode, form)
             values = attention_decode.values
-            yield f"attention_decode:{chained} {sizes}", partial(_bound, attention_decode, *sizes, strategy=chosen, values=values)
-        chosen, values = getattr(attention_combine, chained), attention_combine.values
-        yield f"attention_combine:{chained}", partial(_bound, attention_combine, 17, 5, 64, strategy=chosen, values=values)
+            yield f"attention_decode:{form} {sizes}", partial(_bound, attention_decode, *sizes, strategy=chosen, values=values)
+        chosen, values = getattr(attention_combine, form), attention_combine.values
+        yield f"attention_combine:{form}", partial(_bound, attention_combine, 17, 5, 64, strategy=chosen, values=values)
     yield "grouped_ragged", partial(_bound, grouped_ragged, 300, 136, 72, groups=3)
     if target == HOPPER:
         for name in ("strategy", "clustered"):
@@ -167,36 +173,36 @@ LISTS = (products, epilogues, rows, chains, attentions, programs, parts)
 ELSEWHERE = {
     "attention_packed": "its ranges have to agree, which drawn numbers do not: tests/test_attention_packed.py, tests/test_attention_gpu.py"
 }
-"""Library strategies that are in no list, and why."""
+"""Library strategies in no list, and the reasons."""
 
 
 def shipped(target):
-    """All shipped kernels that a target runs, by name."""
+    """All library kernels for a target, by name."""
     return {name: make for one in LISTS for name, make in one(target)}
 
 
 def uncovered(target=HOPPER):
-    """Library strategies that are in no list and in no excuse."""
+    """Library strategies that are in no list and have no reason."""
     seen = {re.split(r"[ :]", name)[0] for name in shipped(target)}
     return [name for name in ALL_NAMES if name not in seen and name not in ELSEWHERE]
 
 
 def drawn_product(seed):
-    """A drawn product: the draw itself, which knows its sizes."""
+    """A random GEMM: the draw itself, which knows its sizes."""
     from generator import draw
 
     return draw(seed)[0]
 
 
 def drawn_definition(seed):
-    """A drawn definition of several steps."""
+    """A random multi-step definition."""
     from fused_generator import draw
 
     return draw(seed)[0]
 
 
 def drawn(count, first=1):
-    """So many drawn kernels, three products for two definitions, by name."""
+    """The given number of random kernels, three GEMMs for two definitions, by name."""
     return {
         f"{'product' if number % 5 < 3 else 'definition'} {first + number}": partial(
             drawn_product if number % 5 < 3 else drawn_definition, first + number
@@ -205,8 +211,8 @@ def drawn(count, first=1):
     }
 
 
-def bound_of(made):
-    """What a function of `shipped` or `drawn` gave, as a bound strategy and the sizes of its symbols."""
-    if not hasattr(made, "symbols"):
-        return made, {}
-    return (made.strategy(made.bound) if hasattr(made, "bound") else made.strategy), made.symbols
+def bound_of(built):
+    """The result of a function of `shipped` or `drawn`, as a bound strategy and the sizes of its symbols."""
+    if not hasattr(built, "symbols"):
+        return built, {}
+    return (built.strategy(built.bound) if hasattr(built, "bound") else built.strategy), built.symbols

@@ -29,7 +29,7 @@ from fireiron.strategies import hopper
 SIZES = (128, 256, 384, 512, 768, 1024)
 
 
-def tile(bm, bn, bk, stages, wm, wn, chunk=64, name="hopper"):
+def tile(bm, bn, bk, stages, wm, wn, epi_n=64, name="hopper"):
     """A candidate: the name of a strategy, and values."""
     values = {
         "bm": bm,
@@ -37,10 +37,10 @@ def tile(bm, bn, bk, stages, wm, wn, chunk=64, name="hopper"):
         "bk": bk,
         "wm": wm,
         "wn": wn,
-        "rows": 32 if wm == 96 else min(wm, 64),
-        "chunk": chunk,
+        "epi_m": 32 if wm == 96 else min(wm, 64),
+        "epi_n": epi_n,
         "stages": stages,
-        "bands": 4,
+        "group_m": 4,
     }
     return name, values
 
@@ -73,7 +73,7 @@ CANDIDATES = {
 def late(strategy, spec):
     """The programmatic kernel that lets the next one start only after its own wait."""
     program = strategy(spec).program("sm_90a")
-    launch_next, wait = "launch_next_kernel();\n", "wait_for_kernel_before();\n"
+    launch_next, wait = "griddepcontrol_launch_dependents();\n", "griddepcontrol_wait();\n"
     text = program.cuda
     head, body = text.split('extern "C"')
     producer = body.index("// producer")  # one thread of each block executes it

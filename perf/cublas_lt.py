@@ -1,11 +1,11 @@
-"""cuBLASLt's products with epilogues, by ctypes: what one call computes, C = relu(A·B + beta·C + bias), and parts of it.
+"""Call cuBLASLt's GEMM with epilogues through ctypes: C = relu(A·B + beta·C + bias) in one call, and parts of it.
 
     lt = CublasLt()
-    plan = lt.plan(a, b, out, bias)                    # PyTorch tensors of halves, stored by rows
+    plan = lt.plan(a, b, out, bias)                    # PyTorch tensors, row-major float16
     plan(); lt.plan(a, b, out, bias, addend)()         # on PyTorch's current stream
 
-The library is the one that PyTorch has loaded. The first algorithm of its heuristic is taken, or another by its rank. NVIDIA, cuBLAS documentation, "Using the
-cuBLASLt API": matrices are column-major there, so the transposed product is asked for.
+The library is the one loaded by PyTorch. The first algorithm of its heuristic is used, or another one by its rank. NVIDIA, cuBLAS
+documentation, "Using the cuBLASLt API": matrices are column-major there, so the transposed product is computed.
 """
 
 import ctypes
@@ -49,15 +49,15 @@ class CublasLt:
         raise RuntimeError("no cuBLASLt beside PyTorch")
 
     def call(self, name, *arguments):
-        """A function of the library; an error where it reports one."""
+        """A function of the library; raises an error if it reports one."""
         status = getattr(self.library, f"cublasLt{name}")(*arguments)
         if status:
             raise RuntimeError(f"cublasLt{name}: status {status}")
 
     def plan(self, a, b, out, bias=None, addend=None, relu=None, rank=0):
-        """A launch of out = a @ b, plus `addend`, plus the bias, and with `relu`, which a bias brings unless said otherwise, its ReLU.
+        """A launch of out = a @ b, plus `addend`, plus the bias, and with `relu`, the default with a bias, its ReLU.
 
-        By the algorithm of a rank of the heuristic; a `RuntimeError` where there are not so many.
+        By the algorithm with the given rank in the heuristic; raises `RuntimeError` if there are fewer.
         """
         (m, k), n = a.shape, b.shape[1]
         product = self._made("MatmulDescCreate", ctypes.c_int(COMPUTE_32F), ctypes.c_int(REAL_32F))
@@ -69,13 +69,13 @@ class CublasLt:
         first, second, result = (self._layout(columns, rows) for rows, columns in ((k, n), (m, k), (m, n)))
         preference = self._made("MatmulPreferenceCreate")
         self._set("MatmulPreferenceSetAttribute", preference, MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE))
-        found, count = (Heuristic * (rank + 1))(), ctypes.c_int()
+        heuristics, count = (Heuristic * (rank + 1))(), ctypes.c_int()
         layouts = (first, second, result, result)
-        self.call("MatmulAlgoGetHeuristic", self.handle, product, *layouts, preference, rank + 1, found, ctypes.byref(count))
+        self.call("MatmulAlgoGetHeuristic", self.handle, product, *layouts, preference, rank + 1, heuristics, ctypes.byref(count))
         if count.value <= rank:
             raise RuntimeError(f"cuBLASLt has {count.value} algorithms for this product")
-        chosen = found[rank]
-        one, beta = ctypes.c_float(1), ctypes.c_float(addend is not None)
+        chosen = heuristics[rank]
+        alpha, beta = ctypes.c_float(1), ctypes.c_float(addend is not None)
         added = out if addend is None else addend
         pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (b, a, added, out, self.workspace)]
 
@@ -83,22 +83,22 @@ class CublasLt:
             stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
             left, right, start, target, room = pointers
             self.call(
-                "Matmul", self.handle, product, ctypes.byref(one), left, first, right, second, ctypes.byref(beta), start, result, target,
+                "Matmul", self.handle, product, ctypes.byref(alpha), left, first, right, second, ctypes.byref(beta), start, result, target,
                 result, ctypes.byref(chosen.algorithm), room, ctypes.c_size_t(WORKSPACE), stream,
             )  # fmt: skip
 
         return launch
 
     def _made(self, name, *arguments):
-        made = ctypes.c_void_p()
-        self.call(name, ctypes.byref(made), *arguments)
-        return made
+        handle = ctypes.c_void_p()
+        self.call(name, ctypes.byref(handle), *arguments)
+        return handle
 
     def _set(self, name, target, attribute, value):
         self.call(name, target, ctypes.c_int(attribute), ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value)))
 
     def _layout(self, rows, columns):
-        """A column-major matrix of halves."""
+        """A column-major float16 matrix."""
         sizes = (ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(rows))
         return self._made("MatrixLayoutCreate", ctypes.c_int(REAL_16F), *sizes)
 

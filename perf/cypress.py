@@ -36,23 +36,23 @@ from fireiron.strategies import attention, dual, gemm_row_sum, hopper, hopper_at
 
 TOKENS, BATCH = 16384, 16
 
-WIDE = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 64, "stages": 4, "bands": 8}
-SQUARE = {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "rows": 64, "chunk": 192, "stages": 3, "bands": 4}
+WIDE = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "epi_m": 64, "epi_n": 64, "stages": 4, "group_m": 8}
+SQUARE = {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "epi_m": 64, "epi_n": 192, "stages": 3, "group_m": 4}
 TILES = {
     "128x256": WIDE,
-    "128x256, stored at once": WIDE | {"chunk": 256, "stages": 3, "bands": 4},
+    "128x256, stored at once": WIDE | {"epi_n": 256, "stages": 3, "group_m": 4},
     "192x192": SQUARE,
-    "128x224": WIDE | {"bn": 224, "wn": 224, "chunk": 32, "bands": 4},
+    "128x224": WIDE | {"bn": 224, "wn": 224, "epi_n": 32, "group_m": 4},
 }
 """For plain GEMM: tiles among the fastest on an H200."""
 
 MAPPINGS = {
     "no producer": None,
-    "a block for each tile": {"blocks": 65536},
+    "a block for each tile": {"num_blocks": 65536},
     "3 stages": {"stages": 3},
     "2 stages": {"stages": 2},
-    "clusters of 2": {"cm": 2},
-    "three consumer warpgroups (192x192)": SQUARE | {"chunk": 64},
+    "clusters of 2": {"cluster_m": 2},
+    "three consumer warpgroups (192x192)": SQUARE | {"epi_n": 64},
     "accumulators of 128 rows a warpgroup (128x128)": {"bn": 128, "wm": 128, "wn": 64, "stages": 6},
 }
 """For plain GEMM: changes to the first tile; None: all threads load, in program order."""
@@ -207,12 +207,19 @@ class Dual(Experiment):
 
     def jobs(self, n, forms):
         base = dual.hopper
-        choices = ({}, {"depth": 4}, {"bk": 32, "stages": 4, "depth": 4}, {"bands": 8}, {"bm": 192, "bn": 192}, {"depth": 2, "chunk": 128})
+        choices = (
+            {},
+            {"depth": 4},
+            {"bk": 32, "stages": 4, "depth": 4},
+            {"group_m": 8},
+            {"bm": 192, "bn": 192},
+            {"depth": 2, "epi_n": 128},
+        )
         mappings = {
             "no producer": None,
-            "a block for each tile": {"blocks": 65536},
+            "a block for each tile": {"num_blocks": 65536},
             "no ring of A's own (2 stages of each)": {"depth": 2},
-            "a wait for each product": {"fly": 0},
+            "a wait for each product": {"mma_in_flight": 0},
             "128x128": {"bn": 128, "stages": 4, "depth": 4},
         }
         return [(choices_of(base, *choices) | (forms_of(base, {}, mappings) if forms else {}), dual.spec(n, n, n))]
@@ -257,9 +264,14 @@ class RowSum(Experiment):
 
     def jobs(self, n, forms):
         base = gemm_row_sum.hopper
-        choices = ({}, {"stages": 3}, {"stages": 4, "chunk": 64}, {"bands": 4}, {"bm": 256, "bn": 192, "wm": 128, "chunk": 64})
+        choices = ({}, {"stages": 3}, {"stages": 4, "epi_n": 64}, {"group_m": 4}, {"bm": 256, "bn": 192, "wm": 128, "epi_n": 64})
         strategies = choices_of(base, *choices)
-        mappings = {"no producer": None, "a block for each tile": {"blocks": 65536}, "3 stages": {"stages": 3}, "2 stages": {"stages": 2}}
+        mappings = {
+            "no producer": None,
+            "a block for each tile": {"num_blocks": 65536},
+            "3 stages": {"stages": 3},
+            "2 stages": {"stages": 2},
+        }
         strategies |= forms_of(base, {}, mappings) if forms else {}
         if forms and IN_SHARED in vars(gemm_row_sum):
             strategies["form sums in shared memory"] = vars(gemm_row_sum)[IN_SHARED]
@@ -328,22 +340,25 @@ class Attention(Experiment):
 
     def jobs(self, length, forms):
         definition, rows = attention.definition(causal=self.causal), hopper_attention.by_rows
-        slack = attention.definition(causal=self.causal, slack=8)
-        strategies = {"FA2": rows(definition, delayed=False), "FA3": rows(definition)}
+        rescale_threshold = attention.definition(causal=self.causal, rescale_threshold=8)
+        strategies = {"FA2": rows(definition, overlap=False), "FA3": rows(definition)}
         for delayed in (False, True) if forms else ():
             strategies |= {f"form FA{2 + delayed} {name}": one for name, one in self.forms(definition, delayed).items()}
-        persistent = {"FA3 maxima that stay": rows(slack), "FA3 maxima that stay, queries in registers": rows(slack, held=True)}
+        persistent = {
+            "FA3 maxima that stay": rows(rescale_threshold),
+            "FA3 maxima that stay, queries in registers": rows(rescale_threshold, q_in_registers=True),
+        }
         if self.causal:
             for together in (4, 16):
                 name = f"FA3 maxima that stay, tiles as blocks become free, {together} heads together"
-                persistent[name] = rows(slack, held=True, dynamic=True).with_(together=together)
-        elif "turns" in inspect.signature(rows).parameters:
-            persistent["FA3 maxima that stay, warpgroups in turns"] = rows(slack, turns=True)
+                persistent[name] = rows(rescale_threshold, q_in_registers=True, dynamic=True).with_(heads_per_group=together)
+        elif "order_mma" in inspect.signature(rows).parameters:
+            persistent["FA3 maxima that stay, warpgroups in turns"] = rows(rescale_threshold, order_mma=True)
         return [(one, spec_of(length, self.d, self.causal, TOKENS, number)) for one, number in ((strategies, 0), (persistent, 8))]
 
     def forms(self, definition, delayed):
         """Strategies that differ from the form in one decision, by name."""
-        base = hopper_attention.by_rows(definition, delayed=delayed)
+        base = hopper_attention.by_rows(definition, overlap=delayed)
         forms = {
             "as it is": base,
             "three consumer warpgroups (192x80)": base.with_(bm=192, bn=80),
@@ -355,11 +370,11 @@ class Attention(Experiment):
         if not delayed:
             forms["1 stage"] = base.with_(stages=1)
         if self.causal:
-            forms["blocks that stay"] = hopper_attention.by_rows(definition, delayed=delayed, stays=True)
-            forms["tiles as blocks become free"] = hopper_attention.by_rows(definition, delayed=delayed, dynamic=True)
-            forms["4 heads together"] = base.with_(together=4)
+            forms["blocks that stay"] = hopper_attention.by_rows(definition, overlap=delayed, persistent=True)
+            forms["tiles as blocks become free"] = hopper_attention.by_rows(definition, overlap=delayed, dynamic=True)
+            forms["4 heads together"] = base.with_(heads_per_group=4)
         else:
-            forms["a block for each tile"] = base.with_(blocks=65536)
+            forms["a block for each tile"] = base.with_(num_blocks=65536)
         return forms
 
     def trial(self, length, kernels):
@@ -412,7 +427,7 @@ class Dual80(Dual):
     contenders = (("ours", "Fireiron, mma.sync"), ("Triton", "Triton, mma.sync"))
 
     def jobs(self, n, forms):
-        choices = ({}, {"bk": 64, "stages": 3}, {"bm": 256, "stages": 3}, {"stages": 3}, {"ahead": 1})
+        choices = ({}, {"bk": 64, "stages": 3}, {"bm": 256, "stages": 3}, {"stages": 3}, {"lookahead": 1})
         return [({f"ours {values}": dual.strategy.with_(**values) for values in choices}, dual.spec(n, n, n))]
 
     def trial(self, n, kernels):
@@ -439,7 +454,7 @@ class RowSum80(RowSum):
     contenders = (("ours", "Fireiron, mma.sync"), ("Triton", "Triton, mma.sync"))
 
     def jobs(self, n, forms):
-        choices = ({}, {"bk": 64, "stages": 3}, {"bm": 256, "stages": 3}, {"stages": 3}, {"ahead": 1})
+        choices = ({}, {"bk": 64, "stages": 3}, {"bm": 256, "stages": 3}, {"stages": 3}, {"lookahead": 1})
         return [({f"ours {values}": gemm_row_sum.strategy.with_(**values) for values in choices}, gemm_row_sum.spec(n, n, n))]
 
     def trial(self, n, kernels):

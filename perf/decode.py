@@ -1,11 +1,11 @@
-"""Attention of one query to many keys beside cuDNN and FlashAttention-2 (torch), and beside a kernel that only reads the same bytes.
+"""Compare attention of one query to many keys with cuDNN and FlashAttention-2 (torch), and with a kernel that only reads the same bytes.
 
     python perf/decode.py FOLDER [--sizes 4096,16384,65536] [--rounds 5] [--all]
 
-Halves, 32 heads of queries over 8 heads of keys, 128 elements of a head, 8 sequences; keys and values (b, g, n, d). The two kernels of
-`attention_decode`, the second begun while the first ends. Torch's attention gets the queries of the heads that share keys as rows of one
-head (`rows`: keys are read once), and as heads of their own (`enable_gqa`). Each result is verified against float64 on outputs that were
-NaN first. With `--all` more sizes of parts and more tunables. About 10 seconds a size. Writes `decode.md`.
+Float16, 32 query heads over 8 key heads, head dimension 128, 8 sequences; keys and values (b, g, n, d). Ours are the two kernels of
+`attention_decode`, the second started while the first ends. Torch's attention gets the queries of the heads that share keys as rows of one
+head (`rows`: keys are read once), and as separate heads (`enable_gqa`). Each result is first verified against float64, on outputs
+initialized to NaN. With `--all` more sizes of parts and more tunable values. About 10 seconds per size. Writes `decode.md`.
 """
 
 import argparse
@@ -32,15 +32,15 @@ MORE = (
     {"stages": 2, "parts": 2},
     {"bn": 64, "stages": 3},
 )
-"""What is tried: so many times as many parts as the library takes, and tunables."""
+"""Candidates: multiples of the library's number of parts, and tunable values."""
 
 
 @functools.cache
 def kernels_of(keys, values):
-    """The two kernels, compiled; None where they are refused."""
+    """The two kernels, compiled; None if refused."""
     given = dict(values)
-    whole = attention_decode.size_for(keys, BATCH * HEADS)
-    size = max(64, whole // given.pop("parts", 1))
+    default_size = attention_decode.size_for(keys, BATCH * HEADS)
+    size = max(64, default_size // given.pop("parts", 1))
     strides = Strides(b=HEADS * keys * D, g=keys * D, n=D, d=1)
     try:
         return attention_decode.kernels(
@@ -59,12 +59,12 @@ def by_kernels(pair, arrays):
     q, k, v, o = arrays
     first, second = pair
     parts = [torch.empty([int(str(one)) for one in first.program.spec.operands[name].shape], device="cuda") for name in "PTS"]
-    made = first.prepare(q, k.transpose(1, 2), v.transpose(1, 2), numpy.float32(D**-0.5), out=tuple(parts))
-    whole = second.prepare(*parts, out=o)
+    launch_parts = first.prepare(q, k.transpose(1, 2), v.transpose(1, 2), numpy.float32(D**-0.5), out=tuple(parts))
+    combine = second.prepare(*parts, out=o)
 
     def call():
-        made()
-        whole()
+        launch_parts()
+        combine()
 
     return call
 
@@ -85,7 +85,7 @@ def by_torch(backend, rows, arrays):
 
 
 def reader(arrays):
-    """A launch that reads keys and values, which lie in one array."""
+    """A launch that reads keys and values, which are in one array."""
     import cupy
 
     _, k, v, _ = arrays
@@ -96,7 +96,7 @@ def reader(arrays):
 
 
 def sets_of(keys):
-    """Two sets (q, k, v, o) of standard normal numbers, keys and values one behind the other."""
+    """Two sets (q, k, v, o) of standard normal numbers, with keys and values adjacent."""
     import torch
 
     def random(*shape):

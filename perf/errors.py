@@ -1,10 +1,12 @@
-"""Accumulated errors beside float64 for each kind of kernel, in the simulator: the worst element, its bound, and how much of it is taken up.
+"""Measure accumulated errors of each kind of kernel in the simulator, compared with float64: the worst element, its bound, and its fraction
+of the bound.
 
     python perf/errors.py [--seeds 5] [--only NAME ...] [--json FILE]      prints the table; --publish writes it into docs/reliability.md
 
-Of each kernel the outputs of several draws of normal numbers are compared with the definition in float64, every element with the bound that is
-derived for it from the same numbers (`fireiron/measure/rounding.py`); the norm of all errors with `tolerance_of`. Nothing is chosen but the sizes.
-Matrix instructions of the simulator add in float32 and round; those of a GPU cut off, which the bounds allow for: `perf/campaign_gpu.py` runs these.
+For each kernel the outputs for several draws of normally distributed numbers are compared with the definition in float64: every element
+with the bound derived from the same numbers (`fireiron/measure/rounding.py`), the norm of all errors with `tolerance_of`. Only the sizes
+are chosen. Matrix instructions of the simulator add in float32 and round; those of a GPU truncate, which the bounds allow:
+`perf/campaign_gpu.py` runs these.
 """
 
 import argparse
@@ -67,7 +69,7 @@ def reduced(by="sum", dtype=float32):
 
 
 def kernels():
-    """By kind: a function that makes a bound strategy, and the target."""
+    """By kind: a function that builds a bound strategy, and the target."""
     wide = {"c_dtype": float32}
     return {
         "FFMA, float32": (partial(bound, "gemm_nt", 130, 70, 512), "sm_80"),
@@ -92,7 +94,9 @@ def kernels():
         "matmul and layernorm": (partial(bound, gemm_layernorm, 70, 96, 200, values={"bm": 64, "wm": 32, "wn": 32, "stages": 3}), "sm_80"),
         "attention, mma": (lambda: attended(attention.definition(causal=True, lse=True)), "sm_80"),
         "attention, wgmma": (
-            lambda: attended(attention.definition(slack=8), lambda made: hopper_attention.by_rows(made, blocks=3), chunk=64),
+            lambda: attended(
+                attention.definition(rescale_threshold=8), lambda made: hopper_attention.by_rows(made, num_blocks=3), epi_n=64
+            ),
             "sm_90a",
         ),
         "attention, tasks": (lambda: tasks_attention.strategy(tasks_attention.spec(128, 128, 64)), "sm_80"),
@@ -106,7 +110,7 @@ def kernels():
 
 
 def measured(name, make, target, seeds):
-    """The row of a kind: over all draws the worst element, and the largest error in the norm."""
+    """The row of a kind: over all draws the worst element, and the largest norm error."""
     program = make().program(target)
     spec = program.spec
     sizes, adder = all_sizes(spec, {}), adder_of(program)
@@ -134,22 +138,22 @@ def measured(name, make, target, seeds):
     }  # fmt: skip
 
 
-def table(found, seeds, seconds):
-    """The rows as they stand in the documents."""
+def table(rows, seeds, seconds):
+    """The rows as in the documents."""
     lines = [
         (
-            one["kernel"], one["adds in"], f"{one['elements']:,}", f"{one['off']:.1e}", f"{one['bound']:.1e}", f"{one['of the bound']:.0%}",
-            f"{one['norm']:.1e}", f"{one['tolerance']:.1e}",
+            row["kernel"], row["adds in"], f"{row['elements']:,}", f"{row['off']:.1e}", f"{row['bound']:.1e}", f"{row['of the bound']:.0%}",
+            f"{row['norm']:.1e}", f"{row['tolerance']:.1e}",
         )
-        for one in found
+        for row in rows
     ]  # fmt: skip
     heads = ("kernel", "accumulates in", "elements", "worst error", "its bound", "of the bound", "error in the norm", "tolerance")
-    said = f"{datetime.date.today()}, `python perf/errors.py --seeds {seeds}`, {seconds / 60:.0f} min of one core; normally distributed inputs, seeds 0 to {seeds - 1}."
-    return f"{said}\n\n{tabulate(lines, heads, 'github', disable_numparse=True)}"
+    head = f"{datetime.date.today()}, `python perf/errors.py --seeds {seeds}`, {seconds / 60:.0f} min of one core; normally distributed inputs, seeds 0 to {seeds - 1}."
+    return f"{head}\n\n{tabulate(lines, heads, 'github', disable_numparse=True)}"
 
 
 def publish(text):
-    """Put the table into the page."""
+    """Insert the table into the page."""
     page = PAGE.read_text(encoding="utf-8")
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
@@ -162,21 +166,21 @@ def main():
     parser.add_argument("--only", nargs="*", default=[], metavar="NAME")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--publish", action="store_true")
-    asked = parser.parse_args()
-    started, found = time.process_time(), []
+    options = parser.parse_args()
+    started, rows = time.process_time(), []
     for name, (make, target) in kernels().items():
-        if not asked.only or any(one in name for one in asked.only):
-            found.append(measured(name, make, target, asked.seeds))
+        if not options.only or any(one in name for one in options.only):
+            rows.append(measured(name, make, target, options.seeds))
             print(
                 name,
-                f"{found[-1]['of the bound']:.0%} of {found[-1]['bound']:.2g}, norm {found[-1]['norm']:.2g} of {found[-1]['tolerance']:.2g}",
+                f"{rows[-1]['of the bound']:.0%} of {rows[-1]['bound']:.2g}, norm {rows[-1]['norm']:.2g} of {rows[-1]['tolerance']:.2g}",
                 file=sys.stderr,
             )
-    text = table(found, asked.seeds, time.process_time() - started)
+    text = table(rows, options.seeds, time.process_time() - started)
     print(text)
-    if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    if asked.publish:
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    if options.publish:
         publish(text)
 
 

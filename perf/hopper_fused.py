@@ -21,42 +21,47 @@ from tabulate import tabulate
 from fireiron.errors import FireironError
 from fireiron.strategies import attention, dual, gemm_row_sum, hopper_attention, lstm, mlp
 
-DYNAMIC = tuple({"slack": 8, "dynamic": True, "held": True, "together": together} for together in (16, 8, 4, 2))
+DYNAMIC = tuple(
+    {"rescale_threshold": 8, "dynamic": True, "q_in_registers": True, "heads_per_group": together} for together in (16, 8, 4, 2)
+)
 VALUES = {
     64: (
-        {"slack": 8, "held": True},
-        {"slack": 8, "bm": 192, "bn": 128},
-        {"slack": 8, "turns": True, "bm": 256, "bn": 64},
-        {"slack": 8, "dynamic": True, "turns": True, "bm": 256, "bn": 64, "together": 16},
-        {"slack": 8, "dynamic": True, "turns": True, "bm": 256, "bn": 64, "together": 4},
-        {"slack": 8, "dynamic": True, "turns": True, "bm": 192, "bn": 128, "together": 8},
+        {"rescale_threshold": 8, "q_in_registers": True},
+        {"rescale_threshold": 8, "bm": 192, "bn": 128},
+        {"rescale_threshold": 8, "order_mma": True, "bm": 256, "bn": 64},
+        {"rescale_threshold": 8, "dynamic": True, "order_mma": True, "bm": 256, "bn": 64, "heads_per_group": 16},
+        {"rescale_threshold": 8, "dynamic": True, "order_mma": True, "bm": 256, "bn": 64, "heads_per_group": 4},
+        {"rescale_threshold": 8, "dynamic": True, "order_mma": True, "bm": 192, "bn": 128, "heads_per_group": 8},
         *DYNAMIC,
     ),
     256: tuple(
-        {"slack": 8, "bn": bn, "stages": stages, **form}
+        {"rescale_threshold": 8, "bn": bn, "stages": stages, **form}
         for bn, stages in ((64, 1), (64, 2), (80, 1))
         for form in (
-            {"delayed": False},
+            {"overlap": False},
             {},
-            {"turns": True},
-            {"dynamic": True, "together": 4},
-            {"dynamic": True, "turns": True, "together": 4},
+            {"order_mma": True},
+            {"dynamic": True, "heads_per_group": 4},
+            {"dynamic": True, "order_mma": True, "heads_per_group": 4},
         )
     ),
-    128: ({"slack": 8, "held": True}, *({"slack": 8, "held": True, "chunk": 128, **one} for one in ({}, *DYNAMIC))),
+    128: (
+        {"rescale_threshold": 8, "q_in_registers": True},
+        *({"rescale_threshold": 8, "q_in_registers": True, "epi_n": 128, **one} for one in ({}, *DYNAMIC)),
+    ),
 }
-"""Candidates by head dimension: the definition's rescale threshold, forms of the strategy, and tunable values; `stays` and `dynamic` with a
+"""Candidates by head dimension: the definition's rescale threshold, forms of the strategy, and tunable values; `persistent` and `dynamic` with a
 mask.
 """
 
-FORMS = ("delayed", "held", "stays", "dynamic", "turns")
+FORMS = ("overlap", "q_in_registers", "persistent", "dynamic", "order_mma")
 
 LARGE = (4096, 6144, 8192)
 
-SUMS = ({}, {"bands": 4}, {"bm": 256, "bn": 192, "wm": 128, "chunk": 64})
+SUMS = ({}, {"group_m": 4}, {"bm": 256, "bn": 192, "wm": 128, "epi_n": 64})
 
 PRODUCTS = {
-    "dual": (dual, "hopper", LARGE, ({}, {"bands": 8}, {"bm": 256, "bn": 128, "wm": 128, "bands": 8})),
+    "dual": (dual, "hopper", LARGE, ({}, {"group_m": 8}, {"bm": 256, "bn": 128, "wm": 128, "group_m": 8})),
     "gemm_row_sum": (gemm_row_sum, "hopper", LARGE, SUMS),
     "gemm_row_sum_shared": (gemm_row_sum, "hopper_shared", LARGE, SUMS[:2]),
     "lstm": (lstm, "hopper", (1024, 2048, 3072, 4096), lstm.defaults(0, 0, 0)),
@@ -71,12 +76,14 @@ LAYERS = (8192, 128, 20)
 def kernel_of(length, d, causal, tokens, values):
     """A compiled kernel for attention; None if refused."""
     given = dict(values)
-    slack, forms = given.pop("slack", 0), {name: given.pop(name) for name in FORMS if name in given}
+    rescale_threshold, forms = given.pop("rescale_threshold", 0), {name: given.pop(name) for name in FORMS if name in given}
     if causal:
-        given.pop("blocks", None)
+        given.pop("num_blocks", None)
     try:
-        strategy = hopper_attention.by_rows(attention.definition(causal=causal, slack=slack), **forms).with_(**given)
-        return strategy(peers.spec_of(length, d, causal, tokens, slack)).compile("sm_90a")
+        strategy = hopper_attention.by_rows(attention.definition(causal=causal, rescale_threshold=rescale_threshold), **forms).with_(
+            **given
+        )
+        return strategy(peers.spec_of(length, d, causal, tokens, rescale_threshold)).compile("sm_90a")
     except FireironError as error:
         print(f"left out: {length} {d} {causal} {given}: {error}", flush=True)
         return None
@@ -87,7 +94,7 @@ def attention_rows(sizes, dims, tokens, rounds, regime="burst"):
     from fireiron.measure.timing import measure
 
     chosen = {
-        (d, c): [tuple(one.items()) for one in VALUES[d] if c or one.keys().isdisjoint(("stays", "dynamic"))]
+        (d, c): [tuple(one.items()) for one in VALUES[d] if c or one.keys().isdisjoint(("persistent", "dynamic"))]
         for d in dims
         for c in (False, True)
     }

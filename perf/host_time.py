@@ -1,11 +1,11 @@
-"""Host time of calls of fireiron beside PyTorch's call for the same: what the caller waits until the call returns.
+"""Compare the host time of fireiron calls with the corresponding PyTorch call: the time until the call returns.
 
     python perf/host_time.py [-o FOLDER] [--rounds 24] [--without-replay]
 
-The arrays are so small that the GPU is never waited for: each contender is called 250 times a round, between rounds the GPU is waited for,
-outside the measured time, and contenders take turns. Shown are the medians of wall time and of the processor time of this thread, less those
-of an empty call, and the ratio to PyTorch. Each result is checked first. `--without-replay` makes each call as the first one is made. Writes
-`host_time.json` and `host_time.txt`. Needs a GPU, CuPy and PyTorch; takes less than a minute.
+The arrays are so small that the GPU never delays the host: each contender is called 250 times per round, the GPU is synchronized between
+rounds outside the measured time, and contenders alternate. The results are the medians of wall time and of the processor time of this
+thread, minus those of an empty call, and the ratio to PyTorch. Each result is checked first. `--without-replay` executes each call as if it
+were the first. Writes `host_time.json` and `host_time.txt`. Needs a GPU, CuPy and PyTorch; takes less than a minute.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def halves(*shape):
 
 
 def pairs():
-    """By name our call, and PyTorch's for the same."""
+    """By name our call, and the corresponding call of PyTorch."""
     a, b, c, d = halves(64, 64), halves(64, 64), halves(64, 64), halves(64, 64)
     stack, stacks = halves(4, 64, 64), halves(4, 64, 64)
     odd, odd_b = halves(64, 63), halves(63, 65)
@@ -64,20 +64,20 @@ def pairs():
     }
 
 
-def check(name, ours, theirs):
+def check(name, ours, peer):
     """Refuse to time a wrong result."""
     if name == "matmul + bias":
-        return  # PyTorch's takes the matrix transposed: the same work on other numbers
-    for one, other in zip(*(made if isinstance(made, tuple) else (made,) for made in (ours(), theirs())), strict=True):
+        return  # PyTorch's call takes the transposed matrix: the same work on other numbers
+    for result, other in zip(*(made if isinstance(made, tuple) else (made,) for made in (ours(), peer())), strict=True):
         wide = other.detach().double()
-        error = float((one.detach().double() - wide).norm() / wide.norm())
+        error = float((result.detach().double() - wide).norm() / wide.norm())
         if not error < 1e-2:
             raise SystemExit(f"{name}: an error of {error}")
 
 
 def timed(contenders, rounds):
-    """Microseconds of wall and of processor time a call, by contender, one pair a round."""
-    found = {name: [] for name in contenders}
+    """Microseconds of wall and of processor time per call, by contender, one pair per round."""
+    times = {name: [] for name in contenders}
     for call in contenders.values():
         for _ in range(WARM):
             call()
@@ -89,10 +89,10 @@ def timed(contenders, rounds):
             for _ in range(CALLS):
                 call()
             ends = time.perf_counter_ns(), time.thread_time_ns()
-            found[name].append(((ends[0] - wall) / 1000 / CALLS, (ends[1] - used) / 1000 / CALLS))
+            times[name].append(((ends[0] - wall) / 1000 / CALLS, (ends[1] - used) / 1000 / CALLS))
     gc.enable()
     torch.cuda.synchronize()
-    return {name: tuple(statistics.median(one[side] for one in values) for side in range(2)) for name, values in found.items()}
+    return {name: tuple(statistics.median(one[side] for one in values) for side in range(2)) for name, values in times.items()}
 
 
 def environment():
@@ -121,14 +121,14 @@ def main():
         check(name, *pair)
     module_here.wait()
     contenders = {"an empty call": lambda: None}
-    for name, (ours, theirs) in calls.items():
-        contenders |= {f"fireiron {name}": ours, f"PyTorch {name}": theirs}
-    found = timed(contenders, arguments.rounds)
-    empty = found.pop("an empty call")
+    for name, (ours, peer) in calls.items():
+        contenders |= {f"fireiron {name}": ours, f"PyTorch {name}": peer}
+    times = timed(contenders, arguments.rounds)
+    empty = times.pop("an empty call")
     rows = []
     for name in calls:
-        ours, theirs = (tuple(value - nothing for value, nothing in zip(found[f"{who} {name}"], empty)) for who in ("fireiron", "PyTorch"))
-        rows.append([name, ours[0], theirs[0], ours[0] / theirs[0], ours[1], theirs[1], ours[1] / theirs[1]])
+        ours, peer = (tuple(value - nothing for value, nothing in zip(times[f"{who} {name}"], empty)) for who in ("fireiron", "PyTorch"))
+        rows.append([name, ours[0], peer[0], ours[0] / peer[0], ours[1], peer[1], ours[1] / peer[1]])
     headers = ["host time of a call, us", "wall", "PyTorch", "ratio", "processor", "PyTorch", "ratio"]
     about = {**environment(), "calls": CALLS, "rounds": arguments.rounds, "replayed": module_here() is not None}
     text = f"{tabulate(rows, headers, floatfmt='.2f')}\n\n{about}\n"

@@ -1,4 +1,4 @@
-"""Kills a tune on the GPU twice, resumes it, and compares with an exhaustive one that nobody interrupted.
+"""Kill a tune on the GPU twice, resume it, and compare with an exhaustive, uninterrupted one.
 
 python perf/interrupted_tune.py [-o FILE.txt]
 """
@@ -22,12 +22,12 @@ def started(journal):
 
 
 def lines(journal):
-    """The whole lines that a journal has."""
+    """The number of complete lines in a journal."""
     return journal.read_text().count("\n") if journal.exists() else 0
 
 
 def killed(journal, least, patience=240.0):
-    """Start a tune, and kill it when the journal has at least so many lines."""
+    """Start a tune, and kill it when the journal has at least the given number of lines."""
     process, end = started(journal), time.monotonic() + patience
     while lines(journal) < least and process.poll() is None and time.monotonic() < end:
         time.sleep(0.02)
@@ -44,21 +44,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
-    said = []
+    report = []
     with tempfile.TemporaryDirectory() as folder:
-        whole = finished(Path(folder, "whole.jsonl"))
+        uninterrupted = finished(Path(folder, "whole.jsonl"))
         broken = Path(folder, "broken.jsonl")
-        said += [killed(broken, 8), killed(broken, 18)]
+        report += [killed(broken, 8), killed(broken, 18)]
         before = set(broken.read_text().splitlines()[1:])
         resumed = finished(broken)
         kept = before <= set(broken.read_text().splitlines())
-        for name, found in (("uninterrupted", whole), ("killed twice and resumed", resumed)):
-            best = found["best"]
-            said.append(f"{name}: {found['counts']}, best {best['values']} {best['us']:.2f} us")
-    said.append(f"results of before the kills kept: {kept}; the same best: {whole['best']['values'] == resumed['best']['values']}")
-    print("\n".join(said))
+        for name, tuning in (("uninterrupted", uninterrupted), ("killed twice and resumed", resumed)):
+            best = tuning["best"]
+            report.append(f"{name}: {tuning['counts']}, best {best['values']} {best['us']:.2f} us")
+    report.append(
+        f"results of before the kills kept: {kept}; the same best: {uninterrupted['best']['values'] == resumed['best']['values']}"
+    )
+    print("\n".join(report))
     if options.output:
-        options.output.write_text("\n".join(said) + "\n")
+        options.output.write_text("\n".join(report) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
-"""LayerNorm, RMSNorm and softmax of fp16 rows beside a copy of the same bytes, PyTorch, torch.compile and Triton (Graphene, Figure 13).
+"""Compare LayerNorm, RMSNorm and softmax of fp16 rows with a copy of the same bytes, PyTorch, torch.compile and Triton (Graphene, Figure
+13).
 
     python perf/layernorm.py FOLDER [--rounds 5] [--rows 4096,8192,16384,32768,65536] [--hidden 1024,4096,8192] [--no-compile]
     python perf/layernorm.py FOLDER --kernels rmsnorm,softmax --rounds 4 --rows 4096,16384,65536 [--no-compile]
 
-Our kernels take any number of rows; `ours` is what the library chooses for the size, the others deal a row to other numbers of warps, or sum
-rows and their squares `at once`. Each kernel is compared with float64 on outputs full of NaN first. The copy is the better of `copy_` and
-`torch.neg`. TB/s count a read and a write of the matrix. Bursts, on sets that rotate through L2; all of one size in one run. Writes `layernorm.json` and `layernorm.txt` into the folder,
-or files that are called as the kernels are, `rmsnorm-softmax.json`. The second call takes about 50 seconds on an H200, 25 without torch.compile.
+Our kernels support any number of rows; `ours` is the library's choice for the size, the others distribute a row over other numbers of
+warps, or sum rows and their squares `at once`. Each kernel is first compared with float64, on outputs initialized to NaN. The copy is the
+better of `copy_` and `torch.neg`. TB/s count one read and one write of the matrix. Bursts, on operand sets that rotate through L2; all of
+one size in one run. Writes `layernorm.json` and `layernorm.txt` into the folder, or files named after the kernels, `rmsnorm-softmax.json`.
+The second call takes about 50 seconds on an H200, 25 without torch.compile.
 """
 
 import argparse
@@ -26,34 +28,34 @@ from fireiron.strategies import layernorm, rmsnorm, softmax
 
 EPSILON = 1e-5
 PAUSE = 0.05
-"""Seconds before each burst: these kernels wait for memory, and power does not limit them."""
+"""Seconds before each burst: these kernels are memory-bound, and not limited by power."""
 
 ALL = "layernorm,rmsnorm,softmax"
 
-TURNS = {1024: (1, 2, 4), 4096: (1, 2, 4), 8192: (2, 4, 8)}
-"""How many 16-byte loads a lane has of a row, by the size of the row: the forms that are measured."""
+LOADS = {1024: (1, 2, 4), 4096: (1, 2, 4), 8192: (2, 4, 8)}
+"""The numbers of 16-byte loads per lane and row, by row size: the forms to measure."""
 
 
 def forms(module, hidden):
-    """Our kernels for a row of so many elements, by name; any number of rows."""
+    """Our kernels for a given row size, by name; any number of rows."""
     spec = module.spec(sym("M"), hidden, dtype=float16)
     chosen = module.values(spec)
-    found = {"ours": module.strategy.with_(**chosen)(spec).compile()}
-    for turns in TURNS.get(hidden, ()):
-        warps = hidden // (256 * turns)
-        values = {"rows": max(4 // warps, 1), "turns": turns, "vector": 8}
+    kernels = {"ours": module.strategy.with_(**chosen)(spec).compile()}
+    for loads in LOADS.get(hidden, ()):
+        warps = hidden // (256 * loads)
+        values = {"rows": max(4 // warps, 1), "iterations": loads, "vector": 8}
         if values != chosen:
-            found[f"{warps} warps"] = module.strategy.with_(**values)(spec).compile()
+            kernels[f"{warps} warps"] = module.strategy.with_(**values)(spec).compile()
         if hasattr(module, "at_once"):
             at_once = module.spec(sym("M"), hidden, form="at_once", dtype=float16)
-            found[f"{warps} warps at once"] = module.at_once.with_(**values)(at_once).compile()
+            kernels[f"{warps} warps at once"] = module.at_once.with_(**values)(at_once).compile()
             if warps > 1:
-                found[f"{warps} warps in parts"] = module.in_parts(warps).with_(**values)(at_once).compile()
-    return found
+                kernels[f"{warps} warps in parts"] = module.in_parts(warps).with_(**values)(at_once).compile()
+    return kernels
 
 
 def triton_kernels():
-    """Triton's kernels by name, for rows that one program holds: LayerNorm and softmax as in its tutorials, RMSNorm alike."""
+    """Triton's kernels by name, for rows that fit one program: LayerNorm and softmax as in its tutorials, RMSNorm similarly."""
     import triton
     import triton.language as tl
 
@@ -109,7 +111,7 @@ def eager(torch, name):
 
 
 def kept(function, *arguments):
-    """A call whose result lives until the next: each set has memory of its own for it."""
+    """A call whose result is kept until the next one, so that each set has separate memory for it."""
     place = []
 
     def call():
@@ -119,9 +121,9 @@ def kept(function, *arguments):
     return call
 
 
-def wanted(torch, name, one):
+def wanted(torch, name, arrays):
     """The first rows of the result in float64."""
-    x, w, b, _ = (part.double() if part is not None else None for part in one)
+    x, w, b, _ = (part.double() if part is not None else None for part in arrays)
     x = x[:512]
     if name == "softmax":
         return torch.softmax(x, -1)
@@ -130,14 +132,14 @@ def wanted(torch, name, one):
     return torch.nn.functional.layer_norm(x, x.shape[1:], w, b, EPSILON)
 
 
-def checked(torch, name, label, call, one):
+def checked(torch, name, label, call, arrays):
     """The relative Frobenius error of the first rows; outputs that the call writes in place start as NaN."""
-    y = one[3]
+    y = arrays[3]
     y.fill_(math.nan)
     result = call()
     torch.cuda.synchronize()
     got = y if result is None or not isinstance(result, torch.Tensor) else result
-    want = wanted(torch, name, one)
+    want = wanted(torch, name, arrays)
     error = float((got[:512].double() - want).norm() / want.norm())
     if not error < 2e-3 or not bool(torch.isfinite(got).all()):
         raise SystemExit(f"{name} {label} {tuple(y.shape)} is wrong: relative error {error}")
@@ -147,13 +149,13 @@ def checked(torch, name, label, call, one):
 def calls_of(torch, name, kernels, compiled, triton_launch, sets):
     """All contenders, by name, a call for each set."""
     count, numbers = {"layernorm": (3, (EPSILON,)), "rmsnorm": (2, (EPSILON,)), "softmax": (1, ())}[name]
-    found = {label: [kernel.prepare(*one[:count], *numbers, out=one[3]) for one in sets] for label, kernel in kernels.items()}
-    found["torch"] = [kept(eager(torch, name), x, w, b) for x, w, b, _ in sets]
+    calls = {label: [kernel.prepare(*one[:count], *numbers, out=one[3]) for one in sets] for label, kernel in kernels.items()}
+    calls["torch"] = [kept(eager(torch, name), x, w, b) for x, w, b, _ in sets]
     if compiled is not None:
-        found["compile"] = [kept(compiled, x, w, b) for x, w, b, _ in sets]
+        calls["compile"] = [kept(compiled, x, w, b) for x, w, b, _ in sets]
     for warps in (4, 8) if triton_launch is not None else ():
-        found[f"triton {warps}"] = [functools.partial(triton_launch, x, w, b, y, warps) for x, w, b, y in sets]
-    return found
+        calls[f"triton {warps}"] = [functools.partial(triton_launch, x, w, b, y, warps) for x, w, b, y in sets]
+    return calls
 
 
 def measured(torch, name, rows, hidden, kernels, compiled, triton_launch, rounds):

@@ -1,11 +1,11 @@
-"""The gate of an LSTM cell, relu(X·W + H·R + bias), in one kernel, beside five and two kernels and Triton (Graphene, Figure 12).
+"""Compare the gate of an LSTM cell, relu(X·W + H·R + bias), in one kernel with five and two kernels and Triton (Graphene, Figure 12).
 
     python perf/lstm.py FOLDER [--sizes 1024,2048,3072,4096] [--rounds 4] [--compile]
 
-Halves, M = N = K: `lstm` by several tiles, and on wgmma (`hopper`); cuBLAS, cuBLAS, and three kernels of PyTorch; cuBLASLt twice, the second time
-with the sum, the bias and the ReLU, by the first four algorithms of its heuristic; Triton restricted to mma.sync, and by TMA and wgmma; with
-`--compile` torch.compile. Each is verified first, on an output of NaN; all are measured once, and the best of each in turns. Kernels are compiled by
-other processes meanwhile. About 20 seconds to begin with and 8 a size. Writes `lstm.txt` and `lstm.json`.
+Float16, M = N = K: `lstm` with several tiles, and on wgmma (`hopper`); cuBLAS twice and three kernels of PyTorch; cuBLASLt twice, the
+second time with the sum, the bias and the ReLU, by the first four algorithms of its heuristic; Triton restricted to mma.sync, and with TMA
+and wgmma; with `--compile` torch.compile. Each is first verified, on an output initialized to NaN; all are measured once, then the best of
+each alternately. Other processes compile meanwhile. Takes about 20 seconds to begin with and 8 per size. Writes `lstm.txt` and `lstm.json`.
 """
 
 import argparse
@@ -26,7 +26,7 @@ IN_TURN = (
     {"bm": 96, "bn": 128, "bk": 64, "wm": 48, "wn": 64, "stages": 3}, {"bm": 128, "bn": 96, "wm": 64, "wn": 48, "stages": 4},
     {"bm": 192, "bn": 128, "wm": 48, "wn": 64, "stages": 5},
 )  # fmt: skip
-"""With 128 x 128 or less two blocks share one of 132 multiprocessors: 3072 x 3072 is 2.2 waves of 128 x 128, and 2.9 of 96 x 128."""
+"""With at most 128 x 128 two blocks share one of 132 SMs: 3072 x 3072 is 2.2 waves of 128 x 128, and 2.9 of 96 x 128."""
 
 
 ENGINES = {
@@ -45,7 +45,7 @@ ENGINES = {
     ),
     2048: ({}, {"bk": 32, "stages": 4}, {"bn": 128, "stages": 3}, {"bm": 256, "bn": 128}),
 }
-"""On wgmma: tiles of which some size makes whole waves of 132, as 192 x 192 do of 3072 (1.94)."""
+"""On wgmma: tiles for which some size is a whole number of waves of 132, as 3072 is with 192 x 192 (1.94)."""
 
 HEADS = ("M = N = K", "mma.sync us", "wgmma us", "TFLOP/s", "five us", "two us", "Triton mma.sync us", "Triton us", "compile us",
          "mma.sync of five", "of two", "of Triton mma.sync", "wgmma of five", "of two", "of Triton", "best")  # fmt: skip
@@ -53,14 +53,14 @@ GROUPS = ("ours", "wgmma", "five", "two", "Triton", "by TMA", "compile")
 FORMS = {"relu": (lstm.strategy, TOGETHER), "in_turn": (lstm.in_turn, IN_TURN)}
 
 
-def begun(crew, size):
+def begun(pool, size):
     """Ours, by name, as jobs."""
     jobs = {}
     for form, (strategy, choices) in FORMS.items():
-        jobs |= crew.begin({f"ours {form} {one}": strategy.with_(**one) for one in choices}, lstm.spec(size, size, size, form=form))
+        jobs |= pool.begin({f"ours {form} {one}": strategy.with_(**one) for one in choices}, lstm.spec(size, size, size, form=form))
     choices = (*ENGINES.get(size, ENGINES[2048]), *vars(lstm).get("defaults", lambda *sizes: ())(size, size, size))
     engines = {f"wgmma {one}": lstm.hopper.with_(**one) for one in choices}
-    return jobs | crew.begin(engines, lstm.spec(size, size, size), "sm_90a")
+    return jobs | pool.begin(engines, lstm.spec(size, size, size), "sm_90a")
 
 
 def measured(size, rounds, kernels, compile):
@@ -79,19 +79,19 @@ def measured(size, rounds, kernels, compile):
         contenders.add(name, lambda one, kernel=kernel: kernel.prepare(x[one], w[one], h[one], r[one], bias, out=d[one]))
     say(f"{size}: {len(contenders.calls)} kernels are right")
 
-    def five(one):
+    def five(number):
         def launch():
-            torch.matmul(x[one], w[one], out=between[one])
-            torch.matmul(h[one], r[one], out=other[one])
-            torch.add(between[one], other[one], out=between[one])
-            torch.add(between[one], bias, out=between[one])
-            torch.clamp(between[one], min=0, out=d[one])
+            torch.matmul(x[number], w[number], out=between[number])
+            torch.matmul(h[number], r[number], out=other[number])
+            torch.add(between[number], other[number], out=between[number])
+            torch.add(between[number], bias, out=between[number])
+            torch.clamp(between[number], min=0, out=d[number])
 
         return launch
 
-    def two(one, rank):
-        first = cublas_lt().plan(x[one], w[one], between[one], rank=rank)
-        second = cublas_lt().plan(h[one], r[one], d[one], bias, between[one], rank=rank)
+    def two(number, rank):
+        first = cublas_lt().plan(x[number], w[number], between[number], rank=rank)
+        second = cublas_lt().plan(h[number], r[number], d[number], bias, between[number], rank=rank)
         return lambda: (first(), second())
 
     contenders.add("five kernels", five)
@@ -115,10 +115,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--compile", action="store_true", help="torch.compile, too: about 10 seconds more")
     options = parser.parse_args()
-    crew, table, kept = CompilePool(), [], []
-    jobs = {size: begun(crew, size) for size in map(int, options.sizes.split(","))}
+    pool, table, kept = CompilePool(), [], []
+    jobs = {size: begun(pool, size) for size in map(int, options.sizes.split(","))}
     for size in jobs:
-        first, times = measured(size, options.rounds, crew.kernels(jobs[size]), options.compile)
+        first, times = measured(size, options.rounds, pool.kernels(jobs[size]), options.compile)
         ours, engine, five, two, triton, free, layer = (best(times, start) for start in GROUPS)
         pairs = [*((other, ours) for other in (five, two, triton)), *((other, engine) for other in (five, two, free))]
         ratios = [other[0] / us[0] if other[0] and us[0] else None for other, us in pairs]

@@ -1,10 +1,10 @@
-"""The strategy hopper where TMA does not take A, B or C as they are, beside cuBLAS: copies in front, then the product.
+"""Compare the strategy hopper for A, B or C unsupported by TMA with cuBLAS: preceding copies, then the GEMM.
 
     python perf/misaligned.py FOLDER [--rounds 7]
 
-Products of halves of odd sizes, B stored by rows (NN) and by columns (NT), by several tiles, and without the copies; the copies alone. Each is
-verified against float64 first; all are measured beside cuBLAS (through PyTorch) in one run: bursts, buffers rotated through L2. Writes
-`misaligned.json` and `misaligned.txt` into the folder.
+Float16 GEMM of odd sizes, B row-major (NN) and column-major (NT), with several tiles, and without the copies; the copies alone. Each is
+first verified against float64; all are measured together with cuBLAS (through PyTorch) in one run: bursts, buffers rotated through L2.
+Writes `misaligned.json` and `misaligned.txt` into the folder.
 """
 
 import argparse
@@ -24,14 +24,14 @@ SHAPES = (
 )  # fmt: skip
 
 TILES = {
-    "256x128": values(256, 128, 128, 128, 4, bands=8, producer=128),
-    "256x128, 4 warpgroups": values(256, 128, 64, 128, 4, bands=8),
+    "256x128": values(256, 128, 128, 128, 4, group_m=8, producer_threads=128),
+    "256x128, 4 warpgroups": values(256, 128, 64, 128, 4, group_m=8),
     "128x256": wide(),
-    "192x192": square(bands=4),
-    "128x128": values(128, 128, 64, 128, 6, bands=8),
-    "64x128": values(64, 128, 64, 64, 8, bands=2),
-    "64x64": values(64, 64, 64, 64, 8, bands=4),
-    "32x64": values(32, 64, 32, 64, 4, bk=128, bands=4),
+    "192x192": square(group_m=4),
+    "128x128": values(128, 128, 64, 128, 6, group_m=8),
+    "64x128": values(64, 128, 64, 64, 8, group_m=2),
+    "64x64": values(64, 64, 64, 64, 8, group_m=4),
+    "32x64": values(32, 64, 32, 64, 4, bk=128, group_m=4),
     "16x64": values(16, 64, 16, 64, 16),
 }
 
@@ -42,13 +42,13 @@ def strategies_of(shape):
     names = (
         ("256x128", "256x128, 4 warpgroups", "128x256", "192x192", "128x128") if big else ("128x128", "64x128", "64x64", "32x64", "16x64")
     )
-    found = {name: hopper.strategy.with_(**(ALL | TILES[name])) for name in names}
-    without = found[names[0]]
-    return found | {"without copies": Strategy(without.steps[2:], start=without.start), "hmma_ampere": hmma_ampere.strategy}
+    strategies = {name: hopper.strategy.with_(**(ALL | TILES[name])) for name in names}
+    without = strategies[names[0]]
+    return strategies | {"without copies": Strategy(without.steps[2:], start=without.start), "hmma_ampere": hmma_ampere.strategy}
 
 
 def measured(shape, order, rounds):
-    """Times of all strategies, of their copies alone and of cuBLAS; what is wrong or refused is left out, and said."""
+    """Times of all strategies, of their copies alone and of cuBLAS; failures are reported and left out."""
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.measure.data import Data
     from fireiron.measure.timing import cublas, measure
@@ -80,7 +80,7 @@ def main():
     parser.add_argument("--only", help="one shape, as 4095x4097x4099")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    import torch  # cuBLAS is called through it
+    import torch  # calls cuBLAS
 
     from fireiron.measure.timing import environment
 

@@ -1,11 +1,11 @@
-"""A multilayer perceptron of L layers in one kernel, beside Triton's fused kernel and a chain of cuBLASLt (Graphene, Figure 11).
+"""Compare a multilayer perceptron of L layers in one kernel with Triton's fused kernel and a chain of cuBLASLt (Graphene, Figure 11).
 
     python perf/mlp.py FOLDER [--rows 8192,16384,32768,65536] [--layers 20] [--rounds 4] [--compile]
 
-Layers of 128 x 128, halves: `mlp` with activations in shared memory and in registers, by several tiles, and on wgmma (`hopper`); Triton restricted
-to mma.sync and with wgmma; relu(h @ W + b) by cuBLASLt for each layer; with `--compile` the layers by torch.compile. Each is verified first, on an
-output of NaN; all are measured once, and the best of each in turns. Kernels are compiled by other processes meanwhile. About 15 seconds to begin with
-and 6 a number of rows. Writes `mlp.txt` and `mlp.json`.
+Layers of 128 x 128, float16: `mlp` with activations in shared memory and in registers, with several tiles, and on wgmma (`hopper`); Triton
+restricted to mma.sync and with wgmma; relu(h @ W + b) by cuBLASLt for each layer; with `--compile` the layers by torch.compile. Each is
+first verified, on an output initialized to NaN; all are measured once, then the best of each alternately. Other processes compile
+meanwhile. Takes about 15 seconds to begin with and 6 per number of rows. Writes `mlp.txt` and `mlp.json`.
 """
 
 import argparse
@@ -19,29 +19,34 @@ SHARED = (
     {"bm": 128, "wm": 32, "wn": 64}, {"bm": 64, "wm": 32, "wn": 64}, {"bm": 128, "wm": 64, "wn": 64}, {"bm": 64, "wm": 32, "wn": 32},
     {"bm": 64, "wm": 64, "wn": 32},
 )  # fmt: skip
-HELD = ({"bm": 128, "wm": 32, "wn": 32}, {"bm": 64, "wm": 32, "wn": 32}, {"bm": 64, "wm": 16, "wn": 64}, {"bm": 128, "wm": 16, "wn": 64})
+IN_REGISTERS = (
+    {"bm": 128, "wm": 32, "wn": 32},
+    {"bm": 64, "wm": 32, "wn": 32},
+    {"bm": 64, "wm": 16, "wn": 64},
+    {"bm": 128, "wm": 16, "wn": 64},
+)
 
 
 ENGINES = (
     {"bm": 64, "stages": 6}, {"bm": 64, "stages": 3}, {"bm": 64, "stages": 2}, {"bm": 128, "stages": 4}, {"bm": 128, "stages": 2},
     {"bm": 192, "stages": 4},
 )  # fmt: skip
-"""On wgmma: 64 rows a warpgroup; with 2 stages two blocks of 64 share a multiprocessor."""
+"""On wgmma: 64 rows per warpgroup; with 2 stages two blocks of 64 fit on an SM."""
 
 HEADS = ("rows", "layers", "shared us", "registers us", "wgmma us", "TFLOP/s", "Triton mma.sync us", "Triton us", "cuBLASLt us", "compile us",
          "of mma.sync", "of Triton", "of cuBLASLt", "best")  # fmt: skip
 GROUPS = ("shared", "registers", "wgmma", "Triton mma", "Triton free", "cuBLASLt", "compile")
 
 
-def begun(crew, spec):
+def begun(pool, spec):
     """Ours, by name, as jobs."""
-    forms = (("shared", mlp.strategy, SHARED), ("registers", mlp.registers, HELD))
-    found = crew.begin({f"{name} {values}": one.with_(**values) for name, one, choices in forms for values in choices}, spec)
-    return found | crew.begin({f"wgmma {values}": mlp.hopper.with_(**values) for values in ENGINES}, spec, "sm_90a")
+    forms = (("shared", mlp.strategy, SHARED), ("registers", mlp.registers, IN_REGISTERS))
+    jobs = pool.begin({f"{name} {values}": one.with_(**values) for name, one, choices in forms for values in choices}, spec)
+    return jobs | pool.begin({f"wgmma {values}": mlp.hopper.with_(**values) for values in ENGINES}, spec, "sm_90a")
 
 
 def by_layers(x, weights, bias):
-    """What torch.compile is given."""
+    """The function for torch.compile."""
     for w, b in zip(weights, bias):
         x = (x @ w + b).relu()
     return x
@@ -70,8 +75,8 @@ def measured(rows, layers, rounds, kernels, compile):
             title = f"Triton {'mma.sync' if restricted else 'free'} {config}"
             contenders.add(title, lambda one, c=config, r=restricted: perceptrons(x[one], weights, bias, y[one], c, r))
 
-    def chain(one):
-        ends = [x[one], *((y[one] if (layers - layer) % 2 else between[one]) for layer in range(layers))]
+    def chain(number):
+        ends = [x[number], *((y[number] if (layers - layer) % 2 else between[number]) for layer in range(layers))]
         launches = [cublas_lt().plan(ends[layer], weights[layer], ends[layer + 1], bias[layer]) for layer in range(layers)]
         return lambda: [launch() for launch in launches]
 
@@ -91,17 +96,17 @@ def main():
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--compile", action="store_true", help="torch.compile, too: about 20 seconds more")
     options = parser.parse_args()
-    crew, table, kept = CompilePool(), [], []
+    pool, table, kept = CompilePool(), [], []
     problems = [(rows, layers) for layers in map(int, options.layers.split(",")) for rows in map(int, options.rows.split(","))]
-    jobs = {one: begun(crew, mlp.spec(one[0], WIDTH, one[1])) for one in problems}
+    jobs = {one: begun(pool, mlp.spec(one[0], WIDTH, one[1])) for one in problems}
     for rows, layers in problems:
-        first, times = measured(rows, layers, options.rounds, crew.kernels(jobs[rows, layers]), options.compile)
-        shared, held, engine, sync, free, chain, layer = (best(times, start) for start in GROUPS)
-        ours = min((one for one in (shared, held, engine) if one[0]), default=(None, None))
+        first, times = measured(rows, layers, options.rounds, pool.kernels(jobs[rows, layers]), options.compile)
+        shared, in_registers, engine, sync, free, chain, layer = (best(times, start) for start in GROUPS)
+        ours = min((one for one in (shared, in_registers, engine) if one[0]), default=(None, None))
         ratios = [other[0] / ours[0] if other[0] and ours[0] else None for other in (sync, free, chain)]
         flops = 2e-6 * rows * WIDTH * WIDTH * layers
         speed = flops / ours[0] if ours[0] else None
-        table.append([rows, layers, shared[0], held[0], engine[0], speed, sync[0], free[0], chain[0], layer[0], *ratios, ours[1]])
+        table.append([rows, layers, shared[0], in_registers[0], engine[0], speed, sync[0], free[0], chain[0], layer[0], *ratios, ours[1]])
         kept.append({"rows": rows, "layers": layers, "us": times, "first us": first})
         written(options.folder, "mlp", HEADS, table, kept)
 

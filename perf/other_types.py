@@ -1,11 +1,11 @@
-"""The strategy hopper on bfloat16, tf32 and 8-bit floats, beside PyTorch (cuBLAS), in one run; and halves with the GPU kept busy.
+"""Compare the strategy hopper on bfloat16, tf32 and 8-bit floats with PyTorch (cuBLAS), in one run; and float16 with a busy GPU.
 
     python perf/other_types.py FOLDER [--rounds 7]
 
-bfloat16 with B stored by rows (NN) and by columns (NT); tf32 and float8 with B by columns, as their instructions read it: float32 arrays beside
-torch.matmul with allow_tf32, e4m3 with results of bfloat16 beside torch._scaled_mm with scales of 1. Each kernel is compared with float32 first
-(its relative Frobenius error is printed); all are measured in bursts, or busy where the row says so, on sets that rotate through L2. Writes
-`other_types.json` and `other_types.txt` into the folder.
+bfloat16 with row-major (NN) and column-major B (NT); tf32 and float8 with column-major B, as their instructions read it: float32 arrays
+compared with torch.matmul with allow_tf32, e4m3 with bfloat16 results with torch._scaled_mm with scales of 1. Each kernel is first compared
+with float32 (its relative Frobenius error is printed); all are measured in bursts, or busy if the row states so, on operand sets that
+rotate through L2. Writes `other_types.json` and `other_types.txt` into the folder.
 """
 
 import argparse
@@ -24,16 +24,16 @@ from fireiron.strategies import hopper
 ROTATED = 240e6
 """Bytes of all sets together."""
 
-HALVES = (wide(bands=4), wide(bands=8), square(bands=4), square(bands=1, walk=2), values(256, 128, 128, 128, 4, bands=4))
-SMALL_HALVES = (
-    values(64, 128, 64, 64, 8, bands=2, blocks=65536),
-    values(192, 96, 64, 96, 5, bands=4, blocks=65536),
-    values(96, 128, 96, 64, 7, bands=4),
+FLOAT16 = (wide(group_m=4), wide(group_m=8), square(group_m=4), square(group_m=1, raster=2), values(256, 128, 128, 128, 4, group_m=4))
+SMALL_FLOAT16 = (
+    values(64, 128, 64, 64, 8, group_m=2, num_blocks=65536),
+    values(192, 96, 64, 96, 5, group_m=4, num_blocks=65536),
+    values(96, 128, 96, 64, 7, group_m=4),
 )
-EIGHTS = (wide(bk=128, bands=4), wide(bk=128, bands=8), square(bk=128, bands=4), values(256, 128, 128, 128, 4, bk=128, bands=4))
+EIGHTS = (wide(bk=128, group_m=4), wide(bk=128, group_m=8), square(bk=128, group_m=4), values(256, 128, 128, 128, 4, bk=128, group_m=4))
 SINGLES = (
-    wide(bk=32, chunk=32, bands=4), square(bk=32, chunk=32, bands=4), values(128, 128, 64, 128, 3, bk=64, chunk=32, bands=4),
-    values(128, 192, 64, 192, 5, bk=32, chunk=32, bands=4), values(64, 128, 64, 128, 7, bk=32, chunk=32, bands=4),
+    wide(bk=32, epi_n=32, group_m=4), square(bk=32, epi_n=32, group_m=4), values(128, 128, 64, 128, 3, bk=64, epi_n=32, group_m=4),
+    values(128, 192, 64, 192, 5, bk=32, epi_n=32, group_m=4), values(64, 128, 64, 128, 7, bk=32, epi_n=32, group_m=4),
 )  # fmt: skip
 
 ROWS = (
@@ -42,7 +42,7 @@ ROWS = (
     *(("float8", size, "NT", "burst") for size in (4096, 8192)),
     *(("float16", size, "NN", "busy") for size in (2048, 4096, 8192)),
 )
-"""Element type, size, storage of B, regime."""
+"""Element type, size, storage of B, clock state."""
 
 KINDS = {
     "float16": (float16, float16, "float16"), "bfloat16": (bfloat16, bfloat16, "bfloat16"), "tf32": (tf32, float32, "float32"),
@@ -53,7 +53,7 @@ KINDS = {
 def candidates(kind, size):
     """Values of the tunables."""
     if kind in ("float16", "bfloat16"):
-        return HALVES if size > 1024 else SMALL_HALVES
+        return FLOAT16 if size > 1024 else SMALL_FLOAT16
     return EIGHTS if kind == "float8" else SINGLES
 
 
@@ -61,25 +61,25 @@ def sets_of(torch, kind, size, order):
     """Operands, as many sets as fill the L2 cache several times over."""
     _, result, name = KINDS[kind]
     each = size * size * (3 * 4 if kind == "tf32" else 6 if kind != "float8" else 4)
-    made = []
+    sets = []
     for _ in range(max(2, math.ceil(ROTATED / each))):
         a, b = (torch.randn(size, size, device="cuda").to(getattr(torch, name)) for _ in range(2))
-        made.append((a, b.t() if order == "NT" else b, torch.empty(size, size, device="cuda", dtype=getattr(torch, str(result)))))
-    return made
+        sets.append((a, b.t() if order == "NT" else b, torch.empty(size, size, device="cuda", dtype=getattr(torch, str(result)))))
+    return sets
 
 
-def rival(torch, kind, one):
-    """PyTorch's product on a set."""
-    a, b, c = one
+def rival(torch, kind, operands):
+    """PyTorch's GEMM of an operand set."""
+    a, b, c = operands
     if kind != "float8":
         return functools.partial(torch.matmul, a, b, out=c)
     scale = torch.ones((), device="cuda")
     return functools.partial(torch._scaled_mm, a, b, scale_a=scale, scale_b=scale, out_dtype=c.dtype, use_fast_accum=True, out=c)
 
 
-def error_of(torch, call, one):
+def error_of(torch, call, operands):
     """The relative error of a result, in the Frobenius norm, of the first rows."""
-    a, b, c = one
+    a, b, c = operands
     c.fill_(float("nan"))
     call()
     torch.cuda.synchronize()

@@ -1,11 +1,11 @@
-"""`fireiron.matmul` beside `torch.matmul`, as it is called: products that take several launches, and rows that are copied first, included.
+"""Compare calls of `fireiron.matmul` with `torch.matmul`, including GEMM that takes several launches, and rows that are copied first.
 
     python perf/products.py 128x128x16384 512x512x16384 ...
     python perf/products.py --odd 20 --seed 5
 
-Halves, A, B and C by rows. Results are checked against float32 products; calls with `out=` are captured in CUDA graphs that cycle through as many
-sets of arrays as are together larger than L2 (40 at most); events around replays, the median of nine. `--odd` draws sizes of 256 to 5800 of which
-N or K is odd. Needs a GPU, CuPy and PyTorch.
+Row-major float16 A, B and C. Results are compared with float32 GEMM; calls with `out=` are captured in CUDA graphs that cycle through as
+many sets of arrays as exceed L2 together (40 at most); events around replays, the median of nine. `--odd` draws sizes of 256 to 5800 of
+which N or K is odd. Needs a GPU, CuPy and PyTorch.
 """
 
 import argparse
@@ -44,28 +44,28 @@ def median_us(call, sets, rounds=9):
 
 def drawn_odd(count, seed):
     """Sizes of which N or K is odd."""
-    random, found = Random(seed), []
-    while len(found) < count:
+    random, shapes = Random(seed), []
+    while len(shapes) < count:
         m, n, k = (int(2 ** random.uniform(8, 12.5)) for _ in range(3))
         if n % 2 or k % 2:
-            found.append((m, n, k))
-    return found
+            shapes.append((m, n, k))
+    return shapes
 
 
 def ratio(m, n, k):
-    """cuBLAS's time by ours; refused where the result is wrong."""
+    """cuBLAS's time divided by ours; raises if the result is wrong."""
     sets = max(2, min(40, int(ROTATED / (2 * (m * k + k * n)))))
     a = [torch.randn(m, k, device="cuda").half() for _ in range(sets)]
     b = [torch.randn(k, n, device="cuda").half() for _ in range(sets)]
     out = [torch.empty(m, n, device="cuda", dtype=torch.half) for _ in range(sets)]
-    made, wanted = fireiron.matmul(a[0], b[0], out[0]), a[0].float() @ b[0].float()
-    error = float((made.float() - wanted).norm() / wanted.norm())
+    result, wanted = fireiron.matmul(a[0], b[0], out[0]), a[0].float() @ b[0].float()
+    error = float((result.float() - wanted).norm() / wanted.norm())
     if not error < 2e-3:
         raise SystemExit(f"{m}x{n}x{k}: an error of {error}")
     ours = median_us(lambda number: fireiron.matmul(a[number], b[number], out[number]), sets)
-    theirs = median_us(lambda number: torch.matmul(a[number], b[number], out=out[number]), sets)
-    print(f"{m}x{n}x{k}  cuBLAS {theirs:.2f} us  fireiron {ours:.2f} us  {theirs / ours:.2f}", flush=True)
-    return theirs / ours
+    torch_us = median_us(lambda number: torch.matmul(a[number], b[number], out=out[number]), sets)
+    print(f"{m}x{n}x{k}  cuBLAS {torch_us:.2f} us  fireiron {ours:.2f} us  {torch_us / ours:.2f}", flush=True)
+    return torch_us / ours
 
 
 def main():

@@ -179,7 +179,7 @@ def heads(d, causal):
             contenders.add(name, lambda _, backend=backend: by_torch(backend, causal, arrays), returned=True)
         return contenders
 
-    strategy = hopper_attention.by_rows(attention.definition(causal=causal, slack=8), held=d == 64)
+    strategy = hopper_attention.by_rows(attention.definition(causal=causal, rescale_threshold=8), q_in_registers=d == 64)
     jobs = [({"ours": strategy}, spec_of(LENGTH, d, causal, TOKENS, 8), "sm_90a")]
     return Problem(f"attention {LENGTH}, d {d}{', causal' * causal}", jobs, trial)
 

@@ -1,12 +1,11 @@
-"""Products of groups of packed rows in one kernel, beside one cuBLAS product a group and the product of all rows with one matrix.
+"""Compare GEMM of groups of packed rows in one kernel with one cuBLAS GEMM per group, and with a GEMM of all rows with one matrix.
 
     python perf/ragged.py FOLDER [--rounds 5]
 
-Halves; rows fall to groups at random, one group is empty. `grouped_ragged` (mma.sync) and `hopper_ragged` (wgmma) by several tiles. The last
-contender multiplies as many rows by one matrix: what groups cost at least. Each is verified first on an output that was NaN; all are
-measured once, and the best of each in turns, in bursts and busy. Kernels are compiled by other processes meanwhile. About 10 seconds to begin with and
-7 a case.
-Writes `ragged.txt` and `ragged.json`.
+Float16; rows belong to random groups, one group is empty. `grouped_ragged` (mma.sync) and `hopper_ragged` (wgmma) with several tiles. The
+last contender multiplies as many rows by one matrix, a lower bound for groups. Each is first verified on an output initialized to NaN; all
+are measured once, then the best of each alternately, in bursts and busy. Other processes compile meanwhile. Takes about 10 seconds to begin
+with and 7 per case. Writes `ragged.txt` and `ragged.json`.
 """
 
 import argparse
@@ -21,8 +20,8 @@ CASES = ((4096, 1024, 1024, 8), (16384, 2048, 1024, 8), (16384, 2048, 1024, 64),
 CHOICES = ({}, {"bn": 64, "wn": 32}, {"bm": 64, "wm": 32}, {"bk": 64, "stages": 3})
 
 BY_RINGS = (
-    {}, {"stages": 5, "chunk": 128}, {"bn": 192}, {"bm": 192}, {"bk": 128, "stages": 2},
-    {"bm": 64, "producer": 32}, {"bm": 64, "producer": 32, "stages": 3}, {"bm": 64, "bn": 96, "producer": 32, "stages": 3, "chunk": 32},
+    {}, {"stages": 5, "epi_n": 128}, {"bn": 192}, {"bm": 192}, {"bk": 128, "stages": 2},
+    {"bm": 64, "producer_threads": 32}, {"bm": 64, "producer_threads": 32, "stages": 3}, {"bm": 64, "bn": 96, "producer_threads": 32, "stages": 3, "epi_n": 32},
 )  # fmt: skip
 
 GROUPS = ("mma.sync", "wgmma", "cuBLAS")
@@ -32,11 +31,11 @@ HEADS = (
 )  # fmt: skip
 
 
-def begun(crew, case):
+def begun(pool, case):
     """Ours, by name, as jobs."""
     spec = grouped_ragged.spec(*case[:3], groups=case[3])
-    first = crew.begin({f"mma.sync {values}": grouped_ragged.strategy.with_(**values) for values in CHOICES}, spec)
-    return first | crew.begin({f"wgmma {values}": hopper_ragged.strategy.with_(**values) for values in BY_RINGS}, spec, "sm_90a")
+    first = pool.begin({f"mma.sync {values}": grouped_ragged.strategy.with_(**values) for values in CHOICES}, spec)
+    return first | pool.begin({f"wgmma {values}": hopper_ragged.strategy.with_(**values) for values in BY_RINGS}, spec, "sm_90a")
 
 
 def measured(M, N, K, groups, rounds, kernels):
@@ -56,10 +55,10 @@ def measured(M, N, K, groups, rounds, kernels):
     for name, kernel in kernels.items():
         contenders.add(name, lambda one, kernel=kernel: kernel.prepare(a[one], b[one], places[:-1], places[1:], out=d[one]))
 
-    def by_groups(one):
+    def by_groups(number):
         def call():
             for group, (begin, end) in enumerate(pairs):
-                torch.mm(a[one, begin:end], b[one, group], out=d[one, begin:end])
+                torch.mm(a[number, begin:end], b[number, group], out=d[number, begin:end])
 
         return call
 
@@ -77,10 +76,10 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    crew, rows, kept = CompilePool(), [], []
-    jobs = {case: begun(crew, case) for case in CASES}
+    pool, rows, kept = CompilePool(), [], []
+    jobs = {case: begun(pool, case) for case in CASES}
     for case in CASES:
-        first, times, busy = measured(*case, arguments.rounds, crew.kernels(jobs[case]))
+        first, times, busy = measured(*case, arguments.rounds, pool.kernels(jobs[case]))
         older, ours = (best(times, start) for start in GROUPS[:2])
         others = [times.get("cuBLAS by groups"), times.get("cuBLAS, one matrix")]
         ratios = [one / us if one and us else None for us in (older[0], ours[0]) for one in others]

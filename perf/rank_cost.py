@@ -1,11 +1,13 @@
-"""How well the cost model ranks the candidates of the strategy hopper: predictions beside committed measurements. No GPU needed.
+"""Measure how well the cost model ranks the candidates of the strategy hopper: predictions compared with committed measurements. No GPU
+needed.
 
     python perf/rank_cost.py [perf/results/2026-11-22-h200-hopper/hopper.json] [-o FILE.json] [--gpu H200] [--order NN]
 
-The file is what tune_hopper.py writes: times of all candidates of each shape. Each candidate is lowered anew and predicted. Printed are Spearman's
-rank correlation of predicted and measured times over all points, the same of operations a second (in which large problems do not
-come first by their size alone), the geometric mean of predicted over measured with its spread, how many pairs of candidates of one shape that differ by
-more than 2 % are in the right order (ties of the model count half), and how much slower than the best the candidate predicted best is.
+The file is written by tune_hopper.py: times of all candidates of each shape. Each candidate is lowered again and predicted. Prints
+Spearman's rank correlation of predicted and measured times over all points; the same for operations per second (where large problems do not
+come first by size alone); the geometric mean of predicted over measured with its spread; how many pairs of candidates of one shape that
+differ by more than 2 % are in the right order (ties of the model count half); and how much slower than the best the candidate with the best
+prediction is.
 """
 
 from __future__ import annotations
@@ -28,24 +30,24 @@ from fireiron import predict
 
 COMMITTED = pathlib.Path(__file__).parent / "results" / "2026-11-22-h200-hopper" / "hopper.json"
 APART = 1.02
-"""Times that differ by less are not told apart: repeated runs differ as much."""
+"""Times that differ by less are considered equal: repeated runs differ as much."""
 
 
 def points(path, gpu="H200", order=None):
     """Rows `{"shape", "order", "name", "us", "predicted", "bottleneck"}` of all measured candidates that are still in the script."""
     rows = []
-    for one in json.loads(pathlib.Path(path).read_text())["measured"]:
-        shape = tuple(one["shape"])
-        if order not in (None, one["order"]):
+    for entry in json.loads(pathlib.Path(path).read_text())["measured"]:
+        shape = tuple(entry["shape"])
+        if order not in (None, entry["order"]):
             continue
-        for name, (strategy, values) in tune_hopper.candidates_of(shape, one["order"]).items():
-            if name not in one["times"]:
+        for name, (strategy, values) in tune_hopper.candidates_of(shape, entry["order"]).items():
+            if name not in entry["times"]:
                 continue
-            spec = tune_hopper.spec_of(shape, one["order"])
-            found = predict(tune_hopper.STRATEGIES[strategy].strategy.with_(**values)(spec).program("sm_90a"), gpu)
-            measured = one["times"][name][0]
+            spec = tune_hopper.spec_of(shape, entry["order"])
+            prediction = predict(tune_hopper.STRATEGIES[strategy].strategy.with_(**values)(spec).program("sm_90a"), gpu)
+            measured = entry["times"][name][0]
             rows.append({
-                "shape": shape, "order": one["order"], "name": name, "us": measured, "predicted": found.us, "bottleneck": found.bottleneck,
+                "shape": shape, "order": entry["order"], "name": name, "us": measured, "predicted": prediction.us, "bottleneck": prediction.bottleneck,
             })  # fmt: skip
     return rows
 
@@ -58,11 +60,11 @@ def summary(rows):
     right = total = 0.0
     slower = []
     for _, group in itertools.groupby(rows, key=lambda row: (row["shape"], row["order"])):
-        several = list(group)
-        best = min(row["us"] for row in several)
-        slower.append(min(several, key=lambda row: row["predicted"])["us"] / best)
-        for one, other in itertools.combinations(several, 2):
-            fast, slow = sorted((one, other), key=lambda row: row["us"])
+        rows_of_shape = list(group)
+        best = min(row["us"] for row in rows_of_shape)
+        slower.append(min(rows_of_shape, key=lambda row: row["predicted"])["us"] / best)
+        for first, other in itertools.combinations(rows_of_shape, 2):
+            fast, slow = sorted((first, other), key=lambda row: row["us"])
             if slow["us"] > APART * fast["us"]:
                 total += 1
                 same = math.isclose(fast["predicted"], slow["predicted"], rel_tol=1e-6)
@@ -103,11 +105,11 @@ def main():
         for row in rows
     ]
     print(tabulate(table, ["M x N x K", "B", "values", "measured us", "predicted us", "ratio", "bottleneck"], floatfmt=".2f"))
-    found = summary(rows)
+    figures = summary(rows)
     print()
-    print(tabulate(found.items(), floatfmt=".3f"))
+    print(tabulate(figures.items(), floatfmt=".3f"))
     if options.output:
-        pathlib.Path(options.output).write_text(json.dumps({"gpu": options.gpu, **found, "rows": rows}, indent=1) + "\n")
+        pathlib.Path(options.output).write_text(json.dumps({"gpu": options.gpu, **figures, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Products of few rows beside cuBLAS, and beside a kernel that does nothing but read the same bytes.
+"""Compare GEMM with few rows with cuBLAS, and with a kernel that only reads the same bytes.
 
     python perf/skinny.py FOLDER [--rounds 9] [--candidates]
 
-Halves, NN and NT: 16x4096x4096, and 1, 4, 16 and 64 rows by 8192x8192. Contenders in one run, in turn: `fireiron.matmul`, the library's own
-tile (`hopper_skinny`), `torch.matmul`, and the reader, which no product that has to bring B from memory can beat. Each result is verified
-against float64 first. With `--candidates` 16x4096x4096 alone, with more tiles: 64 rows of which 48 lie outside, for more blocks; clusters that load A once;
-and blocks that begin at different places along k (`staggered`, `shift` 1), so that they do not all read the same columns of B at a time,
-or at the same where the library's own do not. Writes `skinny.json` and `skinny.txt` into the folder.
+Float16, NN and NT: 16x4096x4096, and 1, 4, 16 and 64 rows by 8192x8192. Contenders, measured alternately in one run: `fireiron.matmul`, the
+library's own tile (`hopper_skinny`), `torch.matmul`, and the reader, a lower bound for any GEMM that loads B from memory. Each result is
+first verified against float64. With `--candidates` 16x4096x4096 alone, with more tiles: 64 rows of which 48 are out of bounds, for more
+blocks; clusters that load A once; and blocks that start at different places along k (`staggered`, `shift` 1), so that they do not all read
+the same columns of B at once, or at the same place if the library's own do not. Writes `skinny.json` and `skinny.txt` into the folder.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from fireiron.strategies import hopper_skinny
 SHAPES = ((16, 4096, 4096), (1, 8192, 8192), (4, 8192, 8192), (16, 8192, 8192), (64, 8192, 8192))
 
 RINGS = ((128, 8, 0), (64, 16, 1), (256, 4, 1), (128, 10, 1), (128, 6, 1))
-"""Steps along k, stages, and turns of products in flight, beside the library's own."""
+"""Steps along k, stages, and MMAs in flight, in addition to the library's own."""
 
 ROOM = 220_000
 """Bytes of shared memory for the stages of a ring."""
@@ -48,7 +48,7 @@ read_all(const uint4* __restrict__ data, long long count, unsigned* __restrict__
   if (seen == 0x12345678u) *sink = seen;
 }
 """
-"""All bytes of B, 64 of them under way in each thread; what is read is used, and never written."""
+"""All bytes of B, 64 of them in flight per thread; the values are used, and never written."""
 
 
 def reader(arrays):
@@ -74,36 +74,38 @@ def library_kernel(spec):
 def candidates(spec):
     """Rings of other depths, by name."""
     name, own = defaults(spec, "sm_90a")[0]
-    for bk, stages, in_flight in RINGS if name == "hopper_skinny" else ():
-        values = {**own, "bk": bk, "stages": stages, "in_flight": in_flight}
+    for bk, stages, in_flight_groups in RINGS if name == "hopper_skinny" else ():
+        values = {**own, "bk": bk, "stages": stages, "mma_in_flight": in_flight_groups}
         if bk * stages * (own["bm"] + own["bn"]) * 2 < ROOM:
-            yield f"bk {bk}, {stages} stages, {in_flight} in flight", values
+            yield f"bk {bk}, {stages} stages, {in_flight_groups} in flight", values
 
 
 MORE = (
-    ("hopper_skinny", {"bm": 64, "bn": 32, "rows": 64, "chunk": 32, "bk": 128, "stages": 8}),
-    ("hopper_skinny", {"bm": 64, "bn": 32, "rows": 64, "chunk": 32, "bk": 64, "stages": 16}),
-    ("hopper_skinny", {"bm": 64, "bn": 16, "rows": 64, "chunk": 16, "bk": 128, "stages": 4}),
-    ("hopper_skinny", {"bm": 64, "bn": 64, "rows": 64, "chunk": 64, "bk": 128, "stages": 6}),
-    ("hopper", {"bm": 16, "bn": 64, "wm": 16, "wn": 64, "rows": 16, "chunk": 64, "bk": 128, "stages": 8, "cm": 1, "cn": 2}),
-    ("hopper", {"bm": 16, "bn": 128, "wm": 16, "wn": 64, "rows": 16, "chunk": 64, "bk": 128, "stages": 5}),
+    ("hopper_skinny", {"bm": 64, "bn": 32, "epi_m": 64, "epi_n": 32, "bk": 128, "stages": 8}),
+    ("hopper_skinny", {"bm": 64, "bn": 32, "epi_m": 64, "epi_n": 32, "bk": 64, "stages": 16}),
+    ("hopper_skinny", {"bm": 64, "bn": 16, "epi_m": 64, "epi_n": 16, "bk": 128, "stages": 4}),
+    ("hopper_skinny", {"bm": 64, "bn": 64, "epi_m": 64, "epi_n": 64, "bk": 128, "stages": 6}),
+    ("hopper", {"bm": 16, "bn": 64, "wm": 16, "wn": 64, "epi_m": 16, "epi_n": 64, "bk": 128, "stages": 8, "cluster_m": 1, "cluster_n": 2}),
+    ("hopper", {"bm": 16, "bn": 128, "wm": 16, "wn": 64, "epi_m": 16, "epi_n": 64, "bk": 128, "stages": 5}),
 )
-"""Strategies with values, beside rings of other depths."""
+"""Strategies with values, in addition to rings of other depths."""
 
 OTHER_SHIFT = ((128, 8), (256, 4), (64, 16))
-"""Steps along k, and stages, of tiles whose blocks begin at different places along k where the library's own do not, and the other way."""
+"""Steps along k, and stages, of tiles whose blocks start at different places along k if the library's own do not, and vice versa."""
 
 
 def more(spec):
     """The programs of `MORE` and `OTHER_SHIFT`, by name."""
     for name, values in MORE:
-        label = "{} {bm}x{bn}, bk {bk}, {stages} stages".format(name, **values) + (f", 1x{values['cn']}" if "cn" in values else "")
+        label = "{} {bm}x{bn}, bk {bk}, {stages} stages".format(name, **values) + (
+            f", 1x{values['cluster_n']}" if "cluster_n" in values else ""
+        )
         strategy = importlib.import_module(f"fireiron.strategies.{name}").strategy
-        yield label, strategy.with_(**values, **({"blocks": 65536} if name == "hopper" else {}))(spec).program("sm_90a")
+        yield label, strategy.with_(**values, **({"num_blocks": 65536} if name == "hopper" else {}))(spec).program("sm_90a")
     own = defaults(spec, "sm_90a")[0][1]
-    shift = 1 - own.get("shift", 0)
+    shift = 1 - own.get("stagger", 0)
     for bk, stages in OTHER_SHIFT:
-        values = {**own, "bk": bk, "stages": stages, "shift": shift}
+        values = {**own, "bk": bk, "stages": stages, "stagger": shift}
         yield f"shift {shift}, bk {bk}, {stages} stages", hopper_skinny.strategy.with_(**values)(spec).program("sm_90a")
 
 
@@ -126,7 +128,7 @@ def measured(shape, order, rounds, all_candidates=False):
 
 
 def row_of(shape, order, times):
-    """A line of the table."""
+    """A row of the table."""
     us = {name: one.us for name, one in times.items()}
     best = min((name for name in us if name not in ("torch.matmul", "reader")), key=us.get)
     ratios = (
@@ -150,7 +152,7 @@ def main():
     parser.add_argument("--candidates", action="store_true")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    import torch  # cuBLAS is called through it
+    import torch  # calls cuBLAS
 
     from fireiron.measure.timing import environment
 
@@ -159,8 +161,8 @@ def main():
     for shape in SHAPES[:1] if options.candidates else SHAPES:
         for order in ("NN", "NT"):
             times = measured(shape, order, options.rounds, options.candidates)
-            for name, one in sorted(times.items(), key=lambda pair: pair[1].us) if options.candidates else ():
-                print(f"{order} {one.us:7.3f} us, {times['reader'].us / one.us:.3f} of the reader  {name}", flush=True)
+            for name, timing in sorted(times.items(), key=lambda pair: pair[1].us) if options.candidates else ():
+                print(f"{order} {timing.us:7.3f} us, {times['reader'].us / timing.us:.3f} of the reader  {name}", flush=True)
             rows.append(row_of(shape, order, times))
             kept.append({"shape": shape, "order": order, "times": {name: [one.us, *one.quartiles] for name, one in times.items()}})
             print(tabulate([rows[-1]], floatfmt=".3f", tablefmt="plain"), flush=True)

@@ -27,8 +27,8 @@ from fireiron.strategies import hopper, small, split_k
 SHAPES = ((255, 255, 255), (255, 257, 259), (511, 513, 515), (16, 4095, 4097), (64, 4097, 4095))
 
 COPIED = {
-    "16x64": values(16, 64, 16, 64, 4, bk=128, bands=4), "16x64 deep": values(16, 64, 16, 64, 16),
-    "32x64": values(32, 64, 32, 64, 4, bk=128, bands=4), "64x64": values(64, 64, 64, 64, 8, bands=4),
+    "16x64": values(16, 64, 16, 64, 4, bk=128, group_m=4), "16x64 deep": values(16, 64, 16, 64, 16),
+    "32x64": values(32, 64, 32, 64, 4, bk=128, group_m=4), "64x64": values(64, 64, 64, 64, 8, group_m=4),
 }  # fmt: skip
 
 SMALL = (

@@ -1,10 +1,10 @@
-"""Programs of tasks beside their fluent twins, in the same run: kernels by two front ends, of the same tiles, stages and placement.
+"""Compare programs of tasks with equal fluent strategies, in one run: kernels by two front ends, with the same tiles, stages and placement.
 
     python perf/tasks.py FOLDER [--only gemm,dual] [--rounds 6] [--regimes burst,busy]
 
-Each kernel is compared with float64 first, on outputs that were NaN; then a program's mapping and its twin are measured in turns, in bursts and busy.
-Kernels are compiled by other processes meanwhile. On an H200 about 20 seconds to begin with, 6 a problem. Writes `tasks.txt` and `tasks.json`; a case is an
-entry of `CASES`.
+Each kernel is first compared with float64, on outputs initialized to NaN; then a program's mapping and its twin are measured alternately,
+in bursts and busy. Other processes compile meanwhile. On an H200 this takes about 20 seconds to begin with, then 6 per problem. Writes
+`tasks.txt` and `tasks.json`; a case is an entry of `CASES`.
 """
 
 import argparse
@@ -32,10 +32,10 @@ from fireiron.strategies import (
 
 @attrs.frozen
 class Case:
-    """A program beside its twin: `pairs` gives for a problem the strategies by name, (of tasks, fluent); `trial` what is to be launched.
+    """A program and its twin: `pairs` gives for a problem the strategies by name, (of tasks, fluent); `trial` the tensors to launch on.
 
-    `spec` is the problem as both take it, `work` its floating-point operations, `trial` a function of it that returns the inputs of each set
-    of tensors, its outputs, and what the first set's outputs are in float64.
+    `spec` is the problem for both, `work` its floating-point operations, `trial` a function of it that returns the inputs of each set of
+    tensors, its outputs, and the first set's expected outputs in float64.
     """
 
     problems: tuple
@@ -47,42 +47,42 @@ class Case:
 
 
 def drawn(*shape):
-    """Normal numbers in halves."""
+    """Normally distributed float16 numbers."""
     import torch
 
     return torch.randn(*shape, device="cuda").half()
 
 
 def like(*shape):
-    """Room for a result."""
+    """An uninitialized result."""
     import torch
 
     return torch.empty(*shape, device="cuda", dtype=torch.half)
 
 
-# ---------------------------------------------------------------------------------------------- one product
+# ---------------------------------------------------------------------------------------------- GEMM
 
 
 def gemm_pairs(n):
-    """The tiles that are among the fastest, with the result in chunks, at once, and of three warpgroups."""
-    wide = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64}
+    """Tiles among the fastest, with the result in chunks, at once, and with three warpgroups."""
+    wide = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "epi_m": 64}
     grid = {"persistent": 132}
     mapped = lambda *sizes, **more: tasks.strategy(tasks_gemm.program, tasks_gemm.hopper(*sizes, **more, **grid))
     fluent = lambda **values: hopper.product.with_(**values)
     return {
-        "128x256": (mapped(128, 256, 64, 2, 4, chunk=64, bands=8), fluent(**wide, chunk=64, stages=4, bands=8)),
-        "128x256, stored at once": (mapped(128, 256, 64, 2, 3, chunk=256, bands=4), fluent(**wide, chunk=256, stages=3, bands=4)),
+        "128x256": (mapped(128, 256, 64, 2, 4, epi_n=64, group_m=8), fluent(**wide, epi_n=64, stages=4, group_m=8)),
+        "128x256, stored at once": (mapped(128, 256, 64, 2, 3, epi_n=256, group_m=4), fluent(**wide, epi_n=256, stages=3, group_m=4)),
         "192x192": (
-            mapped(192, 192, 64, 3, 3, chunk=192, bands=4),
-            fluent(bm=192, bn=192, bk=64, wm=64, wn=192, rows=64, chunk=192, stages=3, bands=4),
+            mapped(192, 192, 64, 3, 3, epi_n=192, group_m=4),
+            fluent(bm=192, bn=192, bk=64, wm=64, wn=192, epi_m=64, epi_n=192, stages=3, group_m=4),
         ),
         "256x128": (
-            mapped(256, 128, 64, 2, 4, chunk=64, bands=8, pieces=False),
-            fluent(bm=256, bn=128, bk=64, wm=128, wn=128, rows=64, chunk=64, stages=4, bands=8),
+            mapped(256, 128, 64, 2, 4, epi_n=64, group_m=8, pieces=False),
+            fluent(bm=256, bn=128, bk=64, wm=128, wn=128, epi_m=64, epi_n=64, stages=4, group_m=8),
         ),
         "clusters of 2": (
-            mapped(128, 256, 64, 2, 4, chunk=64, bands=8, cluster=(2, 1)),
-            fluent(**wide, chunk=64, stages=4, bands=8, cm=2),
+            mapped(128, 256, 64, 2, 4, epi_n=64, group_m=8, cluster=(2, 1)),
+            fluent(**wide, epi_n=64, stages=4, group_m=8, cluster_m=2),
         ),
     }
 
@@ -93,20 +93,20 @@ def gemm_trial(n):
     return [(a[one], b[one]) for one in range(count)], d, a[0].double() @ b[0].double()
 
 
-# ---------------------------------------------------------------------------------------------- stacks of products
+# ---------------------------------------------------------------------------------------------- batched GEMM
 
 
 BATCH = 16
 
 
 def batched_pairs(n):
-    """The tiles of one product, and those stored at once."""
-    wide = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64}
+    """The tiles of one GEMM, and those stored at once."""
+    wide = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "epi_m": 64}
     mapped = lambda *sizes, **more: tasks.strategy(tasks_batched.program, tasks_batched.hopper(*sizes, **more, persistent=132))
     fluent = lambda **values: hopper_batched.strategy.with_(**wide, **values)
     return {
-        "128x256": (mapped(128, 256, 64, 2, 4, chunk=64, bands=8), fluent(chunk=64, stages=4, bands=8)),
-        "128x256, stored at once": (mapped(128, 256, 64, 2, 3, chunk=256, bands=4), fluent(chunk=256, stages=3, bands=4)),
+        "128x256": (mapped(128, 256, 64, 2, 4, epi_n=64, group_m=8), fluent(epi_n=64, stages=4, group_m=8)),
+        "128x256, stored at once": (mapped(128, 256, 64, 2, 3, epi_n=256, group_m=4), fluent(epi_n=256, stages=3, group_m=4)),
     }
 
 
@@ -119,16 +119,16 @@ def batched_trial(n):
     return [(a[one], b[one]) for one in range(count)], d, wanted
 
 
-# ---------------------------------------------------------------------------------------------- two products of one factor
+# ---------------------------------------------------------------------------------------------- two GEMMs with a common operand
 
 
 def dual_pairs(n):
-    """The library's first tiles, with rings of A's own, and with one ring."""
+    """The library's first tiles, with a separate ring for A, and with one ring."""
     mapped = lambda **options: tasks.strategy(tasks_dual.program, tasks_dual.hopper(**options))
     return {
         "128x256": (mapped(), dual.hopper),
         "128x256, no ring of A's own": (mapped(depth=2), dual.hopper.with_(depth=2)),
-        "128x256, a wait for each product": (mapped(flying=0), dual.hopper.with_(fly=0)),
+        "128x256, a wait for each product": (mapped(mma_in_flight=0), dual.hopper.with_(mma_in_flight=0)),
     }
 
 
@@ -151,15 +151,15 @@ def gated_trial(n):
     return inputs, d, torch.nn.functional.silu(a @ left) * (a @ right)
 
 
-# ---------------------------------------------------------------------------------------------- a product and row sums
+# ---------------------------------------------------------------------------------------------- GEMM and row sums
 
 
 def row_sum_pairs(n):
-    """Sums in registers, in parts; and in shared memory, which differs by the mapping alone."""
+    """Sums in registers, in parts; and in shared memory, which differs only in the mapping."""
     mapped = lambda **options: tasks.strategy(tasks_row_sum.program, tasks_row_sum.hopper(**options))
     return {
         "sums in registers": (mapped(), gemm_row_sum.hopper),
-        "sums in registers, bands of 4": (mapped(bands=4), gemm_row_sum.hopper.with_(bands=4)),
+        "sums in registers, bands of 4": (mapped(group_m=4), gemm_row_sum.hopper.with_(group_m=4)),
         "sums in shared memory": (mapped(parts=0), gemm_row_sum.hopper_shared),
     }
 
@@ -180,41 +180,41 @@ CASES = {
     "gated": Case((4096,), gated_pairs, lambda n: gated.spec(n, n, n), lambda n: 4 * n**3, gated_trial),
     "row_sum": Case((4096, 8192), row_sum_pairs, lambda n: gemm_row_sum.spec(n, n, n), lambda n: 2 * n**3, row_sum_trial),
 }
-"""What is measured, by name."""
+"""The cases, by name."""
 
 
-def made(name, problem, pair, place):
-    """The kernel of a case, in another process, where it is found again by its names."""
+def built(name, problem, pair, place):
+    """The kernel of a case, in another process, which finds it again by its names."""
     case = CASES[name]
     return compiled(case.pairs(problem)[pair][place], case.spec(problem), case.target)
 
 
 def measured(name, problem, kernels, options):
-    """The times of a problem by regime, and name of a pair: (of tasks, fluent)."""
+    """The times of a problem by clock state, and name of a pair: (of tasks, fluent)."""
     case = CASES[name]
     inputs, outputs, wanted = case.trial(problem)
-    found = Contenders(outputs, wanted)
+    contenders = Contenders(outputs, wanted)
     for (pair, place), kernel in kernels.items():
         if isinstance(kernel, str):
             say(f"left out: {name} {problem} {pair}: {kernel}")
             continue
         title = f"{pair}: {('tasks', 'fluent')[place]}"
-        found.add(title, lambda one, kernel=kernel: kernel.prepare(*inputs[one], out=outputs[one]))
-    say(f"{name} {problem}: {len(found.calls)} kernels are right")
-    return {regime: found.times(options.rounds, each=len(found.calls), regime=regime)[1] for regime in options.regimes}
+        contenders.add(title, lambda one, kernel=kernel: kernel.prepare(*inputs[one], out=outputs[one]))
+    say(f"{name} {problem}: {len(contenders.calls)} kernels are right")
+    return {regime: contenders.times(options.rounds, each=len(contenders.calls), regime=regime)[1] for regime in options.regimes}
 
 
 def rows_of(name, problem, times, regimes):
-    """Lines of the table: the speed of a program, and its twin's time by its own."""
-    found = []
+    """Rows of the table: the speed of a program, and its twin's time divided by its own."""
+    rows = []
     for pair in CASES[name].pairs(problem):
         both = [[times[regime].get(f"{pair}: {front}") for front in ("tasks", "fluent")] for regime in regimes]
         if all(None not in one for one in both):
             speed = CASES[name].work(problem) / both[0][0] / 1e6
-            found.append(
+            rows.append(
                 [name, str(problem), pair, f"{both[0][0]:.1f}", f"{speed:.0f}", *(f"{fluent / mine:.3f} x" for mine, fluent in both)]
             )
-    return found
+    return rows
 
 
 def main():
@@ -229,7 +229,7 @@ def main():
         for name in options.only:
             for problem in CASES[name].problems:
                 pairs = CASES[name].pairs(problem)
-                jobs[name, problem] = {(one, at): pool.submit(made, name, problem, one, at) for one in pairs for at in (0, 1)}
+                jobs[name, problem] = {(one, at): pool.submit(built, name, problem, one, at) for one in pairs for at in (0, 1)}
         rows, kept = [], []
         heads = ["program", "problem", "mapping", "us", "TFLOP/s", *(f"twin's time, {one}" for one in options.regimes)]
         for (name, problem), begun in jobs.items():

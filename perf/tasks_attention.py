@@ -1,9 +1,11 @@
-"""Attention as programs of tasks beside its fluent twins: FlashAttention-2 and -3, of the same tiles, stages, blocks and placement.
+"""Compare attention as programs of tasks with equal fluent strategies: FlashAttention-2 and -3, with the same tiles, stages, blocks and
+placement.
 
     python perf/tasks_attention.py FOLDER [--only attention] [--rounds 6] [--regimes burst,busy]
 
-As `perf/tasks.py`, whose table it writes. 16 heads, 16384 tokens; the length of a sequence is the problem. `seldom` is beside the library's strategy, which
-rescales only where a maximum has grown by a factor of 256. On an H200 about 20 seconds to begin with, 10 a problem.
+Writes the table of `perf/tasks.py`. 16 heads, 16384 tokens; the problem is the length of a sequence. `seldom` is compared with the
+library's strategy, which rescales only if a maximum has grown by a factor of 256. On an H200 this takes about 20 seconds to begin with,
+then 10 per problem.
 """
 
 from fused import error_of
@@ -16,18 +18,18 @@ from fireiron.strategies import tasks_attention as programs
 TOKENS, HEADS = 16384, 16
 
 PLAIN = attention.definition()
-"""A definition whose maxima move as soon as a score is above them, as those of the programs do."""
+"""A definition that rescales whenever a score exceeds the maximum, as the programs do."""
 
 LIBRARY = hopper_attention.definition()
-"""The library's, whose maxima seldom move."""
+"""The library's, whose maxima rarely change."""
 
 
 def pairs(d):
-    """By name a program with a mapping, and its twin: tiles of `bm` x `bn`, and blocks that stay or not."""
+    """By name a program with a mapping, and its twin: tiles of `bm` x `bn`, with or without persistent blocks."""
 
     def pair(ahead, bm, bn, blocks):
         mapping = programs.hopper(bm, bn, bm // 64, 2, programs.AHEAD if ahead else programs.IN_ORDER, 0 if blocks == 65536 else blocks)
-        fluent = hopper_attention.by_rows(PLAIN, delayed=ahead).with_(bm=bm, bn=bn, stages=2, chunk=d, blocks=blocks)
+        fluent = hopper_attention.by_rows(PLAIN, overlap=ahead).with_(bm=bm, bn=bn, stages=2, epi_n=d, num_blocks=blocks)
         return tasks.strategy(programs.flash_3 if ahead else programs.flash_2, mapping), fluent
 
     three = 64 if d == 128 else 128
@@ -41,16 +43,16 @@ def pairs(d):
 
 
 def seldom(d):
-    """FlashAttention-3 with maxima that seldom move, beside the library's strategy, which leaves out all that then changes nothing."""
-    found = {}
+    """FlashAttention-3 with lazy rescaling, compared with the library's strategy, which skips steps without effect."""
+    strategies = {}
     for name, blocks in (("FlashAttention-3", 65536), ("FlashAttention-3, blocks stay", 132)):
-        mapping = programs.seldom(programs.hopper(128, 128, 2, 2, programs.AHEAD, 0 if blocks == 65536 else blocks))
-        fluent = hopper_attention.by_rows(LIBRARY).with_(bm=128, bn=128, stages=2, chunk=d, blocks=blocks)
-        found[name] = tasks.strategy(programs.flash_3, mapping), fluent
-    return found
+        mapping = programs.rescale_rarely(programs.hopper(128, 128, 2, 2, programs.AHEAD, 0 if blocks == 65536 else blocks))
+        fluent = hopper_attention.by_rows(LIBRARY).with_(bm=128, bn=128, stages=2, epi_n=d, num_blocks=blocks)
+        strategies[name] = tasks.strategy(programs.flash_3, mapping), fluent
+    return strategies
 
 
-def case(d, made=PLAIN, pairs=pairs):
+def case(d, definition=PLAIN, pairs=pairs):
     """A case of heads of `d` elements."""
 
     def trial(n):
@@ -61,13 +63,13 @@ def case(d, made=PLAIN, pairs=pairs):
         wanted = (weights @ v.transpose(1, 2)).transpose(1, 2)[:, :, :, None]
 
         def error(got):
-            """Of the last sequence; infinite where another has a number missing."""
+            """The error of the last sequence; infinite if another one contains NaN."""
             return error_of(got[-1:], wanted) if got.isfinite().all() else float("inf")
 
         return sets, like(2, batch, n, HEADS, 1, d), error
 
     def spec(n):
-        return attention.spec(n, n, d, HEADS, TOKENS // n, made=made)
+        return attention.spec(n, n, d, HEADS, TOKENS // n, made=definition)
 
     return Case((512, 4096), lambda n: pairs(d), spec, lambda n: 4 * TOKENS * HEADS * n * d, trial)
 

@@ -1,11 +1,11 @@
-"""Triton's fused kernels at their best on Hopper: copies by TMA, `wgmma`, and the compiler's warp specialization where it takes it.
+"""Triton's best fused kernels on Hopper: copies by TMA, `wgmma`, and the compiler's warp specialization if supported.
 
     from triton_tma import DUALS, dual
 
-    call = dual(a, both, d, DUALS[0])   # PyTorch tensors of halves, stored by rows; sizes are multiples of the tiles
+    call = dual(a, both, d, DUALS[0])   # row-major float16 PyTorch tensors; sizes are multiples of the tiles
 
-The forms and tiles are those that were the fastest of several on an H200 (Triton 3.6). There the compiler specializes loops of four warps with 128
-rows only, and only with descriptors that are made on the device.
+The forms and tiles were the fastest of several on an H200 (Triton 3.6). There the compiler specializes only loops of four warps with 128
+rows, and only with descriptors created on the device.
 """
 
 from typing import NamedTuple
@@ -44,7 +44,7 @@ HEADS = (
     Tiles(128, 128, 0, 4, 2, True),
     Tiles(128, 64, 0, 4, 2, True),
 )
-"""What is tried."""
+"""The candidates."""
 
 
 @triton.jit
@@ -63,7 +63,7 @@ def duals(a, b, other, d, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.co
 def duals_specialized(
     a, both, d, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, PROGRAMS: tl.constexpr
 ):
-    """The same as one loop over both factors, one above the other: columns of `a` begin anew."""
+    """The same as one loop over both operands, one above the other: columns of `a` start again."""
     a = tl.make_tensor_descriptor(a, shape=[M, K], strides=[K, 1], block_shape=[BM, BK])
     both = tl.make_tensor_descriptor(both, shape=[2 * K, N], strides=[N, 1], block_shape=[BK, BN])
     d = tl.make_tensor_descriptor(d, shape=[M, N], strides=[N, 1], block_shape=[BM, BN])
@@ -111,18 +111,18 @@ def cell(x, w, h, r, bias, d, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: t
 
 @triton.jit
 def stacks(a, b, d, M, N, K, COUNT, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, PROGRAMS: tl.constexpr):
-    """Products of matrices that lie one below the other; programs take one tile after the other, and store each in halves."""
+    """GEMM of matrices stored one below the other; programs compute one tile after the other, and store each in two parts."""
     each = tl.cdiv(M, BM) * tl.cdiv(N, BN)
-    behind = tl.program_id(0) - PROGRAMS
+    store_tile = tl.program_id(0) - PROGRAMS
     for number in tl.range(tl.program_id(0), each * COUNT, PROGRAMS, flatten=True):
         tile_m, tile_n = tile_of(number % each, M, N, BM, BN, GROUP)
         above = number // each
         total = tl.zeros((BM, BN), dtype=tl.float32)
         for k in range(0, K, BK):
             total = tl.dot(a.load([above * M + tile_m * BM, k]), b.load([above * K + k, tile_n * BN]), total)
-        behind += PROGRAMS  # counted again, so that the store does not wait for the next tile's numbers
-        tile_m, tile_n = tile_of(behind % each, M, N, BM, BN, GROUP)
-        row = behind // each * M + tile_m * BM
+        store_tile += PROGRAMS  # a separate counter, so that the store does not wait for the next tile's number
+        tile_m, tile_n = tile_of(store_tile % each, M, N, BM, BN, GROUP)
+        row = store_tile // each * M + tile_m * BM
         left, right = tl.split(tl.permute(tl.reshape(total, (BM, 2, BN // 2)), (0, 2, 1)))
         d.store([row, tile_n * BN], left.to(d.dtype))
         d.store([row, tile_n * BN + BN // 2], right.to(d.dtype))
@@ -130,7 +130,7 @@ def stacks(a, b, d, M, N, K, COUNT, BM: tl.constexpr, BN: tl.constexpr, BK: tl.c
 
 @triton.jit
 def attention(q, k, v, o, S, scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, CAUSAL: tl.constexpr, SPECIALIZED: tl.constexpr):
-    """BM queries of a head; scores are made with exp2. Of a mask the blocks before the diagonal go first, or all in one loop where specialized."""
+    """BM queries of a head; scores use exp2. With a mask the blocks before the diagonal come first, or all in one loop if specialized."""
     first = tl.program_id(1) * S
     if SPECIALIZED:
         rows = S * tl.num_programs(1)
@@ -173,22 +173,22 @@ def attention(q, k, v, o, S, scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.co
 
 
 def described(tensor, rows, columns):
-    """A descriptor of a matrix for tiles of such a size; of a stack all matrices one below the other."""
+    """A descriptor of a matrix for tiles of a given size; for a batch all matrices one below the other."""
     return TensorDescriptor.from_tensor(tensor.reshape(-1, tensor.shape[-1]), [rows, columns])
 
 
 def room(size, alignment, stream):
-    """Memory for descriptors that are made on the device."""
+    """Memory for descriptors created on the device."""
     return torch.empty(size, device="cuda", dtype=torch.int8)
 
 
 def options(tiles):
-    """What all launches are given."""
+    """The common launch options."""
     return {"BM": tiles.bm, "BN": tiles.bn, "BK": tiles.bk, "GROUP": GROUP, "num_warps": tiles.warps, "num_stages": tiles.stages}
 
 
 def grid(d, tiles):
-    """A program for each tile."""
+    """One program per tile."""
     return (triton.cdiv(d.shape[-2], tiles.bm) * triton.cdiv(d.shape[-1], tiles.bn),)
 
 
@@ -204,11 +204,11 @@ def dual(a, both, d, tiles):
     return lambda: duals[grid(d, tiles)](left, first, second, result, M, N, K, **options(tiles))
 
 
-def row_sum(a, b, d, y, tiles, every):
-    """A launch of d = a @ b and y = a.sum(1); `every`: every program adds up its rows, else those of the first column of tiles."""
+def row_sum(a, b, d, y, tiles, all_programs):
+    """A launch of d = a @ b and y = a.sum(1); `all_programs`: every program sums its rows, else those of the first column of tiles."""
     (M, K), N = a.shape, d.shape[1]
     left, right, result = described(a, tiles.bm, tiles.bk), described(b, tiles.bk, tiles.bn), described(d, tiles.bm, tiles.bn)
-    return lambda: sums[grid(d, tiles)](left, right, result, y, M, N, K, EVERY=every, **options(tiles))
+    return lambda: sums[grid(d, tiles)](left, right, result, y, M, N, K, EVERY=all_programs, **options(tiles))
 
 
 def lstm(x, w, h, r, bias, d, tiles):

@@ -1,11 +1,11 @@
-"""Triton's GEMM at its best on Hopper: copies by TMA, `wgmma`, blocks that stay where there are several waves.
+"""Triton's best GEMM on Hopper: copies by TMA, `wgmma`, persistent programs if there are several waves.
 
     from triton_wgmma import configurations, launcher
 
     call = launcher(a, b, out, configurations(work)[0])   # PyTorch tensors on a GPU; A and B in either storage order
 
-The tiles are those that were the fastest of 43 configurations for squares from 128 to 8192 (NN and NT); of these the ones are tried that the
-estimate by waves, which our own tiles are chosen by, finds the fastest for a problem.
+The tiles were the fastest of 43 configurations for squares from 128 to 8192 (NN and NT); of these, the ones are tried that the wave
+estimate, by which our own tiles are chosen, finds the fastest for a problem.
 """
 
 from typing import NamedTuple
@@ -17,11 +17,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from fireiron.ir.cluster import MULTIPROCESSORS
 from fireiron.language.waves import estimated_us
 
-GROUP = 8  # rows of tiles that are computed together, so that their parts of A stay in L2
+GROUP = 8  # rows of tiles computed together, so that their parts of A remain in L2
 
 
 class Config(NamedTuple):
-    """The tile of a block, bytes of a step along k, the depth of its pipeline, its warps, whether blocks stay, and whether C is stored in halves."""
+    """The tile of a block, bytes of a step along k, pipeline stages, warps, whether it is persistent, and whether C is stored in two parts."""
 
     bm: int
     bn: int
@@ -49,10 +49,10 @@ CONFIGS = (
 
 
 def configurations(work, most=3):
-    """The configurations that are estimated to be the fastest for a product; those that stay only where there are several waves."""
+    """The configurations with the smallest estimated time for a GEMM; persistent ones only if there are several waves."""
 
-    def us(one):
-        return estimated_us(work, {"bm": one.bm, "bn": one.bn, "bk": one.step // work.bytes, "stages": one.stages})
+    def us(config):
+        return estimated_us(work, {"bm": config.bm, "bn": config.bn, "bk": config.step // work.bytes, "stages": config.stages})
 
     suited = [one for one in CONFIGS if not one.stays or work.tiles(one.bm, one.bn) > MULTIPROCESSORS]
     return sorted(suited, key=us)[:most]
@@ -81,7 +81,7 @@ def summed(a, b, m, n, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, 
 
 @triton.jit
 def stored(c, total, m, n, BM: tl.constexpr, BN: tl.constexpr, HALVED: tl.constexpr):
-    """Store a tile, the left half first if so."""
+    """Store a tile, in two parts if requested."""
     if HALVED:
         left, right = tl.split(tl.permute(tl.reshape(total, (BM, 2, BN // 2)), (0, 2, 1)))
         c.store([m, n], left.to(c.dtype))
@@ -95,25 +95,25 @@ def matmul(
     a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, A_BY_COLUMNS: tl.constexpr,
     B_BY_COLUMNS: tl.constexpr, HALVED: tl.constexpr,
 ):  # fmt: skip
-    """A program for each tile."""
+    """One program per tile."""
     tile_m, tile_n = tile_of(tl.program_id(0), M, N, BM, BN, GROUP)
     total = summed(a, b, tile_m * BM, tile_n * BN, K, BM, BN, BK, A_BY_COLUMNS, B_BY_COLUMNS)
     stored(c, total, tile_m * BM, tile_n * BN, BM, BN, HALVED)
 
 
 @triton.jit
-def matmul_that_stays(
+def persistent_matmul(
     a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, A_BY_COLUMNS: tl.constexpr,
     B_BY_COLUMNS: tl.constexpr, HALVED: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    """Programs take one tile after the other."""
+    """Each program computes one tile after the other."""
     tiles = tl.cdiv(M, BM) * tl.cdiv(N, BN)
-    behind = tl.program_id(0) - PROGRAMS
+    store_tile = tl.program_id(0) - PROGRAMS
     for number in tl.range(tl.program_id(0), tiles, PROGRAMS, flatten=True):
         tile_m, tile_n = tile_of(number, M, N, BM, BN, GROUP)
         total = summed(a, b, tile_m * BM, tile_n * BN, K, BM, BN, BK, A_BY_COLUMNS, B_BY_COLUMNS)
-        behind += PROGRAMS  # counted again, so that the store does not wait for the next tile's numbers
-        tile_m, tile_n = tile_of(behind, M, N, BM, BN, GROUP)
+        store_tile += PROGRAMS  # a separate counter, so that the store does not wait for the next tile's number
+        tile_m, tile_n = tile_of(store_tile, M, N, BM, BN, GROUP)
         stored(c, total, tile_m * BM, tile_n * BN, BM, BN, HALVED)
 
 
@@ -128,7 +128,7 @@ def launcher(a, b, out, config):
     tiles = triton.cdiv(M, config.bm) * triton.cdiv(N, config.bn)
     fixed = {"BM": config.bm, "BN": config.bn, "BK": bk, "GROUP": GROUP, "A_BY_COLUMNS": a_by_columns, "B_BY_COLUMNS": b_by_columns}
     fixed |= {"HALVED": config.halved, "num_warps": config.warps, "num_stages": config.stages}
-    kernel, programs = (matmul, tiles) if not config.stays else (matmul_that_stays, min(MULTIPROCESSORS, tiles))
+    kernel, programs = (matmul, tiles) if not config.stays else (persistent_matmul, min(MULTIPROCESSORS, tiles))
     if config.stays:
         fixed["PROGRAMS"] = MULTIPROCESSORS
     return lambda: kernel[(programs,)](left, right, result, M, N, K, **fixed)

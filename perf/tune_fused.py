@@ -91,8 +91,8 @@ class Case:
         hidden = self.sizes[1]
         own = importlib.import_module(f"fireiron.strategies.{self.name}").values(self.spec)
         turns = [(warps, hidden // (256 * warps)) for warps in WARPS if hidden % (256 * warps) == 0 and hidden // (256 * warps) <= 8]
-        dealt = [{"rows": max(4 // warps, 1), "turns": turn, "vector": 8} for warps, turn in turns]
-        one_row = [{"rows": 1, "turns": turn, "vector": 8} for warps, turn in turns if warps < 4]
+        dealt = [{"rows": max(4 // warps, 1), "iterations": turn, "vector": 8} for warps, turn in turns]
+        one_row = [{"rows": 1, "iterations": turn, "vector": 8} for warps, turn in turns if warps < 4]
         return [(self.name, values) for values in (own, *(one for one in (*dealt, *one_row) if one != own))]
 
     def _attention(self, held, bm, bn, wm, parts):

@@ -26,7 +26,7 @@ PRODUCTS = {
 
 SIZES = ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (4096, 8192, 1024))
 PERCEPTRONS = ({"bm": 64, "stages": 6}, {"bm": 64}, {"bm": 128}, {"bm": 192, "stages": 3})
-RAGGED = ({}, {"stages": 5, "chunk": 128}, {"bm": 192}, {"bm": 64, "producer": 32}, {"bm": 64, "producer": 32, "stages": 3})
+RAGGED = ({}, {"stages": 5, "epi_n": 128}, {"bm": 192}, {"bm": 64, "producer_threads": 32}, {"bm": 64, "producer_threads": 32, "stages": 3})
 GROUPS = 16
 DECODED = ({}, {"bn": 64, "stages": 2}, {"stages": 2}, {"stages": 4}, {"bn": 16, "stages": 4})
 DECODE = {"rows": 4, "heads": 8, "batch": 8, "d": 128}
@@ -90,13 +90,13 @@ def _of_attention(length, d, causal, spec):
     own = lambda form, **more: (f"hopper_attention:{form}", {**hopper_attention.values_of(form, spec), **more})
     wide = WIDE[d]
     if not causal:
-        candidates = [own("strategy"), own("held"), own("in_turns"), own("strategy", **wide)]
-        return [*candidates, own("held", blocks=65536)] if length <= 1024 else candidates
-    candidates = [own("causal_dynamic_held"), own("causal_dynamic"), own("causal_in_turns"), own("causal_dynamic", **wide)]
+        candidates = [own("strategy"), own("q_in_registers"), own("order_mma"), own("strategy", **wide)]
+        return [*candidates, own("q_in_registers", num_blocks=65536)] if length <= 1024 else candidates
+    candidates = [own("causal_dynamic_q_in_registers"), own("causal_dynamic"), own("causal_order_mma"), own("causal_dynamic", **wide)]
     return (
-        [*candidates, own("causal", **wide), own("causal_held")]
+        [*candidates, own("causal", **wide), own("causal_q_in_registers")]
         if length >= 4096
-        else [*candidates, own("causal_dynamic_held", together=4)]
+        else [*candidates, own("causal_dynamic_q_in_registers", heads_per_group=4)]
     )
 
 

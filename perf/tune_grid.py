@@ -188,7 +188,7 @@ ROOM = 227 * 1024 - 2048
 """Bytes of shared memory for stages and chunks of C."""
 
 
-def values_of(tile, case, bands=4, blocks=None):
+def values_of(tile, case, group_m=4, blocks=None):
     """The values of hopper for a tile, which may include a cluster at its end: as many stages as shared memory has room for."""
     bm, bn, wm, wn, *cluster = tile
     chunk = next(size for size in (64, 32, 16) if wn % size == 0)
@@ -207,15 +207,15 @@ def values_of(tile, case, bands=4, blocks=None):
         "wn": wn,
         "bk": step // case.spec.A.dtype.bytes,
         "stages": stages,
-        "rows": rows,
-        "chunk": chunk,
-        "bands": bands,
+        "epi_m": rows,
+        "epi_n": chunk,
+        "group_m": group_m,
     }
-    own |= dict(zip(("cm", "cn"), cluster, strict=False))
+    own |= dict(zip(("cluster_m", "cluster_n"), cluster, strict=False))
     producer = (
-        {"producer": 128} if wm * wn >= 160 * 128 else {}
+        {"producer_threads": 128} if wm * wn >= 160 * 128 else {}
     )  # with so many accumulators the producer gives up its registers to the consumers
-    return {**first, **own, **producer, "blocks": blocks or (132 if tiles > resident == 132 else 65536)}
+    return {**first, **own, **producer, "num_blocks": blocks or (132 if tiles > resident == 132 else 65536)}
 
 
 def staged_at_once(values, case):
@@ -224,14 +224,14 @@ def staged_at_once(values, case):
     """
     bytes, result = case.spec.A.dtype.bytes, case.spec.C.dtype.bytes
     bm, bn, wm, wn, bk = (values.get(name, 0) for name in ("bm", "bn", "wm", "wn", "bk"))
-    if result > 2 or wm % 64 or (values.get("chunk", wn) == wn and values.get("rows") == wm):
+    if result > 2 or wm % 64 or (values.get("epi_n", wn) == wn and values.get("epi_m") == wm):
         return None
     stages = (ROOM - bm * bn * result) // ((bm + bn) * bk * bytes)
     fits = [one for one in (3, 4, 5, 6, 7, 8) if one <= stages]
-    return {**values, "rows": 64, "chunk": wn, "stages": fits[-1]} if fits and wn in CHUNKS and wm == 64 else None
+    return {**values, "epi_m": 64, "epi_n": wn, "stages": fits[-1]} if fits and wn in CHUNKS and wm == 64 else None
 
 
-CHUNKS = hopper.strategy.tunables()["chunk"].values
+CHUNKS = hopper.strategy.tunables()["epi_n"].values
 
 DEEP = ((16, 64, 128, 8), (16, 64, 128, 10), (64, 16, 128, 10), (32, 64, 128, 8), (64, 32, 128, 8), (16, 64, 256, 4), (32, 64, 256, 4))
 """Tiles of hopper_small whose stages hold a long part of k, so that a block waits for memory less often."""
@@ -270,8 +270,8 @@ def by_hand(case):
                 "wn": bn,
                 "bk": 2 * step // bytes,
                 "stages": stages,
-                "rows": bm,
-                "chunk": bn if bm < 64 else min(bn, 128 // result),
+                "epi_m": bm,
+                "epi_n": bn if bm < 64 else min(bn, 128 // result),
             }
             candidates_by_hand.append(("hopper_small", own))
         else:
@@ -291,10 +291,10 @@ def pool(case, records, most):
     for choice in sorted(choices, key=lambda one: expected_us(problem, one[1], corrected)):
         best.setdefault(tile_of(choice[1]), choice)
     chosen = list(best.values())[:most]
-    others = [(name, dict(one, **walk)) for name, one in chosen[:1] for walk in ({"bands": 8}, {"bands": 16}) if "bands" in one]
+    others = [(name, dict(one, **walk)) for name, one in chosen[:1] for walk in ({"group_m": 8}, {"group_m": 16}) if "group_m" in one]
     if name == "hopper" and work_of(spec).tiles(chosen[0][1]["bm"], chosen[0][1]["bn"]) <= 132:
-        others = [(name, dict(one, bands=2)) for name, one in chosen[:1] if "bands" in one]
-    others += [(name, dict(one, shift=1)) for name, one in chosen if name == "hopper_skinny"]
+        others = [(name, dict(one, group_m=2)) for name, one in chosen[:1] if "group_m" in one]
+    others += [(name, dict(one, stagger=1)) for name, one in chosen if name == "hopper_skinny"]
     others += [(name, staged_at_once(one, case)) for name, one in chosen[:2] if staged_at_once(one, case)]
     return [full(*one) for one in unique([*chosen, *others, *by_hand(case)])]
 
@@ -325,15 +325,15 @@ def full(name, values):
 
 def title_of(name, values):
     """The title of a candidate."""
-    walk = {0: "", 1: "c", 2: "h"}[values.get("walk", 0)]
-    stays = "" if values.get("blocks", 65536) == 65536 else " stay"
+    walk = {0: "", 1: "c", 2: "h"}[values.get("raster", 0)]
+    stays = "" if values.get("num_blocks", 65536) == 65536 else " stay"
     is_whole = (values["bm"], values["bn"]) == (values.get("wm"), values.get("wn"))
     groups = " of one" if name == "hopper" and is_whole else ""  # warpgroup
-    cluster = values.get("cm", 1), values.get("cn", 1)
+    cluster = values.get("cluster_m", 1), values.get("cluster_n", 1)
     groups += " in {}x{}".format(*cluster) if cluster != (1, 1) else ""
-    whole_c = " C at once" if values.get("chunk", 0) > 64 else ""
+    whole_c = " C at once" if values.get("epi_n", 0) > 64 else ""
     tile = f"{values['bm']}x{values['bn']}x{values['bk']}{groups}"
-    staggered = " staggered" if values.get("shift", 0) else ""
+    staggered = " staggered" if values.get("stagger", 0) else ""
     walked = f"b{values.get('bands', 0)}{walk}{stays}{whole_c}{staggered}"
     return f"{name.removeprefix('hopper').strip('_') or 'hopper'} {tile} s{values['stages']} {walked}"
 

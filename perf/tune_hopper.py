@@ -36,7 +36,7 @@ def values(bm, bn, wm, wn, stages, **others):
     """All tunables; unnamed ones have their first values, and the chunks of C follow the tile."""
     rows = 64 if wm % 64 == 0 else 32 if wm % 32 == 0 else 16
     chunk = 64 if wn % 64 == 0 else 32 if wn % 32 == 0 else 16
-    return {**ALL, "bm": bm, "bn": bn, "wm": wm, "wn": wn, "stages": stages, "rows": rows, "chunk": chunk, **others}
+    return {**ALL, "bm": bm, "bn": bn, "wm": wm, "wn": wn, "stages": stages, "epi_m": rows, "epi_n": chunk, **others}
 
 
 def wide(stages=4, **others):
@@ -45,11 +45,11 @@ def wide(stages=4, **others):
 
 def whole(**others):
     """The same with three stages, and shared memory to stage a tile of C at once."""
-    return wide(3, **{"chunk": 256, **others})
+    return wide(3, **{"epi_n": 256, **others})
 
 
 def square(**others):
-    return values(192, 192, 64, 192, 3, **{"chunk": 192, **others})
+    return values(192, 192, 64, 192, 3, **{"epi_n": 192, **others})
 
 
 def small(bm, bn, bk, stages, **others):
@@ -57,56 +57,56 @@ def small(bm, bn, bk, stages, **others):
     first = {name: tunable.values[0] for name, tunable in hopper_small.strategy.tunables().items()}
     chunk = next(one for one in (64, 32, 16) if bn % one == 0)
     rows = next(one for one in (64, 32, 16) if bm % one == 0)
-    own = {"bm": bm, "bn": bn, "wm": bm, "wn": bn, "bk": bk, "stages": stages, "rows": rows, "chunk": chunk}
+    own = {"bm": bm, "bn": bn, "wm": bm, "wn": bn, "bk": bk, "stages": stages, "epi_m": rows, "epi_n": chunk}
     return "hopper_small", {**first, **own, **others}
 
 
 def skinny(bm, bn, bk, stages, **others):
     """A candidate of hopper_skinny."""
     first = {name: tunable.values[0] for name, tunable in hopper_skinny.strategy.tunables().items()}
-    return "hopper_skinny", {**first, "bm": bm, "bn": bn, "bk": bk, "stages": stages, "rows": bm, "chunk": bn, **others}
+    return "hopper_skinny", {**first, "bm": bm, "bn": bn, "bk": bk, "stages": stages, "epi_m": bm, "epi_n": bn, **others}
 
 
-ALONE = {"blocks": 65536}
+ALONE = {"num_blocks": 65536}
 """One block per tile."""
 
-HILBERT = {"bands": 1, "walk": 2}
+HILBERT = {"group_m": 1, "raster": 2}
 """Blocks follow the Hilbert curve."""
 
 
 def columns(number):
     """Blocks follow groups of the given number of tile columns."""
-    return {"bands": number, "walk": 1}
+    return {"group_m": number, "raster": 1}
 
 
 CANDIDATES = {
-    (128, 128, 128): [values(16, 64, 16, 64, 4, bk=128, bands=4), small(64, 16, 128, 1, in_flight=0), small(64, 16, 64, 2)],
-    (256, 256, 256): [values(16, 64, 16, 64, 4, bk=128, bands=4), small(64, 16, 128, 2), small(16, 64, 128, 2)],
-    (512, 512, 512): [values(32, 64, 32, 64, 4, bk=128, bands=4), small(64, 32, 128, 4), small(32, 64, 128, 4), small(32, 64, 128, 3)],
+    (128, 128, 128): [values(16, 64, 16, 64, 4, bk=128, group_m=4), small(64, 16, 128, 1, mma_in_flight=0), small(64, 16, 64, 2)],
+    (256, 256, 256): [values(16, 64, 16, 64, 4, bk=128, group_m=4), small(64, 16, 128, 2), small(16, 64, 128, 2)],
+    (512, 512, 512): [values(32, 64, 32, 64, 4, bk=128, group_m=4), small(64, 32, 128, 4), small(32, 64, 128, 4), small(32, 64, 128, 3)],
     (768, 768, 768): [
-        values(64, 96, 64, 96, 8, bands=4, **ALONE), small(64, 96, 64, 8), small(96, 64, 64, 8), small(64, 96, 64, 6), small(96, 64, 64, 6),
+        values(64, 96, 64, 96, 8, group_m=4, **ALONE), small(64, 96, 64, 8), small(96, 64, 64, 8), small(64, 96, 64, 6), small(96, 64, 64, 6),
     ],
     (1024, 1024, 1024): [
-        values(64, 128, 64, 64, 8, bands=2, **ALONE), values(64, 128, 64, 64, 6, bands=2, **ALONE), values(64, 128, 64, 64, 5, bands=2, **ALONE),
-        values(128, 64, 64, 64, 6, bands=2, **ALONE),
+        values(64, 128, 64, 64, 8, group_m=2, **ALONE), values(64, 128, 64, 64, 6, group_m=2, **ALONE), values(64, 128, 64, 64, 5, group_m=2, **ALONE),
+        values(128, 64, 64, 64, 6, group_m=2, **ALONE),
     ],
     (1536, 1536, 1536): [
-        values(96, 192, 96, 64, 5, bands=2, **ALONE), values(192, 96, 64, 96, 5, **columns(8), **ALONE), values(192, 96, 64, 96, 4, bands=4, **ALONE),
-        values(96, 192, 96, 64, 4, bands=4, **ALONE),
+        values(96, 192, 96, 64, 5, group_m=2, **ALONE), values(192, 96, 64, 96, 5, **columns(8), **ALONE), values(192, 96, 64, 96, 4, group_m=4, **ALONE),
+        values(96, 192, 96, 64, 4, group_m=4, **ALONE),
     ],
     (1536, 1024, 2048): [
-        values(96, 128, 96, 64, 6, bands=4, **ALONE), values(96, 128, 96, 64, 5, bands=4, **ALONE), values(128, 96, 64, 96, 6, bands=4, **ALONE),
+        values(96, 128, 96, 64, 6, group_m=4, **ALONE), values(96, 128, 96, 64, 5, group_m=4, **ALONE), values(128, 96, 64, 96, 6, group_m=4, **ALONE),
         values(96, 128, 96, 64, 6, **columns(4), **ALONE),
     ],
-    (2048, 2048, 2048): [wide(bands=2, **ALONE), wide(bands=4, **ALONE), whole(bands=2, **ALONE)],
-    (3072, 3072, 3072): [square(bands=4), square(bands=4, chunk=64), square(**HILBERT)],
-    (4096, 4096, 4096): [whole(bands=4), wide(bands=4), wide(bands=8), whole(bands=8)],
-    (5376, 5376, 2048): [square(bands=4), square(bands=8), square(bands=4, chunk=64), wide(bands=4), square(**HILBERT)],
-    (6144, 6144, 6144): [square(bands=8), values(256, 192, 128, 192, 3, producer=128)],
-    (8192, 8192, 8192): [whole(), whole(bands=16), wide(bands=16), values(256, 192, 128, 192, 3, producer=128)],
-    (4096, 4096, 16384): [wide(), wide(bands=4), wide(bands=16)],
-    (16, 4096, 4096): [skinny(16, 64, 128, 8), skinny(16, 64, 128, 8, in_flight=0), skinny(16, 64, 64, 16)],
-    (8192, 28672, 4096): [wide(bands=16), whole(bands=16), values(256, 192, 128, 192, 3, producer=128)],
+    (2048, 2048, 2048): [wide(group_m=2, **ALONE), wide(group_m=4, **ALONE), whole(group_m=2, **ALONE)],
+    (3072, 3072, 3072): [square(group_m=4), square(group_m=4, epi_n=64), square(**HILBERT)],
+    (4096, 4096, 4096): [whole(group_m=4), wide(group_m=4), wide(group_m=8), whole(group_m=8)],
+    (5376, 5376, 2048): [square(group_m=4), square(group_m=8), square(group_m=4, epi_n=64), wide(group_m=4), square(**HILBERT)],
+    (6144, 6144, 6144): [square(group_m=8), values(256, 192, 128, 192, 3, producer_threads=128)],
+    (8192, 8192, 8192): [whole(), whole(group_m=16), wide(group_m=16), values(256, 192, 128, 192, 3, producer_threads=128)],
+    (4096, 4096, 16384): [wide(), wide(group_m=4), wide(group_m=16)],
+    (16, 4096, 4096): [skinny(16, 64, 128, 8), skinny(16, 64, 128, 8, mma_in_flight=0), skinny(16, 64, 64, 16)],
+    (8192, 28672, 4096): [wide(group_m=16), whole(group_m=16), values(256, 192, 128, 192, 3, producer_threads=128)],
 }  # fmt: skip
 """For each shape the values, and the strategy if it is not hopper, that were among the best in earlier sweeps; the shapes are those on the
 results pages.
@@ -119,10 +119,10 @@ def spec_of(shape, order):
 
 def described(name, values):
     """The title of a candidate."""
-    walk = values.get("walk", 0)
-    order = "Hilbert" if walk == 2 else f"{'column ' * (walk == 1)}bands of {values['bands']}" if "bands" in values else "rows"
-    in_flight_text = f", {values['in_flight']} in flight" if "in_flight" in values else ""
-    chunks = f", chunks of {values['chunk']}" if values.get("chunk", 0) > 64 else ""
+    walk = values.get("raster", 0)
+    order = "Hilbert" if walk == 2 else f"{'column ' * (walk == 1)}bands of {values['group_m']}" if "group_m" in values else "rows"
+    in_flight_text = f", {values['mma_in_flight']} in flight" if "mma_in_flight" in values else ""
+    chunks = f", chunks of {values['epi_n']}" if values.get("epi_n", 0) > 64 else ""
     return f"{name.removeprefix('hopper_')} {values['bm']}x{values['bn']}x{values['bk']}, {values['stages']} stages, {order}{chunks}{in_flight_text}"
 
 

@@ -17,7 +17,7 @@ from fireiron.language import library
 from fireiron.tune import OnGpu, tune
 from fireiron.tune.records import Records, strategy_hash
 
-STARTED = {"small": {"stages": 4, "ahead": 2, "bk": 64}, "hmma_ampere": {"stages": 4, "bk": 64}, "split_k": {"stages": 4, "bk": 64}}
+STARTED = {"small": {"stages": 4, "lookahead": 2, "bk": 64}, "hmma_ampere": {"stages": 4, "bk": 64}, "split_k": {"stages": 4, "bk": 64}}
 """Values that the first part fixes."""
 
 PROBLEMS = (

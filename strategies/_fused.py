@@ -1,11 +1,11 @@
-"""The parts that fused strategies on tensor cores share: a product, a store through shared memory, options of a problem."""
+"""Parts shared by fused strategies on tensor cores: a matrix product, stores through shared memory, options of a problem."""
 
 from fireiron import *
 from fireiron.values.expr import constant
 from fireiron.values.machine import as_architecture
 
-ahead = Tunable("ahead", 2, 1)
-"""Steps of a product whose fragments are in registers: of two the second one's are loaded before the first is computed."""
+lookahead = Tunable("lookahead", 2, 1)
+"""Number of steps whose fragments are in registers: with 2 the next fragments are loaded before the current step is computed."""
 
 
 product = MatMul.tile(16, 16).unroll().mma_tile().done()
@@ -13,25 +13,23 @@ product = MatMul.tile(16, 16).unroll().mma_tile().done()
 
 
 staged = Move.load(SRC, SH, Move.done()).cast_on_copy().swizzle_storage().reuse_buffer().coalesced_copy(8).done()
-"""A warp's tile in registers to memory: converted, through shared memory of its own, in pieces of 16 bytes."""
+"""Store a warp's tile: convert, copy through the warp's part of shared memory, in pieces of 16 bytes."""
 
 by_warpgroups = MatMul.split(16).unroll().done()
-"""Factors in shared memory, or the first in registers, by wgmma (Hopper)."""
+"""Operands in shared memory, or A in registers, by wgmma (Hopper)."""
 
 
-def stored(chunk):
-    """A warpgroup's tile in registers to memory: converted, by stmatrix, in chunks of so many columns through shared memory of its own,
-    by TMA (Hopper).
-    """
-    return Move.tile(64, chunk).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
+def stored(epi_n):
+    """Store a warpgroup's tile: convert, stmatrix to shared memory in pieces of `epi_n` columns, then TMA (Hopper)."""
+    return Move.tile(64, epi_n).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
 
 
 by_engine = stored(64)
-"""The same, of chunks that take little of the room beside the stages."""
+"""The same in pieces that need little shared memory next to the stages."""
 
 
 def orders(options, operands):
-    """The options of a problem with storage orders by operand: `operands` are those that A, B and C speak of, apart by blanks."""
+    """Return the options of a problem with storage orders by operand; `operands` maps A, B and C to names, separated by blanks."""
     given = dict(options)
     given.pop("c_dtype", None)
     for name, others in operands.items():
@@ -42,25 +40,25 @@ def orders(options, operands):
 
 
 def before(capability, target):
-    """Whether a target is older than a compute capability, such as 80; one that is not said counts as new."""
+    """Whether a target is older than a compute capability such as 80; False if no target is given."""
     return target is not None and as_architecture(target).capability < capability
 
 
 def unaligned(spec):
-    """Whether rows of a product have any length: their number of elements, and what it is a multiple of, is known at run time only."""
+    """Whether a row length is a run-time size that is not a known multiple of 8."""
     sizes = [spec.size(dim) for dim in "nk"]
     return any(constant(size) is None and constant(size % 8) != 0 for size in sizes)
 
 
 def fitting(spec, target=None):
-    """The values for a product's spec: rows of unknown or odd size need registers for addresses, so fragments are not loaded ahead.
+    """Return values for a spec: if the row length is unknown or odd, addresses need registers, so fragments are not loaded early.
 
-    Before Turing a lane has more of a fragment, so a warp has fewer rows.
+    Before Turing a lane has more elements of a fragment, so a warp has fewer rows.
     """
     even = all((constant(spec.size(dim)) or 1) % 8 == 0 for dim in "nk")
-    return ({} if even else {"ahead": 1}) | ({"wm": 32} if before(75, target) else {})
+    return ({} if even else {"lookahead": 1}) | ({"wm": 32} if before(75, target) else {})
 
 
 def few_rows(spec, target=None):
-    """The values for a product whose registers are all in use: before Turing tiles of half as many rows; before Ampere for any rows."""
+    """Return values for a product that uses all registers: half as many rows before Turing, and before Ampere for unknown row lengths."""
     return {"bm": 64, "wm": 32} if before(75, target) or (before(80, target) and unaligned(spec)) else {}

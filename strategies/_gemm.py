@@ -1,4 +1,4 @@
-"""The parts that the four GEMM strategies share: copies that coalesce and store vectors for either storage order."""
+"""Parts shared by the four GEMM strategies: coalesced vector copies for either storage order."""
 
 from fireiron import *
 
@@ -7,21 +7,21 @@ bn = Tunable("bn", 128, 64, 256)
 bk = Tunable("bk", 8, 16, 32)
 
 
-def rows_together(order):
-    """Four neighbours of a column-major (row-major) matrix: the vector that one thread copies."""
+def vector_tile(order):
+    """Return the tile of the vector that one thread copies: four contiguous elements."""
     return (4, 1) if order == ColMajor else (1, 4)
 
 
 def copy(order):
-    """A cooperative copy: neighbouring threads take neighbouring vectors of a matrix stored in this order."""
-    return Move.tile(*rows_together(order)).to(Thread).layout(order).done()
+    """Return a coalesced copy of a matrix stored in this order."""
+    return Move.tile(*vector_tile(order)).to(Thread).layout(order).done()
 
 
 def gemm(a, b, c=ColMajor):
-    """A tiled GEMM for A, B, C stored in these orders: 8 x 8 elements a thread, shared tiles with m and n contiguous."""
+    """Return a tiled GEMM for storage orders of A, B and C: 8 x 8 elements per thread, shared tiles with m and n contiguous."""
     lanes = Strided((4, 32), (4, 16))
     init = Init.tile(64, 32).to(Warp).tile(lanes).to(Lane).tile(1, 1).unroll().done()
-    store = Move.tile(64, 32).to(Warp).tile(lanes).to(Lane).tile(*rows_together(c)).unroll().done()
+    store = Move.tile(64, 32).to(Warp).tile(lanes).to(Lane).tile(*vector_tile(c)).unroll().done()
     return (
         MatMul.tile(bm, bn)
         .to(Block)

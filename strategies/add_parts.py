@@ -1,11 +1,11 @@
-"""Parts of a product added up: the second kernel of a product whose K is cut into parts (`fireiron.matmul` of few tiles and much K).
+"""Add partial products: the second kernel of a split-K product (`fireiron.matmul` with few tiles and a large K).
 
     add_parts(m,n,p)(GL,GL)(Kernel)
-      tile(m=1, n=cols*128).to(Block)    add_parts(1,128,p)(GL,GL)(Block)     a piece of a row
-      split(p=bp)                        add_parts(1,128,16)(GL,GL)(Block)    so many parts at once
-      tile(n=cols).to(Thread)            add_parts(1,1,16)(GL,GL)(Thread)     neighbours read neighbours
+      tile(m=1, n=cols*128).to(Block)    add_parts(1,128,p)(GL,GL)(Block)     part of a row
+      split(p=bp)                        add_parts(1,128,16)(GL,GL)(Block)    `bp` parts per iteration
+      tile(n=cols).to(Thread)            add_parts(1,1,16)(GL,GL)(Thread)     coalesced
 
-P[p,m,n] are products of parts of K, float32; C[m,n] is their sum, in the order of p. `hopper` begins while the kernel in front of it ends.
+P[p,m,n] are products over parts of K, float32. C[m,n] is their sum, in the order of p. `hopper` uses programmatic dependent launch.
 """
 
 from fireiron import *
@@ -29,31 +29,31 @@ definition = Fused(
 )
 
 
-def by_pieces(chained=False):
-    """A block for each piece of a row; `chained`: it begins while the kernel in front of it ends."""
+def by_pieces(programmatic_launch=False):
+    """Return one block per piece of a row; with `programmatic_launch` it starts before the previous kernel ends."""
     pieces = definition.tile(m=1, n=cols * THREADS).to(Block)
-    pieces = pieces.programmatic_launch() if chained else pieces
+    pieces = pieces.programmatic_launch() if programmatic_launch else pieces
     return pieces.split(p=bp).tile(n=cols).to(Thread).done()
 
 
 strategy = by_pieces()
-hopper = by_pieces(chained=True)
+hopper = by_pieces(programmatic_launch=True)
 
 
 def spec(M, N, P, **options):
-    """P parts of M rows and N columns; C of halves unless said otherwise."""
+    """Return the problem of P parts of M rows and N columns; C is float16 by default."""
     types = {"P": float32, "C": options.pop("dtype", float16)} | options.pop("types", {})
     return definition(m=M, n=N, p=P, types=types, **options)
 
 
 def values(spec):
-    """The tunables for a problem: a column to a thread, and no more parts at once than there are."""
+    """Return tunables: one column per thread, and no more parts per iteration than exist."""
     parts = constant(spec.size("p")) or 16
     return {"cols": 1, "bp": next(one for one in (32, 16, 8, 4, 2, 1) if one <= parts)}
 
 
 def adding(product, parts):
-    """The strategy, bound to what adds up so many parts of a product `MatMul(M,N,K)`: C is stored as there."""
+    """Bind the strategy to the problem that adds `parts` parts of a `MatMul(M,N,K)`; C has the same storage."""
     c = product.operands["C"]
     whole = spec(product.size("m"), product.size("n"), parts, dtype=c.dtype).with_operands(C=c)
     return hopper.with_(**values(whole))(whole)

@@ -1,14 +1,14 @@
-"""Parts of attention put together: the second kernel of `attention_decode`.
+"""Combine parts of attention: the second kernel of `attention_decode`.
 
     attention_combine(m,d,p)(GL,GL,GL,GL)(Kernel)
       tile(m=1, b=1, g=1).to(Block)    attention_combine(1,d,p)(GL,...)(Block)    one row
-      split(p=bp)                      attention_combine(1,d,16)(GL,...)(Block)   so many parts at once
-      tile(d=1).to(Thread)             attention_combine(1,1,16)(GL,...)(Thread)  a column; neighbours read neighbours
+      split(p=bp)                      attention_combine(1,d,16)(GL,...)(Block)   `bp` parts per iteration
+      tile(d=1).to(Thread)             attention_combine(1,1,16)(GL,...)(Thread)  one column; coalesced
 
-P[b,g,p,m,d] are sums of values by the weights of part `p` of the keys, less which maximum T[b,g,p,m] the powers of two were taken, and
-S[b,g,p,m] the sums of these weights, all float32; O[b,g,m,d] is attention over all parts. A row of which no part sees a key is 0.
+For part `p` of the keys, P[b,g,p,m,d] is a weighted sum of values, T[b,g,p,m] the maximum that was subtracted in the exponent, and
+S[b,g,p,m] the sum of the weights, all float32. O[b,g,m,d] is attention over all parts. A row that sees no key in any part is 0.
 
-`hopper` begins while the kernel in front of it ends.
+`hopper` uses programmatic dependent launch: it starts before the previous kernel ends.
 """
 
 from fireiron import *
@@ -42,24 +42,24 @@ definition = Fused(
 )
 
 
-def by_columns(chained=False):
-    """A block for each row, a thread for each of its elements; `chained`: it begins while the kernel in front of it ends."""
+def by_columns(programmatic_launch=False):
+    """Return one block per row, one thread per element; with `programmatic_launch` it starts before the previous kernel ends."""
     rows = definition.tile(m=1, b=1, g=1).to(Block)
-    rows = rows.programmatic_launch() if chained else rows
+    rows = rows.programmatic_launch() if programmatic_launch else rows
     return rows.split(p=bp).tile(d=1).to(Thread).done()
 
 
 strategy = by_columns()
-hopper = by_columns(chained=True)
+hopper = by_columns(programmatic_launch=True)
 
 
 def spec(M, P, D, heads=1, batch=1, **options):
-    """M rows of each of `heads` heads of keys, P parts, D elements of a head; O of halves unless said otherwise."""
+    """Return the problem of M rows per key head, `heads` key heads, P parts and D elements per head; O is float16 by default."""
     types = dict.fromkeys("PTS", float32) | options.pop("types", {})
     return definition(m=M, p=P, d=D, g=heads, b=batch, types=types, **options)
 
 
 def values(spec):
-    """The tunables for a problem: no more parts at once than there are."""
+    """Return tunables: no more parts per iteration than exist."""
     parts = constant(spec.size("p")) or 16
     return {"bp": 8 if parts <= 8 else 16 if parts <= 16 else 32}

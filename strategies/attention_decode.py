@@ -1,21 +1,21 @@
-"""Attention of few queries to many keys (decoding): blocks take parts of the keys, and `attention_combine` puts these together.
+"""Attention of few queries to many keys (decoding): blocks process parts of the keys, which `attention_combine` combines.
 
     attention_decode(m,n,d,p)(GL,GL,GL,VAL,GL,GL,GL)(Kernel)
-      partial(sums, 4)                        each of the four lanes of a row adds up its own part of its sum
-      tile(m=bm, g=1, b=1, p=1).to(Block)     attention_decode(16,n,d,1)(GL,...)(Block)    a part of the keys, all rows that read them
+      rfactor(sums, 4)                        each of the four lanes of a row accumulates a partial sum
+      tile(m=bm, g=1, b=1, p=1).to(Block)     attention_decode(16,n,d,1)(GL,...)(Block)    one part of the keys, all rows that read them
       load(Q, RF)                             attention_decode(16,n,d,1)(RF,...)(Block)    through shared memory
-      split(n=bn).pipeline(stages).skip_masked_tiles()     attention_decode(16,32,d,1)(RF,...)(Block)   the turns that lie in the part
+      split(n=bn).pipeline(stages).skip_masked_tiles()     attention_decode(16,32,d,1)(RF,...)(Block)   the iterations in the part
       load(K, SH), load(V, SH)                attention_decode(16,32,d,1)(RF,SH,SH,...)    cp.async
-      tile(m=16).to(Warp)                     attention_decode(16,32,d,1)(...)(Warp)       one warp is a block
+      tile(m=16).to(Warp)                     attention_decode(16,32,d,1)(...)(Warp)       a block has one warp
       step(s), step(pv)                       MatMul(16,32,d), MatMul(16,d,32)             ldmatrix and HMMA
 
-Q[b,g,m,d], K[b,n,g,d], V[b,n,g,d]: rows `m` are the queries of all heads that read the same keys, so that these are read once. Time is that
-of reading keys and values, for which enough bytes have to be under way: four blocks on a multiprocessor, each with two turns of 16 KiB.
+Q[b,g,m,d], K[b,n,g,d], V[b,n,g,d]: rows `m` are the queries of all heads that read the same keys, so keys are read once. The time is that
+of reading keys and values, for which enough bytes must be in flight: four blocks per SM, each with two iterations of 16 KiB.
 
-Part `p` has `size` keys, n with p*size <= n < (p+1)*size. For it P[b,g,p,m,d] is the sum of values by weights 2**(score - T[b,g,p,m]), and
-S[b,g,p,m] the sum of these weights: `attention_combine` makes O[b,g,m,d] of them. `scale`, above 0, is what scores are multiplied by.
+Part `p` has `size` keys, n with p*size <= n < (p+1)*size. P[b,g,p,m,d] is the sum of its values with weights 2**(score - T[b,g,p,m]), and
+S[b,g,p,m] the sum of these weights; `attention_combine` computes O[b,g,m,d] from them. Scores are multiplied by `scale`, which is above 0.
 
-`hopper` begins while the kernel in front of it ends. `decode` launches both kernels.
+`hopper` uses programmatic dependent launch: it starts before the previous kernel ends. `decode` launches both kernels.
 """
 
 import functools
@@ -30,7 +30,7 @@ from fireiron.values.machine import as_architecture
 SIZES = (4, 4096, 128)
 
 SIZE = 512
-"""The keys of a part, unless said otherwise."""
+"""Default number of keys in a part."""
 
 bm = Tunable("bm", 16, 32)
 bn = Tunable("bn", 32, 16, 64)
@@ -38,7 +38,7 @@ stages = Tunable("stages", 3, 2, 4)
 
 
 def definition(size=SIZE, lengths=False):
-    """A part of `size` keys as formulas; with `lengths` sequence b has only the first length[b] of its keys (int32)."""
+    """Return a part of `size` keys as formulas; with `lengths` sequence b has only the first length[b] keys (int32)."""
     seen = [f"p * {size} <= n", f"n < p * {size} + {size}"] + ["n < length[b]"] * lengths
     scaled = f"(scale * {LOG2_E})"
     keys = {"Q": "b g m d", "K": "b n g d", "V": "b n g d", "scale": "", **({"length": "b"} if lengths else {})}
@@ -68,27 +68,28 @@ def definition(size=SIZE, lengths=False):
     )
 
 
-def by_parts(made, chained=False):
-    """The strategy on a definition; `chained`: it begins while the kernel in front of it ends."""
+def by_parts(made, programmatic_launch=False):
+    """Return the strategy for a definition; with `programmatic_launch` it starts before the previous kernel ends."""
     rows = made.rfactor("sums", 4).tile(m=bm, g=1, b=1, p=1).to(Block)
-    rows = rows.programmatic_launch() if chained else rows
+    rows = rows.programmatic_launch() if programmatic_launch else rows
     rows = rows.load("Q", SH, copy).swizzle_storage().load("Q", RF, Move.tile(16).to(Warp).done())
-    turns = (
+    key_blocks = (
         rows.split(n=bn).pipeline(stages).skip_masked_tiles().load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
     )
     scores = MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)
     values = MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)
-    return turns.tile(m=16).to(Warp).step("s", scores).step("pv", values).done()
+    return key_blocks.tile(m=16).to(Warp).step("s", scores).step("pv", values).done()
 
 
 strategy = by_parts(definition())
-hopper = by_parts(definition(), chained=True)
+hopper = by_parts(definition(), programmatic_launch=True)
 
 
 def spec(M, N, D, heads=1, batch=1, size=SIZE, made=None, **options):
-    """M rows of each of `heads` heads of keys, N keys in parts of `size`, D elements of a head; `made`: another definition, of this size.
+    """Return the problem of M rows per key head, `heads` key heads, N keys in parts of `size`, and D elements per head.
 
-    Halves, row by row, unless said otherwise, as by `K=Strides(b=..., n=..., g=..., d=1)`.
+    Args: `made`, another definition, for this size; `options`, such as `dtype` (float16 by default) and strides,
+        `K=Strides(b=..., n=..., g=..., d=1)`.
     """
     made = definition(size) if made is None else made
     types = {**dict.fromkeys("PTS", float32), **({"length": int32} if "length" in made.made.uses else {}), **options.pop("types", {})}
@@ -96,52 +97,59 @@ def spec(M, N, D, heads=1, batch=1, size=SIZE, made=None, **options):
 
 
 def values(spec):
-    """The tunables for a problem, by the size of a head: a turn is 16 KiB."""
+    """Return tunables by the head size: an iteration reads 16 KiB."""
     d = constant(spec.size("d")) or 128
     return {"bm": 16, "bn": 64 if d <= 64 else 32 if d <= 128 else 16, "stages": 3}
 
 
 BLOCKS = 528
-"""Blocks that are there at a time: four on each multiprocessor of an H200."""
+"""Number of concurrent blocks: four per SM of an H200."""
 
 FEWEST = 128
-"""Keys of a part, below which putting parts together costs more than it saves."""
+"""Minimum number of keys in a part; below it combining the parts costs more than it saves."""
 
 
 def size_for(keys, heads):
-    """The keys of a part, for so many heads of all sequences: the least, a multiple of 64, of which all parts are there at a time."""
+    """Return the number of keys in a part: the smallest multiple of 64 for which the blocks of all heads run concurrently."""
     parts = max(1, BLOCKS // heads)
     return max(FEWEST, -(-keys // (64 * parts)) * 64)
 
 
 @functools.lru_cache(maxsize=256)
 def kernels(rows, keys, d, heads, batch, size, lengths=False, dtype=float16, architecture=None, tunables=(), **strides):
-    """The two kernels for a problem, compiled: that of the parts, and the one that puts them together.
+    """Compile the two kernels for a problem: the one for the parts, and the one that combines them.
 
-    `tunables` are items for the first, instead of `values`; `strides` are those of Q, K and V, and of O.
+    Args: `tunables`, items for the first kernel, which replace `values`; `strides` of Q, K, V and O.
     """
-    from fireiron.gpu.kernel import architecture_here  # loads what launches: only here
+    from fireiron.gpu.kernel import CompiledKernel, architecture_here  # loads what launches: only here
 
     target = as_architecture(architecture or architecture_here() or "sm_80")
-    chained, out = target.capability >= 90, {"O": strides.pop("O")} if "O" in strides else {}
+    programmatic_launch, out = target.capability >= 90, {"O": strides.pop("O")} if "O" in strides else {}
     made = definition(size, lengths)
     parts = spec(rows, keys, d, heads, batch, size, made, dtype=dtype, **strides)
     whole = attention_combine.spec(rows, -(-keys // size), d, heads, batch, dtype=dtype, **out)
-    together = attention_combine.by_columns(chained).with_(**attention_combine.values(whole))
-    first = by_parts(made, chained).with_(**{**values(parts), **dict(tunables)})
-    return first(parts).compile(target), together(whole).compile(target)
+    combine = attention_combine.by_columns(programmatic_launch).with_(**attention_combine.values(whole))
+    first = by_parts(made, programmatic_launch).with_(**{**values(parts), **dict(tunables)})
+    both = CompiledKernel(first(parts).program(target)), CompiledKernel(combine(whole).program(target))
+    for kernel in both:  # the compiler works on both at the same time
+        kernel.begin()
+    return tuple(kernel.ready() for kernel in both)
 
 
 def decode(q, k, v, scale=None, length=None, size=None, out=None):
-    """Attention of queries q[b,g,m,d] to keys k[b,n,g,d] and values v[b,n,g,d], views of any strides, in two launches: O[b,g,m,d].
+    """Compute attention of queries q[b,g,m,d] to keys k[b,n,g,d] and values v[b,n,g,d] in two launches; returns O[b,g,m,d].
 
-    `scale` is 1 over the root of d unless said otherwise; `length[b]`, int32, are the keys that each sequence has, all n without it;
-    `size` are the keys of a part. Arrays are NumPy's (in the simulator), or those of a GPU. An ArgumentError where shapes do not fit.
+    Args:
+        scale: 1 / sqrt(d) by default.
+        length: int32 [b], the number of keys of each sequence; all n by default.
+        size: the number of keys in a part.
+
+    Arrays have any strides and are NumPy's (run in the simulator), or those of a GPU. Raises an ArgumentError if shapes do not match.
     """
     batch, heads, rows, d = q.shape
     if tuple(k.shape) != tuple(v.shape) or (k.shape[0], *k.shape[2:]) != (batch, heads, d):
         raise ArgumentError(
-            "decode: shapes that do not fit",
+            "decode: shapes do not match",
             got=f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}",
             legal="q[b,g,m,d], k[b,n,g,d], v[b,n,g,d]",
         )
@@ -156,6 +164,6 @@ def decode(q, k, v, scale=None, length=None, size=None, out=None):
 
 
 def _strides(array, dims):
-    """The strides of an array, in elements."""
+    """Return the strides of an array, in elements."""
     steps = array.stride() if callable(getattr(array, "stride", None)) else (step // array.itemsize for step in array.strides)
     return Strides(**dict(zip(dims, steps, strict=True)))

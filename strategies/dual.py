@@ -1,21 +1,21 @@
-"""Two products of one A: D = A·B1 + A·B2, each row of A read once, on tensor cores from Ampere on.
+"""Two matrix products with one A: D = A·B1 + A·B2, reading A once, on tensor cores from Ampere on.
 
-dual(M,N,K)(GL,GL,GL,GL)(Kernel)
-  tile(bm,bn).to(Block).rasterize(group_m=8)   dual(128,128,K)(GL,GL,GL,GL)(Block)
-  split(bk).pipeline(stages)       dual(128,128,32)(GL,GL,GL,RF)(Block)        copies of 16 bytes, under way
-  load(A, SH), load(B1, SH), ...   dual(128,128,32)(SH,SH,SH,RF)(Block)        swizzled
-  tile(wm,wn).to(Warp)             dual(64,64,32)(SH,SH,SH,RF)(Warp)
-  split(16).pipeline(ahead)        dual(64,64,16)(SH,SH,SH,RF)(Warp)           fragments a step ahead
-  load(A, RF), load(B1, RF), ...   dual(64,64,16)(RF,RF,RF,RF)(Warp)           ldmatrix.x4
-  step(left), step(right)          MatMul(16,8,16)(RF,RF,RF)(Warp)             HMMA, both into one accumulator
-  step(store)                      Move(128,128)(RF,GL)(Block)                 through shared memory, in pieces of 16 bytes
+    dual(M,N,K)(GL,GL,GL,GL)(Kernel)
+      tile(bm,bn).to(Block).rasterize(group_m=8)   dual(128,128,K)(GL,GL,GL,GL)(Block)
+      split(bk).pipeline(stages)       dual(128,128,32)(GL,GL,GL,RF)(Block)        copies of 16 bytes, in flight
+      load(A, SH), load(B1, SH), ...   dual(128,128,32)(SH,SH,SH,RF)(Block)        swizzled
+      tile(wm,wn).to(Warp)             dual(64,64,32)(SH,SH,SH,RF)(Warp)
+      split(16).pipeline(lookahead)    dual(64,64,16)(SH,SH,SH,RF)(Warp)           fragments loaded one step early
+      load(A, RF), load(B1, RF), ...   dual(64,64,16)(RF,RF,RF,RF)(Warp)           ldmatrix.x4
+      step(left), step(right)          MatMul(16,8,16)(RF,RF,RF)(Warp)             HMMA, both into one accumulator
+      step(store)                      Move(128,128)(RF,GL)(Block)                 through shared memory, in pieces of 16 bytes
 
-`hopper` is the same by TMA and wgmma, with a producer, for tiles of 128 x 256: rings of `depth` tiles of A, of `stages` of each B.
-While one product runs the next one is issued; then the stages of the first one are given back (`fly`).
+`hopper` is the same by TMA and wgmma with a producer, for tiles of 128 x 256. The circular buffer of A has `depth` stages, those of B1 and
+B2 have `stages`. With `mma_in_flight` 1 the second MMA is issued before the first completes, and the stages of the first are released then.
 """
 
 from fireiron import *
-from fireiron.strategies._fused import ahead, by_warpgroups, fitting, orders, product, staged, stored, unaligned
+from fireiron.strategies._fused import by_warpgroups, fitting, lookahead, orders, product, staged, stored, unaligned
 
 SIZES = (4096, 4096, 4096)
 
@@ -28,14 +28,14 @@ stages = Tunable("stages", 4, 3, 5)
 
 wide = Tunable("bn", 256, 64, 128, 192)
 deep = Tunable("bk", 64, 32, 128)
-turns = Tunable("stages", 2, 3, 4, 5, 6)
+ring_stages = Tunable("stages", 2, 3, 4, 5, 6)
 depth = Tunable("depth", 3, 2, 4, 5, 6)
-fly = Tunable("fly", 1, 0)
+mma_in_flight = Tunable("mma_in_flight", 1, 0)
 high = Tunable("bm", 128, 64, 192, 256)
 part = Tunable("wm", 64, 128)
-chunk = Tunable("chunk", 64, 32, 128, 192, 256)
-bands = Tunable("bands", 16, 1, 4, 8, 32)
-blocks = Tunable("blocks", 132, 264, 65536)
+epi_n = Tunable("epi_n", 64, 32, 128, 192, 256)
+group_m = Tunable("group_m", 16, 1, 4, 8, 32)
+num_blocks = Tunable("num_blocks", 132, 264, 65536)
 
 definition = Fused(
     name="dual",
@@ -66,7 +66,7 @@ strategy = (
     .to(Warp)
     .split(k=16)
     .unroll()
-    .pipeline(ahead)
+    .pipeline(lookahead)
     .load("A", RF, fragments)
     .load("B1", RF, fragments)
     .load("B2", RF, fragments)
@@ -78,12 +78,12 @@ strategy = (
 tiles = (
     definition.tile(m=high, n=wide)
     .to(Block)
-    .rasterize(group_m=bands)
-    .persistent(blocks)
+    .rasterize(group_m=group_m)
+    .persistent(num_blocks)
     .split(k=deep)
-    .pipeline(turns)
+    .pipeline(ring_stages)
     .warp_specialize(128)
-    .mma_in_flight(fly)
+    .mma_in_flight(mma_in_flight)
 )
 
 hopper = (
@@ -95,16 +95,16 @@ hopper = (
     .to(Warpgroup)
     .step("left", by_warpgroups)
     .step("right", by_warpgroups)
-    .step("store", stored(chunk))
+    .step("store", stored(epi_n))
     .done()
 )
 
 
 def spec(M, N, K, **options):
-    """Row-major halves, float32 inside, unless said otherwise; B is the storage order of B1 and B2, C that of D."""
+    """Return the problem: row-major float16 with float32 accumulators by default; B is the storage order of B1 and B2, C that of D."""
     return definition(m=M, n=N, k=K, **orders(options, {"A": "A", "B": "B1 B2", "C": "D"}))
 
 
 def values(spec, target=None):
-    """The values for a spec; addresses of rows of any length leave a warp registers for fewer of them."""
+    """Return the values for a spec: if the row length is unknown, addresses need registers, so a warp has fewer rows."""
     return fitting(spec, target) | ({"wm": 32} if unaligned(spec) else {})

@@ -2,21 +2,21 @@
 
     gated(M,N,K)(GL,GL,GL,GL)(Kernel)
       tile(bm,bn).to(Block).rasterize(group_m=8)   gated(128,64,K)(GL,GL,GL,GL)(Block)
-      split(bk).pipeline(stages)       gated(128,64,32)(GL,GL,GL,RF,RF)(Block)     copies of 16 bytes, under way
+      split(bk).pipeline(stages)       gated(128,64,32)(GL,GL,GL,RF,RF)(Block)     copies of 16 bytes, in flight
       load(A, SH), load(B1, SH), ...   gated(128,64,32)(SH,SH,SH,RF,RF)(Block)     swizzled
       tile(wm,wn).to(Warp)             gated(64,32,32)(SH,SH,SH,RF,RF)(Warp)
-      split(16).pipeline(ahead)        gated(64,32,16)(SH,SH,SH,RF,RF)(Warp)       fragments a step ahead
+      split(16).pipeline(lookahead)    gated(64,32,16)(SH,SH,SH,RF,RF)(Warp)       fragments loaded one step early
       load(A, RF), load(B1, RF), ...   gated(64,32,16)(RF,RF,RF,RF,RF)(Warp)       ldmatrix.x4
-      step(gate), step(up)             MatMul(16,8,16)(RF,RF,RF)(Warp)             HMMA, an accumulator each
+      step(gate), step(up)             MatMul(16,8,16)(RF,RF,RF)(Warp)             HMMA, one accumulator each
       step(store)                      Move(64,32)(RF,GL)(Warp)                    through shared memory, in pieces of 16 bytes
 
-A lane holds the same elements of both accumulators, so the gate is applied in registers.
+A thread has the same elements of both accumulators, so the gate is applied in registers.
 
-`hopper` is the same by TMA and wgmma, with a producer, for tiles of 128 x 128.
+`hopper` is the same by TMA and wgmma with a producer, for tiles of 128 x 128.
 """
 
 from fireiron import *
-from fireiron.strategies._fused import ahead, by_warpgroups, fitting, orders, product, staged, stored
+from fireiron.strategies._fused import by_warpgroups, fitting, lookahead, orders, product, staged, stored
 
 SIZES = (4096, 4096, 4096)
 
@@ -29,10 +29,10 @@ stages = Tunable("stages", 4, 3, 5)
 
 wide = Tunable("bn", 128, 64)
 deep = Tunable("bk", 64, 32, 128)
-turns = Tunable("stages", 3, 2, 4, 5, 6)
-chunk = Tunable("chunk", 128, 32, 64)
-bands = Tunable("bands", 16, 1, 4, 8, 32)
-blocks = Tunable("blocks", 132, 264, 65536)
+ring_stages = Tunable("stages", 3, 2, 4, 5, 6)
+epi_n = Tunable("epi_n", 128, 32, 64)
+group_m = Tunable("group_m", 16, 1, 4, 8, 32)
+num_blocks = Tunable("num_blocks", 132, 264, 65536)
 
 definition = Fused(
     name="gated",
@@ -63,7 +63,7 @@ strategy = (
     .to(Warp)
     .split(k=16)
     .unroll()
-    .pipeline(ahead)
+    .pipeline(lookahead)
     .load("A", RF, fragments)
     .load("B1", RF, fragments)
     .load("B2", RF, fragments)
@@ -73,7 +73,13 @@ strategy = (
 )
 
 tiles = (
-    definition.tile(m=bm, n=wide).to(Block).rasterize(group_m=bands).persistent(blocks).split(k=deep).pipeline(turns).warp_specialize(128)
+    definition.tile(m=bm, n=wide)
+    .to(Block)
+    .rasterize(group_m=group_m)
+    .persistent(num_blocks)
+    .split(k=deep)
+    .pipeline(ring_stages)
+    .warp_specialize(128)
 )
 
 hopper = (
@@ -84,13 +90,13 @@ hopper = (
     .to(Warpgroup)
     .step("gate", by_warpgroups)
     .step("up", by_warpgroups)
-    .step("store", stored(chunk))
+    .step("store", stored(epi_n))
     .done()
 )
 
 
 def spec(M, N, K, **options):
-    """Row-major halves, float32 inside, unless said otherwise; B is the storage order of B1 and B2, C that of D."""
+    """Return the problem: row-major float16 with float32 accumulators by default; B is the storage order of B1 and B2, C that of D."""
     return definition(m=M, n=N, k=K, **orders(options, {"A": "A", "B": "B1 B2", "C": "D"}))
 
 

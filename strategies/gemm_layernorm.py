@@ -1,18 +1,18 @@
-"""A product, a bias and LayerNorm of whole rows: D = norm(A·B + bias) * gamma + beta, on tensor cores from Ampere on.
+"""GEMM, bias and LayerNorm of whole rows: D = norm(A·B + bias) * gamma + beta, on tensor cores from Ampere on.
 
     gemm_layernorm(M,N,K)(GL,GL,GL,GL,GL,GL)(Kernel)
       tile(bm).to(Block)               gemm_layernorm(64,256,K)(GL,GL,GL,GL,GL,GL)(Block)
       step(product)                    MatMul(64,256,K)(GL,GL,RF)(Block)
-        split(bk).pipeline(stages)     MatMul(64,256,32)(GL,GL,RF)(Block)           copies of 16 bytes, under way
+        split(bk).pipeline(stages)     MatMul(64,256,32)(GL,GL,RF)(Block)           copies of 16 bytes, in flight
         load(A, SH), load(B, SH)       MatMul(64,256,32)(SH,SH,RF)(Block)           swizzled
         tile(wm,wn).to(Warp)           MatMul(32,64,32)(SH,SH,RF)(Warp)
-        split(16).pipeline(2)          MatMul(32,64,16)(SH,SH,RF)(Warp)             fragments a step ahead
+        split(16).pipeline(2)          MatMul(32,64,16)(SH,SH,RF)(Warp)             fragments loaded one step early
         load(A, RF), load(B, RF)       MatMul(32,64,16)(RF,RF,RF)(Warp)             ldmatrix.x4
         tile(16,16).mma_tile()         MatMul(16,8,16)(RF,RF,RF)(Warp)              HMMA
       sum, variance                    Reduction(64,256)(RF,RF)(Block)              over lanes by shuffles, over warps in shared memory
       step(store)                      Move(64,256)(RF,GL)(Block)                   through shared memory, in pieces of 16 bytes
 
-A block has whole rows: N is a constant, as wide as a block has registers for, such as 64 to 256.
+A block has whole rows: N is a constant, limited by the registers of a block, such as 64 to 256.
 """
 
 from fireiron import *
@@ -78,5 +78,5 @@ strategy = (
 
 
 def spec(M, N, K, **options):
-    """Row-major halves, float32 inside, unless said otherwise; C is the storage order of D."""
+    """Return the problem: row-major float16 with float32 accumulators by default; C is the storage order of D."""
     return definition(m=M, n=N, k=K, **orders(options, {"A": "A", "B": "B", "C": "D"}))

@@ -1,4 +1,4 @@
-"""GEMM NN: neither transposed (in BLAS terms, column-major), tiled through shared memory and registers.
+"""GEMM NN: no operand transposed (in BLAS terms, column-major), tiled through shared memory and registers.
 
 MatMul(M,N,K)(GL,GL,GL)(Kernel)
   tile(bm,bn).to(Block)            MatMul(128,128,K)(GL,GL,GL)(Block)
@@ -23,5 +23,5 @@ strategy = gemm(ColMajor, ColMajor)
 
 
 def spec(M, N, K, **options):
-    """A ColMajor, B ColMajor, C ColMajor, float32 unless said otherwise."""
+    """Return the problem: A ColMajor, B ColMajor, C ColMajor, float32 by default."""
     return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)

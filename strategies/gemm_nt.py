@@ -23,5 +23,5 @@ strategy = gemm(ColMajor, RowMajor)
 
 
 def spec(M, N, K, **options):
-    """A ColMajor, B RowMajor, C ColMajor, float32 unless said otherwise."""
+    """Return the problem: A ColMajor, B RowMajor, C ColMajor, float32 by default."""
     return MatMul(M, N, K, **{"B": RowMajor} | options)(GL, GL, GL)(Kernel)

@@ -1,11 +1,11 @@
-"""A product and the sums of A's rows: D = A·B and y[m] = sum of A[m,k] over k, A read once, on tensor cores from Ampere on.
+"""Matrix product and row sums of A: D = A·B and y[m] = sum of A[m,k] over k, reading A once, on tensor cores from Ampere on.
 
     gemm_row_sum(M,N,K)(GL,GL,GL,GL)(Kernel)
       tile(bm,bn).to(Block).rasterize(group_m=8)   gemm_row_sum(128,128,K)(GL,GL,GL,GL)(Block)
-      split(bk).pipeline(stages)       gemm_row_sum(128,128,32)(GL,GL,RF,RF)(Block)  copies of 16 bytes, under way
+      split(bk).pipeline(stages)       gemm_row_sum(128,128,32)(GL,GL,RF,RF)(Block)  copies of 16 bytes, in flight
       load(A, SH), load(B, SH)         gemm_row_sum(128,128,32)(SH,SH,RF,RF)(Block)  swizzled
       tile(wm,wn).to(Warp)             gemm_row_sum(64,64,32)(SH,SH,RF,RF)(Warp)
-      split(16).pipeline(ahead)        gemm_row_sum(64,64,16)(SH,SH,RF,RF)(Warp)     fragments a step ahead
+      split(16).pipeline(lookahead)    gemm_row_sum(64,64,16)(SH,SH,RF,RF)(Warp)     fragments loaded one step early
       load(A, RF), load(B, RF)         gemm_row_sum(64,64,16)(RF,RF,RF,RF)(Warp)     ldmatrix.x4
       step(product)                    MatMul(16,8,16)(RF,RF,RF)(Warp)               HMMA
       row                              Reduction(64,16)(RF,RF)(Warp)                 of the fragments of A, by shuffles
@@ -13,17 +13,17 @@
 
 The sums stay in registers, in float32, and one replica stores them.
 
-`hopper` is the same by TMA and wgmma, with a producer. Its warpgroups read A's rows by ldmatrix while the products of the stage are under
-way, in the first column of tiles only; each of the four lanes of a row adds up a part of it, and they meet behind the loop. D's tile goes
-through shared memory at once, which costs a stage and is worth more (`chunk` columns at a time; of tiles of 256 x 192, which have `wm` 128
-and are fast at 6144, 64). With so much room in use bands of 8 tile rows suit large sizes and bands of 4 those of 4096.
+`hopper` is the same by TMA and wgmma with a producer. Its warpgroups read A's rows by ldmatrix while the MMAs of the stage are in flight,
+only in the first column of tiles. Each of the four lanes of a row accumulates a partial sum; these are combined after the loop. The tile of
+D is stored in one piece, which costs one stage but is faster: `epi_n` columns at a time, and 64 for tiles of 256 x 192, which have `wm` 128
+and are fast at 6144. With that much memory in use groups of 8 tile rows suit large sizes, and groups of 4 suit 4096.
 
-`hopper_shared` differs by one line: its sums are in shared memory, where each step reads and writes them. Every block has some of its own
-then, also those that store none.
+`hopper_shared` differs by one line: its sums are in shared memory, where each step reads and writes them. Then every block has memory for
+sums, including those that store none.
 """
 
 from fireiron import *
-from fireiron.strategies._fused import ahead, by_warpgroups, fitting, orders, product, staged, stored
+from fireiron.strategies._fused import by_warpgroups, fitting, lookahead, orders, product, staged, stored
 
 SIZES = (4096, 4096, 4096)
 
@@ -38,10 +38,10 @@ high = Tunable("bm", 128, 64, 192, 256)
 wide = Tunable("bn", 256, 64, 128, 192)
 deep = Tunable("bk", 64, 32, 128)
 part = Tunable("wm", 64, 128)
-chunk = Tunable("chunk", 256, 32, 64, 128, 192)
-turns = Tunable("stages", 3, 2, 4, 5, 6)
-bands = Tunable("bands", 8, 1, 4, 16)
-blocks = Tunable("blocks", 132, 264, 65536)
+epi_n = Tunable("epi_n", 256, 32, 64, 128, 192)
+ring_stages = Tunable("stages", 3, 2, 4, 5, 6)
+group_m = Tunable("group_m", 8, 1, 4, 16)
+num_blocks = Tunable("num_blocks", 132, 264, 65536)
 
 definition = Fused(
     name="gemm_row_sum",
@@ -70,7 +70,7 @@ strategy = (
     .to(Warp)
     .split(k=16)
     .unroll()
-    .pipeline(ahead)
+    .pipeline(lookahead)
     .load("A", RF, fragments)
     .load("B", RF, fragments)
     .step("product", product)
@@ -79,10 +79,10 @@ strategy = (
 
 
 def by_tiles(tiles):
-    """The strategy on Hopper for a definition whose sums are somewhere: in registers, in parts, or placed."""
+    """Return the strategy on Hopper for a tiled definition, whose sums are in registers, in partial sums, or in shared memory."""
     return (
         tiles.split(k=deep)
-        .pipeline(turns)
+        .pipeline(ring_stages)
         .warp_specialize(128)
         .load("A", SH, Move.done())
         .load("B", SH, Move.done())
@@ -90,18 +90,18 @@ def by_tiles(tiles):
         .to(Warpgroup)
         .step("product", by_warpgroups)
         .step("row", Reduction.load(SRC, RF, Move.done()).done())
-        .step("store", stored(chunk))
+        .step("store", stored(epi_n))
         .done()
     )
 
 
-hopper = by_tiles(definition.rfactor("row", 4).tile(m=high, n=wide).to(Block).rasterize(group_m=bands).persistent(blocks))
+hopper = by_tiles(definition.rfactor("row", 4).tile(m=high, n=wide).to(Block).rasterize(group_m=group_m).persistent(num_blocks))
 
-hopper_shared = by_tiles(definition.tile(m=high, n=wide).to(Block).rasterize(group_m=bands).persistent(blocks).set_memory("s", SH))
+hopper_shared = by_tiles(definition.tile(m=high, n=wide).to(Block).rasterize(group_m=group_m).persistent(num_blocks).set_memory("s", SH))
 
 
 def spec(M, N, K, **options):
-    """Row-major halves, float32 inside, sums in float32, unless said otherwise; C is the storage order of D."""
+    """Return the problem: row-major float16 with float32 accumulators and sums by default; C is the storage order of D."""
     options = {"types": {"y": float32}, **options}
     return definition(m=M, n=N, k=K, **orders(options, {"A": "A", "B": "B", "C": "D"}))
 

@@ -23,5 +23,5 @@ strategy = gemm(RowMajor, ColMajor)
 
 
 def spec(M, N, K, **options):
-    """A RowMajor, B ColMajor, C ColMajor, float32 unless said otherwise."""
+    """Return the problem: A RowMajor, B ColMajor, C ColMajor, float32 by default."""
     return MatMul(M, N, K, **{"A": RowMajor} | options)(GL, GL, GL)(Kernel)

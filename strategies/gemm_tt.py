@@ -23,5 +23,5 @@ strategy = gemm(RowMajor, RowMajor)
 
 
 def spec(M, N, K, **options):
-    """A RowMajor, B RowMajor, C ColMajor, float32 unless said otherwise."""
+    """Return the problem: A RowMajor, B RowMajor, C ColMajor, float32 by default."""
     return MatMul(M, N, K, **{"A": RowMajor, "B": RowMajor} | options)(GL, GL, GL)(Kernel)

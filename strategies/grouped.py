@@ -1,18 +1,18 @@
-"""Grouped products: D[g] = A[g]·B[g] for groups of different numbers of rows, `rows[g]` of M, on tensor cores from Ampere on.
+"""Grouped GEMM: D[g] = A[g]·B[g], where group g has `rows[g]` of M rows, on tensor cores from Ampere on.
 
     grouped(G,M,N,K)(GL,GL,GL,GL)(Kernel)
-      tile(g=1,bm,bn).to(Block)        grouped(1,128,128,K)(GL,GL,GL,GL)(Block)     a block's tile is of one group
+      tile(g=1,bm,bn).to(Block)        grouped(1,128,128,K)(GL,GL,GL,GL)(Block)     the tile of a block is in one group
       step(product)                    MatMul(128,128,K)(GL,GL,RF)(Block)
-        split(bk).pipeline(stages)     MatMul(128,128,32)(GL,GL,RF)(Block)          copies of 16 bytes, under way
+        split(bk).pipeline(stages)     MatMul(128,128,32)(GL,GL,RF)(Block)          copies of 16 bytes, in flight
         load(A, SH), load(B, SH)       MatMul(128,128,32)(SH,SH,RF)(Block)          swizzled
         tile(wm,wn).to(Warp)           MatMul(64,64,32)(SH,SH,RF)(Warp)
-        split(16).pipeline(2)          MatMul(64,64,16)(SH,SH,RF)(Warp)             fragments a step ahead
+        split(16).pipeline(2)          MatMul(64,64,16)(SH,SH,RF)(Warp)             fragments loaded one step early
         load(A, RF), load(B, RF)       MatMul(64,64,16)(RF,RF,RF)(Warp)             ldmatrix.x4
         tile(16,16).mma_tile()         MatMul(16,8,16)(RF,RF,RF)(Warp)              HMMA
       step(store)                      Move(128,128)(RF,GL)(Block)                  through shared memory, in pieces of 16 bytes
 
-Each group has room for M rows; those behind its own are zero in D, whatever A holds there. Groups that lie one behind the other without
-room between them would take an index from memory, which formulas do not have.
+Each group has memory for M rows. Rows past the end of a group are zero in D, whatever A contains there. `grouped_ragged` is for groups
+that are packed without gaps.
 """
 
 from fireiron import *
@@ -64,7 +64,7 @@ strategy = definition.tile(g=1, m=bm, n=bn).to(Block).step("product", main_loop)
 
 
 def spec(M, N, K, groups=8, **options):
-    """`groups` products of row-major halves, float32 inside, `rows` in int32, unless said otherwise; C is the storage order of D."""
+    """Return the problem: row-major float16 with float32 accumulators by default, `rows` in int32; C is the storage order of D."""
     options = {"types": {"rows": int32}, **options}
     return definition(g=groups, m=M, n=N, k=K, **orders(options, {"A": "A", "B": "B", "C": "D"}))
 

@@ -1,11 +1,11 @@
-"""Listing 4 in half precision, B transposed (HGEMM_NT): the same strategy with another load of B and paired multiply-adds.
+"""Listing 4 in half precision, B transposed (HGEMM_NT): the same strategy with a different load of B and packed multiply-adds.
 
     maxwell, with
-      load(B, SH)              lanes along n, neighbouring lanes at neighbouring addresses of the row-major B
+      load(B, SH)              lanes along n, adjacent lanes at adjacent addresses of the row-major B
       tile(2,1).unroll()       MatMul(2,1,1)(RF,RF,RF)(Lane)
       done()                   HFMA2
 
-The paper's kernel has one load strategy for each operand because one of them is transposed (section 5.1).
+The paper's kernel has a load strategy per operand because one operand is transposed (section 5.1).
 """
 
 from fireiron import *
@@ -22,5 +22,5 @@ strategy = maxwell.at(Load, B).replace(other_load).at(Tile, index=3).replace(pai
 
 
 def spec(M, N, K, **options):
-    """Half precision throughout, A and C column-major, B row-major, unless said otherwise."""
+    """Return the problem: float16 throughout; by default A and C are column-major, B row-major."""
     return MatMul(M, N, K, **{"dtype": float16, "B": RowMajor} | options)(GL, GL, GL)(Kernel)

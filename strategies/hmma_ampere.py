@@ -1,20 +1,20 @@
-"""Tensor cores from Ampere on: mma.sync m16n8k16, ldmatrix, swizzled shared memory, a pipeline of asynchronous copies.
+"""GEMM on tensor cores from Ampere on: mma.sync m16n8k16, ldmatrix, swizzled shared memory, software-pipelined cp.async.
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
       tile(bm,bn).to(Block).rasterize(group_m=8)   MatMul(128,256,K)(GL,GL,GL)(Block)
       epilog(RF, float32, ...)         MatMul(128,256,K)(GL,GL,RF)(Block)       stored through shared memory
-      split(bk).pipeline(stages)       MatMul(128,256,64)(GL,GL,RF)(Block)      copies of 16 bytes, under way
+      split(bk).pipeline(stages)       MatMul(128,256,64)(GL,GL,RF)(Block)      copies of 16 bytes, in flight
       load(A, SH).swizzle_storage()            MatMul(128,256,64)(SH,GL,RF)(Block)
       load(B, SH).swizzle_storage()            MatMul(128,256,64)(SH,SH,RF)(Block)
       tile(wm,wn).to(Warp)             MatMul(64,64,64)(SH,SH,RF)(Warp)
-      split(16).pipeline(2)            MatMul(64,64,16)(SH,SH,RF)(Warp)         fragments a step ahead
-      load(A, RF), load(B, RF)         MatMul(64,64,16)(RF,RF,RF)(Warp)         ldmatrix.x4, .trans where storage asks for it
+      split(16).pipeline(2)            MatMul(64,64,16)(SH,SH,RF)(Warp)         fragments loaded one step early
+      load(A, RF), load(B, RF)         MatMul(64,64,16)(RF,RF,RF)(Warp)         ldmatrix.x4, .trans if the storage order requires it
       tile(16,16).unroll()             MatMul(16,16,16)(RF,RF,RF)(Warp)
       mma_tile()                       MatMul(16,8,16)(RF,RF,RF)(Warp)
       done()                           HMMA
 
-One strategy for all storage orders and all sizes: copies follow the order of their source, and are as wide as sizes and
-leading dimensions prove legal.
+One strategy for all storage orders and sizes: copies follow the storage order of their source, and are as wide as sizes and
+leading dimensions allow.
 """
 
 from fireiron import *
@@ -59,11 +59,11 @@ strategy = (
 
 
 def spec(M, N, K, **options):
-    """Row-major halves, float32 inside, unless said otherwise."""
+    """Return the problem: row-major float16 with float32 accumulators by default."""
     options = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options}
     return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)
 
 
 def values(spec, target=None):
-    """The tunables for a problem: addresses of rows of any length leave a warp registers for fewer of them; so does Volta."""
+    """Return tunables: on Volta, or if the row length is unknown, registers suffice for fewer rows per warp."""
     return {"bm": 64, "wm": 32} if before(75, target) or unaligned(spec) else {}

@@ -1,4 +1,4 @@
-"""Tensor cores of Turing: mma.sync m16n8k8 and ldmatrix; a target without asynchronous copies prefetches with plain ones.
+"""GEMM on tensor cores of Turing: mma.sync m16n8k8 and ldmatrix; without asynchronous copies it prefetches through registers.
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
       tile(bm,bn).to(Block).rasterize(group_m=8)   MatMul(128,128,K)(GL,GL,GL)(Block)
@@ -7,13 +7,13 @@
       load(A, SH).swizzle_storage()            MatMul(128,128,32)(SH,GL,RF)(Block)
       load(B, SH).swizzle_storage()            MatMul(128,128,32)(SH,SH,RF)(Block)
       tile(wm,wn).to(Warp)             MatMul(64,64,32)(SH,SH,RF)(Warp)
-      split(16).pipeline(2)            MatMul(64,64,16)(SH,SH,RF)(Warp)         fragments a step ahead
+      split(16).pipeline(2)            MatMul(64,64,16)(SH,SH,RF)(Warp)         fragments loaded one step early
       load(A, RF), load(B, RF)         MatMul(64,64,16)(RF,RF,RF)(Warp)         ldmatrix.x4
       tile(16,16).unroll()             MatMul(16,16,16)(RF,RF,RF)(Warp)
       mma_tile(HMMA_1688_F32)          MatMul(16,8,8)(RF,RF,RF)(Warp)
       done()                           HMMA
 
-The instruction is named, so that newer targets run the same program. Shared memory of sm_75 holds it: at most 64 KiB a block.
+The strategy names the instruction, so newer targets run the same program. It fits in the 64 KiB of shared memory of a block on sm_75.
 """
 
 from fireiron import *
@@ -57,11 +57,11 @@ strategy = (
 
 
 def spec(M, N, K, **options):
-    """Row-major halves, float32 inside, unless said otherwise."""
+    """Return the problem: row-major float16 with float32 accumulators by default."""
     options = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options}
     return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)
 
 
 def values(spec, target=None):
-    """The tunables for a problem: addresses of rows of any length leave a warp registers for fewer of them."""
+    """Return tunables: if the row length is unknown, registers suffice for fewer rows per warp."""
     return {"wm": 32} if unaligned(spec) else {}

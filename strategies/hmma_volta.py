@@ -1,4 +1,4 @@
-"""Tensor cores of Volta: mma.sync m8n8k4 by quad-pairs, eight threads that hold a tile together (Graphene, section 6).
+"""GEMM on tensor cores of Volta: mma.sync m8n8k4 by quad-pairs, eight threads that own a tile together (Graphene, section 6).
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
       tile(bm,bn).to(Block).rasterize(group_m=8)   MatMul(128,128,K)(GL,GL,GL)(Block)
@@ -9,10 +9,10 @@
       split(16).unroll()               MatMul(64,64,16)(SH,SH,RF)(Warp)
       tile(16,16).unroll()             MatMul(16,16,16)(SH,SH,RF)(Warp)
       mma_tile(HMMA_884_F32_TN)        MatMul(8,8,4)(SH,SH,RF)(QuadPair)        four quad-pairs, two by two
-      load(A, RF), load(B, RF)         MatMul(8,8,4)(RF,RF,RF)(QuadPair)        8 bytes a lane
-      done()                           HMMA, of the form that fits both storage orders
+      load(A, RF), load(B, RF)         MatMul(8,8,4)(RF,RF,RF)(QuadPair)        8 bytes per lane
+      done()                           HMMA, in the form for both storage orders
 
-The instruction is named, so that newer targets run the same program; there it is emulated, and slow (T019).
+The strategy names the instruction, so newer targets run the same program; there it is emulated, and slow (T019).
 """
 
 from fireiron import *
@@ -54,6 +54,6 @@ strategy = (
 
 
 def spec(M, N, K, **options):
-    """Row-major halves, float32 inside, unless said otherwise."""
+    """Return the problem: row-major float16 with float32 accumulators by default."""
     options = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options}
     return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)

@@ -1,28 +1,29 @@
-"""Hopper: TMA, wgmma, a ring of stages, a producer, blocks that stay.
+"""Persistent Hopper GEMM: producer warp, TMA, circular buffer, wgmma.
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
-      repack(A), repack(B)             copied in front, where rows are no multiples of 16 bytes: TMA takes no others; and turned round,
-                                       where elements have not 16 bits and do not lie along k: WGMMA reads no others
+      repack(A), repack(B)             a preceding copy kernel, if TMA or wgmma cannot read the operand (see below)
       tile(bm,bn).to(Block)            MatMul(128,256,K)(GL,GL,GL)(Block)
-        .cluster(1, 1)                 blocks of a cluster load for each other what they have in common
-        .rasterize(group_m=8).persistent()         a block for each multiprocessor takes one tile after the other
-      epilog(RF, float32, ...)         MatMul(128,256,K)(GL,GL,RF)(Block)       converted, through shared memory, stored by TMA
-      split(bk).pipeline(stages)       MatMul(128,256,64)(GL,GL,RF)(Block)      a ring
-        .warp_specialize()                  filled by a warp of its own
-      load(A, SH), load(B, SH)         MatMul(128,256,64)(SH,SH,RF)(Block)      TMA; stored as the products want to read it
+        .cluster(1, 1)                 blocks of a cluster share loads by multicast
+        .rasterize(group_m=8).persistent()         one block per SM computes several tiles
+      epilog(RF, float32, ...)         MatMul(128,256,K)(GL,GL,RF)(Block)       convert, store through shared memory by TMA
+      split(bk).pipeline(stages)       MatMul(128,256,64)(GL,GL,RF)(Block)      circular buffer
+        .warp_specialize()                  a producer warp fills it
+      load(A, SH), load(B, SH)         MatMul(128,256,64)(SH,SH,RF)(Block)      TMA, in the layout that wgmma reads
       tile(wm,bn).to(Warpgroup)        MatMul(64,256,64)(SH,SH,RF)(Warpgroup)
       done()                           WGMMA
 
-`wm` below 64, or of 96, is the transposed form, which has the 64 rows of the instruction along N: for few rows, and for small
-matrices. As many blocks as there are tiles (`blocks`) is a block for each tile. Blocks walk in bands of tile rows,
-of tile columns (`walk` 1) or, with `bands` 1, along Hilbert's curve (2). C goes through shared memory in chunks of `rows` x `chunk` a
-warpgroup: with `rows` `wm` and `chunk` `wn` at once, which waits and fences once, where there is room beside the stages. Clusters (`cm` x
-`cn` tiles) ask L2 for less: for sizes whose rows are no multiples of 128 bytes, of which each row of a box takes two lines.
+`repack` copies an operand whose rows are not multiples of 16 bytes, which TMA requires. It transposes an operand that does not have 16-bit
+elements and is not contiguous along k, which wgmma requires. One strategy serves all storage orders and sizes: if TMA cannot store C,
+because its rows are not multiples of 16 bytes, all threads copy it.
 
-`integers` is the same for int8, whose products are added up in int32.
+A `wm` below 64, or of 96, selects the transposed form: the 64 rows of the instruction are along N. It suits few rows and small matrices.
+With `num_blocks` at least the number of tiles each tile has its own block. `raster` is 0 for groups of `group_m` tile rows, 1 for groups
+of tile columns, 2 (with `group_m` 1) for a Hilbert curve. C passes through shared memory in pieces of `epi_m` x `epi_n` per warpgroup.
+With `epi_m` equal to `wm` and `epi_n` equal to `wn` there is one piece, and so one wait and one fence, if it fits next to the stages.
+Clusters of `cluster_m` x `cluster_n` tiles reduce L2 traffic. They help if rows are not multiples of 128 bytes, because then each row
+of a TMA box takes two cache lines.
 
-Barriers, phases, fences, waits and descriptors are inferred. One strategy for all storage orders and sizes: where TMA does not take C,
-whose rows would have to be multiples of 16 bytes, all threads copy.
+`integers` is the same for int8, with int32 accumulators.
 """
 
 from fireiron import *
@@ -34,31 +35,31 @@ bn = Tunable("bn", 256, 64, 128, 192, 96, 160, 224, 32, 16)
 bk = Tunable("bk", 64, 128, 32)
 wm = Tunable("wm", 64, 128, 96, 32, 16)
 wn = Tunable("wn", 256, 64, 128, 192, 96, 160, 224, 32, 16)
-rows = Tunable("rows", 64, 32, 16)
-chunk = Tunable("chunk", 64, 32, 16, 128, 192, 256)
+epi_m = Tunable("epi_m", 64, 32, 16)
+epi_n = Tunable("epi_n", 64, 32, 16, 128, 192, 256)
 stages = Tunable("stages", 4, 2, 3, 5, 6, 7, 8, 16)
-bands = Tunable("bands", 8, 1, 2, 4, 16)
-walk = Tunable("walk", 0, 1, 2)
-blocks = Tunable("blocks", 132, 264, 65536)
-cm = Tunable("cm", 1, 2, 4)
-cn = Tunable("cn", 1, 2, 4)
-producer = Tunable("producer", 32, 128)
+group_m = Tunable("group_m", 8, 1, 2, 4, 16)
+raster = Tunable("raster", 0, 1, 2)
+num_blocks = Tunable("num_blocks", 132, 264, 65536)
+cluster_m = Tunable("cluster_m", 1, 2, 4)
+cluster_n = Tunable("cluster_n", 1, 2, 4)
+producer_threads = Tunable("producer_threads", 32, 128)
 
-store = Move.tile(wm, wn).to(Warpgroup).tile(rows, chunk).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
+store = Move.tile(wm, wn).to(Warpgroup).tile(epi_m, epi_n).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
 
 
 def by_tiles(accumulator):
-    """The product behind the copies, added up in a type."""
+    """Return the strategy after `repack`, which accumulates in the given type."""
     return (
         MatMul.tile(bm, bn)
         .to(Block)
-        .cluster(cm, cn)
-        .rasterize(bands, walk)
-        .persistent(blocks)
+        .cluster(cluster_m, cluster_n)
+        .rasterize(group_m, raster)
+        .persistent(num_blocks)
         .epilog(RF, accumulator, Init.done(), store)
         .split(bk)
         .pipeline(stages)
-        .warp_specialize(producer)
+        .warp_specialize(producer_threads)
         .load(A, SH, Move.done())
         .load(B, SH, Move.done())
         .tile(wm, wn)
@@ -75,31 +76,31 @@ integers = MatMul.repack(A).repack(B).then(by_tiles(int32))
 
 
 def spec(M, N, K, **options):
-    """Row-major halves, float32 inside, unless said otherwise."""
+    """Return the problem: row-major float16 with float32 accumulators by default."""
     options = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options}
     return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)
 
 
 SMALLER = (
-    {"bm": 64, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "rows": 64, "chunk": 32, "stages": 8, "bands": 4},
-    {"bm": 32, "bn": 64, "bk": 128, "wm": 32, "wn": 64, "rows": 32, "chunk": 64, "stages": 4, "bands": 4},
-    {"bm": 16, "bn": 64, "bk": 64, "wm": 16, "wn": 64, "rows": 16, "chunk": 64, "stages": 16, "bands": 4},
+    {"bm": 64, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "epi_m": 64, "epi_n": 32, "stages": 8, "group_m": 4},
+    {"bm": 32, "bn": 64, "bk": 128, "wm": 32, "wn": 64, "epi_m": 32, "epi_n": 64, "stages": 4, "group_m": 4},
+    {"bm": 16, "bn": 64, "bk": 64, "wm": 16, "wn": 64, "epi_m": 16, "epi_n": 64, "stages": 16, "group_m": 4},
 )
-"""More tiles as `defaults` tells them, for small matrices where `hopper_small` and `hopper_skinny` do not serve."""
+"""Further tiles in the form of `defaults`, for small matrices that `hopper_small` and `hopper_skinny` do not support."""
 
 
 def defaults(M, N, K):
-    """Tiles for halves that were among the fastest on an H200."""
+    """Return tiles that were among the fastest for float16 on an H200."""
     return (
-        {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 256, "stages": 3, "bands": 4},
-        {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "rows": 64, "chunk": 192, "stages": 3, "bands": 4},
-        {"bm": 128, "bn": 224, "bk": 64, "wm": 64, "wn": 224, "rows": 64, "chunk": 32, "stages": 4, "bands": 4},
-        {"bm": 128, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "rows": 64, "chunk": 64, "stages": 5, "bands": 4},
-        {"bm": 128, "bn": 128, "bk": 64, "wm": 64, "wn": 128, "rows": 64, "chunk": 64, "stages": 6, "bands": 4},
-        {"bm": 192, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "rows": 64, "chunk": 32, "stages": 5, "bands": 4},
-        {"bm": 96, "bn": 128, "bk": 64, "wm": 96, "wn": 64, "rows": 32, "chunk": 64, "stages": 6, "bands": 4},
-        {"bm": 64, "bn": 256, "bk": 64, "wm": 64, "wn": 128, "rows": 64, "chunk": 64, "stages": 5, "bands": 4},
-        {"bm": 64, "bn": 192, "bk": 64, "wm": 64, "wn": 96, "rows": 64, "chunk": 32, "stages": 6, "bands": 4},
-        {"bm": 64, "bn": 128, "bk": 64, "wm": 64, "wn": 64, "rows": 64, "chunk": 64, "stages": 8, "bands": 4},
-        {"bm": 64, "bn": 64, "bk": 64, "wm": 64, "wn": 64, "rows": 64, "chunk": 64, "stages": 8, "bands": 4},
+        {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "epi_m": 64, "epi_n": 256, "stages": 3, "group_m": 4},
+        {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "epi_m": 64, "epi_n": 192, "stages": 3, "group_m": 4},
+        {"bm": 128, "bn": 224, "bk": 64, "wm": 64, "wn": 224, "epi_m": 64, "epi_n": 32, "stages": 4, "group_m": 4},
+        {"bm": 128, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "epi_m": 64, "epi_n": 64, "stages": 5, "group_m": 4},
+        {"bm": 128, "bn": 128, "bk": 64, "wm": 64, "wn": 128, "epi_m": 64, "epi_n": 64, "stages": 6, "group_m": 4},
+        {"bm": 192, "bn": 96, "bk": 64, "wm": 64, "wn": 96, "epi_m": 64, "epi_n": 32, "stages": 5, "group_m": 4},
+        {"bm": 96, "bn": 128, "bk": 64, "wm": 96, "wn": 64, "epi_m": 32, "epi_n": 64, "stages": 6, "group_m": 4},
+        {"bm": 64, "bn": 256, "bk": 64, "wm": 64, "wn": 128, "epi_m": 64, "epi_n": 64, "stages": 5, "group_m": 4},
+        {"bm": 64, "bn": 192, "bk": 64, "wm": 64, "wn": 96, "epi_m": 64, "epi_n": 32, "stages": 6, "group_m": 4},
+        {"bm": 64, "bn": 128, "bk": 64, "wm": 64, "wn": 64, "epi_m": 64, "epi_n": 64, "stages": 8, "group_m": 4},
+        {"bm": 64, "bn": 64, "bk": 64, "wm": 64, "wn": 64, "epi_m": 64, "epi_n": 64, "stages": 8, "group_m": 4},
     )

@@ -1,15 +1,15 @@
-"""Hopper, batched: as many products as a stack has matrices, by the strategy hopper.
+"""Batched Hopper GEMM: the strategy `hopper` for each matrix of a batch.
 
     MatMul(B,M,N,K)(GL,GL,GL)(Kernel)
-      repack(A), repack(B)             copied in front, as in hopper, all matrices by one launch
-      tile(b=1).to(Block)              MatMul(1,M,N,K)(GL,GL,GL)(Kernel)         a block's tile is of one matrix
+      repack(A), repack(B)             a preceding copy kernel as in `hopper`, one launch for all matrices
+      tile(b=1).to(Block)              MatMul(1,M,N,K)(GL,GL,GL)(Kernel)         the tile of a block is in one matrix
       tile(bm,bn).to(Block)            MatMul(1,128,256,K)(GL,GL,GL)(Block)
-        .rasterize(group_m=8).persistent()         blocks take the tiles of all matrices, one after the other
-      ...                              as in hopper
+        .rasterize(group_m=8).persistent()         persistent blocks compute the tiles of all matrices
+      ...                              as in `hopper`
 
-The loads of the next matrix are under way while a tile of this one is stored. TMA takes arrays of three dimensions as they lie: matrices
-of either storage order, any multiple of 16 bytes apart, and one matrix for the whole stack, `signature="bmk,kn->bmn"`. Of sizes known at
-run time say a bound, `sym("M", high=65536)`: addresses of a stack have to fit 64 bits.
+The loads of the next matrix are in flight while a tile of this one is stored. TMA reads three-dimensional arrays directly: matrices
+of either storage order, any multiple of 16 bytes apart, and one matrix for the whole batch, `signature="bmk,kn->bmn"`. Give a run-time size
+an upper bound, `sym("M", high=65536)`: the addresses of a batch must fit in 64 bits.
 """
 
 from fireiron import *
@@ -23,7 +23,7 @@ integers = MatMul.repack(A).repack(B).tile(b=1).to(Block).then(hopper.by_tiles(i
 
 
 def spec(M, N, K, batch=16, **options):
-    """`batch` products of row-major halves, float32 inside, unless said otherwise; A, B and C say how each matrix of a stack is stored."""
+    """Return the problem: row-major float16 with float32 accumulators by default; A, B and C are storage orders of a matrix."""
     options = {"dtype": float16, "c_dtype": float16, "signature": "bmk,bkn->bmn", **options}
     sizes = {"b": batch, "m": M, "n": N, "k": K}
     left, right, result = options["signature"].replace("->", ",").split(",")
@@ -32,7 +32,7 @@ def spec(M, N, K, batch=16, **options):
 
 
 def stack(order, dims, sizes):
-    """Column-major matrices one behind the other; a matrix, row-major ones and storage by strides as they are."""
+    """Return the strides of contiguous column-major matrices; a single matrix and other orders are returned unchanged."""
     if order != ColMajor or len(dims) == 2:
         return order
     rows, columns = (dim for dim in dims if dim != "b")
@@ -40,5 +40,5 @@ def stack(order, dims, sizes):
 
 
 def defaults(M, N, K):
-    """The tiles of hopper, and smaller ones for small matrices."""
+    """Return the tiles of `hopper`, and smaller ones for small matrices."""
     return (*hopper.defaults(M, N, K), *hopper.SMALLER)

@@ -1,17 +1,17 @@
-"""LayerNorm of the rows of a matrix, with weight and bias: a row in the registers of one warp, or of several of a block.
+"""LayerNorm of the rows of a matrix, with weight and bias: a row is in the registers of one warp, or of several warps of a block.
 
     layernorm(M,N)(GL,GL,GL,GL)(Kernel)
       tile(m=rows).to(Block)           layernorm(1,N)(GL,GL,GL,GL)(Block)
       load(X, RF), rows to warps       layernorm(1,N)(RF,GL,GL,GL)(Block)
       load(weight), load(bias)         layernorm(1,N)(RF,RF,RF,GL)(Block)
-      done()                           each step where the row is held
+      done()                           each step on the registers of the row
 
-The mean first, then the squares of what differs from it, in float32, both by shuffles, and through shared memory where several warps
-have a row. X is read once; weight and bias are on their way before the sums begin. `values(spec)` are the tunables for a size.
+Two sums in float32: the mean, then the squared deviations. Both use shuffles, and shared memory if several warps share a row. X is read
+once; the loads of weight and bias are issued before the sums. `values(spec)` returns the tunables for a size.
 
-`at_once` sums X and its squares beside each other, and has the variance from both: for few rows, of which a block waits for two sums, one
-after the other, longer than for memory. In float32 it is good while the mean is no more than some tens of standard deviations; `in_parts`
-is the same, with one exchange between warps behind all shuffles.
+`at_once` computes the sums of X and of its squares together, and the variance from both. It suits few rows: there a block waits longer
+for two dependent sums than for memory. In float32 it is accurate while the mean is at most some tens of standard deviations. `in_parts` is
+the same with one exchange between warps after all shuffles.
 """
 
 from fireiron import *
@@ -54,7 +54,7 @@ one_pass = Fused(
 
 
 def of(definition):
-    """The strategy for a definition."""
+    """Return the strategy for a definition."""
     return (
         definition.tile(m=rows)
         .to(Block)
@@ -70,18 +70,18 @@ strategy, at_once = of(layernorm), of(one_pass)
 
 
 def in_parts(warps):
-    """`at_once` where so many warps share a row (2 or more): they exchange both sums behind the shuffles of both."""
+    """Return `at_once` for `warps` warps per row (at least 2), which exchange both sums after the shuffles of both."""
     return of(one_pass.rfactor("sum", warps).rfactor("squares", warps))
 
 
 def spec(M, N, form="two_passes", **options):
-    """Halves, unless said otherwise: `dtype`, `types` by operand, strides by operand. The kernel takes X, weight, bias and eps.
+    """Return the problem: float16 by default; options are `dtype`, `types`, strides by operand. The kernel takes X, weight, bias and eps.
 
-    `form` is that of `strategy`, or "at_once".
+    Args: `form`, "two_passes" (that of `strategy`) or "at_once".
     """
     return {"two_passes": layernorm, "at_once": one_pass}[form](m=M, n=N, **options)
 
 
 def values(spec):
-    """The tunables for a problem, which is not measured: by the elements of a row, and how many rows there are (measured on an H200)."""
+    """Return tunables for a problem without a record, by row length and number of rows (measured on an H200)."""
     return fitting(spec, few=2048, at_once=4096)

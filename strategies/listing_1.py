@@ -11,8 +11,8 @@
       tile(1,1)                    MatMul(1,1,K)(RF,RF,GL)(Thread)
       done(dot.cu)                 the micro-kernel
 
-All of K lies in shared memory and in registers, so K must be static, and the tile that fits shared memory shrinks as K
-grows: `bm` and `bn` take the first values that fit the target (128 up to K = 227 on sm_90).
+All of K is in shared memory and in registers, so K must be a constant, and the tile that fits in shared memory shrinks as K
+grows: `bm` and `bn` take the first values that fit on the target (128 up to K = 227 on sm_90).
 """
 
 from fireiron import *
@@ -42,5 +42,5 @@ strategy = (
 
 
 def spec(M, N, K, **options):
-    """Column-major, float32 unless said otherwise; K must be an integer."""
+    """Return the problem: column-major float32 by default; K must be an integer."""
     return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)

@@ -44,5 +44,5 @@ strategy = (
 
 
 def spec(M, N, K, **options):
-    """Column-major, float32 unless said otherwise."""
+    """Return the problem: column-major float32 by default."""
     return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)

@@ -1,22 +1,22 @@
-"""The gate of an LSTM cell: D = relu(X·W + H·R + bias), two products into one accumulator, on tensor cores from Ampere on.
+"""Gate of an LSTM cell: D = relu(X·W + H·R + bias), two MMAs into one accumulator, on tensor cores from Ampere on.
 
     lstm(M,N,K)(GL,GL,GL,GL,GL,GL)(Kernel)
       tile(bm,bn).to(Block).rasterize(group_m=8)   lstm(128,128,K)(GL,GL,GL,GL,GL,GL)(Block)
-      split(bk).pipeline(stages)       lstm(128,128,32)(GL,GL,GL,GL,RF)(Block)     copies of 16 bytes, under way
+      split(bk).pipeline(stages)       lstm(128,128,32)(GL,GL,GL,GL,RF)(Block)     copies of 16 bytes, in flight
       load(X, SH), load(W, SH), ...    lstm(128,128,32)(SH,SH,SH,SH,RF)(Block)     swizzled
       tile(wm,wn).to(Warp)             lstm(64,32,32)(SH,SH,SH,SH,RF)(Warp)
-      split(16).pipeline(2)            lstm(64,32,16)(SH,SH,SH,SH,RF)(Warp)        fragments a step ahead
+      split(16).pipeline(2)            lstm(64,32,16)(SH,SH,SH,SH,RF)(Warp)        fragments loaded one step early
       load(X, RF), load(W, RF), ...    lstm(64,32,16)(RF,RF,RF,RF,RF)(Warp)        ldmatrix.x4
       step(input), step(hidden)        MatMul(16,8,16)(RF,RF,RF)(Warp)             HMMA, into one accumulator
       step(store)                      Move(64,32)(RF,GL)(Warp)                    through shared memory, in pieces of 16 bytes
 
-X and H have K columns each. `strategy` has the ReLU that Graphene measured (section 6, Figure 12), `tanh` the usual cell's function.
-`in_turn` is another definition of the same: the whole product of X first, then that of H, each by a loop of its own. Its warps hold
-fragments of two operands, not of four, so that their tiles may be 64 x 64.
+X and H have K columns each. `strategy` has the ReLU that Graphene measured (section 6, Figure 12), `tanh` the activation of an LSTM.
+`two_loops` is another definition of the same: first X·W in one loop, then H·R in a second loop. Its warps have fragments of two operands
+instead of four, so their tiles can be 64 x 64.
 
-`hopper` and `hopper_tanh` are `strategy` and `tanh` by TMA and wgmma, with a producer, for tiles of 128 x 256: two rings, each of
-`stages` of one product's factors, given back behind that product (`fly` 1: behind the next one), and a ring of two stages for the bias of
-a tile. `defaults` are for other sizes.
+`hopper` and `hopper_tanh` are `strategy` and `tanh` by TMA and wgmma with a producer, for tiles of 128 x 256. Each MMA has a circular
+buffer of `stages` for its operands, and the bias of a tile has one of two stages. A stage is released after its MMA, or with
+`mma_in_flight` 1 after the next MMA. `defaults` are values for other sizes.
 """
 
 from fireiron import *
@@ -33,18 +33,18 @@ stages = Tunable("stages", 4, 3, 5)
 
 wide = Tunable("bn", 256, 64, 128, 192)
 deep = Tunable("bk", 64, 32, 128)
-turns = Tunable("stages", 2, 3, 4, 5, 6)
-chunk = Tunable("chunk", 64, 32, 128, 192, 256)
-bands = Tunable("bands", 8, 1, 2, 4, 16)
-fly = Tunable("fly", 0, 1)
+ring_stages = Tunable("stages", 2, 3, 4, 5, 6)
+epi_n = Tunable("epi_n", 64, 32, 128, 192, 256)
+group_m = Tunable("group_m", 8, 1, 2, 4, 16)
+mma_in_flight = Tunable("mma_in_flight", 0, 1)
 high = Tunable("bm", 128, 64, 192, 256)
-blocks = Tunable("blocks", 132, 264, 65536)
+num_blocks = Tunable("num_blocks", 132, 264, 65536)
 
 OPERANDS = {"X": "m k", "W": "k n", "H": "m k", "R": "k n", "bias": "n", "D": "m n"}
 
 
 def cell(function):
-    """The definition with a function of a value."""
+    """Return the definition with an activation function."""
     return Fused(
         name="lstm",
         dims="m n k",
@@ -60,7 +60,7 @@ copy, fragments = Move.coalesced_copy(8).done(), Move.done()
 
 
 def of(definition):
-    """The strategy for a cell."""
+    """Return the strategy for a definition."""
     return (
         definition.tile(m=bm, n=bn)
         .to(Block)
@@ -97,18 +97,18 @@ definition, with_tanh = cell("relu"), cell("tanh")
 strategy, tanh = of(definition), of(with_tanh)
 
 
-def by_engines(definition):
-    """The strategy for a cell on Hopper."""
+def by_tma(definition):
+    """Return the strategy for a definition on Hopper."""
     return (
         definition.tile(m=high, n=wide)
         .to(Block)
-        .rasterize(group_m=bands)
-        .persistent(blocks)
+        .rasterize(group_m=group_m)
+        .persistent(num_blocks)
         .load("bias", SH, Move.done())
         .split(k=deep)
-        .pipeline(turns)
+        .pipeline(ring_stages)
         .warp_specialize(128)
-        .mma_in_flight(fly)
+        .mma_in_flight(mma_in_flight)
         .load("X", SH, Move.done())
         .load("W", SH, Move.done())
         .load("H", SH, Move.done())
@@ -117,23 +117,23 @@ def by_engines(definition):
         .to(Warpgroup)
         .step("input", by_warpgroups)
         .step("hidden", by_warpgroups)
-        .step("store", stored(chunk))
+        .step("store", stored(epi_n))
         .done()
     )
 
 
-hopper, hopper_tanh = by_engines(definition), by_engines(with_tanh)
+hopper, hopper_tanh = by_tma(definition), by_tma(with_tanh)
 
 
 def defaults(M, N, K):
-    """Values of `hopper` that were the fastest on an H200, each for some sizes."""
+    """Return values of `hopper` that were the fastest on an H200, each for some sizes."""
     return (
         {},
-        {"bands": 4},
-        {"bands": 4, "chunk": 128, "blocks": 65536},
-        {"bm": 192, "bn": 192, "chunk": 32},
-        {"bm": 192, "bn": 192, "bk": 32, "stages": 3, "chunk": 192},
-        {"bn": 64, "stages": 4, "blocks": 65536, "fly": 1},
+        {"group_m": 4},
+        {"group_m": 4, "epi_n": 128, "num_blocks": 65536},
+        {"bm": 192, "bn": 192, "epi_n": 32},
+        {"bm": 192, "bn": 192, "bk": 32, "stages": 3, "epi_n": 192},
+        {"bn": 64, "stages": 4, "num_blocks": 65536, "mma_in_flight": 1},
     )
 
 
@@ -151,7 +151,7 @@ one_by_one = Fused(
 
 
 def main_loop(again=False):
-    """The loop of one product; of one that comes `again` the stages lie where those of the one before lay."""
+    """Return the loop of one matrix product; with `again` its stages reuse the memory of the previous loop."""
     chain = MatMul.split(bk).pipeline(stages, interleave=True)
     for operand in (A, B):
         chain = chain.load(operand, SH, copy).swizzle_storage()
@@ -162,7 +162,7 @@ def main_loop(again=False):
 
 store = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).cast_on_copy().swizzle_storage().reuse_buffer().coalesced_copy(8).done()
 
-in_turn = (
+two_loops = (
     one_by_one.tile(m=bm, n=bn)
     .to(Block)
     .rasterize(group_m=8)
@@ -174,13 +174,13 @@ in_turn = (
 
 
 def spec(M, N, K, form="relu", made=None, **options):
-    """Row-major halves, float32 inside, unless said otherwise; A is the storage order of X and H, B that of W and R, C that of D.
+    """Return the problem: row-major float16 with float32 accumulators by default; A is the storage order of X and H, B of W and R, C of D.
 
-    `form` is the strategy's: "relu", "tanh" or "in_turn"; or `made` is its definition.
+    Args: `form`, "relu", "tanh" or "two_loops"; or `definition`, which replaces it.
     """
-    chosen = {"relu": definition, "tanh": with_tanh, "in_turn": one_by_one}[form] if made is None else made
+    chosen = {"relu": definition, "tanh": with_tanh, "two_loops": one_by_one}[form] if made is None else made
     return chosen(m=M, n=N, k=K, **orders(options, {"A": "X H", "B": "W R", "C": "D"}))
 
 
 values = few_rows
-tanh_values = in_turn_values = values
+tanh_values = two_loops_values = values

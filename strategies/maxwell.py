@@ -2,7 +2,7 @@
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
       tile(128,128).to(Block)          MatMul(128,128,K)(GL,GL,GL)(Block)
-      epilog(RF, init, store)          MatMul(128,128,K)(GL,GL,RF)(Block)      64 registers a thread
+      epilog(RF, init, store)          MatMul(128,128,K)(GL,GL,RF)(Block)      64 registers per thread
       split(8).sync()                  MatMul(128,128,8)(GL,GL,RF)(Block)
       load(A, SH).no_sync()            MatMul(128,128,8)(SH,GL,RF)(Block)
       load(B, SH).pad(4)               MatMul(128,128,8)(SH,SH,RF)(Block)
@@ -63,5 +63,5 @@ strategy = (
 
 
 def spec(M, N, K, **options):
-    """Column-major, float32 unless said otherwise."""
+    """Return the problem: column-major float32 by default."""
     return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)

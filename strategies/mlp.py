@@ -1,22 +1,22 @@
-"""A multilayer perceptron in one kernel: L times H = relu(H·W + bias), the activations never leave the chip.
+"""Multilayer perceptron in one kernel: L times H = relu(H·W + bias); the activations never leave the chip.
 
     mlp(M,N,K,L)(GL,GL,GL,GL)(Kernel)
       tile(bm).to(Block)               mlp(128,128,128,L)(GL,GL,GL,GL)(Block)
-      place(h, SH)                     mlp(128,128,128,L)(GL,GL,GL,GL,SH)(Block)
-      split(l=1).pipeline(stages)      mlp(128,128,128,1)(GL,GL,GL,GL,SH)(Block)     the next layer's weights under way
+      set_memory(h, SH)                mlp(128,128,128,L)(GL,GL,GL,GL,SH)(Block)
+      split(l=1).pipeline(stages)      mlp(128,128,128,1)(GL,GL,GL,GL,SH)(Block)     the next layer's weights are in flight
       load(W, SH)                      mlp(128,128,128,1)(GL,SH,GL,GL,SH)(Block)     swizzled, by copies of 16 bytes
       step(product)                    MatMul(128,128,128)(SH,SH,RF)(Block)
         tile(wm,wn).to(Warp)           MatMul(32,64,128)(SH,SH,RF)(Warp)
-        split(16)                      MatMul(32,64,16)(SH,SH,RF)(Warp)             unrolled: the compiler loads fragments ahead
+        split(16)                      MatMul(32,64,16)(SH,SH,RF)(Warp)             unrolled: the compiler loads fragments early
         load(A, RF), load(B, RF)       MatMul(32,64,16)(RF,RF,RF)(Warp)             ldmatrix.x4
         tile(16,16).mma_tile()         MatMul(16,8,16)(RF,RF,RF)(Warp)              HMMA
       act, keep                        relu(acc + bias) to h in shared memory, two values at once
 
-`registers` keeps the activations in registers: the accumulator of a layer, rounded, is the next layer's A as it lies, so warps wait for
-weights only. N = K is a constant, at most 128; M and L may be known at run time only (Graphene, section 6, Figure 11).
-`single` has one stage of weights, for the 64 KiB of a block on Turing.
+`registers` keeps the activations in registers: the rounded accumulator of a layer is the A operand of the next layer without any data
+movement, so warps wait for weights only. N = K is a constant, at most 128; M and L may be run-time sizes (Graphene, section 6, Figure 11).
+`single` has one stage of weights, because a block on Turing has 64 KiB of shared memory.
 
-`hopper` is `registers` by TMA and wgmma, with a producer that loads weights and bias: a warpgroup keeps 64 rows, and no layer waits for
+`hopper` is `registers` by TMA and wgmma, with a producer that loads weights and bias: a warpgroup has 64 rows, and no layer waits for
 another warpgroup.
 """
 
@@ -32,7 +32,7 @@ wn = Tunable("wn", 64, 32, 16, 128)
 stages = Tunable("stages", 2, 3, 4, 1)
 
 rows = Tunable("bm", 128, 64, 192)
-turns = Tunable("stages", 4, 2, 3, 5, 6)
+ring_stages = Tunable("stages", 4, 2, 3, 5, 6)
 
 definition = Fused(
     name="mlp",
@@ -52,7 +52,7 @@ copy, fragments = Move.coalesced_copy(8).done(), Move.done()
 
 
 def by_layers(stages):
-    """The strategy with so many stages of weights, or a tunable of them."""
+    """Return the strategy with a number of stages of weights, or a tunable."""
     return (
         definition.tile(m=bm)
         .to(Block)
@@ -95,7 +95,7 @@ hopper = (
     .to(Block)
     .load("X", SH, Move.done())
     .split(l=1)
-    .pipeline(turns)
+    .pipeline(ring_stages)
     .warp_specialize(128)
     .load("W", SH, Move.done())
     .load("bias", SH, Move.done())
@@ -109,12 +109,12 @@ hopper = (
 
 
 def spec(M, N, L, **options):
-    """L layers of N x N weights and their biases, one behind the other; halves, float32 inside, unless said otherwise."""
+    """Return the problem: L contiguous layers of N x N weights and biases; float16 with float32 accumulators by default."""
     return definition(m=M, n=N, k=N, l=L, **options)
 
 
 def values(spec, target=None):
-    """One stage of weights on Turing, for the 64 KiB of a block."""
+    """Return one stage of weights on Turing, whose blocks have 64 KiB of shared memory."""
     return {"stages": 1} if target is not None and as_architecture(target).shared_per_block < 96 * 1024 else {}
 
 

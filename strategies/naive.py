@@ -18,5 +18,5 @@ strategy = MatMul.tile(128, 128).to(Block).layout(ColMajor).tile(8, 8).to(Thread
 
 
 def spec(M, N, K, **options):
-    """Column-major, float32 unless said otherwise."""
+    """Return the problem: column-major float32 by default."""
     return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)

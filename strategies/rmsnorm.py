@@ -1,12 +1,12 @@
-"""RMSNorm of the rows of a matrix, with a weight: a row in the registers of one warp, or of several of a block.
+"""RMSNorm of the rows of a matrix, with a weight: a row is in the registers of one warp, or of several warps of a block.
 
     rmsnorm(M,N)(GL,GL,GL)(Kernel)
       tile(m=rows).to(Block)           rmsnorm(1,N)(GL,GL,GL)(Block)
       load(X, RF), rows to warps       rmsnorm(1,N)(RF,GL,GL)(Block)
       load(weight)                     rmsnorm(1,N)(RF,RF,GL)(Block)
-      done()                           each step where the row is held
+      done()                           each step on the registers of the row
 
-The sum of squares in float32, by shuffles, and through shared memory where several warps have a row. `values(spec)` are the tunables
+The sum of squares is float32, by shuffles, and through shared memory if several warps share a row. `values(spec)` returns the tunables
 for a size.
 """
 
@@ -32,10 +32,10 @@ strategy = rmsnorm.tile(m=rows).to(Block).load("X", RF, once).load("weight", RF,
 
 
 def spec(M, N, **options):
-    """Halves, unless said otherwise: `dtype`, `types` by operand, strides by operand. The kernel takes X, weight and eps."""
+    """Return the problem: float16 by default; options are `dtype`, `types` and strides by operand. The kernel takes X, weight and eps."""
     return rmsnorm(m=M, n=N, **options)
 
 
 def values(spec):
-    """The tunables for a problem, which is not measured: by the elements of a row, and how many rows there are (measured on an H200)."""
+    """Return tunables for a problem without a record, by row length and number of rows (measured on an H200)."""
     return fitting(spec, few=16384)

@@ -1,13 +1,13 @@
-"""fp32 without tensor cores at library speed: a pipeline of asynchronous copies, fragments a step ahead.
+"""GEMM in float32 without tensor cores at library speed: software-pipelined cp.async, fragments loaded one step early.
 
 MatMul(M,N,K)(GL,GL,GL)(Kernel)
   tile(128,128).to(Block).rasterize(group_m=16).min_blocks_per_sm(2)
-  epilog(RF, init, store)          MatMul(128,128,K)(GL,GL,RF)(Block)      128 registers a thread
+  epilog(RF, init, store)          MatMul(128,128,K)(GL,GL,RF)(Block)      128 registers per thread
   split(16).pipeline(4)            MatMul(128,128,16)(GL,GL,RF)(Block)
-  load(A, SH), load(B, SH)         MatMul(128,128,16)(SH,SH,RF)(Block)     m and n contiguous, whatever the source
+  load(A, SH), load(B, SH)         MatMul(128,128,16)(SH,SH,RF)(Block)     m and n contiguous, for any source
   tile(64,64).to(Warp)             MatMul(64,64,16)(SH,SH,RF)(Warp)
   tile(Strided((4,16),(4,32)))     MatMul(16,8,16)(SH,SH,RF)(Lane)         lanes interleaved
-  split(1).pipeline(2)             MatMul(16,8,1)(SH,SH,RF)(Lane)          fragments a step ahead
+  split(1).pipeline(2)             MatMul(16,8,1)(SH,SH,RF)(Lane)          fragments loaded one step early
   load(A, RF), load(B, RF)         MatMul(16,8,1)(RF,RF,RF)(Lane)
   tile(16,1).tile(1,1).unroll()    MatMul(1,1,1)(RF,RF,RF)(Lane)           the long side innermost
   done()                           FFMA
@@ -22,7 +22,7 @@ stages = Tunable("stages", 4, 3)
 
 
 def interleaved(uid):
-    """Lanes so that those of a quarter-warp read both operands without a bank conflict."""
+    """Order of lanes in which a quarter-warp reads both operands without bank conflicts."""
     return (uid & 1) * 8 + ((uid >> 4) << 4) + ((uid >> 1) & 7)
 
 
@@ -62,5 +62,5 @@ strategy = (
 
 
 def spec(M, N, K, **options):
-    """Column-major float32 unless said otherwise."""
+    """Return the problem: column-major float32 by default."""
     return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)

@@ -1,4 +1,4 @@
-"""Small matrices on tensor cores: small tiles, so that every multiprocessor has one, and results stored as they are held.
+"""GEMM of small matrices on tensor cores: small tiles, so that every SM has one, and results stored directly from fragments.
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
       tile(bm,bn).to(Block)            MatMul(32,32,K)(GL,GL,GL)(Block)
@@ -6,7 +6,7 @@
       split(bk).pipeline(stages)       MatMul(32,32,64)(GL,GL,RF)(Block)
       load(A, SH), load(B, SH)         MatMul(32,32,64)(SH,SH,RF)(Block)
       tile(wm,wn).to(Warp)             MatMul(16,32,64)(SH,SH,RF)(Warp)
-      split(16).pipeline(ahead)        MatMul(16,32,16)(SH,SH,RF)(Warp)
+      split(16).pipeline(lookahead)    MatMul(16,32,16)(SH,SH,RF)(Warp)
       load(A, RF), load(B, RF)         MatMul(16,32,16)(RF,RF,RF)(Warp)
       tile(16,16).mma_tile()           MatMul(16,8,16)(RF,RF,RF)(Warp)
       done()                           HMMA
@@ -24,7 +24,7 @@ bk = Tunable("bk", 64, 32, 128)
 wm = Tunable("wm", 16, 32, 64)
 wn = Tunable("wn", 32, 16, 64)
 stages = Tunable("stages", 4, 2, 3, 5, 6)
-ahead = Tunable("ahead", 2, 1)
+lookahead = Tunable("lookahead", 2, 1)
 
 strategy = (
     MatMul.tile(bm, bn)
@@ -40,7 +40,7 @@ strategy = (
     .to(Warp)
     .split(16)
     .unroll()
-    .pipeline(ahead)
+    .pipeline(lookahead)
     .load(A, RF, Move.done())
     .load(B, RF, Move.done())
     .tile(16, 16)
@@ -51,6 +51,6 @@ strategy = (
 
 
 def spec(M, N, K, **options):
-    """Row-major halves, float32 inside, unless said otherwise."""
+    """Return the problem: row-major float16 with float32 accumulators by default."""
     options = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options}
     return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)

@@ -1,12 +1,12 @@
-"""Softmax of the rows of a matrix: a row in the registers of one warp, or of several of a block.
+"""Softmax of the rows of a matrix: a row is in the registers of one warp, or of several warps of a block.
 
     softmax(M,N)(GL,GL)(Kernel)
       tile(m=rows).to(Block)           softmax(1,N)(GL,GL)(Block)
       load(X, RF), rows to warps       softmax(1,N)(RF,GL)(Block)
-      done()                           each step where the row is held
+      done()                           each step on the registers of the row
 
-The maximum first, then the sum of powers of two, in float32, both by shuffles, and through shared memory where several warps have a
-row. `values(spec)` are the tunables for a size.
+First the maximum, then the sum of powers of two, both in float32, by shuffles, and through shared memory if several warps share a row.
+`values(spec)` returns the tunables for a size.
 """
 
 from fireiron import *
@@ -15,7 +15,7 @@ from fireiron.strategies._rows import fitting, once, rows, streamed
 SIZES = (4096, 1024)
 
 LOG2_E = 1.4426950408889634
-"""exp(x) is 2 to the power of x times this."""
+"""exp(x) = 2 ** (x * LOG2_E)."""
 
 softmax = Fused(
     name="softmax",
@@ -36,10 +36,10 @@ strategy = softmax.tile(m=rows).to(Block).load("X", RF, once).step("store", stre
 
 
 def spec(M, N, **options):
-    """Halves, unless said otherwise: `dtype`, `types` by operand, strides by operand."""
+    """Return the problem: float16 by default; options are `dtype`, `types` and strides by operand."""
     return softmax(m=M, n=N, **options)
 
 
 def values(spec):
-    """The tunables for a problem, which is not measured: by the elements of a row."""
+    """Return tunables for a problem without a record, by row length."""
     return fitting(spec)

@@ -1,17 +1,17 @@
-"""Softmax of long rows, in two passes over chunks: the maximum and the sum so far in the first, the result in the second.
+"""Softmax of long rows in two passes over chunks: the first computes the running maximum and sum, the second the result.
 
     softmax_online(M,N)(GL,GL)(Kernel)
       tile(m=1).to(Block)              softmax_online(1,N)(GL,GL)(Block)
-      split(n=chunk)                   softmax_online(1,chunk)(GL,GL)(Block)   and again, for the result
+      split(n=chunk)                   softmax_online(1,chunk)(GL,GL)(Block)   and a second time, for the result
       load(X, RF), chunk to warps      softmax_online(1,chunk)(RF,GL)(Block)
-      done()                           each step where the chunk is held
+      done()                           each step on the registers of the chunk
 
-For rows that registers do not hold, and for sizes known only when the kernel runs. The sum so far is scaled by what a larger maximum makes
-of its terms. X is read twice, the second time mostly from L2.
+For rows that do not fit in registers, and for run-time sizes. When the maximum grows, the running sum is rescaled. X is read twice, the
+second time mostly from L2.
 """
 
 from fireiron import *
-from fireiron.strategies._rows import LANES, dealt, streamed, turns, vector
+from fireiron.strategies._rows import LANES, cached, iterations, streamed, vector
 from fireiron.strategies.softmax import LOG2_E
 
 SIZES = (264, 65536)
@@ -40,9 +40,11 @@ softmax_online = Fused(
     },
 )
 
-strategy = softmax_online.tile(m=1).to(Block).split(n=warps * LANES * vector * turns).load("X", RF, dealt).step("store", streamed).done()
+strategy = (
+    softmax_online.tile(m=1).to(Block).split(n=warps * LANES * vector * iterations).load("X", RF, cached).step("store", streamed).done()
+)
 
 
 def spec(M, N, **options):
-    """Halves, unless said otherwise: `dtype`, `types` by operand, strides by operand."""
+    """Return the problem: float16 by default; options are `dtype`, `types` and strides by operand."""
     return softmax_online(m=M, n=N, **options)

@@ -1,18 +1,18 @@
-"""Split-k inside a block: warps share the reduction dimension, for matrices too small to give every warp a tile of its own.
+"""Split-K inside a block: warps share the reduction dimension, for matrices that have too few tiles for all warps.
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
       tile(bm,bn).to(Block)            MatMul(16,16,K)(GL,GL,GL)(Block)
-      split_k(parts, Warp, bk)         MatMul(16,16,K/2)(GL,GL,SH)(Warp)        each warp every second chunk of k
-      epilog(RF, float32, ...)         MatMul(16,16,K/2)(GL,GL,RF)(Warp)        accumulators of its own
-      split(bk).pipeline(stages)       MatMul(16,16,64)(GL,GL,RF)(Warp)         copies of its own: no warp waits for another
+      split_k(num_splits, Warp, bk)    MatMul(16,16,K/2)(GL,GL,SH)(Warp)        each warp has every second chunk of k
+      epilog(RF, float32, ...)         MatMul(16,16,K/2)(GL,GL,RF)(Warp)        separate accumulators
+      split(bk).pipeline(stages)       MatMul(16,16,64)(GL,GL,RF)(Warp)         separate copies: no warp waits for another
       load(A, SH), load(B, SH)         MatMul(16,16,64)(SH,SH,RF)(Warp)
       split(16).pipeline(2)            MatMul(16,16,16)(SH,SH,RF)(Warp)
       load(A, RF), load(B, RF)         MatMul(16,16,16)(RF,RF,RF)(Warp)
       tile(16,16).mma_tile()           MatMul(16,8,16)(RF,RF,RF)(Warp)
       done()                           HMMA
-                                       Reduction(16,16,2)(SH,GL)(Block)         behind the only barrier of the block
+                                       Reduction(16,16,2)(SH,GL)(Block)         after the only barrier of the block
 
-The best small tile of the paper, 16 x 16 with 64 of k and two warps, arranged in three dimensions as those of cuBLAS (Fireiron,
+The best small tile of the paper: 16 x 16 with 64 along k and two warps, arranged in three dimensions like those of cuBLAS (Fireiron,
 section 5.3).
 """
 
@@ -23,13 +23,13 @@ SIZES = (256, 256, 1024)
 bm = Tunable("bm", 16, 32, 64)
 bn = Tunable("bn", 16, 32, 64)
 bk = Tunable("bk", 64, 32, 128)
-parts = Tunable("parts", 2, 1, 3, 4, 8)
+num_splits = Tunable("num_splits", 2, 1, 3, 4, 8)
 stages = Tunable("stages", 4, 2, 3, 5)
 
 strategy = (
     MatMul.tile(bm, bn)
     .to(Block)
-    .split_k(parts, Warp, bk)
+    .split_k(num_splits, Warp, bk)
     .epilog(RF, float32, Init.done(), Move.done())
     .split(bk)
     .pipeline(stages)
@@ -50,6 +50,6 @@ strategy = (
 
 
 def spec(M, N, K, **options):
-    """Row-major halves, float32 inside, unless said otherwise."""
+    """Return the problem: row-major float16 with float32 accumulators by default."""
     options = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options}
     return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)

@@ -1,8 +1,8 @@
-"""Split-k across blocks: skinny problems with a long reduction, whose C has too few tiles to fill the machine.
+"""Split-K across blocks: for problems with a large K whose C has too few tiles to occupy all SMs.
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
-      split_k(parts, Block, bk)        MatMul(M,N,K/16)(GL,GL,GL)(Kernel)       each block every 16th chunk of k
-      tile(bm,bn).to(Block)            MatMul(64,64,K/16)(GL,GL,GL)(Block)      16 blocks to a tile of C
+      split_k(num_splits, Block, bk)   MatMul(M,N,K/16)(GL,GL,GL)(Kernel)       each block has every 16th chunk of k
+      tile(bm,bn).to(Block)            MatMul(64,64,K/16)(GL,GL,GL)(Block)      16 blocks per tile of C
       epilog(RF, float32, ...)         MatMul(64,64,K/16)(GL,GL,RF)(Block)      stored by atomic additions
       split(bk).pipeline(stages)       MatMul(64,64,64)(GL,GL,RF)(Block)
       load(A, SH), load(B, SH)         MatMul(64,64,64)(SH,SH,RF)(Block)
@@ -12,15 +12,15 @@
       tile(16,16).mma_tile()           MatMul(16,8,16)(RF,RF,RF)(Warp)
       done()                           HMMA
 
-C is float32 and zero before the launch, which the launcher sees to. The blocks add in no fixed order, so results of
-floating-point data differ in their last bits from run to run.
+C is float32; the launcher sets it to zero. The order of the additions is not fixed, so floating-point results differ in the last
+bits from run to run.
 """
 
 from fireiron import *
 
 SIZES = (64, 64, 8192)
 
-parts = Tunable("parts", 16, 2, 4, 8, 32, 64)
+num_splits = Tunable("num_splits", 16, 2, 4, 8, 32, 64)
 bm = Tunable("bm", 64, 32, 128)
 bn = Tunable("bn", 64, 32, 128)
 bk = Tunable("bk", 64, 32, 128)
@@ -29,7 +29,7 @@ wn = Tunable("wn", 32, 16, 64)
 stages = Tunable("stages", 4, 2, 3, 5)
 
 strategy = (
-    MatMul.split_k(parts, Block, bk)
+    MatMul.split_k(num_splits, Block, bk)
     .tile(bm, bn)
     .to(Block)
     .epilog(RF, float32, Init.tile(wm, wn).to(Warp).done(), Move.tile(wm, wn).to(Warp).done())
@@ -54,6 +54,6 @@ strategy = (
 
 
 def spec(M, N, K, **options):
-    """Row-major halves and a C of float32, unless said otherwise."""
+    """Return the problem: row-major float16 and a float32 C by default."""
     options = {"dtype": float16, "c_dtype": float32, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options}
     return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)

@@ -1,10 +1,10 @@
 """Attention as programs of tasks, FlashAttention-2 and -3, with mappings to Ampere and to Hopper (Cypress, section 5.3).
 
-`flash_2` goes from block of keys to block of keys; `flash_3` computes the next block's scores before it multiplies the values at hand. Of
-`causal_2` and `causal_3` no query sees the keys behind it (all blocks of keys are computed all the same). Tensors are those of `attention`.
+`flash_2` processes one block of keys after another; `flash_3` computes the scores of the next block before it multiplies the current
+values. In `causal_2` and `causal_3` no query sees later keys, but all blocks of keys are computed. Tensors are those of `attention`.
 
-Work on rows is a Leaf's of a warp or a warpgroup, products and sums of rows go down to the threads of an instruction. Three warpgroups
-instead of two are `hopper(U=192, WGS=3)`. `seldom(mapping)` rescales where a maximum moved, which it does seldom.
+Leaves of a warp or a warpgroup compute work on rows; matrix products and row sums go down to the threads of an instruction.
+`hopper(U=192, WGS=3)` has three warpgroups instead of two. `rescale_rarely(mapping)` rescales only rows whose maximum changes.
 """
 
 from fireiron import Pointwise, Reduction, Tunable
@@ -20,14 +20,14 @@ SIZES = (512, 512, 128)
 LOG2_E = 1.4426950408889634
 
 LOWEST = -(2.0**100)
-"""Where maxima begin: finite, as of infinities there is no difference."""
+"""Initial maximum: finite, because the difference of infinities is not a number."""
 
 PARTS = 4
-"""Numbers that a row's sum is the sum of: each of the threads that share a row has its own, until the end."""
+"""Number of partial sums of a row: one for each thread that shares the row."""
 
 
 def head_of(tensor, b, g, *r):
-    """The matrix of a head, of stacks of batches, of heads, and of queries that share a head of keys."""
+    """Return the matrix of a head, by batch, key head, and query head of that key head."""
     heads = partition_by_slices(partition_by_slices(tensor, 0)[b], 1)[g]
     return partition_by_slices(heads, 1)[r[0]] if r else heads
 
@@ -42,7 +42,7 @@ def attention_host(O, Q, K, V, scale, *, U=tunable(int)):
 
 @task("attention", Inner, reads=["Q", "K", "V", "scale"], writes=["O"])
 def attention_block(O, Q, K, V, scale, *, W=tunable(int)):
-    """FlashAttention-2: block of keys after block of keys."""
+    """FlashAttention-2: one block of keys after another."""
     (M, D), N = Q.shape, K.shape[0]
     S, P = make_tensor((M, W), "float32"), make_tensor((M, W), Q.dtype)
     acc = make_tensor((M, D), "float32")
@@ -60,7 +60,7 @@ def attention_block(O, Q, K, V, scale, *, W=tunable(int)):
 
 @task("attention", Inner, reads=["Q", "K", "V", "scale"], writes=["O"])
 def attention_ahead(O, Q, K, V, scale, *, W=tunable(int)):
-    """FlashAttention-3: scores of the next block of keys are computed before values of the present one are multiplied."""
+    """FlashAttention-3: the scores of the next block of keys are computed before the current values are multiplied."""
     (M, D), N = Q.shape, K.shape[0]
     S, P = make_tensor((M, W), "float32"), make_tensor((M, W), Q.dtype)
     acc = make_tensor((M, D), "float32")
@@ -96,14 +96,14 @@ def mask_tile(S, Q, K, *, WM=tunable(int)):
 
 @task("mask", Leaf, reads=["S", "Q", "K"], writes=["S"])
 def mask_rows(S, Q, K):
-    """Hides what lies behind the last key."""
+    """Mask elements past the last key."""
     key, keys = coordinates(K, 0), extent(K, 0)
     call_external(Pointwise, s=S, s_before=S, index_n=key, size_n=keys, formula="s[m,n] = where(index_n[n] < size_n, s_before[m,n], -inf)")
 
 
 @task("mask", Leaf, reads=["S", "Q", "K"], writes=["S"])
 def causal_rows(S, Q, K):
-    """Hides what lies behind a query, and behind the last key."""
+    """Mask keys after the query, and elements past the last key."""
     row, key, keys = coordinates(Q, 0), coordinates(K, 0), extent(K, 0)
     formula = "s[m,n] = where(index_n[n] < size_n and index_n[n] <= index_m[m], s_before[m,n], -inf)"
     call_external(Pointwise, s=S, s_before=S, index_m=row, index_n=key, size_n=keys, formula=formula)
@@ -148,15 +148,15 @@ def softmax_rows(P, S, mx, l, alpha, scale):
 
 
 @task("weights", Leaf, reads=["S", "mx", "scale"], writes=["S", "mx", "alpha"])
-def weights_rows(S, mx, alpha, scale, *, SLACK=tunable(int)):
-    """Exponentials of scores, less the greatest so far of each row; `alpha` is what sums so far are multiplied by.
+def weights_rows(S, mx, alpha, scale, *, RESCALE_THRESHOLD=tunable(int)):
+    """Compute exponentials of scores minus the running maximum; `alpha` is the factor of the running sums.
 
-    The maximum stays until a score is above it by a factor of two to the power of SLACK, so that the row is seldom rescaled.
+    The maximum changes only if a score exceeds it by a factor of 2**RESCALE_THRESHOLD, so that rows are rarely rescaled.
     """
     top, new = make_tensor(mx.shape, "float32"), make_tensor(mx.shape, "float32")
     call_external(Reduction, S, top, by="max")
     scaled = f"top[m] * (scale * {LOG2_E})"
-    greatest = f"where({scaled} > mx[m] + {SLACK}, {scaled}, mx[m])" if SLACK else f"max(mx[m], {scaled})"
+    greatest = f"where({scaled} > mx[m] + {RESCALE_THRESHOLD}, {scaled}, mx[m])" if RESCALE_THRESHOLD else f"max(mx[m], {scaled})"
     call_external(Pointwise, new=new, mx=mx, top=top, scale=scale, formula=f"new[m] = {greatest}")
     call_external(Pointwise, alpha=alpha, mx=mx, new=new, formula="alpha[m] = exp2(mx[m] - new[m])")
     call_external("copy", mx, new)
@@ -165,7 +165,7 @@ def weights_rows(S, mx, alpha, scale, *, SLACK=tunable(int)):
 
 
 def require_one(part):
-    """Refuse several parts of what has no division into them."""
+    """Refuse a number of parts for a tensor that cannot be divided."""
     if part.shape[1] != 1:
         raise DecompositionError("sums: one part of each row where rows are not divided", got=part.shape[1], legal=1)
 
@@ -179,7 +179,7 @@ def sums_tile(sums, S, *, WM=tunable(int)):
 
 @task("sums", Inner, reads=["S"], writes=["sums"])
 def sums_inner(sums, S, *, INSTR=tunable(str), PIECES=tunable(int), PROC=tunable(processor)):
-    """Each of the threads that share a row adds up what it has of it."""
+    """Each thread that shares a row accumulates its elements."""
     to, of = partition_by_mma(sums, INSTR, PROC, "parts"), partition_by_mma(S, INSTR, PROC, "C")
     for i in prange(PIECES):
         launch("sums", to[i], of[i])
@@ -241,17 +241,17 @@ causal_3 = Tasks(attention_host, attention_ahead, causal_rows, *VARIANTS)
 
 
 IN_ORDER, AHEAD = "attention_block", "attention_ahead"
-"""Variants of a block, of FlashAttention-2 and -3."""
+"""Variants of a block: FlashAttention-2 and -3."""
 
 ORDER = {
     IN_ORDER: ["begin", "scores", "mask", "softmax", "rescale", "values", "finish"],
     AHEAD: ["begin", "scores", "mask", "softmax", "scores", "values", "mask", "softmax", "rescale", "values", "finish"],
 }
-"""The launches of a variant of a block, in the order of its text."""
+"""Return the launches of a variant of a block, in program order."""
 
 
 def of_block(variant, U, W, groups, processor, hides, persistent=0, **more):
-    """The instances above products: blocks of queries, and work on rows, of which each group of threads has whole ones."""
+    """Return the instances above matrix products: blocks of queries, and work on rows, which are not divided among groups of threads."""
     nothing, held = NONE, REGISTER
 
     def rows(task, outer, inner):
@@ -272,7 +272,7 @@ def of_block(variant, U, W, groups, processor, hides, persistent=0, **more):
         *rows("begin", [nothing] * 3, [held] * 3),
         TaskMapping("softmax", "softmax_tile", BLOCK, [nothing] * 6, dict(WM=groups), ["softmax_rows"]),
         TaskMapping("softmax_rows", "softmax_rows", processor, [nothing] * 6, calls=["weights", "sums", "update"]),
-        TaskMapping("weights", "weights_rows", processor, [held, held, held, nothing], dict(SLACK=0)),
+        TaskMapping("weights", "weights_rows", processor, [held, held, held, nothing], dict(RESCALE_THRESHOLD=0)),
         TaskMapping("update", "update_rows", processor, [held] * 5),
         *rows("rescale", [nothing] * 2, [held] * 2),
         *rows("finish", [GLOBAL, nothing, nothing], [SHARED, held, held]),
@@ -280,7 +280,7 @@ def of_block(variant, U, W, groups, processor, hides, persistent=0, **more):
 
 
 def ampere(U=128, W=64, D=128, warps=8, stages=2, variant=IN_ORDER, hides="mask_rows"):
-    """Warps with whole rows, products by mma.sync, asynchronous copies of keys and values; probabilities stay in registers."""
+    """Map to warps with whole rows, mma.sync, and cp.async for keys and values; probabilities stay in registers."""
     rows, pieces = U // warps, dict(INSTR="mma.m16n8k16", PIECES=32, PROC=THREAD)
 
     def product(name, columns, mems):
@@ -311,7 +311,7 @@ def ampere(U=128, W=64, D=128, warps=8, stages=2, variant=IN_ORDER, hides="mask_
 
 
 def hopper(U=128, W=128, WGS=2, stages=2, variant=IN_ORDER, persistent=0, hides="mask_rows"):
-    """Warpgroups with whole rows, products by wgmma, a warpgroup that loads ahead by TMA; probabilities stay in registers."""
+    """Map to warpgroups with whole rows, wgmma, and a producer warpgroup that issues TMA; probabilities stay in registers."""
 
     pieces = dict(INSTR="wgmma", PIECES=4, PROC=WARP), dict(INSTR="wgmma", PIECES=32, PROC=THREAD)
 
@@ -335,9 +335,9 @@ def hopper(U=128, W=128, WGS=2, stages=2, variant=IN_ORDER, persistent=0, hides=
     )
 
 
-def seldom(mapping, SLACK=8):
-    """The mapping with rows that are rescaled where their maximum moved, and maxima that stay until a score is above by 2**SLACK."""
-    return mapping.with_("weights", SLACK=SLACK).with_("rescale_rows", strategy=Pointwise.done(SKIP_IF_IDENTITY))
+def rescale_rarely(mapping, RESCALE_THRESHOLD=8):
+    """Return the mapping that rescales only rows whose maximum changes, which needs a score above it by 2**RESCALE_THRESHOLD."""
+    return mapping.with_("weights", RESCALE_THRESHOLD=RESCALE_THRESHOLD).with_("rescale_rows", strategy=Pointwise.done(SKIP_IF_IDENTITY))
 
 
 W, stages = Tunable("W", 64, 32), Tunable("stages", 2, 3)

@@ -1,4 +1,4 @@
-"""Stacks of products as a program of tasks: of each matrix the product of `tasks_gemm`, with a mapping to Ampere and one to Hopper."""
+"""Batched GEMM as a program of tasks: `tasks_gemm` for each matrix, with a mapping to Ampere and one to Hopper."""
 
 import attrs
 
@@ -23,23 +23,23 @@ program = Tasks(batched_host, *gemm.program.variants)
 
 
 def of_each(mapping):
-    """A product's mapping for the products of stacks: its host goes over them."""
+    """Return the mapping of a product for a batch: its host iterates over the batch."""
     root = attrs.evolve(mapping.root, instance="batched_host", variant="batched_host")
     return attrs.evolve(mapping, instances=(root, *(one for one in mapping.instances if not one.entrypoint)))
 
 
 def ampere(*sizes, **options):
-    """The mapping of a product by mma.sync, for each of a stack."""
+    """Map each product of a batch to mma.sync."""
     return of_each(gemm.ampere(*sizes, **options))
 
 
 def hopper(*sizes, **options):
-    """Figure 5, for each product of a stack."""
+    """Map each product of a batch as in Figure 5."""
     return of_each(gemm.hopper(*sizes, **options))
 
 
-strategy = strategy_of(program, ampere(128, gemm.V, 32, 2, gemm.V // 64, gemm.stages, ahead=2, staged=True, group_m=gemm.bands))
+strategy = strategy_of(program, ampere(128, gemm.V, 32, 2, gemm.V // 64, gemm.stages, lookahead=2, staged=True, group_m=gemm.group_m))
 
-warpgroups = strategy_of(program, hopper(128, gemm.V, 64, 2, gemm.stages, chunk=64, **gemm.GRID))
+warpgroups = strategy_of(program, hopper(128, gemm.V, 64, 2, gemm.stages, epi_n=64, **gemm.GRID))
 
 spec = hopper_batched.spec

@@ -1,4 +1,4 @@
-"""Two products of one A as a program of tasks: D = A·B1 + A·B2, with a mapping to Ampere and one to Hopper, on which A is loaded once."""
+"""Two matrix products with one A as a program of tasks: D = A·B1 + A·B2; mappings to Ampere and to Hopper, where A is loaded once."""
 
 from fireiron import Tunable
 from fireiron.strategies import dual
@@ -56,8 +56,8 @@ def dual_both(D, A, B1, B2):
 program = Tasks(dual_host, dual_block, dual_tile, dual_steps, dual_both, *gemm.program.variants)
 
 
-def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=4, ahead=2, group_m=8):
-    """Blocks of `rows` x `columns` warps, products by mma.sync, asynchronous copies to a pipeline of stages, fragments a step ahead."""
+def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=4, lookahead=2, group_m=8):
+    """Map to blocks of `rows` x `columns` warps, mma.sync, and cp.async in `stages` stages; fragments are loaded one step early."""
     (WM, TM), (WN, TN) = grids = (rows, U // rows // 16), (columns, V // columns // 8)
     swizzled = dict.fromkeys(("A", "B1", "B2"), Stored(swizzle=True))
     calls = ["clear_tile", "dual_tile", "copy_tile"]
@@ -66,7 +66,7 @@ def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=4, ahead=2, group_m=8):
             TaskMapping("dual_host", "dual_host", HOST, [GLOBAL] * 4, dict(U=U, V=V), ["dual_block"], entrypoint=True, group_m=group_m),
             TaskMapping("dual_block", "dual_block", BLOCK, [GLOBAL] * 4, dict(W=W), calls, pipeline=stages, interleave=True),
             TaskMapping("dual_tile", "dual_tile", BLOCK, [NONE] + [SHARED] * 3, dict(WM=WM, WN=WN), ["dual_warp"], layouts=swizzled),
-            TaskMapping("dual_warp", "dual_steps", WARP, [NONE] + [SHARED] * 3, dict(W=16), ["dual_step"], pipeline=ahead),
+            TaskMapping("dual_warp", "dual_steps", WARP, [NONE] + [SHARED] * 3, dict(W=16), ["dual_step"], pipeline=lookahead),
             TaskMapping("dual_step", "dual_both", WARP, [NONE] + [REGISTER] * 3, {}, ["gemm_step", "gemm_step"]),
             *gemm.of_fragments(TM, TN),
             *of_warps("clear", 1, *grids),
@@ -76,12 +76,12 @@ def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=4, ahead=2, group_m=8):
     )
 
 
-def hopper(U=128, V=256, W=64, WGS=2, stages=2, depth=3, chunk=64, group_m=16, blocks=132, flying=1):
-    """Warpgroups that multiply by wgmma, a warp that loads ahead by TMA: a ring of `depth` tiles of A, of `stages` of each B."""
+def hopper(U=128, V=256, W=64, WGS=2, stages=2, depth=3, epi_n=64, group_m=16, num_blocks=132, mma_in_flight=1):
+    """Map to wgmma and a producer warp that issues TMA: circular buffers of `depth` stages for A, `stages` for each B."""
     groups, calls = (WGS, 1), ["clear_tile", "dual_both", "copy_tile"]
     grid, ring = (
-        dict(group_m=group_m, persistent=blocks),
-        dict(warpspecialize=True, pipeline=stages, producer_threads=128, mma_in_flight=flying),
+        dict(group_m=group_m, persistent=num_blocks),
+        dict(warpspecialize=True, pipeline=stages, producer_threads=128, mma_in_flight=mma_in_flight),
     )
     return Mapping(
         [
@@ -90,13 +90,13 @@ def hopper(U=128, V=256, W=64, WGS=2, stages=2, depth=3, chunk=64, group_m=16, b
             TaskMapping("dual_both", "dual_both", BLOCK, [NONE] + [GLOBAL] * 3, {}, ["gemm_tile", "gemm_tile"]),
             *by_warpgroups("gemm", groups, [NONE, SHARED, SHARED], [REGISTER, SHARED, SHARED], A=Stored(stages=depth)),
             *by_warpgroups("clear", groups, [NONE], [REGISTER]),
-            *staged_copy(groups, V // chunk),
+            *staged_copy(groups, V // epi_n),
         ]
     )
 
 
-strategy = strategy_of(program, ampere(stages=Tunable("stages", 4, 3), group_m=Tunable("bands", 8, 4, 16)))
+strategy = strategy_of(program, ampere(stages=Tunable("stages", 4, 3), group_m=Tunable("group_m", 8, 4, 16)))
 
-warpgroups = strategy_of(program, hopper(depth=Tunable("depth", 3, 2), group_m=Tunable("bands", 16, 4, 8)))
+warpgroups = strategy_of(program, hopper(depth=Tunable("depth", 3, 2), group_m=Tunable("group_m", 16, 4, 8)))
 
 spec = dual.spec

@@ -1,4 +1,4 @@
-"""A gated linear unit as a program of tasks: D = silu(A·B1) * (A·B2), an accumulator for each product; mappings to Ampere and Hopper."""
+"""Gated linear unit as a program of tasks: D = silu(A·B1) * (A·B2), one accumulator per product; mappings to Ampere and Hopper."""
 
 from fireiron import Pointwise, Tunable
 from fireiron.strategies import gated
@@ -63,8 +63,8 @@ def act(gate, up):
 program = Tasks(gated_host, gated_block, products_tile, products_steps, products_both, act, *gemm.program.variants)
 
 
-def ampere(U=128, V=64, W=32, rows=2, columns=2, stages=4, ahead=2, group_m=8):
-    """Blocks of `rows` x `columns` warps, products by mma.sync, asynchronous copies to a pipeline of stages, fragments a step ahead."""
+def ampere(U=128, V=64, W=32, rows=2, columns=2, stages=4, lookahead=2, group_m=8):
+    """Map to blocks of `rows` x `columns` warps, mma.sync, and cp.async in `stages` stages; fragments are loaded one step early."""
     (WM, TM), (WN, TN) = grids = (rows, U // rows // 16), (columns, V // columns // 8)
     layouts, calls = (
         dict.fromkeys(("A", "B1", "B2"), Stored(swizzle=True)),
@@ -76,7 +76,7 @@ def ampere(U=128, V=64, W=32, rows=2, columns=2, stages=4, ahead=2, group_m=8):
             TaskMapping("gated_host", "gated_host", HOST, [GLOBAL] * 4, dict(U=U, V=V), ["gated_block"], entrypoint=True, group_m=group_m),
             TaskMapping("gated_block", "gated_block", BLOCK, [GLOBAL] * 4, dict(W=W), calls, pipeline=stages, interleave=True),
             TaskMapping("products_tile", "products_tile", BLOCK, shared, dict(WM=WM, WN=WN), ["products_warp"], layouts=layouts),
-            TaskMapping("products_warp", "products_steps", WARP, shared, dict(W=16), ["products_both"], pipeline=ahead),
+            TaskMapping("products_warp", "products_steps", WARP, shared, dict(W=16), ["products_both"], pipeline=lookahead),
             TaskMapping("products_both", "products_both", WARP, fragments, {}, ["gemm_step", "gemm_step"]),
             TaskMapping("act", "act", BLOCK, [NONE, NONE]),
             *gemm.of_fragments(TM, TN),
@@ -87,10 +87,10 @@ def ampere(U=128, V=64, W=32, rows=2, columns=2, stages=4, ahead=2, group_m=8):
     )
 
 
-def hopper(U=128, V=128, W=64, WGS=2, stages=3, chunk=128, group_m=16, blocks=132):
-    """Warpgroups that multiply by wgmma, a warp that loads ahead by TMA, both accumulators in registers."""
+def hopper(U=128, V=128, W=64, WGS=2, stages=3, epi_n=128, group_m=16, num_blocks=132):
+    """Map to wgmma and a producer warp that issues TMA; both accumulators are in registers."""
     groups, calls = (WGS, 1), ["clear_tile", "clear_tile", "products_both", "act", "copy_tile"]
-    grid, ring = dict(group_m=group_m, persistent=blocks), dict(warpspecialize=True, pipeline=stages, producer_threads=128)
+    grid, ring = dict(group_m=group_m, persistent=num_blocks), dict(warpspecialize=True, pipeline=stages, producer_threads=128)
     return Mapping(
         [
             TaskMapping("gated_host", "gated_host", HOST, [GLOBAL] * 4, dict(U=U, V=V), ["gated_block"], entrypoint=True, **grid),
@@ -99,13 +99,13 @@ def hopper(U=128, V=128, W=64, WGS=2, stages=3, chunk=128, group_m=16, blocks=13
             TaskMapping("act", "act", BLOCK, [NONE, NONE]),
             *by_warpgroups("gemm", groups, [NONE, SHARED, SHARED], [REGISTER, SHARED, SHARED]),
             *by_warpgroups("clear", groups, [NONE], [REGISTER]),
-            *staged_copy(groups, V // chunk),
+            *staged_copy(groups, V // epi_n),
         ]
     )
 
 
-strategy = strategy_of(program, ampere(stages=Tunable("stages", 4, 3), group_m=Tunable("bands", 8, 4, 16)))
+strategy = strategy_of(program, ampere(stages=Tunable("stages", 4, 3), group_m=Tunable("group_m", 8, 4, 16)))
 
-warpgroups = strategy_of(program, hopper(stages=Tunable("stages", 3, 2), group_m=Tunable("bands", 16, 4, 8)))
+warpgroups = strategy_of(program, hopper(stages=Tunable("stages", 3, 2), group_m=Tunable("group_m", 16, 4, 8)))
 
 spec = gated.spec

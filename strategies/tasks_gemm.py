@@ -1,4 +1,4 @@
-"""A matrix product as a program of tasks, with a mapping to Ampere's tensor cores, one to FFMA, and Hopper's (Cypress, Figure 5)."""
+"""GEMM as a program of tasks, with mappings to Ampere's tensor cores, to FFMA, and to Hopper (Cypress, Figure 5)."""
 
 from fireiron import GL, Kernel, MatMul, RowMajor, Tunable, float16
 from fireiron.tasks import *
@@ -52,7 +52,7 @@ program = Tasks(
 
 
 def of_warps(task, tensors, rows, columns):
-    """The tree of `clear` or `copy`: tiles for warps, tiles of an instruction in each, and of these the parts of threads."""
+    """Return the tree of `clear` or `copy`: tiles of warps, in them tiles of an instruction, in them the fragments of threads."""
     nothing, registers = [NONE] * tensors, [REGISTER] * tensors
     if task == "copy":
         nothing, registers = [GLOBAL, NONE], [GLOBAL, REGISTER]
@@ -66,7 +66,7 @@ def of_warps(task, tensors, rows, columns):
 
 
 def staged_by_warps(rows, columns):
-    """The tree of `copy` from warps' registers through shared memory, in pieces of 16 bytes."""
+    """Return the tree of `copy` from registers of warps through shared memory, in pieces of 16 bytes."""
     stores, bytes_of_others = ["copy_in", "copy_out"], dict(dst=Stored(swizzle=True, reuse=True))
     return (
         TaskMapping("copy_tile", "copy_tile", BLOCK, [GLOBAL, NONE], dict(WM=rows, WN=columns), ["copy_warp"]),
@@ -77,7 +77,7 @@ def staged_by_warps(rows, columns):
 
 
 def of_fragments(rows, columns):
-    """The tree of `gemm` on fragments in a warp's registers: so many tiles of an instruction, and of these the parts of threads."""
+    """Return the tree of `gemm` on fragments of a warp: `rows` x `columns` tiles of an instruction, in them the fragments of threads."""
     pieces = dict(INSTR="mma.m16n8k16", PIECES=32, PROC=THREAD)
     return (
         TaskMapping("gemm_step", "gemm_tile", WARP, [NONE, REGISTER, REGISTER], dict(WM=rows, WN=columns), ["gemm_mma"]),
@@ -87,7 +87,7 @@ def of_fragments(rows, columns):
 
 
 def staged_by_block(rows, columns):
-    """The tree of `copy` from warps' registers to shared memory of the block, which then stores in pieces of 16 bytes."""
+    """Return the tree of `copy` from registers of warps to shared memory of the block, which stores in pieces of 16 bytes."""
     stores, padded = ["copy_in", "copy_out"], dict(dst=Stored(pad=8, reuse=True))
     return (
         TaskMapping("copy_tile", "copy_through", BLOCK, [GLOBAL, NONE], {}, stores),
@@ -97,21 +97,21 @@ def staged_by_block(rows, columns):
     )
 
 
-def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=3, ahead=0, staged=False, **grid):
-    """Blocks of `rows` x `columns` warps, products by mma.sync, asynchronous copies to a pipeline of stages.
+def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=3, lookahead=0, staged=False, **grid):
+    """Map to blocks of `rows` x `columns` warps, mma.sync, and cp.async in `stages` stages.
 
-    With `ahead` fragments of so many steps are in registers; `staged`, the result goes through shared memory; `grid` are fields of the
-    host's instance.
+    Args: `lookahead`, the number of steps whose fragments are in registers; `staged`, store the result through shared memory; `grid`,
+        fields of the host's instance.
     """
     (WM, TM), (WN, TN) = grids = (rows, U // rows // 16), (columns, V // columns // 8)
-    calls, loop = ["clear_tile", "gemm_tile", "copy_tile"], dict(pipeline=stages, interleave=ahead > 0 and stages not in (0, 1))
+    calls, loop = ["clear_tile", "gemm_tile", "copy_tile"], dict(pipeline=stages, interleave=lookahead > 0 and stages not in (0, 1))
     layouts = dict(A=Stored(swizzle=True), B=Stored(swizzle=True))
     return Mapping(
         [
             TaskMapping("gemm_host", "gemm_host", HOST, [GLOBAL] * 3, dict(U=U, V=V), ["gemm_block"], entrypoint=True, **grid),
             TaskMapping("gemm_block", "gemm_block", BLOCK, [GLOBAL] * 3, dict(W=W), calls, **loop),
             TaskMapping("gemm_tile", "gemm_tile", BLOCK, [NONE, SHARED, SHARED], dict(WM=WM, WN=WN), ["gemm_warp"], layouts=layouts),
-            TaskMapping("gemm_warp", "gemm_steps", WARP, [NONE, SHARED, SHARED], dict(W=16), ["gemm_step"], pipeline=ahead),
+            TaskMapping("gemm_warp", "gemm_steps", WARP, [NONE, SHARED, SHARED], dict(W=16), ["gemm_step"], pipeline=lookahead),
             *of_fragments(TM, TN),
             *of_warps("clear", 1, *grids),
             *(staged_by_block(rows, columns) if staged else of_warps("copy", 2, *grids)),
@@ -121,11 +121,11 @@ def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=3, ahead=0, staged=Fals
 
 
 def ffma(U=128, V=128, W=8, warps=(2, 4), lanes=(8, 4)):
-    """Blocks of warps, products by the multiply-add of each lane, which has a tile of its own."""
+    """Map to blocks of warps whose lanes compute separate tiles by multiply-adds."""
     grids = [dict(WM=rows, WN=columns) for rows, columns in (warps, lanes)]
 
     def tree(task, block, thread, leaf):
-        """The tiles of a task: for warps, and in each for lanes."""
+        """Return the tiles of a task: of warps, and in them of lanes."""
         return (
             TaskMapping(f"{task}_tile", f"{task}_tile", BLOCK, block, grids[0], [f"{task}_warp"]),
             TaskMapping(f"{task}_warp", f"{task}_tile", WARP, block, grids[1], thread),
@@ -146,7 +146,7 @@ def ffma(U=128, V=128, W=8, warps=(2, 4), lanes=(8, 4)):
 
 
 def staged_copy(groups, chunks, rows=1):
-    """The tree of `copy` from warpgroups' registers through shared memory, so many chunks of rows and columns: by stmatrix, then by TMA."""
+    """Return the tree of `copy` from registers of warpgroups through shared memory, in chunks: by stmatrix, then by TMA."""
     stores = ["copy_in", "copy_out"]
     return (
         TaskMapping("copy_tile", "copy_tile", BLOCK, [GLOBAL, NONE], dict(WM=groups[0], WN=groups[1]), ["copy_chunks"]),
@@ -158,9 +158,9 @@ def staged_copy(groups, chunks, rows=1):
 
 
 def by_warpgroups(task, groups, outer, leaf, whole=False, **layouts):
-    """The tree of a task for a block, its warpgroups, their warps and threads, all the same but for their memories.
+    """Return the tree of a task for a block, its warpgroups, their warps and threads, which differ only in their memories.
 
-    As a `whole` a warpgroup's tile is one leaf, of any number of rows, in which instructions are found.
+    With `whole` the tile of a warpgroup is one leaf of any number of rows, which instructions implement.
     """
     grid, mma = dict(WM=groups[0], WN=groups[1]), dict(INSTR="wgmma")
     tile = TaskMapping(f"{task}_tile", f"{task}_tile", BLOCK, outer, grid, [f"{task}_warpgroup"], layouts=layouts)
@@ -174,16 +174,16 @@ def by_warpgroups(task, groups, outer, leaf, whole=False, **layouts):
     )
 
 
-def hopper(U=128, V=256, W=64, WGS=2, stages=3, chunk=0, columns=1, pieces=True, **grid):
-    """Figure 5: warpgroups that multiply by wgmma, a warp that loads ahead by TMA, accumulators in registers.
+def hopper(U=128, V=256, W=64, WGS=2, stages=3, epi_n=0, columns=1, pieces=True, **grid):
+    """Map to wgmma with accumulators in registers, and a producer warp that issues TMA (Figure 5).
 
-    `WGS` rows and `columns` of warpgroups, each of the instruction's 64 rows; without `pieces` a tile is a leaf, of any number of
-    rows. With a `chunk` of columns the result goes through shared memory, and by TMA; `grid` are fields of the host's instance.
+    Args: `WGS` x `columns` warpgroups, each with the 64 rows of the instruction; without `pieces` a tile is one leaf of any number of
+        rows; `epi_n`, columns per store through shared memory by TMA, 0: directly from registers; `grid`, fields of the host's instance.
     """
     groups, calls, whole = (WGS, columns), ["clear_tile", "gemm_tile", "copy_tile"], not pieces
     copy = by_warpgroups("copy", groups, [GLOBAL, NONE], [GLOBAL, REGISTER], whole)
-    if chunk:
-        copy = staged_copy(groups, V // columns // chunk, max(U // WGS // 64, 1))
+    if epi_n:
+        copy = staged_copy(groups, V // columns // epi_n, max(U // WGS // 64, 1))
     return Mapping(
         [
             TaskMapping("gemm_host", "gemm_host", HOST, [GLOBAL] * 3, dict(U=U, V=V), ["gemm_block"], entrypoint=True, **grid),
@@ -196,16 +196,16 @@ def hopper(U=128, V=256, W=64, WGS=2, stages=3, chunk=0, columns=1, pieces=True,
 
 
 V, stages = Tunable("V", 256, 128), Tunable("stages", 4, 3)
-bands = Tunable("bands", 8, 4, 16)
+group_m = Tunable("group_m", 8, 4, 16)
 
-GRID = dict(group_m=bands, persistent=132)
+GRID = dict(group_m=group_m, persistent=132)
 
-strategy = strategy_of(program, ampere(128, V, 32, 2, V // 64, stages, ahead=2, staged=True, group_m=bands))
+strategy = strategy_of(program, ampere(128, V, 32, 2, V // 64, stages, lookahead=2, staged=True, group_m=group_m))
 
-warpgroups = strategy_of(program, hopper(128, V, 64, 2, stages, chunk=64, **GRID))
+warpgroups = strategy_of(program, hopper(128, V, 64, 2, stages, epi_n=64, **GRID))
 
 
 def spec(M, N, K, **options):
-    """Row-major halves, float32 inside, unless said otherwise."""
+    """Return the problem: row-major float16 with float32 accumulators by default."""
     options = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor, **options}
     return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)

@@ -1,7 +1,7 @@
-"""A product and the sums of the rows of A as a program of tasks: D = A·B and y[m] = sum of A[m,k], with mappings to Ampere and Hopper.
+"""GEMM and row sums of A as a program of tasks: D = A·B and y[m] = sum of A[m,k], with mappings to Ampere and Hopper.
 
-The sums are in registers, as a whole or in parts of those who hold the terms; or, by another mapping, in shared memory (Cypress, section
-5.2). Only the first tile column makes them.
+The sums are in registers, as a whole or as partial sums of the threads that have the terms; or, by another mapping, in shared memory
+(Cypress, section 5.2). Only the first column of tiles computes them.
 """
 
 from fireiron import Reduction, Tunable
@@ -131,8 +131,8 @@ program = Tasks(
 )  # fmt: skip
 
 
-def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=4, ahead=2, group_m=8):
-    """Blocks of `rows` x `columns` warps, products by mma.sync, whose fragments of A the first column of warps adds up, too."""
+def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=4, lookahead=2, group_m=8):
+    """Map to blocks of `rows` x `columns` warps and mma.sync; the first column of warps also sums its fragments of A."""
     (WM, TM), (WN, TN) = grids = (rows, U // rows // 16), (columns, V // columns // 8)
     layouts, calls = (
         dict(A=Stored(swizzle=True), B=Stored(swizzle=True)),
@@ -145,7 +145,7 @@ def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=4, ahead=2, group_m=8):
             TaskMapping("sums_block", "sums_block", BLOCK, [GLOBAL] * 4, dict(W=W), calls, pipeline=stages, interleave=True),
             TaskMapping("clear_sums", "clear_thread", BLOCK, [NONE]),
             TaskMapping("step_tile", "step_tile", BLOCK, shared, dict(WM=WM, WN=WN), ["step_warp"], layouts=layouts),
-            TaskMapping("step_warp", "step_steps", WARP, shared, dict(W=16), ["step_both"], pipeline=ahead),
+            TaskMapping("step_warp", "step_steps", WARP, shared, dict(W=16), ["step_both"], pipeline=lookahead),
             TaskMapping("step_both", "step_both", WARP, fragments, {}, ["gemm_step", "row_whole"]),
             TaskMapping("row_whole", "row_whole", WARP, [REGISTER, REGISTER]),
             TaskMapping("copy_sums", "copy_rows", BLOCK, [GLOBAL, NONE], dict(WM=WM, WN=WN), ["copy_sum"]),
@@ -158,13 +158,13 @@ def ampere(U=128, V=128, W=32, rows=2, columns=2, stages=4, ahead=2, group_m=8):
     )
 
 
-def hopper(U=128, V=256, W=64, WGS=2, stages=3, chunk=256, group_m=8, blocks=132, parts=4):
-    """Warpgroups that multiply by wgmma and add up the rows of A meanwhile, a warp that loads ahead by TMA; sums in registers, in `parts`.
+def hopper(U=128, V=256, W=64, WGS=2, stages=3, epi_n=256, group_m=8, num_blocks=132, parts=4):
+    """Map to wgmma, during which warpgroups sum the rows of A, and a producer warp that issues TMA; `parts` partial sums in registers.
 
-    With no parts (0) they are in shared memory as a whole, where each step reads and writes them (Cypress, section 5.2).
+    With 0 parts the sums are in shared memory, where each step reads and writes them (Cypress, section 5.2).
     """
     groups, rows = (WGS, 1), dict(WM=WGS)
-    grid, ring = dict(group_m=group_m, persistent=blocks), dict(warpspecialize=True, pipeline=stages, producer_threads=128)
+    grid, ring = dict(group_m=group_m, persistent=num_blocks), dict(warpspecialize=True, pipeline=stages, producer_threads=128)
     variant, last = ("sums_block_parts", "join_tile") if parts else ("sums_block", "copy_sums")
     calls, tunables = ["clear_tile", "clear_sums", "step_both", "copy_tile", last], dict(W=W) | (dict(PARTS=parts) if parts else {})
     place, row = (REGISTER, "row_parts") if parts else (SHARED, "row_whole")
@@ -182,13 +182,13 @@ def hopper(U=128, V=256, W=64, WGS=2, stages=3, chunk=256, group_m=8, blocks=132
             TaskMapping("copy_sum", "copy_thread", WARPGROUP, [GLOBAL, place]),
             *by_warpgroups("gemm", groups, [NONE, SHARED, SHARED], [REGISTER, SHARED, SHARED]),
             *by_warpgroups("clear", groups, [NONE], [REGISTER]),
-            *staged_copy(groups, V // chunk),
+            *staged_copy(groups, V // epi_n),
         ]
     )
 
 
 def joined(rows):
-    """The tree of `join`: the parts of each row of a warpgroup meet in registers, and are stored."""
+    """Return the tree of `join`: combine the partial sums of each row in registers, and store them."""
     return (
         TaskMapping("join_tile", "join_tile", BLOCK, [GLOBAL, NONE], rows, ["join_group"]),
         TaskMapping("join_group", "join_through", WARPGROUP, [GLOBAL, NONE], {}, ["join_parts", "copy_sum"]),
@@ -196,14 +196,14 @@ def joined(rows):
     )
 
 
-bands = Tunable("bands", 8, 4, 16)
+group_m = Tunable("group_m", 8, 4, 16)
 
 stages = Tunable("stages", 3, 2)
 
-strategy = strategy_of(program, ampere(stages=Tunable("stages", 4, 3), group_m=bands))
+strategy = strategy_of(program, ampere(stages=Tunable("stages", 4, 3), group_m=group_m))
 
-warpgroups = strategy_of(program, hopper(stages=stages, group_m=bands))
+warpgroups = strategy_of(program, hopper(stages=stages, group_m=group_m))
 
-warpgroups_shared = strategy_of(program, hopper(stages=stages, group_m=bands, parts=0))
+warpgroups_shared = strategy_of(program, hopper(stages=stages, group_m=group_m, parts=0))
 
 spec = gemm_row_sum.spec

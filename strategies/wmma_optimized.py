@@ -2,25 +2,25 @@
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
       tile(128,128).to(Block)          MatMul(128,128,K)(GL,GL,GL)(Block)
-      epilog(FR, init, store)          MatMul(128,128,K)(GL,GL,FR)(Block)      8 fragments of C a warp
-        store: load(src, SH)           Move(128,128)(SH,GL)(Block)             in the place of A and B, dead by then
+      epilog(FR, init, store)          MatMul(128,128,K)(GL,GL,FR)(Block)      8 fragments of C per warp
+        store: load(src, SH)           Move(128,128)(SH,GL)(Block)             in the memory of A and B, which are dead
                tile(16,128).to(Warp)   Move(16,128)(SH,GL)(Warp)
                tile(1,128).unroll()    Move(1,128)(SH,GL)(Warp)
-               tile(1,4).to(Lane)      Move(1,4)(SH,GL)(Lane)                  16 bytes a lane
+               tile(1,4).to(Lane)      Move(1,4)(SH,GL)(Lane)                  16 bytes per lane
       split(128).sync()                MatMul(128,128,128)(GL,GL,FR)(Block)
-      load(A, SH).no_sync().pad(8)     MatMul(128,128,128)(SH,GL,FR)(Block)    16 bytes a lane
-      load(B, SH).pad(8)               MatMul(128,128,128)(SH,SH,FR)(Block)    16 bytes a lane
+      load(A, SH).no_sync().pad(8)     MatMul(128,128,128)(SH,GL,FR)(Block)    16 bytes per lane
+      load(B, SH).pad(8)               MatMul(128,128,128)(SH,SH,FR)(Block)    16 bytes per lane
       tile(64,32).to(Warp)             MatMul(64,32,128)(SH,SH,FR)(Warp)       8 warps
       split(16).unroll()               MatMul(64,32,16)(SH,SH,FR)(Warp)
       load(A, FR), load(B, FR)         MatMul(64,32,16)(FR,FR,FR)(Warp)        load_matrix_sync
       tile(16,16).unroll()             MatMul(16,16,16)(FR,FR,FR)(Warp)
       done()                           mma_sync
 
-It is the second kernel of NVIDIA's sample cudaTensorCoreGemm. Two tiles of 128 x 128 halves with their pads take 69,632 bytes of
+It is the second kernel of NVIDIA's sample cudaTensorCoreGemm. Two padded tiles of 128 x 128 float16 take 69,632 bytes of
 shared memory; a block on sm_75 has 65,536, so there `bk` is 64 (T015).
 
-`listing_5` is the listing as it is printed. `strategy` drops one refinement: unrolled, the loop over K is K/bk copies of its
-body, which takes 186 registers and 2.4 times as long on an H200 (perf/results).
+`listing_5` is the listing as printed. `strategy` omits one refinement: unrolled, the loop over K is K/bk copies of its
+body, which needs 186 registers and takes 2.4 times as long on an H200 (perf/results).
 """
 
 from fireiron import *
@@ -29,7 +29,7 @@ SIZES = (1024, 1024, 1024)
 
 fragment = FR(16, 16, 16)
 bk = Tunable("bk", 128, 64, 32)
-rows = 256 // bk  # of bk elements that a warp copies at once, 8 a lane
+rows = 256 // bk  # of bk elements that a warp copies at once, 8 per lane
 
 init = Init.tile(64, 32).to(Warp).tile(16, 16).unroll().done()
 to_shared = Move.tile(64, 32).to(Warp).tile(16, 16).unroll().done()
@@ -64,6 +64,6 @@ strategy = listing_5.at(Split).unrefine(Unroll)
 
 
 def spec(M, N, K, **options):
-    """Half precision with float32 sums and results; A and C row-major, B column-major, unless said otherwise."""
+    """Return the problem: float16 with float32 accumulators and results; by default A and C are row-major, B column-major."""
     usual = {"dtype": float16, "c_dtype": float32, "accumulator": float32, "A": RowMajor, "C": RowMajor}
     return MatMul(M, N, K, **usual | options)(GL, GL, GL)(Kernel)

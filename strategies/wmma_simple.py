@@ -1,8 +1,8 @@
-"""Listing 3 of the Fireiron paper: the simplest use of tensor cores, one WMMA fragment of C a warp, straight from global memory.
+"""Listing 3 of the Fireiron paper: the simplest use of tensor cores, one WMMA fragment of C per warp, loaded from global memory.
 
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
       tile(bm,bn).to(Block)            MatMul(64,64,K)(GL,GL,GL)(Block)
-      epilog(FR, float32, init, store) MatMul(64,64,K)(GL,GL,FR)(Block)        16 fragments, one a warp
+      epilog(FR, float32, init, store) MatMul(64,64,K)(GL,GL,FR)(Block)        16 fragments, one per warp
       split(16)                        MatMul(64,64,16)(GL,GL,FR)(Block)
       tile(16,16).to(Warp)             MatMul(16,16,16)(GL,GL,FR)(Warp)        16 warps
       load(A, FR)                      MatMul(16,16,16)(FR,GL,FR)(Warp)        load_matrix_sync
@@ -10,8 +10,8 @@
       done()                           mma_sync
 
 It is the first kernel of NVIDIA's sample cudaTensorCoreGemm: A and C row-major, B column-major. A fragment is loaded and stored
-as a whole, so sizes that are no multiples of the tiles take `guarded`: the same strategy with a step through shared memory on
-the way in, which fills what lies outside, and on the way out, which leaves it alone.
+as a whole, so sizes that are not multiples of the tiles need `guarded`. It copies through shared memory: loads fill elements out of
+bounds with zeros, and stores skip them.
 """
 
 from fireiron import *
@@ -28,7 +28,7 @@ store_through_shared = Move.load(SRC, SH, store).tile(1, 1).to(Thread).done()
 
 
 def simple(store):
-    """Listing 3 down to its loads."""
+    """Listing 3 up to its loads."""
     return MatMul.tile(bm, bn).to(Block).epilog(fragment, float32, init, store).split(16)
 
 
@@ -41,6 +41,6 @@ strategy = listing_3.fallback(guarded)
 
 
 def spec(M, N, K, **options):
-    """Half precision with float32 sums and results; A and C row-major, B column-major, unless said otherwise."""
+    """Return the problem: float16 with float32 accumulators and results; by default A and C are row-major, B column-major."""
     usual = {"dtype": float16, "c_dtype": float32, "A": RowMajor, "C": RowMajor}
     return MatMul(M, N, K, **usual | options)(GL, GL, GL)(Kernel)

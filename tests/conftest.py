@@ -1,5 +1,5 @@
-"""Which of a family's cases run by default: of a large family a sample, always the same one; `make fuzz` runs all. And what holds of each
-program of tasks that a test compiles.
+"""Select the cases that run by default: of a large family a fixed sample; `make fuzz` runs all. Also a check of each program of tasks that
+a test compiles.
 """
 
 import functools
@@ -10,7 +10,7 @@ import pytest
 collect_ignore_glob = ["typed/*"]  # programs for type checkers, some of them wrong
 
 SAMPLES = ((9, 18), (4, 6))
-"""Of a family of so many cases at least, about one in so many."""
+"""For a family with at least this many cases, about one in this many runs."""
 
 WHOLE = (
     "test_campaign",
@@ -56,25 +56,24 @@ WHOLE = (
     "test_sim_warps",
     "test_sim_race_detector",
 )
-"""Files whose cases all run: each is another extension, another page, another thing that somebody met, another argument of a launch,
-another limit of a check that decides in milliseconds.
+"""Files whose cases all run: each is another extension, page, user problem, launch argument, or limit of a check that takes milliseconds.
 """
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Give the cases outside of the sample the marker `nightly`: but for about one in n, chosen by name, and one at least.
+    """Mark the cases outside of the sample as `nightly`: all but about one in n, chosen by name, and at least one.
 
-    `sampled(n)` says n where the size of the family does not.
+    `sampled(n)` specifies n instead of the family's size.
     """
     families = {}
     for item in items:
-        whole = item.path.stem in WHOLE and item.get_closest_marker("sampled") is None
-        if hasattr(item, "callspec") and not whole and item.get_closest_marker("gpu") is None:
+        is_whole = item.path.stem in WHOLE and item.get_closest_marker("sampled") is None
+        if hasattr(item, "callspec") and not is_whole and item.get_closest_marker("gpu") is None:
             families.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in families.values():
-        said = cases[0].get_closest_marker("sampled")
-        of = said.args[0] if said is not None else next((n for size, n in SAMPLES if len(cases) >= size), 1)
+        sampled = cases[0].get_closest_marker("sampled")
+        of = sampled.args[0] if sampled is not None else next((n for size, n in SAMPLES if len(cases) >= size), 1)
         first = min(cases, key=chance)
         for item in cases:
             if item is not first and chance(item) % of:
@@ -82,22 +81,22 @@ def pytest_collection_modifyitems(items):
 
 
 def chance(item):
-    """A number that a case's name draws, the same in every process."""
+    """A random number derived from a case's name, equal in every process."""
     return zlib.crc32(item.name.encode())
 
 
 @pytest.fixture(autouse=True)
 def events_are_compared(request, monkeypatch):
-    """Whatever program of tasks a test of tasks compiles keeps the order of its events."""
+    """Every program of tasks that a test of tasks compiles keeps the order of its events."""
     if not request.path.stem.startswith("test_tasks"):
         return
     from fireiron.compiler import Program
     from fireiron.inspect.oracle import check_events
 
-    made = Program.__dict__["ir"].func
+    plain_ir = Program.__dict__["ir"].func
 
     def compared(program):
-        kernel = made(program)
+        kernel = plain_ir(program)
         assert [str(one) for one in check_events(program)] == []
         return kernel
 

@@ -1,7 +1,7 @@
-"""A GPU without a GPU: as much of CuPy, PyTorch and JAX as launches use, on memory of the host, with every step recorded.
+"""A simulated GPU: the part of CuPy, PyTorch and JAX that launches use, on host memory, with every call recorded.
 
-Addresses are real, so what is set to zero is; kernels do not run, but what a launch passes is read back from memory as the driver
-reads it. Several devices share that memory, each owning the arrays made on it.
+Addresses are real, so memsets take effect; kernels do not run, but the arguments of a launch are read back from memory as the driver reads
+them. Several devices share that memory, each owning the arrays allocated on it.
 """
 
 import contextlib
@@ -19,18 +19,18 @@ ALIGNED = 512
 
 
 class DriverError(RuntimeError):
-    """Stands for CuPy's CUDADriverError and CUDARuntimeError."""
+    """A stand-in for CuPy's CUDADriverError and CUDARuntimeError."""
 
 
 def memory(nbytes, offset=0):
     """Bytes at an aligned address (plus an offset), all 7s, as a NumPy array."""
-    whole = np.full(nbytes + 2 * ALIGNED, 7, np.uint8)
-    start = -whole.ctypes.data % ALIGNED + offset
-    return whole[start : start + nbytes]
+    buffer = np.full(nbytes + 2 * ALIGNED, 7, np.uint8)
+    start = -buffer.ctypes.data % ALIGNED + offset
+    return buffer[start : start + nbytes]
 
 
 class FakeGpu:
-    """The machine: devices, the current one, streams, and what was done."""
+    """The machine: devices, the current one, streams, and the log of calls."""
 
     def __init__(self, devices=1, parameters=3, capability="90"):
         self.devices, self.parameters, self.capability = devices, parameters, capability
@@ -61,7 +61,7 @@ class FakeGpu:
         return 0
 
     def cuCtxGetCurrent(self, context):
-        return 0  # none yet: the first device is meant
+        return 0  # no context yet: the first device is used
 
     def cuDeviceGet(self, device, ordinal):
         device._obj.value = ordinal
@@ -72,13 +72,13 @@ class FakeGpu:
         return 0
 
     def cuLaunchKernelEx(self, config, function, table, extra):
-        """A launch with attributes: `done` has them, as numbers and values, behind the launch itself."""
+        """A launch with attributes: `done` has them, as numbers and values, after the launch itself."""
         given = config._obj
         if self.refuse:
             return 1
-        found = [(given.attributes[place].id, given.attributes[place].value) for place in range(given.count)]
+        attributes = [(given.attributes[place].id, given.attributes[place].value) for place in range(given.count)]
         self._launch(function, *given.shape, given.shared, given.stream or 0, table, extra or 0)
-        self.done.append(("attributes", found))
+        self.done.append(("attributes", attributes))
         return 0
 
     def _memset(self, address, value, count, stream):
@@ -94,7 +94,7 @@ class FakeGpu:
         return 0
 
     def cuTensorMapEncodeTiled(self, place, kind, rank, address, extents, strides, box, steps, *modes):
-        """A map of which the first word is the address, the second a number; `maps` has what was asked for."""
+        """A map whose first word is the address, the second a number; `maps` has the arguments."""
         assert place % 64 == 0 and list(steps) == [1] * rank == [1] * len(box) and len(strides) == rank - 1
         ctypes.memset(place, 0, 128)
         (ctypes.c_uint64 * 2).from_address(place)[:] = address, len(self.maps)
@@ -167,9 +167,9 @@ class FakeGpu:
 
             @property
             def T(self):
-                turned = object.__new__(ndarray)
-                turned.host, turned.data = self.host.T, self.data
-                return turned
+                transposed = object.__new__(ndarray)
+                transposed.host, transposed.data = self.host.T, self.data
+                return transposed
 
         runtime = types.SimpleNamespace(
             getDevice=lambda: gpu.current,
@@ -215,7 +215,7 @@ class FakeGpu:
 
 
 def fake_torch(gpu):
-    """As much of PyTorch as is read: tensors over NumPy arrays."""
+    """The part of PyTorch that is read: tensors over NumPy arrays."""
     torch = types.ModuleType("torch")
     state = types.SimpleNamespace(grad=True, stream=0)
 
@@ -261,7 +261,7 @@ def fake_torch(gpu):
 
 
 def fake_jax(gpu):
-    """As much of JAX as is read: arrays that note when they are waited for."""
+    """The part of JAX that is read: arrays that record when they are waited for."""
     jax = types.ModuleType("jax")
 
     class Array:
@@ -299,7 +299,7 @@ def fake_jax(gpu):
 
 
 class Interfaced:
-    """An array that speaks `__cuda_array_interface__` only."""
+    """An array that supports `__cuda_array_interface__` only."""
 
     def __init__(self, array, stream=None, readonly=False, **entries):
         self.array, self.entries = array, entries
@@ -308,12 +308,12 @@ class Interfaced:
     @property
     def __cuda_array_interface__(self):
         host = self.array.host
-        found = {"shape": host.shape, "strides": host.strides, "typestr": host.dtype.str, "data": (self.array.data.ptr, self.readonly)}
-        return {**found, "version": 3, "stream": self.stream, **self.entries}
+        interface = {"shape": host.shape, "strides": host.strides, "typestr": host.dtype.str, "data": (self.array.data.ptr, self.readonly)}
+        return {**interface, "version": 3, "stream": self.stream, **self.entries}
 
 
 class Capsule:
-    """An array that speaks DLPack only."""
+    """An array that supports DLPack only."""
 
     def __init__(self, array, kind=2):
         self.array, self.kind = array, kind
@@ -329,7 +329,7 @@ class Capsule:
 
 
 def installed(monkeypatch, gpu):
-    """The machine in the place of CuPy and of the driver."""
+    """Install the machine instead of CuPy and the driver."""
     monkeypatch.setitem(sys.modules, "cupy", gpu.cupy)
     monkeypatch.setattr(launch, "_driver", lambda: gpu)
     monkeypatch.setattr(launch, "_parameter_sizes", lambda function: None)
@@ -338,7 +338,7 @@ def installed(monkeypatch, gpu):
 
 @pytest.fixture
 def torch(gpu, monkeypatch):
-    """PyTorch on the machine that a file's fixture `gpu` makes."""
+    """PyTorch on the machine of a file's fixture `gpu`."""
     module = fake_torch(gpu)
     monkeypatch.setitem(sys.modules, "torch", module)
     return module

@@ -1,4 +1,4 @@
-"""Faults planted in the synchronisation of a kernel: waits, barriers, commits, fences and stages of its final IR."""
+"""Faults injected into the synchronization of a kernel: waits, barriers, commits, fences and stages of its final IR."""
 
 import attrs
 
@@ -10,15 +10,15 @@ from fireiron.values.machine import SH
 
 def located(body, kind, path=()):
     """`(path, statement)` of all statements of a kind."""
-    for position, one in enumerate(body):
-        if isinstance(one, kind):
-            yield (*path, position), one
-        if isinstance(one, ir.For):
-            yield from located(one.body, kind, (*path, position))
+    for position, stmt in enumerate(body):
+        if isinstance(stmt, kind):
+            yield (*path, position), stmt
+        if isinstance(stmt, ir.For):
+            yield from located(stmt.body, kind, (*path, position))
 
 
 def list_at(body, path):
-    """The list in which a path ends."""
+    """The list that contains the statement of a path."""
     for position in path[:-1]:
         body = body[position].body
     return list(body)
@@ -34,10 +34,10 @@ def with_list(body, path, statements):
 
 
 def faults(kernel):
-    """`(name, faulty kernel)`: each wait, barrier, commit and fence in all ways, and stages used too early."""
-    for path, one in located(kernel.body, (ir.Wait, ir.Barrier, ir.Commit, ir.Fence)):
+    """`(name, faulty kernel)`: each wait, barrier, commit and fence changed in all ways, and stages used too early."""
+    for path, stmt in located(kernel.body, (ir.Wait, ir.Barrier, ir.Commit, ir.Fence)):
         for name, statements in _at(kernel, list_at(kernel.body, path), path[-1]):
-            yield f"{name}: {one} at {path}", attrs.evolve(kernel, body=with_list(kernel.body, path, statements))
+            yield f"{name}: {stmt} at {path}", attrs.evolve(kernel, body=with_list(kernel.body, path, statements))
     for name, change in (("one stage less", _one_stage_less), ("stored a stage further", _one_stage_further)):
         changed = attrs.evolve(kernel, body=_staged(kernel, kernel.body, change))
         if changed != kernel:
@@ -45,7 +45,7 @@ def faults(kernel):
 
 
 def dropped(kernel):
-    """`(statement, kernel without it)` for each wait, barrier, commit, fence, acquire and release, those of roles too."""
+    """`(statement, kernel without it)` for each wait, barrier, commit, fence, acquire and release, including those of roles."""
     kinds = (ir.Wait, ir.Barrier, ir.Commit, ir.Fence, ir.Acquire, ir.Release)
     for number in range(sum(isinstance(one, kinds) for one in ir.statements(kernel.body))):
         seen = []
@@ -60,26 +60,26 @@ def dropped(kernel):
 
 def _at(kernel, body, position):
     """The list with a fault at a position."""
-    one, before, behind = body[position], body[:position], body[position + 1 :]
-    yield "dropped", before + behind
-    if isinstance(one, ir.Wait):
-        yield "raised", [*before, attrs.evolve(one, groups=one.groups + 1), *behind]
-        if one.mechanism is WGMMA_GROUPS and behind and isinstance(behind[0], ir.Exec):
-            yield "behind the next statement", [*before, behind[0], one, *behind[1:]]
-    elif isinstance(one, ir.Fence):
-        if behind and (one.kind is ir.FenceKind.WGMMA_REGISTERS or isinstance(behind[0], ir.Barrier)):
-            yield "behind the next statement", [*before, behind[0], one, *behind[1:]]
-    elif isinstance(one, ir.Barrier):
-        if one.scope == ir.BLOCK_SCOPE and kernel.threads > 32:
-            yield "narrowed", [*before, attrs.evolve(one, scope=ir.WARP_SCOPE), *behind]
+    stmt, before, after = body[position], body[:position], body[position + 1 :]
+    yield "dropped", before + after
+    if isinstance(stmt, ir.Wait):
+        yield "raised", [*before, attrs.evolve(stmt, groups=stmt.groups + 1), *after]
+        if stmt.mechanism is WGMMA_GROUPS and after and isinstance(after[0], ir.Exec):
+            yield "behind the next statement", [*before, after[0], stmt, *after[1:]]
+    elif isinstance(stmt, ir.Fence):
+        if after and (stmt.kind is ir.FenceKind.WGMMA_REGISTERS or isinstance(after[0], ir.Barrier)):
+            yield "behind the next statement", [*before, after[0], stmt, *after[1:]]
+    elif isinstance(stmt, ir.Barrier):
+        if stmt.scope == ir.BLOCK_SCOPE and kernel.threads > 32:
+            yield "narrowed", [*before, attrs.evolve(stmt, scope=ir.WARP_SCOPE), *after]
         waits = before[-1:] if before and isinstance(before[-1], ir.Wait) else []
         if waits:
-            yield "before its wait", [*before[:-1], one, *waits, *behind]
-        rest = behind
+            yield "before its wait", [*before[:-1], stmt, *waits, *after]
+        rest = after
         target = next((number for number, other in enumerate(rest) if _is_shared(kernel, other)), None)
         if target is not None:
             start = before[: len(before) - len(waits)]
-            yield "behind the next touch", [*start, *rest[: target + 1], *waits, one, *rest[target + 1 :]]
+            yield "behind the next touch", [*start, *rest[: target + 1], *waits, stmt, *rest[target + 1 :]]
 
 
 def _is_shared(kernel, statement):
@@ -88,16 +88,16 @@ def _is_shared(kernel, statement):
 
 def _staged(kernel, body, change):
     result = []
-    for one in body:
-        if isinstance(one, ir.For):
-            one = attrs.evolve(one, body=_staged(kernel, one.body, change))
-        elif isinstance(one, ir.Exec):
+    for stmt in body:
+        if isinstance(stmt, ir.For):
+            stmt = attrs.evolve(stmt, body=_staged(kernel, stmt.body, change))
+        elif isinstance(stmt, ir.Exec):
             accesses = [
                 change(access) if kernel.buffer(access.buffer).memory == SH and isinstance(access.copy, Mod) else access
-                for access in one.accesses
+                for access in stmt.accesses
             ]
-            one = attrs.evolve(one, accesses=tuple(accesses))
-        result.append(one)
+            stmt = attrs.evolve(stmt, accesses=tuple(accesses))
+        result.append(stmt)
     return tuple(result)
 
 

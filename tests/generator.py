@@ -1,7 +1,7 @@
 """Random problems and strategies, drawn step by step among what the verbs allow.
 
-A draw may be refused by the project's own error (a store that deals otherwise than the compute path, say); it is then
-drawn again. Everything else that goes wrong is a finding.
+The project's own error may refuse a draw (for example a store with another distribution than the compute path); it is then drawn again. Any
+other failure is a finding.
 """
 
 import random
@@ -23,7 +23,7 @@ def divisors(number, limit=None):
 
 
 class Drawn:
-    """One draw: the spec, the strategy, and the features it has."""
+    """One draw: the spec, the strategy, and its features."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -33,7 +33,7 @@ class Drawn:
         self.sizes = {}
         self.target = "sm_90"
         self.aligned = self.chance(0.25, "aligned")
-        self.depth = 1  # steps of k that the deepest pipeline keeps under way
+        self.depth = 1  # k steps that the deepest pipeline has in flight
         if self.chance(0.2, "tensor cores"):
             self.spec = self.draw_tensor_spec()
             self.strategy = self.draw_tensor_strategy()
@@ -96,7 +96,7 @@ class Drawn:
         layouts = {name: self.draw_layout(name, shape) for name, shape in (("A", (M, K)), ("B", (K, N)), ("C", (M, N)))}
         if self.chance(0.2, "symbolic"):
             divides = lambda size: self.pick([d for d in (1, 1, 2, 4, 8) if size % d == 0])
-            lower = self.chance(0.5)  # the names that loops and accessors like to have
+            lower = self.chance(0.5)  # the default names of loops and accessors
             named = {name: sym(name.lower() if lower else name, multiple_of=divides(size)) for name, size in self.sizes.items()}
             symbols = {name: var for name, var in named.items() if self.chance(0.7)}
             M, N, K = (symbols.get(name, size) for name, size in self.sizes.items())
@@ -112,13 +112,13 @@ class Drawn:
         return dict(zip(left.dims, (constant(size) for size in left.sizes)))
 
     def left_by(self, strategy):
-        """The spec that a strategy leaves; grown once where it is asked for several times in a row."""
+        """The spec that a strategy leaves; expanded once if it is used several times in a row."""
         if self.asked is None or self.asked[0] is not strategy:
             self.asked = strategy, strategy.result
         return self.asked[1]
 
-    def dealt(self, start, levels):
-        """Tiles dealt to a chain of levels; returns the steps so that init and store can repeat them."""
+    def assigned(self, start, levels):
+        """Tiles assigned to a chain of levels; returns the steps so that init and store can repeat them."""
         chain = start
         for level, most in levels:
             size = self.sizes_of(chain)
@@ -155,7 +155,7 @@ class Drawn:
         return None
 
     def move(self, shape):
-        """A strategy for copying a tile of a shape at the level of a block."""
+        """A strategy for copying a tile of a given shape at block level."""
         kind = self.pick(("default", "threads", "threads", "coalesced", "coalesced", "warps", "warps and lanes", "micro-kernel"))
         self.features.add(f"copy by {kind}")
         rows, columns = shape
@@ -210,7 +210,7 @@ class Drawn:
                 ((Warp, 2), (QuadPair, 4), (Thread, 8)),
             )
         )
-        compute = self.dealt(chain, levels)
+        compute = self.assigned(chain, levels)
         dealing = compute.steps[len(chain.steps) :]
         late = self.chance(0.1, "epilog of a thread")
         chain = chain if late else self.draw_epilog(chain, dealing)
@@ -276,7 +276,7 @@ class Drawn:
         return (chain.unroll() if self.chance(0.7, "unroll") else chain).mma_tile().done()
 
     def tensor_store(self, warps):
-        """Accumulators stored as they are held, or through shared memory."""
+        """Accumulators stored directly, or through shared memory."""
         if not self.chance(0.4, "store through shared memory"):
             return warps(Move)
         staged = Move.load(SRC, SH, warps(Move))
@@ -286,7 +286,7 @@ class Drawn:
         return staged.coalesced_copy(self.pick((2, 4, 8))).done()
 
     def draw_load_of_warp(self, chain):
-        """A load by each warp for itself: the buffer has a copy for each warp."""
+        """A separate load by each warp: the buffer has a copy per warp."""
         if self.left_by(chain).level != Warp or not self.chance(0.2) or constant(self.left_by(chain).size("k")) is None:
             return chain
         name = self.pick("AB")
@@ -316,8 +316,8 @@ class Drawn:
 
     def draw_split(self, chain, feature):
         total = constant(self.left_by(chain).size("k"))
-        whole = not any(isinstance(step, Split) for step in chain.steps)
-        step = self.pick((1, 2, 3, 4, 5, 8, 16)) if whole or total is None else self.pick(divisors(total))
+        is_first = not any(isinstance(step, Split) for step in chain.steps)
+        step = self.pick((1, 2, 3, 4, 5, 8, 16)) if is_first or total is None else self.pick(divisors(total))
         chain = chain.split(step)
         self.features.add(feature)
         if self.chance(0.2, "sync"):
@@ -357,7 +357,7 @@ class Drawn:
 
 
 def draw(seed):
-    """A draw that can be lowered, and how many were refused before it."""
+    """A draw that lowers, and the number of refused ones before it."""
     refused = 0
     while True:
         try:

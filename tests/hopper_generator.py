@@ -1,7 +1,7 @@
-"""Random strategies for the warpgroups of Hopper: products by wgmma, alone or several in one definition, with all that stands around them.
+"""Random strategies for Hopper warpgroups: wgmma, alone or several in one definition, with surrounding steps.
 
-Nothing but the types and the shapes of the instruction is chosen so that it fits; what a strategy may not have the project refuses, and it is
-drawn again, with the number of refusals in its seed.
+Only the types and the shapes of the instruction are chosen to fit; the project refuses illegal strategies, which are drawn again, with the
+number of refusals in the seed.
 """
 
 import math
@@ -24,7 +24,7 @@ TYPES = (
     ((float8_e5m2, float8_e5m2), float32, (float16, float32)),
     ((int8, int8), int32, (int32,)),
 )
-"""Types of A and B, of the accumulators, and those that C may have."""
+"""Types of A and B, of the accumulators, and possible types of C."""
 
 EPILOGUES = ("relu(acc + bias[n])", "acc * 2", "acc + R[m,n]", "silu(acc)", "relu(acc) + bias[m]")
 
@@ -35,11 +35,11 @@ PAIRS = {
     "row sums": ({"left": "acc[m,n] += sum(k, A[m,k] * B[k,n])", "rows": "s[m] += sum(k, A[m,k])"}, "acc[m,n] + s[m]"),
     "scaled": ({"scale": "acc[m,n] = acc[m,n] * 0.5", "left": "acc[m,n] += sum(k, A[m,k] * B[k,n])"}, "acc[m,n]"),
 }  # fmt: skip
-"""Definitions with more than one product, or with more than a product, in a turn of the loop: the steps, and what is stored."""
+"""Definitions with several MMAs, or an MMA and another step, per iteration: the steps, and the stored tensor."""
 
 
 class DrawnHopper:
-    """One draw: a bound strategy, the sizes that are known at run time, and its features."""
+    """One draw: a bound strategy, its run-time sizes, and its features."""
 
     target = TARGET
 
@@ -65,7 +65,7 @@ class DrawnHopper:
     # ------------------------------------------------------------------------------------------ the problem
 
     def draw_tiles(self):
-        """The tile of a warpgroup, how many of them a block has, and how much of k it takes at once."""
+        """The tile of a warpgroup, the number of warpgroups per block, and the chunk of k."""
         self.groups = self.pick((1, 1, 2, 2, 3))
         rows, columns = 64 * self.pick((1, 1, 1, 2, 2, 3, 4)), self.pick((8, 16, 24, 32, 48, 64, 64, 96, 128, 128, 160, 192, 256))
         if self.chance(0.2, "64 rows along n"):
@@ -80,7 +80,7 @@ class DrawnHopper:
         self.features |= {f"warpgroups {self.groups}", f"blocks of rows {max(rows // 64, 1)}"}
 
     def size(self, tile, dim):
-        """A size of the problem: whole tiles, or ragged; now and then known at run time only."""
+        """A size of the problem: whole tiles, or partial ones; sometimes known at run time only."""
         count = self.pick((1, 1, 2, 3, 4, 5, 8, 16)) if dim == "k" else self.pick((1, 2, 3))
         size = tile * count
         if self.chance(0.3, f"ragged {dim}"):
@@ -92,7 +92,7 @@ class DrawnHopper:
         return size
 
     def order(self, name):
-        """How an operand is stored; elements that have not 16 bits along k, most often, as wgmma reads no others."""
+        """The storage order of an operand; elements other than 16-bit mostly along k, as wgmma requires."""
         if name[0] in "AB" and self.a.bytes != 2 and self.chance(0.9):
             return RowMajor if name[0] == "A" else ColMajor
         order = self.pick((RowMajor, RowMajor, ColMajor))
@@ -105,7 +105,7 @@ class DrawnHopper:
     # ------------------------------------------------------------------------------------------ the chain
 
     def blocks(self, chain):
-        """What is said of tiles that are dealt to blocks."""
+        """Refinements of the block tiles."""
         chain = chain.to(Block)
         if self.chance(0.15, "cluster"):
             chain = chain.cluster(*self.pick(((2, 1), (1, 2), (2, 2))))
@@ -118,7 +118,7 @@ class DrawnHopper:
         return chain
 
     def pipelined(self, chain):
-        """The loop over k, as a ring where chance has it."""
+        """The loop over k, as a ring by chance."""
         chain = chain.split(self.bk) if isinstance(chain.start, MatMulStart) else chain.split(k=self.bk)
         self.asynchronous = self.chance(0.85, "pipeline")
         if not self.asynchronous:
@@ -131,14 +131,14 @@ class DrawnHopper:
         return chain
 
     def copy(self):
-        """How a factor comes to shared memory: by TMA where that can be, or by threads."""
+        """The copy of an operand to shared memory: by TMA if possible, or by threads."""
         kind = self.pick(("engine", "engine", "engine", "coalesced", "threads"))
         self.features.add(f"copy by {kind}")
         width = 16 // self.a.bytes
         return {"engine": Move.done(), "coalesced": Move.coalesced_copy(width).done(), "threads": None}[kind]
 
     def store(self):
-        """How accumulators come to memory."""
+        """The store of the accumulators."""
         kind = self.pick(("default", "plain", "through shared memory", "through shared memory"))
         self.features.add(f"store {kind}")
         if kind == "default":
@@ -150,7 +150,7 @@ class DrawnHopper:
         return (staged.cast_on_copy() if self.result != self.accumulator else staged).done()
 
     def draw_product(self):
-        """A product, with a loop over k or without."""
+        """A GEMM, with or without a loop over k."""
         sizes = self.sizes()
         orders = {name: self.order(name) for name in "ABC"}
         accumulate = {"accumulate": True} if self.chance(0.15, "accumulate") else {}
@@ -175,7 +175,7 @@ class DrawnHopper:
         return strategy.fuse_epilogue(self.pick(EPILOGUES)) if not accumulate and self.chance(0.2, "epilogue") else strategy
 
     def draw_several(self):
-        """A definition with several products, or a product and another step, in each turn."""
+        """A definition with several MMAs, or an MMA and another step, per iteration."""
         form = self.pick(PAIRS)
         self.features.add(f"several: {form}")
         self.groups, self.bm, self.bn = self.bm // self.wm, self.bm, self.wn
@@ -212,7 +212,7 @@ MatMulStart = type(MatMul)
 
 
 def draw(seed):
-    """A draw that can be lowered, and how many were refused before it."""
+    """A draw that lowers, and the number of refused ones before it."""
     refused = 0
     while True:
         try:

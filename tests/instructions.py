@@ -1,4 +1,4 @@
-"""Small kernels around one instruction of a warp, for the simulator, the compilers and the GPU alike."""
+"""Small kernels for single warp instructions, for the simulator, the compilers and the GPU."""
 
 import attrs
 import making
@@ -13,7 +13,7 @@ FORMS = tuple(one for one in INSTRUCTIONS if isinstance(one, Mma))
 
 ORDER = {"row": RowMajor, "col": ColMajor}
 EXACT = {float64: 1024, float32: 1024, tf32: 1024, float16: 1024, bfloat16: 256, int8: 100, int32: 1024, float8_e4m3: 16, float8_e5m2: 8}
-"""How many integers from 0 a type holds exactly (at least); as many tell elements apart in one round of a probe."""
+"""The number of integers from 0 that a type represents exactly (at least); one round of a probe distinguishes as many elements."""
 
 one_each = Move.tile(1, 1).to(Thread).done()
 
@@ -24,7 +24,7 @@ def first_target(capability):
 
 
 def layouts_of(form):
-    """The storage orders of A and B with which a form works."""
+    """The storage orders of A and B that a form supports."""
     if form.orders:
         return [tuple(ORDER[order] for order in form.orders)]
     return [(a, b) for a in (RowMajor, ColMajor) for b in (RowMajor, ColMajor)]
@@ -37,11 +37,11 @@ def spec_of(form, a=RowMajor, b=ColMajor, sizes=(32, 32, 64), **options):
 
 
 def strategy_of(form, named=True, tiles=(32, 32), chunk=32, accumulate=False):
-    """16x16 of C for each warp by tiles of a form, through shared memory; `named`: the form is asked for by name."""
+    """16x16 of C for each warp, by tiles of a form, through shared memory; `named`: the form is requested by name."""
     given = form if named else None
-    deal = (lambda start: start.tile(16, 16).to(Warp).tile(8, 8).to(QuadPair).done()) if form.level == QuadPair else None
-    deal = deal or (lambda start: start.tile(16, 16).to(Warp).done())
-    chain = MatMul.tile(*tiles).to(Block).epilog(RF, form.result, deal(Move if accumulate else Init), deal(Move))
+    warp_tile = (lambda start: start.tile(16, 16).to(Warp).tile(8, 8).to(QuadPair).done()) if form.level == QuadPair else None
+    warp_tile = warp_tile or (lambda start: start.tile(16, 16).to(Warp).done())
+    chain = MatMul.tile(*tiles).to(Block).epilog(RF, form.result, warp_tile(Move if accumulate else Init), warp_tile(Move))
     chain = chain.split(chunk).load(A, SH, one_each).load(B, SH, one_each).tile(16, 16).to(Warp)
     if form.level == QuadPair:
         return chain.mma_tile(given).load(A, RF, Move.done()).load(B, RF, Move.done()).done(given)
@@ -49,31 +49,31 @@ def strategy_of(form, named=True, tiles=(32, 32), chunk=32, accumulate=False):
     return chain.split(k).load(A, RF, Move.done()).load(B, RF, Move.done()).mma_tile(given).done(given)
 
 
-def product_of_warpgroups(one, tiles=(128, 64), chunk=64, stages=1, columns=None, orders=None, sizes=None, **options):
-    """A product by `one` form of wgmma, its accumulators 64 rows and `columns` wide (the other way round if swapped).
+def product_of_warpgroups(form, tiles=(128, 64), chunk=64, stages=1, columns=None, orders=None, sizes=None, **options):
+    """A GEMM by a `form` of wgmma, with accumulators of 64 rows and `columns` columns (exchanged if swapped).
 
-    `tiles` are those of a block, `chunk` the elements of k that lie in shared memory at once; `sizes` are the problem's. `orders` are
-    those of A and B: along k if not said.
+    `tiles` are those of a block, `chunk` is the number of k elements in shared memory at once; `sizes` are the problem's. `orders` are
+    those of A and B: along k by default.
     """
-    wide = columns or tiles[0 if one.swapped else 1]
-    part = (wide, 64) if one.swapped else (64, wide)
-    chain = MatMul.tile(*tiles).to(Block).epilog(RF, one.result, Init.done(), Move.done()).split(chunk)
+    wide = columns or tiles[0 if form.swapped else 1]
+    part = (wide, 64) if form.swapped else (64, wide)
+    chain = MatMul.tile(*tiles).to(Block).epilog(RF, form.result, Init.done(), Move.done()).split(chunk)
     chain = chain if stages == 1 else chain.pipeline(stages)
-    loads = [Move.coalesced_copy(16 // dtype.bytes).done() for dtype in one.factors]
+    loads = [Move.coalesced_copy(16 // dtype.bytes).done() for dtype in form.factors]
     chain = chain.load(A, SH, loads[0]).load(B, SH, loads[1]).tile(*part).to(Warpgroup)
     a, b = orders or (RowMajor, ColMajor)
     sizes = sizes or (2 * tiles[0], 2 * tiles[1], 3 * chunk)
-    spec = MatMul(*sizes, dtype=one.factors, c_dtype=one.result, A=a, B=b, C=RowMajor, **options)(GL, GL, GL)(Kernel)
-    if one.held:
-        return chain.load(B if one.swapped else A, RF, Move.done()).split(one.depth).unroll().done(one)(spec)
-    return chain.split(one.depth).unroll().done(one)(spec)
+    spec = MatMul(*sizes, dtype=form.factors, c_dtype=form.result, A=a, B=b, C=RowMajor, **options)(GL, GL, GL)(Kernel)
+    if form.held:
+        return chain.load(B if form.swapped else A, RF, Move.done()).split(form.depth).unroll().done(form)(spec)
+    return chain.split(form.depth).unroll().done(form)(spec)
 
 
 # ---------------------------------------------------------------------------------------------- probes
 
 
 def tags(shape, dtype):
-    """Rounds of arrays that tell all elements of a shape apart: the digits of an element's number, exact in the type."""
+    """Rounds of arrays that distinguish all elements of a shape: the digits of an element's number, exact in the type."""
     number, base = np.arange(np.prod(shape)).reshape(shape), EXACT[dtype]
     while True:
         yield (number % base).astype(dtype.to_numpy())
@@ -83,7 +83,7 @@ def tags(shape, dtype):
 
 
 def probes_of(form):
-    """Problems 16x16xk whose results show each element of A, then of B, in its place: the other factor is a part of the identity."""
+    """Problems 16x16xk whose results show the position of each element of A, then of B: the other operand is a part of the identity."""
     k = max(form.shape[2], 4)
     types = form.factors
     for start in range(0, k, 16):
@@ -101,7 +101,7 @@ def probes_of(form):
 
 @attrs.frozen
 class Through(Decomposition):
-    """A copy of a warp from shared memory through two register arrays and shared memory again, each step by one instruction."""
+    """A copy by a warp from shared memory through two register arrays back to shared memory, each step by one instruction."""
 
     verb = "through"
     load: Executable = None
@@ -125,7 +125,7 @@ class Through(Decomposition):
 
 
 def through(load, move, store, dtype=float16):
-    """A kernel that copies 32x32 elements through the three instructions."""
+    """A kernel that copies 32x32 elements with the three instructions."""
     chain = Move.tile(32, 32).to(Block).load(SRC, SH, one_each)
     chain = chain.to_row_major() if load.along else chain
     spec = Move(32, 32, dtype=dtype, src=ColMajor, dst=RowMajor)(GL, GL)(Kernel)
@@ -142,20 +142,20 @@ def through_choices():
         yield from ((load, move, store) for load, store in zip(loads, stores, strict=True))
 
 
-def loaded_by(one):
-    """A product whose A (for pairs along k in a row of A) or B comes to registers by one form of ldmatrix."""
+def loaded_by(ldmatrix):
+    """A GEMM whose A (for pairs along k in a row of A) or B is loaded to registers by one form of ldmatrix."""
     chain = MatMul.tile(32, 32).to(Block).epilog(RF, float32, Init.tile(32, 32).to(Warp).done(), Move.tile(32, 32).to(Warp).done())
     chain = chain.split(32).load(A, SH, one_each).load(B, SH, one_each).tile(32, 32).to(Warp)
-    by = {A: None, B: None} | {A if one.pairs else B: one}
+    by = {A: None, B: None} | {A if ldmatrix.pairs else B: ldmatrix}
     chain = chain.load(A, RF, Move.done(by[A])).load(B, RF, Move.done(by[B])).tile(16, 16).unroll().mma_tile(HMMA_16816_F32).done()
-    order = {"A" if one.pairs else "B": RowMajor if one.along else ColMajor}
+    order = {"A" if ldmatrix.pairs else "B": RowMajor if ldmatrix.along else ColMajor}
     return chain(MatMul(32, 32, 64, dtype=float16, c_dtype=float32, **order)(GL, GL, GL)(Kernel))
 
 
-def stored_by(one, dtype=float16):
-    """A product whose accumulators go through shared memory, stored there by one form of stmatrix, or by what `done` finds."""
-    store = Move.load(SRC, SH, Move.tile(32, 32).to(Warp).done(one))
-    store = (store.to_row_major() if one is None or one.along else store).tile(1, 1).to(Thread).done()
+def stored_by(stmatrix, dtype=float16):
+    """A GEMM whose accumulators are stored through shared memory by one form of stmatrix, or by the one that `done` selects."""
+    store = Move.load(SRC, SH, Move.tile(32, 32).to(Warp).done(stmatrix))
+    store = (store.to_row_major() if stmatrix is None or stmatrix.along else store).tile(1, 1).to(Thread).done()
     chain = MatMul.tile(32, 32).to(Block).epilog(RF, dtype, Init.tile(32, 32).to(Warp).done(), store)
     chain = chain.split(32).load(A, SH, one_each).load(B, SH, one_each).tile(32, 32).to(Warp)
     chain = chain.load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 16).unroll().mma_tile().done()

@@ -120,7 +120,7 @@ def let(var: Any, value: Expr) -> ir.Let:
 def loop(var: Any, extent: Expr, body: Body = (), **plan: Any) -> ir.For:
     """A loop with its plan: `unroll`, `period`, ..., and its asks: `stages`, `producers`, ..."""
     planned = ir.For(var, extent, body, **{name: value for name, value in plan.items() if name not in ASKED})
-    return asking(planned, **{name: value for name, value in plan.items() if name in ASKED})
+    return with_asks(planned, **{name: value for name, value in plan.items() if name in ASKED})
 
 
 ASKED = {
@@ -136,11 +136,11 @@ def ask_of(loop: ir.For, word: str) -> Any:
     return getattr(loop.asks[kind], field) if field else loop.asks[kind]
 
 
-def asking(loop: ir.For, **words: Any) -> ir.For:
+def with_asks(loop: ir.For, **words: Any) -> ir.For:
     """The loop with its asks replaced: `stages=3`, `producers=32`."""
     for name, value in words.items():
         kind, field = ASKED[name]
-        loop = loop.asking(attrs.evolve(loop.asks[kind], **{field: value}) if field else kind(*value))
+        loop = loop.with_asks(attrs.evolve(loop.asks[kind], **{field: value}) if field else kind(*value))
     return loop
 
 

@@ -1,7 +1,7 @@
-"""What lies near to a strategy: the stored one with something changed in its steps, by no rule of what is legal.
+"""Perturbed strategies: the stored strategy with an arbitrary change in its steps.
 
-Draws of the generators are legal by and large, so of what is refused they show little, and of what is accepted only what they were made to
-draw. Here a number, a word, a step, a refinement or two of them are others: most of that is refused, deep inside, and some is accepted.
+Random strategies are mostly legal, so they test few refusals, and only those accepted features that the generators draw. Here a number, a
+word, a step, a refinement or two of them are changed: most results are refused, in later passes, and some are accepted.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ GROUPS = (
     ("Block", "Warpgroup", "Warp", "QuadPair", "Thread", "Lane"), ("GL", "SH", "RF"), ("A", "B", "C"), ("ColMajor", "RowMajor"),
     ("float16", "float32", "bfloat16", "tf32", "int8", "float64"), ("NONE", "GLOBAL", "SHARED", "REGISTER"), ("m", "n", "k"),
 )  # fmt: skip
-"""Words that take each other's place."""
+"""Words that replace each other."""
 
 
 def near(stored: dict[str, Any], choose: random.Random, refinements: Sequence[Any]) -> dict[str, Any]:
-    """A stored strategy with something changed in its steps; refinements that are added are some of these."""
-    made = copy.deepcopy(stored)
+    """A stored strategy with a change in its steps; added refinements come from the given ones."""
+    changed = copy.deepcopy(stored)
     for _ in range(choose.choice((1, 1, 1, 2))):
-        if places := [*_places(made["strategy"]["steps"])]:
+        if places := [*_places(changed["strategy"]["steps"])]:
             _change(*choose.choice(places), choose, refinements)
-    return made
+    return changed
 
 
 def refinements_in(node: Any) -> Iterator[Any]:
-    """The refinements of a stored strategy, those of strategies in it too."""
+    """The refinements of a stored strategy, including those of nested strategies."""
     if isinstance(node, dict):
         yield from node.get("refinements", ())
     for value in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
@@ -49,34 +49,37 @@ def _others(word: str) -> list[str]:
     return [one for group in GROUPS if word in group for one in group if one != word]
 
 
-def _change(holder: Any, key: Any, choose: random.Random, refinements: Sequence[Any]) -> None:
-    value = holder[key]
+def _change(parent: Any, key: Any, choose: random.Random, refinements: Sequence[Any]) -> None:
+    value = parent[key]
     if isinstance(value, bool):
-        holder[key] = not value
+        parent[key] = not value
     elif isinstance(value, int):
-        holder[key] = choose.choice((value + 1, value - 1, 2 * value, 2 * value, value // 2, value // 2, 3 * value, 1, 8, 16, 0))
+        parent[key] = choose.choice((value + 1, value - 1, 2 * value, 2 * value, value // 2, value // 2, 3 * value, 1, 8, 16, 0))
     elif isinstance(value, str):
-        holder[key] = choose.choice(_others(value))
+        parent[key] = choose.choice(_others(value))
     elif key == "refinements" and value and choose.random() < 0.5:
         value.pop(choose.randrange(len(value)))
     elif key == "refinements":
-        holder[key] = _with(value, choose, refinements)
-    elif isinstance(value, dict) and "type" in value and isinstance(holder, list):
+        parent[key] = _with(value, choose, refinements)
+    elif isinstance(value, dict) and "type" in value and isinstance(parent, list):
         fate = choose.random()
         if fate < 0.35:
-            holder.pop(key)
+            parent.pop(key)
         elif fate < 0.5:
-            holder.insert(key, copy.deepcopy(value))
+            parent.insert(key, copy.deepcopy(value))
         elif fate < 0.7:
-            other = choose.randrange(len(holder))
-            holder[key], holder[other] = holder[other], holder[key]
+            other = choose.randrange(len(parent))
+            parent[key], parent[other] = parent[other], parent[key]
         else:
             value["refinements"] = _with(value.get("refinements", []), choose, refinements)
 
 
 def _with(others: list[Any], choose: random.Random, refinements: Sequence[Any]) -> list[Any]:
-    """One more, most often in the order in which they are stored, and in the place of one of its kind."""
-    one = copy.deepcopy(choose.choice(refinements))
+    """One more refinement, mostly in the order of storage, replacing one of its class."""
+    refinement = copy.deepcopy(choose.choice(refinements))
     if choose.random() < 0.1:
-        return [*others, one]
-    return sorted([*(each for each in others if each["type"] != one["type"]), one], key=lambda each: (each["type"] != "To", each["type"]))
+        return [*others, refinement]
+    return sorted(
+        [*(each for each in others if each["type"] != refinement["type"]), refinement],
+        key=lambda each: (each["type"] != "To", each["type"]),
+    )

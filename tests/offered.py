@@ -26,24 +26,24 @@ HEAD = '''"""Verbs of chains and specs, for type checkers and completion. Writte
 WIDTH = 140
 
 OF_ANY = ("then", "tile", "split", "load", "epilog", "done")
-"""The verbs where nobody knows the kind of spec."""
+"""The verbs offered if the kind of spec is unknown."""
 
 OWN_CHAINS = ("Every", "MatMul", "Move", "Fused")
-"""The kinds that have verbs beyond those: their chains are classes of their own."""
+"""The kinds with additional verbs: their chains have separate classes."""
 
 SEVERAL = ("Every", "Fused")
-"""The kinds that may have several outputs: their kernels return a tuple then."""
+"""The kinds that may have several outputs: their kernels then return a tuple."""
 
 ENDS = ("Tile", "Split", "SplitK", "Load", "Epilog")
-"""What a chain ends with that has refinements."""
+"""The last steps of chains that have refinements."""
 
 SPECS = {
     "MatMul": "MatMul", "Move": "Move", "Init": "Init", "Reduction": "Reduction", "AtomicAdd": "AtomicAdd",
     "UnaryPointwise": "Pointwise", "BinaryPointwise": "Pointwise",
 }  # fmt: skip
-"""The names that short forms start from, by what is offered for their specs."""
+"""The names from which short forms start, by what is offered for their specs."""
 
-# ---------------------------------------------------------------------------------------------- what there is
+# ---------------------------------------------------------------------------------------------- verbs and kinds
 
 
 def kinds():
@@ -53,16 +53,16 @@ def kinds():
 
 def verbs(kind):
     """The verbs for a kind, with their functions."""
-    every = {"then": Verbs.then} | made_by(generated_verbs.StepVerbs)
+    all_verbs = {"then": Verbs.then} | made_by(generated_verbs.StepVerbs)
     if kind == "Any":
-        return {name: every[name] for name in OF_ANY}
-    return {name: one for name, one in every.items() if kind == "Every" or is_for(kind, name)}
+        return {name: all_verbs[name] for name in OF_ANY}
+    return {name: one for name, one in all_verbs.items() if kind == "Every" or is_for(kind, name)}
 
 
 def is_for(kind, verb):
     """Whether a verb is for a kind; `then` is for all."""
-    said = steps()[verb].kinds if verb in steps() else ()
-    return not said or kind in said
+    supported_kinds = steps()[verb].kinds if verb in steps() else ()
+    return not supported_kinds or kind in supported_kinds
 
 
 def made_by(owner):
@@ -75,7 +75,7 @@ def made_by(owner):
 
 @functools.cache
 def sources(module):
-    """Where the names of a module come from: by name the module that it imports them from, or itself."""
+    """The origins of a module's names: by name the module from which they are imported, or the module itself."""
     known = {}
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.ImportFrom):
@@ -86,7 +86,7 @@ def sources(module):
 
 
 def arguments(method):
-    """The arguments of a method behind `self`, as a stub has them, and the module whose names they use."""
+    """The arguments of a method after `self`, as in a stub, and the module whose names they use."""
     if hasattr(method, "makes") and not is_step(method):
         _, *given = inspect.signature(method).parameters.values()
         kinds = annotations(method)
@@ -114,13 +114,13 @@ def annotations(method):
 
 
 def field_argument(parameter, kind):
-    """The argument that a field of an extension, or a parameter of a verb, is."""
+    """The argument for a field of an extension, or for a parameter of a verb."""
     default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
     return f"{parameter.name}: {kind if isinstance(kind, str) else kind.__name__}{default}"
 
 
 def result_of(method):
-    """The class that a verb returns where nobody knows the kind of spec."""
+    """The class that a verb returns if the kind of spec is unknown."""
     return inspect.signature(method).return_annotation
 
 
@@ -128,7 +128,7 @@ def result_of(method):
 
 
 class Stub:
-    """The text of the stub as it grows, and the names that it has to import, with their modules."""
+    """The text of the stub as it grows, and the names to import, with their modules."""
 
     def __init__(self):
         self.text, self.needed = "", {}
@@ -138,7 +138,7 @@ class Stub:
         self.text += f"\nclass {name}({', '.join(bases)}):\n" if bases else f"\nclass {name}:\n"
 
     def empty(self, name, *bases):
-        """A class that has nothing of its own."""
+        """A class without members of its own."""
         self.text += f"\nclass {name}({', '.join(bases)}): ...\n".replace("()", "")
 
     def method(self, name, method, result):
@@ -156,20 +156,20 @@ class Stub:
         self.text += f'        """{doc[0]}{chr(10) if more else ""}{more}"""\n'
 
     def define(self, name, given, result, body="\n"):
-        """The head of a definition, on several lines where it is long."""
+        """The head of a definition, on several lines if it is long."""
         line = f"    def {name}({', '.join(['self', *given])}) -> {result}:"
         if len(line) > WIDTH:
             line = f"    def {name}(\n" + "".join(f"        {one},\n" for one in ("self", *given)) + f"    ) -> {result}:"
         self.text += line + body
 
     def names(self, annotation, module):
-        """Remember where the names of an annotation come from."""
+        """Record the modules of the names in an annotation."""
         for name in re.findall(r"\b[A-Z]\w*", annotation):
             if name in sources(module):
                 self.needed[name] = sources(module)[name]
 
     def imports(self):
-        """The lines that import what is needed."""
+        """The import lines."""
         by_module = {}
         for name, module in self.needed.items():
             by_module.setdefault(module, []).append(name)
@@ -194,23 +194,23 @@ def of_kind(stub, kind):
 
 
 def named(kind, plain):
-    """The class of a chain for a kind, `MatMulTile`; `TileStrategy` where the kind has none of its own."""
+    """The class of a chain for a kind, `MatMulTile`; `TileStrategy` if the kind has no separate one."""
     if kind not in OWN_CHAINS:
         return plain
     return f"{kind}{plain.removesuffix('Strategy') or 'Strategy'}"
 
 
 def of_spec(stub, name, kind):
-    """The class of the specs of a kind: its operands and parameters, and what becomes of arrays."""
+    """The class of the specs of a kind: its operands and parameters, and the types of results."""
     kind_of = getattr(fireiron, name).kind
     values = {one.name: one.legal[0] if one.legal else 0 for one in kind_of.parameters}
     stub.head(f"{name}Spec", f"For{kind}", "Spec")
     for operand in kind_of.definition(tuple(values.items())).uses:
         stub.text += "    @property\n"
         stub.define(operand, (), "View", " ...\n")
-    for one in kind_of.parameters:
+    for parameter in kind_of.parameters:
         stub.text += "    @property\n"
-        stub.define(one.name, (), "str" if one.text else "float" if one.real else "int", " ...\n")
+        stub.define(parameter.name, (), "str" if parameter.text else "float" if parameter.real else "int", " ...\n")
     stub.define("reference", ("*inputs: ArrayLike",), "NDArray[Any]", " ...\n")
 
 

@@ -1,4 +1,4 @@
-"""The GPU as an oracle: a compiled kernel is launched between guard zones, and what it leaves there, in its inputs and beside its outputs is looked at."""
+"""The GPU as an oracle: a compiled kernel is launched between guard zones, and its outputs, its inputs and the zones are checked."""
 
 import functools
 
@@ -13,13 +13,13 @@ from fireiron.language.strategy import Strategy
 
 
 class Device:
-    """The GPU: launches between guard zones of so many bytes."""
+    """The GPU: launches between guard zones of a given number of bytes."""
 
     def __init__(self, zone=1024):
         self.xp, self.zone = launch.require_cupy(), zone
 
     def compiled(self, strategy: Strategy, options=()):
-        """The kernel of a bound strategy for this GPU; None where the project refuses it for this target."""
+        """The kernel of a bound strategy for this GPU; None if the project refuses it for this target."""
         try:
             program = strategy.program(architecture_here())
             _ = program.cuda
@@ -28,13 +28,15 @@ class Device:
         return CompiledKernel(program, options).ready()
 
     def run(self, kernel, arrays, sizes, repeats=1):
-        """The outputs of each launch by name, and what is wrong with what lies around them; outputs that are added to begin as
-        `arrays` says, or as zeros."""
+        """The outputs of each launch by name, and the errors in the surrounding memory; accumulated outputs are initialized from `arrays`,
+        or to zero.
+        """
         spec, xp, wrong, results = kernel.program.spec, self.xp, [], []
-        taken = [name for name in spec.inputs if not spec.operands[name].memory.counts]
-        by_value = {name for name in taken if spec.operands[name].memory.by_value}
+        operands = [name for name in spec.inputs if not spec.operands[name].memory.counts]
+        by_value = {name for name in operands if spec.operands[name].memory.by_value}
         given = {
-            name: arrays[name] if name in by_value else placed(xp, spec.operands[name], sizes, arrays[name], self.zone)[1] for name in taken
+            name: arrays[name] if name in by_value else placed(xp, spec.operands[name], sizes, arrays[name], self.zone)[1]
+            for name in operands
         }
         symbols = {one: sizes[one] for one in sizes if one in kernel.ir.symbols}
         adds = reads_output(spec, sizes)
@@ -49,24 +51,24 @@ class Device:
             results.append({name: array.get() for name, (_, array) in zones.items()})
             if not adds:
                 wrong += [
-                    f"{name}: written outside" for name, (whole, array) in zones.items() if written_outside(whole.get(), array, self.zone)
+                    f"{name}: written outside" for name, (memory, array) in zones.items() if written_outside(memory.get(), array, self.zone)
                 ]
         wrong += [
             f"{name}, an input, was written"
-            for name in set(taken) - by_value
+            for name in set(operands) - by_value
             if not np.array_equal(given[name].get().astype(np.float64), np.asarray(arrays[name], np.float64), equal_nan=True)
         ]
         return results, wrong
 
 
 EVERY = 4
-"""Of drawn kernels one in so many is compiled for the GPU and launched: a compiler's time is most of what a draw takes there."""
+"""One in this many random kernels is compiled for the GPU and launched: compilation dominates the time of a draw."""
 
 PLAIN = ("--ptxas-options=-O0",)
-"""Without the optimisation of ptxas: what is right then, and wrong with it, is a defect of the compiler, and is counted by its seed."""
+"""Without the optimization of ptxas: a kernel right then and wrong with it shows a defect of the compiler, and is counted by its seed."""
 
 
 @functools.cache
 def here() -> Device | None:
-    """The GPU of this process; None where there is none."""
+    """The GPU of this process; None if there is none."""
     return Device() if launch.gpu_available() else None

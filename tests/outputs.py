@@ -1,4 +1,4 @@
-"""Specs of several outputs, made as a user makes them: what their tests share, and a file for the command line."""
+"""Specs with several outputs, as a user writes them: shared by their tests, and a file for the command line."""
 
 import attrs
 import numpy as np
@@ -9,10 +9,10 @@ from fireiron.values.expr import FALSE, TRUE
 from fireiron.values.tensor import Tensor, whole_view
 
 CROSS = Kind("Cross", "total[m,n] = a[m,n] + b[m,n]; apart[m,n] = a[m,n] - b[m,n]; turned[n,m] = a[m,n]")
-"""A sum, a difference cut to an integer, and a transposed copy: three types, three storages, two orders of dims."""
+"""A sum, a difference truncated to an integer, and a transposed copy: three types, three storage orders, two dimension orders."""
 
 ADDED = Kind("Cross", "total[m,n] += a[m,n] + b[m,n]; apart[m,n] += a[m,n] - b[m,n]; turned[n,m] += a[m,n]")
-"""The same, added to what the outputs hold."""
+"""The same, accumulated into the outputs."""
 
 ROWS = Kind("Rows", "total[m] = sum(n, src[m,n]); largest[m] = max(n, src[m,n])")
 """The outputs have fewer dimensions than the input."""
@@ -20,7 +20,7 @@ ROWS = Kind("Rows", "total[m] = sum(n, src[m,n]); largest[m] = max(n, src[m,n])"
 
 @attrs.frozen
 class CrossInstruction(Executable):
-    """All three for one element of a thread."""
+    """All three for one element per thread."""
 
     def performs(self):
         return "Cross(1,1)(GL,GL,GL,GL,GL)(Thread)"
@@ -30,13 +30,13 @@ class CrossInstruction(Executable):
         return () if fits else (Mismatch("spec", self.performs(), str(spec)),)
 
     def cuda(self, printer, statement):
-        a, b, total, apart, turned = (printer.element(statement, name) for name in statement.spec.uses)
-        return [f"{total} = {a} + {b};", f"{apart} = (int)({a} - {b});", f"{turned} = (double){a};"]
+        a, b, total, apart, transposed = (printer.element(statement, name) for name in statement.spec.uses)
+        return [f"{total} = {a} + {b};", f"{apart} = (int)({a} - {b});", f"{transposed} = (double){a};"]
 
 
 @attrs.frozen
 class RowsInstruction(Executable):
-    """A row of a thread."""
+    """One row per thread."""
 
     def performs(self):
         return "Rows(1,N)(GL,GL,GL)(Thread)"
@@ -58,14 +58,14 @@ def _view(name, sizes, dtype, layout):
     return whole_view(Tensor(name, tuple(sizes), dtype, GL, layout))
 
 
-def cross(M, N, *, kind=CROSS, total=ColMajor, apart=RowMajor, made=Spec):
-    """The spec of M x N elements at the level Kernel; `made` is its class."""
+def cross(M, N, *, kind=CROSS, total=ColMajor, apart=RowMajor, spec_class=Spec):
+    """The spec of M x N elements at the level Kernel; `spec_class` is its class."""
     m, n = check_size(M, "M"), check_size(N, "N")
     rows = (
         ("a", (m, n), float32, RowMajor), ("b", (m, n), float32, ColMajor), ("total", (m, n), float32, total),
         ("apart", (m, n), int32, apart), ("turned", (n, m), float64, RowMajor),
     )  # fmt: skip
-    return made(Kernel, kind, tuple(_view(*row) for row in rows), accumulate=TRUE if kind == ADDED else FALSE)
+    return spec_class(Kernel, kind, tuple(_view(*row) for row in rows), accumulate=TRUE if kind == ADDED else FALSE)
 
 
 def rows(M, N):
@@ -77,12 +77,12 @@ def rows(M, N):
 
 
 def by_elements(spec):
-    """A strategy for `cross`, an element of a thread."""
+    """A strategy for `cross`, one element per thread."""
     return spec.tile(8, 16).to(Block).tile(1, 1).to(Thread).done(CrossInstruction("CROSS"))
 
 
 def by_rows(spec):
-    """A strategy for `rows`, a row of a thread."""
+    """A strategy for `rows`, one row per thread."""
     return spec.tile(8).to(Block).tile(1).to(Thread).done(RowsInstruction("ROWS"))
 
 
@@ -91,12 +91,12 @@ lines = by_rows(rows(64, 5))
 
 
 def drawn(spec, sizes=None, seed=5):
-    """Integers for the inputs of a spec, as NumPy arrays of the storage that the spec says, by name."""
-    generator, found = np.random.default_rng(seed), {}
+    """Integers for the inputs of a spec, as NumPy arrays with the spec's storage, by name."""
+    generator, arrays = np.random.default_rng(seed), {}
     for name in spec.inputs:
         view = spec.operands[name]
         shape = tuple(int(size.evaluate(sizes or {})) for size in view.shape)
-        found[name] = np.asarray(
+        arrays[name] = np.asarray(
             generator.integers(-9, 10, shape), view.dtype.to_numpy(), order="C" if view.tensor.layout.order == "row" else "F"
         )
-    return found
+    return arrays

@@ -1,4 +1,4 @@
-"""Specs that executables perform, one of each at least: what contract tests ask, and where a drawn strategy may lead."""
+"""Specs that executables perform, at least one for each: used by contract tests, and as goals of random strategies."""
 
 import functools
 import itertools
@@ -9,7 +9,7 @@ import making
 import fireiron
 from fireiron import *
 from fireiron import executable
-from fireiron.ir.holding import Holding
+from fireiron.ir.register_ownership import Ownership
 from fireiron.ir.smem_layouts import swizzle_of
 from fireiron.lower.walk import grow_tree
 from fireiron.values.machine import FRAGMENTS
@@ -17,7 +17,7 @@ from fireiron.values.tensor import whole_view
 from fireiron.values.units import index_in
 
 SM_90A = next(one for one in fireiron.ARCHITECTURES if one.name == "sm_90a")
-"""The target that has all instructions."""
+"""The target with all instructions."""
 
 
 def context_of(spec):
@@ -47,7 +47,7 @@ def candidates():
 
 
 def products_of_lanes():
-    """Products of several lanes: the tiles and types of tensor cores, and others."""
+    """GEMM of several lanes: the tiles and types of tensor cores, and others."""
     pairs = [(one, one) for one in (*DTYPES, tf32, *EIGHT_BITS)] + list(itertools.permutations(EIGHT_BITS))
     results = (float32, float16, float64, int32)
     shapes = [(16, 8, k) for k in (4, 8, 16, 32)] + [(8, 8, 4), (8, 8, 16), (16, 16, 4)]
@@ -60,26 +60,26 @@ def products_of_lanes():
 
 
 def products_of_warpgroups():
-    """Products of 128 threads, of factors in shared memory that may lie as the instruction wants."""
+    """GEMM of 128 threads, with operands in shared memory stored as the instruction requires."""
     kinds = {float16: 16, bfloat16: 16, tf32: 8, float8_e4m3: 32, float8_e5m2: 32, int8: 32}
     pairs = [(one, one) for one in kinds] + list(itertools.permutations(EIGHT_BITS))
     for sizes, pair, result in itertools.product(((64, 8), (8, 64)), pairs, (float32, float16, int32)):
         yield product_of_warpgroup(*sizes, kinds[pair[0]], pair, result)
-        yield product_of_warpgroup(*sizes, kinds[pair[0]], pair, result, held="A" if sizes[0] == 64 else "B")
+        yield product_of_warpgroup(*sizes, kinds[pair[0]], pair, result, in_registers="A" if sizes[0] == 64 else "B")
 
 
-def product_of_warpgroup(m, n, k, pair, result, free=True, held=""):
-    """A product whose factors lie in shared memory, nobody said how if they are `free`, or one of them in registers."""
+def product_of_warpgroup(m, n, k, pair, result, free=True, in_registers=""):
+    """A GEMM whose operands are in shared memory, without a given layout if they are `free`, or one of them in registers."""
     shapes = {"A": ((m, k), pair[0], RowMajor), "B": ((k, n), pair[1], ColMajor)}
     factors = [
-        Tensor(name, shape, dtype, RF if name == held else SH, order, free=free and name != held)
+        Tensor(name, shape, dtype, RF if name == in_registers else SH, order, free=free and name != in_registers)
         for name, (shape, dtype, order) in shapes.items()
     ]
     return MatMul.on(Warpgroup, *map(whole_view, (*factors, Tensor("C", (m, n), result, RF, ColMajor))))
 
 
 def copies_of_lanes():
-    """Copies and inits of several lanes, small tiles first."""
+    """Copies and initializations by several lanes, small tiles first."""
     tiles = ((8, 8), (8, 16), (16, 8), (8, 32), (32, 8), (16, 16))
     for sizes, src, dst in itertools.product(tiles, (RowMajor, ColMajor), (RowMajor, ColMajor)):
         for memories in ((SH, RF), (RF, SH), (RF, RF), (GL, RF)):
@@ -95,7 +95,7 @@ def copies_of_lanes():
 
 
 def copies_of_engines():
-    """Copies of whole tiles between global and shared memory, there in swizzled chunks, or as the instruction likes."""
+    """Copies of whole tiles between global and shared memory, there in swizzled chunks, or as the instruction requires."""
     inside = Tensor("inside", (64, 64), float16, SH, RowMajor, swizzle=swizzle_of(128, 2))
     outside = whole_view(Tensor("outside", (64, 64), float16, GL, RowMajor))
     yield Move.on(Block, outside, whole_view(inside))
@@ -104,7 +104,7 @@ def copies_of_engines():
 
 
 def copies_of_warpgroups():
-    """Accumulators to shared memory, rounded; and factors from there to registers."""
+    """Accumulators to shared memory, rounded; and operands from there to registers."""
     for sizes, dst in itertools.product(((64, 16), (16, 64)), (RowMajor, ColMajor)):
         yield Move(*sizes, dst_dtype=float16, dst=dst)(RF, SH)(Warpgroup)
         yield Move(*sizes, dtype=float16, src=dst)(SH, RF)(Warpgroup)
@@ -125,22 +125,22 @@ def all_candidates():
 
 
 @functools.cache
-def own_spec(one):
+def own_spec(instruction):
     """A spec that an instruction performs."""
-    context = functools.partial(own_context, one)
-    worth = filter(one.may_perform, all_candidates())
-    return next((spec for spec in worth if not one.mismatches(spec, SM_90A) and not one.fits(spec, context(spec))), None)
+    context = functools.partial(own_context, instruction)
+    worth = filter(instruction.may_perform, all_candidates())
+    return next((spec for spec in worth if not instruction.mismatches(spec, SM_90A) and not instruction.fits(spec, context(spec))), None)
 
 
-def own_context(one, spec):
-    """The context in which it does: the main chain makes lanes hold what a lane instruction says, or an accumulator."""
-    maps = one.maps() if hasattr(one, "maps") else {}
+def own_context(instruction, spec):
+    """The context in which it does: lanes own what a lane instruction requires, or an accumulator."""
+    maps = instruction.maps() if hasattr(instruction, "maps") else {}
     operands = spec.operands.items() if spec.level.threads != 1 and maps else ()
-    held = {view.tensor.name: holding_of(maps[name], view, spec.level) for name, view in operands if view.memory == RF}
-    return attrs.evolve(context_of(spec), architecture=SM_90A, held=held)
+    registers = {view.tensor.name: holding_of(maps[name], view, spec.level) for name, view in operands if view.memory == RF}
+    return attrs.evolve(context_of(spec), architecture=SM_90A, held=registers)
 
 
 def holding_of(lane_map, view, level):
-    """What an instruction of lanes makes them hold of a view."""
+    """The ownership that a lane instruction requires for a view."""
     access = lane_map.access(view, index_in(level), True, None)
-    return Holding.of(making.execution(INSTRUCTIONS[0], Init.on(level, view), (access,), lane_maps=(lane_map,)), access, ())
+    return Ownership.of(making.execution(INSTRUCTIONS[0], Init.on(level, view), (access,), lane_maps=(lane_map,)), access, ())

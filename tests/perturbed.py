@@ -296,7 +296,7 @@ def _loop(choose: Random, kernel: Kernel) -> Kernel:
         )
     )
     change = {field: choose.choice(values)}
-    return _replaced(kernel, loop, (making.asking(loop, **change) if field in making.ASKED else attrs.evolve(loop, **change),))
+    return _replaced(kernel, loop, (making.with_asks(loop, **change) if field in making.ASKED else attrs.evolve(loop, **change),))
 
 
 def _list(choose: Random, kernel: Kernel) -> Kernel:
@@ -313,7 +313,7 @@ def _list(choose: Random, kernel: Kernel) -> Kernel:
         case 2 | 3:
             return _replaced(kernel, stmt, choose.choice(((stmt, _next_to(choose)), (_next_to(choose), stmt))))
         case 4 if loop is not None and isinstance(stmt, Exec):
-            around = making.asking(attrs.evolve(loop, body=(stmt,), unroll=choose.random() < 0.5), stages=choose.choice((0, 0, 2)))
+            around = making.with_asks(attrs.evolve(loop, body=(stmt,), unroll=choose.random() < 0.5), stages=choose.choice((0, 0, 2)))
             return _replaced(kernel, stmt, (around,))
         case 5 if loop is not None and loop.body:
             moved = loop.body[choose.choice((0, -1))]

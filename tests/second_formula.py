@@ -1,4 +1,6 @@
-"""The formulas of definitions, evaluated step by step in float64: written from the page on fused kernels, apart from the package's own."""
+"""The formulas of definitions, evaluated step by step in float64: written from the documentation of fused kernels, independent of the
+package.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ class Formulas:
     def __init__(self, dims: str, sizes: Mapping[str, int], tensors: Mapping[str, np.ndarray], axes: Mapping[str, str]):
         self.dims, self.sizes = dims.split(), dict(sizes)
         self.tensors = {name: np.asarray(value, np.float64) for name, value in tensors.items()}
-        self.axes = {name: said.split() for name, said in axes.items()}
+        self.axes = {name: dims.split() for name, dims in axes.items()}
 
     def do(self, text: str) -> None:
         """One formula: `C[m,n] = f`, `t[m] += sum(k, f)`, `t[m] max= f`."""
@@ -52,14 +54,14 @@ class Formulas:
         shape = tuple(self.sizes[dim] for dim in dims)
         with np.errstate(all="ignore"):
             whole = self._value(ast.parse(value.strip(), mode="eval").body)
-            made = self._down(whole, dims, shape)
+            result = self._down(whole, dims, shape)
             if joined:
                 before = self.tensors[name]
-                made = {"+": np.add, "max": np.maximum, "min": np.minimum, "*": np.multiply}[joined](before, made)
-        self.tensors[name] = made
+                result = {"+": np.add, "max": np.maximum, "min": np.minimum, "*": np.multiply}[joined](before, result)
+        self.tensors[name] = result
 
     def _down(self, value: np.ndarray, dims: list[str], shape: tuple[int, ...]) -> np.ndarray:
-        """From all dimensions of the definition to those of a result; the others have one element by now."""
+        """Reduce from all dimensions of the definition to those of a result; the others have one element by then."""
         value = np.asarray(value, np.float64)
         if value.ndim == 0:
             return np.full(shape, float(value))
@@ -84,10 +86,10 @@ class Formulas:
             case ast.BinOp(left=left, op=sign, right=right):
                 return SIGNS[type(sign)](self._value(left), self._value(right))
             case ast.BoolOp(op=sign, values=values):
-                every = [self._value(one) != 0 for one in values]
-                joined = every[0]
-                for one in every[1:]:
-                    joined = joined & one if isinstance(sign, ast.And) else joined | one
+                conditions = [self._value(one) != 0 for one in values]
+                joined = conditions[0]
+                for condition in conditions[1:]:
+                    joined = joined & condition if isinstance(sign, ast.And) else joined | condition
                 return joined
             case ast.Compare(left=left, ops=[sign], comparators=[right]):
                 return COMPARED[type(sign)](self._value(left), self._value(right))
@@ -104,7 +106,7 @@ class Formulas:
             case ast.Subscript(value=ast.Name(id=name), slice=places):
                 dims = [one.id for one in (places.elts if isinstance(places, ast.Tuple) else [places])]  # type: ignore[attr-defined]
                 return self._up(self.tensors[name], dims)
-        raise AssertionError(f"no formula: {ast.dump(node)}")
+        raise AssertionError(f"not a formula: {ast.dump(node)}")
 
     def _up(self, value: np.ndarray, dims: list[str]) -> np.ndarray:
         """An array of some dimensions with an axis for each of the definition."""
@@ -114,16 +116,16 @@ class Formulas:
 
 
 def results(definition: Mapping[str, object], sizes: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The outputs of a definition given as the arguments of `Fused`: all of a loop over elements at once, a scan one after the other."""
+    """The outputs of a definition given as the arguments of `Fused`: a loop over elements at once, a scan step by step."""
     axes = dict(definition["operands"])  # type: ignore[call-overload]
     scans = str(definition.get("scan", "")).split()
     state = Formulas(str(definition["dims"]), sizes, arrays, axes)
     for text in dict(definition.get("init") or {}).values():  # type: ignore[call-overload]
         state.do(text)
-    every = list(dict(definition["body"]).values())  # type: ignore[call-overload]
+    formulas = list(dict(definition["body"]).values())  # type: ignore[call-overload]
     for place in _places(scans, sizes):
         inside = _at(state, place)
-        for text in every:
+        for text in formulas:
             inside.do(_fixed(text, place))
         for name, value in inside.tensors.items():
             if name not in arrays:
@@ -141,7 +143,7 @@ def _places(scans: list[str], sizes: Mapping[str, int]) -> list[dict[str, int]]:
 
 
 def _at(state: Formulas, place: Mapping[str, int]) -> Formulas:
-    """The state at one place of the scan: arrays without those dimensions."""
+    """The state at one index of the scan: arrays without those dimensions."""
     if not place:
         return state
     tensors, axes = {}, {}
@@ -153,11 +155,11 @@ def _at(state: Formulas, place: Mapping[str, int]) -> Formulas:
 
 
 def _fixed(text: str, place: Mapping[str, int]) -> str:
-    """A formula with the scan's dimensions at their numbers; its tensors are without them."""
+    """A formula with the scan's dimensions replaced by their indices; its tensors lack them."""
     for dim, number in place.items():
 
-        def kept(found: re.Match[str], dim: str = dim) -> str:
-            rest = [one for one in found[1].split(",") if one.strip() != dim]
+        def kept(match: re.Match[str], dim: str = dim) -> str:
+            rest = [one for one in match[1].split(",") if one.strip() != dim]
             return f"[{','.join(rest)}]" if rest else ""
 
         head, sign, value = re.fullmatch(r"(\w+\[[\w,]*\])(\s*(?:\+|max|min|\*)?=\s*)(.*)", text).groups()  # type: ignore[union-attr]

@@ -406,8 +406,8 @@ def _needed(script: Script, error: errors.FireironError) -> bool:
     message = str(error)
     # Vectors of `coalesced_copy` are as wide as the storage allows, so the storage decides which elements a thread owns; and an instruction
     # chosen by storage takes a tile as a whole, where threads would copy element by element.
-    deals = ("coalesced_copy(" in script.text and "this path deals elements to threads otherwise" in message) or (
-        error.headline.startswith("LDMATRIX") and "takes all elements of" in message
+    deals = ("coalesced_copy(" in script.text and "this path distributes elements over threads differently" in message) or (
+        error.headline.startswith("LDMATRIX") and "accesses all elements of" in message
     )
     hinted = [word for word in NEEDED if re.search(rf"\b{word.rstrip('(')}\b", str(error.hint))]
     return any(word in script.text for word in (NEEDED if deals else hinted))

@@ -1,4 +1,4 @@
-"""Texts of copies, fills, reductions, work on elements and kinds of one's own, of any rank and storage."""
+"""Random texts of copies, fills, reductions, pointwise work and user-defined kinds, of any rank and storage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS = (
 
 @dataclasses.dataclass
 class Other:
-    """A spec of some kind as drawn; `formula` with `axes` says what it means."""
+    """A random spec of some kind; `formula` with `axes` defines its meaning."""
 
     script: Script
     formula: str
@@ -61,8 +61,8 @@ class Other:
 
     def expected(self, arrays: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
         before = arrays.get(self.output)
-        made = results(self._made(), sizes, {name: array for name, array in arrays.items() if name != self.output})
-        return {self.output: made[self.output] + (0 if before is None else before.astype(float))}
+        outputs = results(self._made(), sizes, {name: array for name, array in arrays.items() if name != self.output})
+        return {self.output: outputs[self.output] + (0 if before is None else before.astype(float))}
 
     def meaning(self) -> str:
         return f"__import__('second_formula').results({self._made()!r}, {dict(self.script.sizes)!r}, {{k: v for k, v in arrays.items() if k != {self.output!r}}})"
@@ -75,15 +75,15 @@ def other(seed: int) -> Other:
 
 
 def _storage(r: random.Random, dims: str, output: bool) -> str:
-    one = r.random()
+    draw = r.random()
     letters = dims.split()
-    if one < 0.4:
+    if draw < 0.4:
         return "RowMajor"
-    if one < 0.6:
+    if draw < 0.6:
         return "ColMajor"
-    if one < 0.75 and len(letters) > 1:
+    if draw < 0.75 and len(letters) > 1:
         return f"RowMajor(ld={{{letters[-1]}}} + {r.choice((1, 4, 8, 3000))})"
-    if one < 0.85 and len(letters) == 2:
+    if draw < 0.85 and len(letters) == 2:
         return f"ColMajor(ld={{{letters[0]}}} + {r.choice((1, 8))})"
     if len(letters) == 2:
         return (
@@ -120,7 +120,7 @@ def _move(r: random.Random) -> Other:
 
 
 def _tiles(w: _Writer, dims: tuple[str, ...], tile: list[int]) -> None:
-    """Tiles to blocks and below, with copies to nearer memories on the way, down to a leaf."""
+    """Tiles for blocks and below, with copies to nearer memories, down to a leaf."""
     if w.chance(0.1):
         w.add(f"tile({', '.join(str(one * 2) for one in tile)})")
     blocks = w.pick(
@@ -216,8 +216,8 @@ def _reduction(r: random.Random) -> Other:
     if steps == "warp":
         w.add(f"tile({', '.join('1' for _ in tile)})", "to(Warp)")
         if w.chance(0.7):
-            ones = ", ".join("1" for _ in dims)
-            w.add(f"load(SRC, RF{w.pick('', ', Move.done()', f', Move.tile({ones}).to(Lane).done()')})")
+            unit_sizes = ", ".join("1" for _ in dims)
+            w.add(f"load(SRC, RF{w.pick('', ', Move.done()', f', Move.tile({unit_sizes}).to(Lane).done()')})")
     else:
         if steps == "load":
             w.add(f"load(SRC, {w.pick('SH', 'RF')}{w.pick('', ', Move.done()', ', Move.coalesced_copy(2).done()')})")
@@ -243,7 +243,7 @@ def _init(r: random.Random) -> Other:
 
 
 def _kind(r: random.Random) -> Other:
-    """A kind of the user's own, declared in the text."""
+    """A user-defined kind, declared in the text."""
     text, axes = r.choice(KINDS)
     reduced = [dim for found in re.findall(r"(?:sum|max|min)\((\w), ", text) for dim in found]
     order = [*axes["y"].split(), *reduced]

@@ -29,7 +29,7 @@ WEIRD = (
     "lane",
     "tile",
     "block",
-    "k_turn",
+    "k_shifted",
     "acc",
     "stage",
     "u",

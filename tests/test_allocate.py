@@ -1,4 +1,4 @@
-"""`allocate` alone, on hand-made IR: where shared buffers lie, how long they live, and what does not fit."""
+"""`allocate` alone, on hand-made IR: addresses and live ranges of shared buffers, and what does not fit."""
 
 import making
 import pytest
@@ -30,9 +30,9 @@ def use(tensor, **options):
     return making.execution(MOVE, Move(1, 1)(GL, SH)(Thread), (access(OUTSIDE, False), access(tensor, True)), **options)
 
 
-def both(one, other):
+def both(source, other):
     """A statement that reads one array and writes another."""
-    return making.execution(MOVE, Move(1, 1)(SH, SH)(Thread), (access(one, False), access(other, True)))
+    return making.execution(MOVE, Move(1, 1)(SH, SH)(Thread), (access(source, False), access(other, True)))
 
 
 def loop(name, *body):
@@ -56,10 +56,10 @@ X, Y, Z = shared("x"), shared("y"), shared("z")
 AGAIN = shared("again", reuse=True)
 
 
-# ---------------------------------------------------------------------------------------------- places
+# ---------------------------------------------------------------------------------------------- addresses
 
 
-def test_arrays_stand_one_behind_the_other():
+def test_arrays_are_placed_one_after_the_other():
     program = allocate(kernel((X, Y, Z), use(X), use(Y), use(Z)))
     assert offsets(program) == {"x": 0, "y": 128, "z": 256}
     assert program.shared_bytes == 384
@@ -72,7 +72,7 @@ def test_arrays_start_at_multiples_of_their_alignment_and_of_16(align, second):
     assert offsets(allocate(kernel((small, aligned), use(small), use(aligned)))) == {"small": 0, "aligned": second}
 
 
-def test_arrays_start_at_a_multiple_of_what_an_instruction_takes_at_once():
+def test_arrays_are_aligned_to_the_vectors_of_instructions():
     small, wide = shared("small", 1), shared("wide", align=4)
     program = allocate(kernel((small, wide), use(small), use(wide, vector=8, vectors=(1, 8))))
     assert offsets(program) == {"small": 0, "wide": 32}
@@ -86,12 +86,12 @@ def test_copies_take_their_share():
     assert program.shared_bytes == 512
 
 
-def test_an_array_that_nobody_uses_takes_nothing():
+def test_an_unused_array_occupies_nothing():
     assert allocate(kernel((X, Y), use(Y))).shared_bytes == 128
 
 
 def test_the_memory_of_a_statement_lives_with_it():
-    """It has its place beside the statement's operands, and is dead behind it."""
+    """It is placed next to the statement's operands, and is dead after it."""
     body = (use(X, scratch=Z), use(AGAIN))
     spans = live_spans(kernel((X, Z, AGAIN), *body))
     assert spans["z"] == spans["x"]
@@ -99,11 +99,11 @@ def test_the_memory_of_a_statement_lives_with_it():
     assert offsets(program) == {"x": 0, "z": 128, "again": 0} and program.shared_bytes == 256
 
 
-# ---------------------------------------------------------------------------------------------- lives
+# ---------------------------------------------------------------------------------------------- live ranges
 
 
 def test_a_loop_is_one_life_for_all_that_is_used_in_it():
-    """What an iteration writes first, the one before has read last: nothing in a loop dies before its end."""
+    """An iteration writes first what the preceding one read last: nothing in a loop dies before its end."""
     spans = live_spans(kernel((X, Y, Z), use(Z), loop("i", use(X), use(Y))))
     assert spans["x"] == spans["y"]
     assert spans["z"][1] < spans["x"][0]
@@ -122,13 +122,13 @@ def test_dead_storage_is_used_again():
 
 
 def test_an_array_read_by_the_statement_that_first_writes_the_new_one_is_not_dead():
-    """The lives meet in one statement: threads write the new array while others still read the old one."""
+    """The live ranges overlap in one statement: threads write the new array while others still read the old one."""
     with pytest.raises(DecompositionError, match="no earlier shared buffer is dead while again lives .living: x."):
         allocate(kernel((X, AGAIN), use(X), both(X, AGAIN)))
 
 
 def test_an_array_whose_first_use_is_the_last_of_the_new_one_is_not_free():
-    """The same with the new array's life in front: its last statement is the first of the other."""
+    """The same with the new array's live range first: its last statement is the first one of the other."""
     late = shared("late", reuse=True, must_reuse=False)
     program = allocate(kernel((Y, X, late), use(Y), use(late), both(late, X)))
     assert offsets(program) == {"y": 0, "x": 128, "late": 0}
@@ -139,8 +139,8 @@ def test_two_arrays_of_one_loop_do_not_share():
         allocate(kernel((X, AGAIN), loop("i", use(X), use(AGAIN))))
 
 
-def test_what_is_too_large_for_a_gap_goes_where_no_living_array_is_touched():
-    """Only x is dead; 256 bytes from its start would reach into y, so the place behind y is taken."""
+def test_an_array_too_large_for_a_gap_is_placed_after_live_arrays():
+    """Only x is dead; 256 bytes from its start would overlap y, so the address after y is used."""
     large = shared("large", 64, reuse=True, must_reuse=False)
     program = allocate(kernel((X, Y, large), use(X), both(Y, large)))
     assert offsets(program) == {"x": 0, "y": 128, "large": 256}
@@ -154,7 +154,7 @@ def test_a_gap_of_just_the_right_size_is_taken():
 
 
 def test_a_gap_that_begins_where_a_living_array_ends_is_taken():
-    """x and z live on; y between them is dead."""
+    """x and z are live; y between them is dead."""
     program = allocate(kernel((X, Y, Z, AGAIN), use(Y), use(Z), use(AGAIN), both(X, Z), both(Z, AGAIN), use(X)))
     assert offsets(program) == {"x": 0, "y": 128, "z": 256, "again": 128}
 

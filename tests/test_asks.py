@@ -46,7 +46,7 @@ def test_an_option_that_says_no_number_or_pair():
         with pytest.raises(LayoutError, match="stages is a number"):
             number_of({"stages": text}, "stages", 0)
     for text in ("a", "a:b:c"):
-        with pytest.raises(LayoutError, match="delay is two names"):
+        with pytest.raises(LayoutError, match="delay takes two names"):
             pair_of({"delay": text}, "delay")
 
 
@@ -70,21 +70,21 @@ def test_what_no_pass_takes_is_handed_on_and_refused():
     asked = attrs.evolve(walked, body=tuple(_asking(one) for one in walked.body))
     for _, function in PASSES:
         asked = ir.verify(function(asked))
-    with pytest.raises(VerificationError, match=r"loop k still asks for Foreign\(said=True\)"):
+    with pytest.raises(VerificationError, match=r"loop k still requests Foreign\(said=True\)"):
         ir.verify(asked, final=True)
 
 
 def _asking(statement: ir.Stmt) -> ir.Stmt:
     statement = statement.rebuilt(tuple(tuple(map(_asking, child)) for child in statement.children)) if statement.children else statement
-    return statement.asking(Foreign(True)) if isinstance(statement, ir.For) and statement.var.name == "k" else statement
+    return statement.with_asks(Foreign(True)) if isinstance(statement, ir.For) and statement.var.name == "k" else statement
 
 
 @pytest.mark.parametrize("ask", EACH, ids=lambda one: type(one).__name__)
 def test_behind_its_taker_an_ask_is_refused_and_before_it_stays(ask):
     names = [name for name, _ in PASSES]
-    kernel = making.kernel(body=(making.loop(Var("k", 0, 7), as_expr(8)).asking(ask),))
+    kernel = making.kernel(body=(making.loop(Var("k", 0, 7), as_expr(8)).with_asks(ask),))
     verify_asks(kernel, names[: names.index(ask.taker)])
-    with pytest.raises(VerificationError, match=f"loop k still asks for {type(ask).__name__}.*"):
+    with pytest.raises(VerificationError, match=f"loop k still requests {type(ask).__name__}.*"):
         verify_asks(kernel, names[: names.index(ask.taker) + 1])
 
 
@@ -93,7 +93,7 @@ def test_loads_ahead_are_not_lost_in_a_loop_of_registers():
     turns = SPLIT.pipeline(2).load(A, SH).load(B, SH).tile(4, 4).to(Thread).split(4).pipeline(2).load(A, RF)
     program = turns.split(2).pipeline(2).load(B, RF).tile(1, 1).split(1).done().program("sm_80")
     assert [line.strip() for line in program.cuda.splitlines() if "ahead" in line] == [
-        f"// the first iteration of {loop}, ahead" for loop in ("k", "k2", "k3")
+        f"// prologue: loads of the first iteration of {loop}" for loop in ("k", "k2", "k3")
     ]
     a, b = (np.asfortranarray(np.random.default_rng(seed).integers(-4, 5, (64, 64)), dtype=np.float32) for seed in (0, 1))
     assert np.array_equal(program.strategy.compile("sm_80")(a, b), a @ b)

@@ -1,4 +1,4 @@
-"""The pass `asynchronous` on IR made by hand: which copies go on by themselves, by which instruction, and when nothing is committed."""
+"""The pass `asynchronous` on hand-made IR: which copies become asynchronous, by which instruction, and when nothing is committed."""
 
 import attrs
 import making
@@ -21,7 +21,7 @@ SPEC = Move(32, 16, src=RowMajor, dst=RowMajor)(GL, GL)
 
 
 def copy(vector=4, widths=None, instruction=MOVE, target="tile", mechanism=CP_ASYNC_GROUPS, **fields):
-    """A copy of four elements a thread to shared memory, by vectors as `vectorize` found them."""
+    """A copy of four elements per thread to shared memory, with the vectors chosen by `vectorize`."""
     sides = (access("src", (THREAD, 0), (1, 4)), access(target, (THREAD, 0), (1, 4), write=True))
     widths = (vector, vector) if widths is None else widths
     return execution(instruction, Move(1, 4)(GL, SH)(Thread), *sides, vector=vector, vectors=widths, mechanism=mechanism, **fields)
@@ -39,40 +39,40 @@ def statements(kernel):
 @pytest.mark.parametrize(("vector", "size"), [(1, 4), (2, 8), (4, 16)])
 def test_a_copy_gets_the_instruction_of_its_width(vector, size):
     kernel = passed(copy(vector), making.commit())
-    (found,) = statements(kernel)
-    assert found.instruction.vector_bytes == size and found.instruction in CP_ASYNC
-    assert found.mechanism is CP_ASYNC_GROUPS and kernel.body[-1] == making.commit()
+    (stmt,) = statements(kernel)
+    assert stmt.instruction.vector_bytes == size and stmt.instruction in CP_ASYNC
+    assert stmt.mechanism is CP_ASYNC_GROUPS and kernel.body[-1] == making.commit()
 
 
 @pytest.mark.parametrize("widths", [(2, 4), (4, 2), (1, 1)])
 def test_both_sides_are_taken_by_the_same_width(widths):
-    """cp.async reads and writes as many bytes at once; elements in between have to pass a register."""
+    """cp.async reads and writes equally many bytes at once; other copies go through a register."""
     kernel = passed(copy(4, widths), making.commit())
-    (found,) = statements(kernel)
-    assert found.instruction is MOVE and found.mechanism is AT_ONCE
+    (stmt,) = statements(kernel)
+    assert stmt.instruction is MOVE and stmt.mechanism is AT_ONCE
 
 
 def test_a_copy_that_converts_is_none():
-    (found,) = statements(passed(copy(), making.commit(), dtype=float16))
-    assert found.instruction is MOVE and found.mechanism is AT_ONCE
+    (stmt,) = statements(passed(copy(), making.commit(), dtype=float16))
+    assert stmt.instruction is MOVE and stmt.mechanism is AT_ONCE
 
 
 @pytest.mark.parametrize(("target", "size"), [("sm_75", None), ("sm_80", 16)])
 def test_older_targets_have_none(target, size):
-    (found,) = statements(passed(copy(), making.commit(), target=target))
-    assert (found.instruction is MOVE) == (size is None) and found.asynchronous == (size is not None)
+    (stmt,) = statements(passed(copy(), making.commit(), target=target))
+    assert (stmt.instruction is MOVE) == (size is None) and stmt.asynchronous == (size is not None)
 
 
 def test_a_width_that_was_asked_for_and_has_no_copy():
-    """An instruction that offers no such copies is done at once; one whose own mechanism it is, asked for by name, is left as it is."""
-    (found,) = statements(passed(copy(2, instruction=FFMA), making.commit()))
-    assert found.instruction is FFMA and found.mechanism is AT_ONCE
+    """A requested instruction without an asynchronous form is synchronous; one with its own mechanism is unchanged."""
+    (stmt,) = statements(passed(copy(2, instruction=FFMA), making.commit()))
+    assert stmt.instruction is FFMA and stmt.mechanism is AT_ONCE
     sixteen = next(one for one in CP_ASYNC if one.vector_bytes == 16)
-    asked = copy(2, instruction=sixteen), making.commit()
-    assert passed(*asked).body == asked
+    requested = copy(2, instruction=sixteen), making.commit()
+    assert passed(*requested).body == requested
 
 
-def test_copies_that_nobody_marked_are_left_alone():
+def test_unmarked_copies_are_unchanged():
     plain = copy(mechanism=AT_ONCE)
     kernel = passed(plain)
     assert statements(kernel) == [plain]
@@ -87,8 +87,8 @@ def test_commits_stay_as_long_as_one_copy_is_under_way():
     assert [one.asynchronous for one in after.body if isinstance(one, ir.Exec)] == [False, True]
 
 
-def test_commits_without_any_copy_go_wherever_they_stand():
-    """Only they do: what else stands there stays, in its order."""
+def test_commits_without_any_copy_are_removed():
+    """Only the commits are removed: all other statements remain, in order."""
     narrow = copy(4, (1, 1))
     loop = making.loop(Var("k", 0, 3), as_expr(4), (narrow, making.commit()))
     kernel = passed(loop, making.commit(), making.comment("behind"))

@@ -100,7 +100,7 @@ def test_what_is_taken_in_parts():
 @pytest.mark.parametrize(
     ("arch", "shape", "options", "named"),
     [
-        ("sm_90a", (1, 2, 64, 64), {}, "hopper_attention:held bm=64"),
+        ("sm_90a", (1, 2, 64, 64), {}, "hopper_attention:q_in_registers bm=64"),
         ("sm_90a", (1, 2, 64, 96), {"window": 9}, "hopper_attention:causal bm=64"),
         ("sm_90", (1, 2, 64, 64), {}, "attention:steady bm=64"),
         ("sm_80", (1, 2, 64, 128), {"causal": True}, "attention:causal bm=64"),
@@ -131,7 +131,7 @@ def test_what_tma_cannot_copy_is_no_work_for_hopper():
         (((4, 0), (4, 0), (4, 0)), {}, "heads of 0 elements"),
         (((4, 16),) * 3, {"window": 0}, "window"),
         (((4, 16),) * 3, {"score": 3}, "score is a formula"),
-        (((4, 16),) * 3, {"score": "s + bias"}, "bias is no operand"),
+        (((4, 16),) * 3, {"score": "s + bias"}, "bias is not an operand"),
         (((4, 16),) * 3, {"scale": -1}, "numbers above 0"),
         (((4, 16),) * 3, {"lse": True, "out": np.zeros((4, 16), np.float16)}, "out: 1 arrays"),
         (((4, 16),) * 3, {"out": np.zeros((4, 8), np.float16)}, "out has the shape"),

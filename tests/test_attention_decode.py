@@ -120,7 +120,7 @@ def test_compiled_without_spills(target):
     for kernel in attention_decode.kernels(4, 4096, 128, 8, 8, 512, architecture=target):
         resources = compile_cuda(kernel.program.cuda, target).resources[kernel.program.name]
         assert not resources.spill_stores and not resources.spill_loads and not resources.stack_frame
-        assert ("wait_for_kernel_before();" in kernel.program.cuda) == (target == "sm_90a")
+        assert ("griddepcontrol_wait();" in kernel.program.cuda) == (target == "sm_90a")
 
 
 @pytest.mark.gpu

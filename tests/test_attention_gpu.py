@@ -1,4 +1,4 @@
-"""`fireiron.attention` on a GPU: PyTorch's tensors against its own attention, compiled, in CUDA graphs; CuPy's arrays."""
+"""`fireiron.attention` on a GPU: PyTorch's tensors compared with its own attention, compiled, in CUDA graphs; CuPy's arrays."""
 
 import pytest
 
@@ -17,12 +17,12 @@ def torch(monkeypatch):
     monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
     monkeypatch.delenv("FIREIRON_REQUIRE_RECORD", raising=False)
     attend.clear()
-    found = pytest.importorskip("torch", reason="needs PyTorch")
-    if not found.cuda.is_available():
+    torch_module = pytest.importorskip("torch", reason="needs PyTorch")
+    if not torch_module.cuda.is_available():
         pytest.skip("needs PyTorch for CUDA")
-    found.manual_seed(0)
-    with found.no_grad():
-        yield found
+    torch_module.manual_seed(0)
+    with torch_module.no_grad():
+        yield torch_module
 
 
 def heads(torch, batch, count, length, d, dtype="float16", layout="bhmd"):
@@ -46,7 +46,7 @@ def softmax(torch, q, k, v, causal=False, window=None, changed=lambda s, m, n: s
 
 
 def close(torch, got, expected, dtype="float16"):
-    """In the norm within three roundings: of the probabilities, of the result, and of what PyTorch compares with, each of at most 2^-p."""
+    """Within three roundings in the norm: of the probabilities, of the result, and of PyTorch's result, each at most 2^-p."""
     assert bool(torch.isfinite(got).all())
     assert float((got.double() - expected.double()).norm() / expected.double().norm()) < 3 * 2.0 ** -(8 if dtype == "bfloat16" else 11)
 
@@ -73,7 +73,7 @@ def test_against_torch(torch, queries, keys, d, shared, dtype, layout, causal):
 
 
 def test_options(torch):
-    """Windows, log-sum-exps, formulas of scores, outputs that are given, another stream, tensors that TMA does not copy."""
+    """Windows, log-sum-exps, score formulas, given outputs, another stream, tensors unsupported by TMA."""
     q, k, v = (heads(torch, 2, 2, 200, 64, layout="bmhd") for _ in range(3))
     out, sums = torch.empty_like(q), torch.empty(2, 2, 200, device="cuda")
     expected, logarithms = softmax(torch, q, k, v, window=50, changed=lambda s, m, n: 5 * torch.tanh(s / 5) - 0.01 * (m - n))
@@ -82,10 +82,10 @@ def test_options(torch):
     assert given[0] is out and given[1] is sums
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    made = attend(q, k, v, stream=stream, **options)
+    results = attend(q, k, v, stream=stream, **options)
     torch.cuda.synchronize()
-    for one, logarithm in (given, made):
-        close(torch, one, expected)
+    for result, logarithm in (given, results):
+        close(torch, result, expected)
         torch.testing.assert_close(logarithm.double(), logarithms, rtol=1e-4, atol=1e-3)
     odd = torch.randn((2, 2, 200, 67), device="cuda", dtype=torch.half)[..., 1:65]
     close(torch, attend(odd, odd, odd), softmax(torch, odd, odd, odd)[0])
@@ -107,10 +107,12 @@ def test_compiled(torch, dynamic):
     for length in (128, 72):
         x = torch.randn((2, length, 256), device="cuda", dtype=torch.half)
         for got, expected in zip(compiled(x, weight), layer(x, weight), strict=True):
-            torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-2)  # PyTorch fuses, and rounds, otherwise: no bound of ours
+            torch.testing.assert_close(
+                got, expected, rtol=1e-2, atol=1e-2
+            )  # PyTorch fuses and rounds differently, so no bound of ours applies
 
 
-def test_what_pytorch_checks_of_operators(torch):
+def test_operator_checks_of_pytorch(torch):
     q, k = heads(torch, 2, 4, 64, 64, layout="bmhd"), heads(torch, 2, 2, 72, 64)
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -123,14 +125,14 @@ def test_what_pytorch_checks_of_operators(torch):
 
 
 def test_captured(torch):
-    """A CUDA graph replays the launch on what is in memory then."""
+    """A CUDA graph replays the launch on the current memory contents."""
     q, k, v = (heads(torch, 1, 2, 128, 64) for _ in range(3))
     attend(q, k, v)  # compiled and loaded
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = attend(q, k, v)
-    for one in (q, k, v):
-        one.normal_()
+    for tensor in (q, k, v):
+        tensor.normal_()
     graph.replay()
     torch.cuda.synchronize()
     close(torch, out, softmax(torch, q, k, v)[0])

@@ -1,4 +1,4 @@
-"""The printed loop of attention on Hopper, step by step, is the one that hand-written kernels have: what waits, what runs on meanwhile."""
+"""The printed attention loop on Hopper has the order of hand-written kernels: which statements wait, and what overlaps with them."""
 
 import math
 import re
@@ -7,16 +7,16 @@ import pytest
 
 from fireiron.strategies import attention, hopper_attention
 
-# What stands in the text, and what it is called here; a count is that of its executions, loops around it included.
+# Patterns in the text, and their names here; a count is the number of executions, including surrounding loops.
 EVENTS = {
     r"mbarrier_wait\((\w)_sh_ring_full": lambda found: f"wait {found[1].upper()} full",
     r"mbarrier_arrive\((\w)_sh_ring_empty": lambda found: f"arrive {found[1].upper()} empty",
     r"wgmma_fence\(\)": lambda found: "fence",
-    r"wgmma_commit\(\)": lambda found: "commit",
-    r"wgmma_wait<(\d)>\(\)": lambda found: f"wait_group {found[1]}",
-    r"hold\((\w+)\)": lambda found: f"hold {found[1]}",
+    r"wgmma_commit_group\(\)": lambda found: "commit",
+    r"wgmma_wait_group<(\d)>\(\)": lambda found: f"wait_group {found[1]}",
+    r"pin_registers\((\w+)\)": lambda found: f"hold {found[1]}",
     r"wgmma_m64n\d+k16_row_col_f32_f16\(\s*s,[^;]*,\s*([^,;]*)\);": lambda found: f"s = Q K^T, adds where {found[1]}",
-    r"wgmma_m64n\d+k16_held_row_f32_f16\(\s*acc,[^;]*,\s*([^,;]*)\);": lambda found: f"acc += P V, adds where {found[1]}",
+    r"wgmma_m64n\d+k16_reg_row_f32_f16\(\s*acc,[^;]*,\s*([^,;]*)\);": lambda found: f"acc += P V, adds where {found[1]}",
     r"fmaxf\(": lambda found: "maximum",
     r"__shfl_xor_sync\(": lambda found: "shuffle",
     r"alpha\[\w+\] = exp2_approx\(": lambda found: "alpha = exp2",
@@ -42,7 +42,7 @@ wait_group 1; hold s; arrive K empty
 2 alpha = exp2; 64 s = exp2; 2 l = l alpha + sum of s
 wait_group 0; hold acc; arrive V empty
 32 P = pack s; 64 acc *= alpha"""
-"""The scores of a block of keys, then the values of the one before; while these are multiplied, the exponentials of the scores."""
+"""The scores of a block of keys, then the PV product of the preceding one; meanwhile the exponentials of the scores."""
 
 BEHIND = """\
 arrive Q empty
@@ -52,8 +52,11 @@ wait_group 0; hold acc; arrive V empty"""
 
 
 def skeleton(text):
-    """The events of a text in order, equal ones that follow each other counted together; what stands in the loop over n in brackets."""
-    events, around = [], []  # around: of each loop or block how often it runs, whether it has a brace, and whether it is that loop
+    """The events of a text in order, with equal consecutive ones counted together; events in the loop over n are in brackets."""
+    events, around = (
+        [],
+        [],
+    )  # around: for each loop or block the number of executions, whether it has a brace, and whether it is the loop over n
     pattern = "|".join([LOOP, *(f"(?P<event{number}>{one})" for number, one in enumerate(EVENTS)), "(?P<sign>[{};])"])
 
     def add(name, count=1):
@@ -61,59 +64,59 @@ def skeleton(text):
             count += events.pop()[1]
         events.append((name, count))
 
-    for found in re.finditer(pattern, re.sub("//.*", "", text)):
-        event = next((number for number in range(len(EVENTS)) if found[f"event{number}"]), None)
-        if found["times"]:
-            turns = found["var"] == "n"
-            around.append([1 if turns else int(found["times"]), False, turns])
-            add("[") if turns else None
+    for match in re.finditer(pattern, re.sub("//.*", "", text)):
+        event = next((number for number in range(len(EVENTS)) if match[f"event{number}"]), None)
+        if match["times"]:
+            is_key_loop = match["var"] == "n"
+            around.append([1 if is_key_loop else int(match["times"]), False, is_key_loop])
+            add("[") if is_key_loop else None
         elif event is not None:
-            one, name = list(EVENTS.items())[event]
-            add(name(re.match(one, found[0])), math.prod(times for times, _, _ in around))
-        elif found["sign"] == "{" and around and not around[-1][1]:
+            pattern_of_event, name = list(EVENTS.items())[event]
+            add(name(re.match(pattern_of_event, match[0])), math.prod(times for times, _, _ in around))
+        elif match["sign"] == "{" and around and not around[-1][1]:
             around[-1][1] = True
-        elif found["sign"] == "{":
+        elif match["sign"] == "{":
             around.append([1, True, False])
-        elif found["sign"] == "}":
+        elif match["sign"] == "}":
             add("]") if around.pop()[2] else None
-        if found["sign"] in ("}", ";") or found[0].endswith(";"):
+        if match["sign"] in ("}", ";") or match[0].endswith(";"):
             while around and not around[-1][1]:
                 around.pop()
     return [name if count == 1 else f"{count} {name}" for name, count in events]
 
 
-def told(text):
+def events_of(text):
     """The events of a written skeleton."""
     return [one.strip() for line in text.splitlines() for one in line.split(";")]
 
 
 def consumers(text):
-    """What the consumers do from their first wait to the last product."""
+    """The statements of the consumers from their first wait to the last MMA."""
     start = text.index("mbarrier_wait(q_sh_ring_full")
     return text[start : text.index("// norm", start)]
 
 
 @pytest.fixture(scope="module")
 def printed():
-    spec = attention.spec(*hopper_attention.SIZES)  # four blocks of 128 keys, heads of 128 elements, rows of two registers
+    spec = attention.spec(*hopper_attention.SIZES)  # four blocks of 128 keys, head dimension 128, rows of two registers
     return hopper_attention.by_rows(attention.definition()).with_(bm=128, bn=128, stages=2)(spec).cuda()
 
 
 def test_the_loop_is_that_of_hand_written_kernels(printed):
-    assert skeleton(consumers(printed)) == [*told(BEFORE), "[", *told(TURN), "]", *told(BEHIND)]
+    assert skeleton(consumers(printed)) == [*events_of(BEFORE), "[", *events_of(TURN), "]", *events_of(BEHIND)]
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        ("wgmma_wait<1>", "wgmma_wait<0>"),
-        (r"wgmma_wait<1>\(\);([^\n]*)\n +hold\(s\);", r"wgmma_wait<1>();\1"),
-        (r"\n( +)wgmma_commit\(\);\n +mbarrier_wait\(v_sh", r"\n\1mbarrier_wait(v_sh"),
+        ("wgmma_wait_group<1>", "wgmma_wait_group<0>"),
+        (r"wgmma_wait_group<1>\(\);([^\n]*)\n +hold\(s\);", r"wgmma_wait_group<1>();\1"),
+        (r"\n( +)wgmma_commit_group\(\);\n +mbarrier_wait\(v_sh", r"\n\1mbarrier_wait(v_sh"),
         ("exp_n < 16", "exp_n < 15"),
         ("n > 0 \\|\\| pv_n > 0", "true"),
     ],
     ids=str,
 )
-def test_another_loop_is_told_apart(printed, change):
+def test_another_loop_differs(printed, change):
     other = re.sub(*change, printed)
     assert other != printed and skeleton(consumers(other)) != skeleton(consumers(printed))

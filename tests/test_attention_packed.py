@@ -49,7 +49,7 @@ def expected(q, k, v, offsets, causal=False, window=None):
 
 
 def program(strategy=attention_packed.hopper, target="sm_90a", tiles=2, keys=128, d=16, values=None):
-    chosen = {**SMALL, **({"chunk": 16} if target == "sm_90a" else {}), **(values or {})}
+    chosen = {**SMALL, **({"epi_n": 16} if target == "sm_90a" else {}), **(values or {})}
     return strategy.with_(**chosen)(attention_packed.spec(64, keys, d, tiles)).program(target)
 
 

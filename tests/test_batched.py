@@ -193,7 +193,9 @@ def changed(kernel, name, change):
 @pytest.mark.nightly
 @pytest.mark.parametrize("meaning", [lambda matrix: as_expr(0), lambda matrix: matrix // 2], ids=["the first", "every second"])
 @pytest.mark.parametrize("run_time", [False, True])
-@pytest.mark.parametrize("strategy", [hopper_batched.strategy.with_(blocks=65536), THREE_BLOCKS], ids=["a tile each", "blocks that stay"])
+@pytest.mark.parametrize(
+    "strategy", [hopper_batched.strategy.with_(num_blocks=65536), THREE_BLOCKS], ids=["a tile each", "blocks that stay"]
+)
 def test_blocks_at_the_same_matrix(strategy, run_time, meaning):
     """Two blocks that store the same tile are reported for any sizes."""
     sizes, batch = symbols() if run_time else ((520, 520, 72), 4)

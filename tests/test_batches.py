@@ -1,4 +1,4 @@
-"""Products of arrays of any dimensions as products of stacks: views only, which together are what NumPy multiplies."""
+"""Matrix products of arrays of any rank as batched GEMM: views only, which together compute what NumPy multiplies."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ SHAPES = [
 
 
 def stored(shape, how, seed):
-    """Small integers, stored in an order: dimensions in front the other way round, matrices by columns, or a slice."""
+    """Small integers in a storage order: batch dimensions reversed, matrices column-major, or a slice."""
     dims = list(range(len(shape)))
     front, matrix = dims[:-2], dims[-2:]
     order = {"front": [*front[::-1], *matrix], "columns": [*front, *matrix[::-1]]}.get(how, dims)
@@ -35,19 +35,19 @@ def test_views_are_the_product(shapes):
             for out in (None, "rows", "front", "slice"):
                 a, b = stored(shapes[0], left, 1), stored(shapes[1], right, 2)
                 expected = a @ b
-                made = np.zeros(expected.shape) if out is None else stored(expected.shape, out, 3)
-                plan = batches(places(a), places(b), None if out is None else places(made))
-                seen = [viewed(array, place) for array, place in ((a, plan.a), (b, plan.b), (made, plan.c))]
+                output = np.zeros(expected.shape) if out is None else stored(expected.shape, out, 3)
+                plan = batches(places(a), places(b), None if out is None else places(output))
+                seen = [viewed(array, place) for array, place in ((a, plan.a), (b, plan.b), (output, plan.c))]
                 for index in plan.indices:
                     one, other, target = (view[index] for view in seen)
                     assert 2 <= one.ndim == other.ndim == target.ndim <= 3
                     np.matmul(one, other, out=target)
-                np.testing.assert_array_equal(made, expected)
+                np.testing.assert_array_equal(output, expected)
                 assert plan.shape == expected.shape
 
 
 def test_dimensions_that_lie_as_one_are_one():
-    """One launch for all dimensions in front, where they lie so; else the largest is the stack's."""
+    """One launch for all batch dimensions if they are contiguous; otherwise the largest is the batch."""
 
     def loops(a, b):
         return batches(places(a), places(b), None).loops
@@ -59,18 +59,18 @@ def test_dimensions_that_lie_as_one_are_one():
 
 
 def test_refusals():
-    for a, b, said in (
+    for a, b, message in (
         ((2, 3, 4, 8), (5, 8, 5), "a is a stack of 3 matrices, b of 5"),
         ((2, 3, 4, 8), (7, 5), "a has 8 columns, b 7 rows"),
         ((), (8, 5), "a has 0 dimensions"),
         ((8,), (7,), "a has 8 columns, b 7 rows"),
     ):
-        with pytest.raises(ArgumentError, match=said):
+        with pytest.raises(ArgumentError, match=message):
             result_shape(a, b)
 
 
 def test_as_numpy_multiplies():
-    """In the simulator: dimensions in front, with an output that is given, and vectors."""
+    """In the simulator: batch dimensions, with a given output, and vectors."""
     a, b = (stored(shape, "rows", 1).astype("float32") for shape in ((2, 2, 4, 8), (2, 8, 5)))
     out = np.zeros((2, 2, 4, 5), "float32")
     assert matmul(a, b, out) is out

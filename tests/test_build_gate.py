@@ -49,8 +49,8 @@ def test_queries_in_registers_are_refused_where_some_compilers_overwrite_them():
     with pytest.raises(
         DecompositionError, match=r"q_rf stays in registers through the loop over n, and p, .*NVRTC before 13\.5.*\.defer\("
     ):
-        attended(delayed=False, held=True).ir  # noqa: B018
-    for program in (attended(delayed=False, held=True, keys=32), attended(held=True), attended(delayed=False)):
+        attended(overlap=False, q_in_registers=True).ir  # noqa: B018
+    for program in (attended(overlap=False, q_in_registers=True, keys=32), attended(q_in_registers=True), attended(overlap=False)):
         assert not check_ptxas_register_hazard(AccessTrace(program.ir))
 
 
@@ -98,7 +98,7 @@ def test_predicated_writes_may_or_may_not_be_reported():
 
 def test_an_operand_first_read_after_the_other_mma_may_share_its_registers():
     """It is computed before that MMA in the same iteration and read after it, so nothing is computed while the MMA is in flight."""
-    kernel = attended(held=True).ir
+    kernel = attended(q_in_registers=True).ir
     (product, *_), others = ([one for one, _ in execs(kernel.body) if has(one)] for has in (reads("q_rf"), reads("p")))
     writers = [one for one, _ in execs(kernel.body) if any(access.buffer == "p" and access.write for access in one.accesses)]
     assert hazard._written_after([writers[0], product, others[0]], "q_rf", "p") is False
@@ -127,26 +127,28 @@ def test_machine_code_with_overwritten_factors_is_refused(monkeypatch):
 @needs_sass
 def test_queries_in_registers_stay():
     """As the library prints them; NVRTC 12, if installed, overwrites the refused order, and the test reports it."""
-    program = attended(held=True)
+    program = attended(q_in_registers=True)
     assert holds_operand_in_registers(program.ir)
     assert CompiledKernel(program).report().endswith("each is read as it was written")
     if serving := toolchain.serving(HOPPER, (13, 4)):
-        text = emit(attended(delayed=False, held=True).lowered)
+        text = emit(attended(overlap=False, q_in_registers=True).lowered)
         compiled = toolchain.compile_cuda(text, HOPPER, werror=False, newest=serving.version)
         assert len(sass_register_check.overwritten_registers(sass(compiled.cubin))) == 16
 
 
 # ---------------------------------------------------------------------------------------------- no spills, no serialized MMAs
 
-FORMS = {"in order": {"delayed": False}, "delayed": {}, "held": {"held": True}}
+FORMS = {"in order": {"overlap": False}, "overlap": {}, "q_in_registers": {"q_in_registers": True}}
 
-WITHOUT_REGISTERS = {("held", 256), ("held", 128, "window", "run time")}
+WITHOUT_REGISTERS = {("q_in_registers", 256), ("q_in_registers", 128, "window", "run time")}
 """Forms of attention with too few registers: with head dimension 256, queries in registers occupy a quarter of them."""
 
 
-def attention_of(d, mask, lengths, slack, **form):
+def attention_of(d, mask, lengths, rescale_threshold, **form):
     """The library's attention, for two or more blocks of keys."""
-    definition = attention.definition(causal=mask == "causal", window=200 if mask == "window" else None, slack=slack)
+    definition = attention.definition(
+        causal=mask == "causal", window=200 if mask == "window" else None, rescale_threshold=rescale_threshold
+    )
     sizes = {"known": (1024, 1024), "odd": (1000, 1000), "run time": (sym("m"), sym("n"))}[lengths]
     spec = attention.spec(*sizes, d, heads=16, made=definition)
     strategy = hopper_attention.by_rows(definition, **form)
@@ -156,15 +158,15 @@ def attention_of(d, mask, lengths, slack, **form):
 
 @pytest.mark.nightly
 @pytest.mark.skipif(not serves[HOPPER], reason="no NVRTC for sm_90a")
-@pytest.mark.parametrize("slack", (0, 8))
+@pytest.mark.parametrize("rescale_threshold", (0, 8))
 @pytest.mark.parametrize("lengths", ("known", "odd", "run time"))
 @pytest.mark.parametrize("mask", ("", "causal", "window"))
 @pytest.mark.parametrize("d", (64, 96, 128, 256))
-def test_all_forms_of_attention(d, mask, lengths, slack):
+def test_all_forms_of_attention(d, mask, lengths, rescale_threshold):
     """Each compiles without a spill, except for known cases."""
     for name, form in FORMS.items():
         if WITHOUT_REGISTERS.isdisjoint(((name, d), (name, d, mask, lengths))):
-            program = attention_of(d, mask, lengths, slack, **form)
+            program = attention_of(d, mask, lengths, rescale_threshold, **form)
             report = toolchain.compile_cuda(program.cuda, HOPPER).resources[program.name]
             assert report.spill_stores == report.spill_loads == report.stack_frame == 0, name
 
@@ -173,10 +175,10 @@ def test_all_forms_of_attention(d, mask, lengths, slack):
 def test_mmas_in_flight_after_a_loop_that_may_have_no_iteration():
     """The compiler would move accumulators at the end of the loop, and so serialize the MMAs."""
     program = hopper_small.strategy(hopper_small.spec(1024, 1024, sym("k", multiple_of=8))).program(HOPPER)
-    assert "hold(c_rf);\n#pragma unroll 1\n    for (" in program.cuda
+    assert "pin_registers(c_rf);\n#pragma unroll 1\n    for (" in program.cuda
     assert toolchain.compile_cuda(program.cuda, HOPPER).resources[program.name].spill_stores == 0
     whole = hopper_small.strategy(hopper_small.spec(512, 512, 512)).program(HOPPER)
-    assert "hold(" not in whole.cuda
+    assert "pin_registers(" not in whole.cuda
 
 
 @pytest.mark.nightly

@@ -193,9 +193,11 @@ def test_the_page_shows_published_results():
 
 def test_refusals_that_a_refinement_mends_are_none_without_it():
     """Storage decides the width of `coalesced_copy` vectors; and a script must not already contain what its refusal proposes."""
-    deals = DecompositionError("src_rf: this path deals elements to threads otherwise than the compute path", hint="Move.done()")
+    deals = DecompositionError("src_rf: this path distributes elements over threads differently than the compute path", hint="Move.done()")
     rows = DecompositionError("load_matrix_sync requires rows 16 bytes apart", hint="pad in multiples of 8, or .to_col_major()")
-    refusal = DecompositionError("LDMATRIX_8x8_ROW_T takes all elements of src (b_sh) or none, and the last tile may overhang", hint="load")
+    refusal = DecompositionError(
+        "LDMATRIX_8x8_ROW_T accesses all elements of src (b_sh) or none, and the last tile may extend past the end", hint="load"
+    )
     for text, error, needed in (
         (".load(B, SH).pad(3)", refusal, True),
         (".load(B, SH).unroll()", refusal, False),

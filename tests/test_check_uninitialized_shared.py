@@ -38,7 +38,7 @@ def test_a_statement_of_a_new_kind_fails_loudly():
     class Other(ir.Stmt):
         """A kind of statement that the check does not know."""
 
-    with pytest.raises(VerificationError, match="the check of shared memory has no rule for the statement Other"):
+    with pytest.raises(VerificationError, match="the check of shared memory does not handle the statement Other"):
         said(Other())
 
 

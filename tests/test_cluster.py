@@ -66,24 +66,25 @@ SHARED = {
 def test_a_cluster_of_one_block_by_tunables_is_omitted():
     """With tunables equal to 1 the cluster is omitted, and the strategy equals the one without it; with numbers it is printed as written."""
     chain = MatMul.tile(64, 64).to(Block)
-    free = chain.cluster(Tunable("cm", 1, 2), Tunable("cn", 1, 2)).rasterize(group_m=2).done()
-    assert free.with_(cm=1, cn=1) == chain.rasterize(group_m=2).done() and str(free.with_(cm=1, cn=1)) == str(
+    free = chain.cluster(Tunable("cluster_m", 1, 2), Tunable("cluster_n", 1, 2)).rasterize(group_m=2).done()
+    assert free.with_(cluster_m=1, cluster_n=1) == chain.rasterize(group_m=2).done() and str(free.with_(cluster_m=1, cluster_n=1)) == str(
         chain.rasterize(group_m=2).done()
     )
     assert (
-        free.with_(cm=1, cn=2) == chain.cluster(1, 2).rasterize(group_m=2).done() and free.with_(cm=1) != chain.rasterize(group_m=2).done()
+        free.with_(cluster_m=1, cluster_n=2) == chain.cluster(1, 2).rasterize(group_m=2).done()
+        and free.with_(cluster_m=1) != chain.rasterize(group_m=2).done()
     )
     assert chain.cluster(1, 1).rasterize(group_m=2).done() != chain.rasterize(group_m=2).done()
 
 
 def test_hopper_takes_clusters():
     """The text without clusters does not change; with them loads are multicast."""
-    values = {**hopper.defaults(512, 512, 512)[-1], "blocks": 65536}
+    values = {**hopper.defaults(512, 512, 512)[-1], "num_blocks": 65536}
     spec = hopper.spec(512, 512, 512)
     alone = hopper.strategy.with_(**values)(spec).program("sm_90a")
-    assert alone.cuda == hopper.strategy.with_(**values, cm=1, cn=1)(spec).program("sm_90a").cuda
+    assert alone.cuda == hopper.strategy.with_(**values, cluster_m=1, cluster_n=1)(spec).program("sm_90a").cuda
     assert "__cluster_dims__" not in alone.cuda
-    together = hopper.strategy.with_(**values, cm=1, cn=2)(spec).program("sm_90a")
+    together = hopper.strategy.with_(**values, cluster_m=1, cluster_n=2)(spec).program("sm_90a")
     assert together.ir.cluster.sizes == (2,) and "__cluster_dims__(2, 1, 1)" in together.cuda
 
 
@@ -220,11 +221,11 @@ def test_a_cluster_with_programmatic_launch(options):
     ]
     assert ir.verify(program.ir, final=True) is program.ir
     body = program.cuda[program.cuda.index('extern "C"') :]
-    order = ("launch_next_kernel();", "mbarrier_init_fence();", "cluster_sync();", "wait_for_kernel_before();", "if (warp_of_block")
+    order = ("griddepcontrol_launch_dependents();", "fence_mbarrier_init();", "cluster_sync();", "griddepcontrol_wait();", "if (warp_index")
     places = [body.index(one) for one in order]
     assert places[1:] == sorted(places[1:]) and places[0] < places[3] and body.count("cluster_sync();") == 2
     late = tuple(one for one in program.ir.body if one != making.grid_dep_control(ir.GridDepAction.WAIT))
-    with pytest.raises(VerificationError, match="is touched before the kernel waits"):
+    with pytest.raises(VerificationError, match="is accessed before griddepcontrol.wait"):
         ir.verify(attrs.evolve(program.ir, body=(*late, making.grid_dep_control(ir.GridDepAction.WAIT))), final=True)
 
 
@@ -382,7 +383,7 @@ def test_both_detectors_describe_the_fault(name):
 def test_blocks_of_a_cluster_run_the_same_iterations():
     """If a block of a cluster had one tile less than another, they would deadlock."""
     kernel = kernel_of((640, 64, 64), cluster=(2, 1), blocks=2, **SMALL)
-    is_tile_loop = lambda one: isinstance(one, ir.For) and one.var.name == "turn"
+    is_tile_loop = lambda one: isinstance(one, ir.For) and one.var.name == "iteration"
     loops = [one for one in ir.statements(kernel.body) if is_tile_loop(one)]
     faulty = kernel
     for number in range(len(loops)):
@@ -423,7 +424,7 @@ def test_refusals():
     spec = halves(1024, 1024, 128)
     assert "at most 16 blocks" in refused(product(cluster=(8, 4)), spec)
     assert "must be a positive integer" in refused(product(cluster=(0, 1)), spec)
-    assert "sm_90a only" in refused(product(cluster=(2, 1)), spec, "sm_90")
+    assert "clusters need sm_90a" in refused(product(cluster=(2, 1)), spec, "sm_90")
     with pytest.raises(DecompositionError):
         product(cluster=("two", 1))
     with pytest.raises(
@@ -432,10 +433,10 @@ def test_refusals():
     ):
         chain = MatMul.tile(64, 64).to(Block).tile(32, 32).to(Warp).cluster(2, 1).done()
         _ = chain(spec).program(TARGET).ir
-    with pytest.raises(DecompositionError, match=r"cluster: swizzle says which block does what"):
+    with pytest.raises(DecompositionError, match=r"cluster: swizzle also determines the tile of a block"):
         chain = MatMul.tile(64, 64).to(Block).swizzle(lambda uid: uid ^ 1).cluster(2, 1).tile(8, 8).to(Thread).tile(1, 1).split(1).done()
         _ = chain(spec).program(TARGET).ir
-    with pytest.raises(DecompositionError, match=r"cluster: split_k\(.., Block\) says which block does what"):
+    with pytest.raises(DecompositionError, match=r"cluster: split_k\(.., Block\) also determines the tile of a block"):
         chain = MatMul.split_k(2, Block, 64).tile(64, 64).to(Block).cluster(2, 1).tile(8, 8).to(Thread).tile(1, 1).split(1).done()
         _ = chain(halves(1024, 1024, 128, c_dtype=float32)).program(TARGET).ir
     with pytest.raises(DecompositionError, match=r"pingpong\(2\) in clusters: .* is not proved"):
@@ -445,8 +446,8 @@ def test_refusals():
 def test_a_cluster_without_common_tiles_is_refused():
     by_threads = MatMul.tile(64, 64).to(Block).cluster(2, 1).split(8).load(A, SH).load(B, SH).tile(8, 8).to(Thread).tile(1, 1).split(1)
     text = refused(by_threads.done(), halves(1024, 1024, 128))
-    assert "no load is shared: none is done by TMA for a ring" in text and ".pipeline(4).warp_specialize()" in text
-    assert "differs from block to block, or has no equal parts" in refused(product(cluster=(3, 1), **SMALL), halves(192, 64, 64))
+    assert "that share no load: no load is a TMA load into a ring" in text and ".pipeline(4).warp_specialize()" in text
+    assert "differs between blocks, or cannot be divided into equal parts" in refused(product(cluster=(3, 1), **SMALL), halves(192, 64, 64))
 
 
 @pytest.mark.sampled(1)
@@ -494,10 +495,10 @@ def test_text_and_document_of_a_cluster():
 
 def test_printed_text():
     text = product(cluster=(2, 2), **SMALL)(halves(256, 256, 192)).program(TARGET).cuda
-    assert "__cluster_dims__(4, 1, 1) __launch_bounds__(160)" in text and "clusters of 4 neighbouring blocks" in text
+    assert "__cluster_dims__(4, 1, 1) __launch_bounds__(160)" in text and "clusters of 4 blocks" in text
     assert text.count("cluster_sync();") == 2 and "__syncthreads();" not in text
-    assert "mbarrier_arrive_at(k_ring_empty + k_stage * 8, (0x5 << rank_m) | (0x3 << (rank_n * 2)))" in text.replace("\n", " ") or (
-        re.search(r"mbarrier_arrive_at\([^;]*\(0x5 << rank_m\) \| \(0x3 << \(rank_n \* 2\)\)\);", text)
+    assert "mbarrier_arrive_cluster(k_ring_empty + k_stage * 8, (0x5 << rank_m) | (0x3 << (rank_n * 2)))" in text.replace("\n", " ") or (
+        re.search(r"mbarrier_arrive_cluster\([^;]*\(0x5 << rank_m\) \| \(0x3 << \(rank_n \* 2\)\)\);", text)
     )
     assert ".release.cluster" not in text.replace("mbarrier_init.release.cluster", "")
     assert text.rindex("cluster_sync();") > text.rindex("tma_load_multicast(")
@@ -543,9 +544,12 @@ def test_export_launches_whole_clusters(tmp_path):
 def test_the_verifier():
     kernel = kernel_of((512, 64, 192), cluster=(2, 1))
     for faulty, message in (
-        (attrs.evolve(kernel, cluster=None), "barrier of a cluster stands where|no cluster says which"),
-        (attrs.evolve(kernel, grid=kernel.grid + 1), "no whole clusters of 2"),
-        (with_changed(kernel, of_kind(ir.Acquire), 0, lambda one: (making.cluster_barrier(), one)), "barrier of a cluster stands where"),
+        (attrs.evolve(kernel, cluster=None), "not all threads of a cluster reach its barrier|no cluster says which"),
+        (attrs.evolve(kernel, grid=kernel.grid + 1), "are not a multiple of the cluster size 2"),
+        (
+            with_changed(kernel, of_kind(ir.Acquire), 0, lambda one: (making.cluster_barrier(), one)),
+            "not all threads of a cluster reach its barrier",
+        ),
         (changed_load(kernel, multicast=making.block_set(3, kernel.block)), "no cluster says which"),
     ):
         with pytest.raises(VerificationError, match=message):
@@ -556,6 +560,6 @@ def test_a_last_band_that_is_lower_in_clusters_of_blocks_that_stay():
     """88 tiles in raster groups of four rows of eleven: the height of the last group, written as a quotient and a remainder, need not be
     positive.
     """
-    values = {"bm": 64, "bn": 64, "wm": 64, "wn": 64, "bk": 64, "rows": 64, "chunk": 64, "stages": 4, "producer": 32, "walk": 0}
-    strategy = hopper.strategy.with_(**values, cm=1, cn=2, bands=4, blocks=132)
+    values = {"bm": 64, "bn": 64, "wm": 64, "wn": 64, "bk": 64, "epi_m": 64, "epi_n": 64, "stages": 4, "producer_threads": 32, "raster": 0}
+    strategy = hopper.strategy.with_(**values, cluster_m=1, cluster_n=2, group_m=4, num_blocks=132)
     assert "__cluster_dims__(2" in strategy(hopper.spec(704, 512, 64)).program("sm_90a").cuda

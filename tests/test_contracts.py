@@ -272,7 +272,7 @@ def test_threads_launched_and_threads_with_tiles_are_two_numbers():
     more = attrs.evolve(kernel, threads=kernel.threads + 32)
     assert (more.workers, more.thread) == (kernel.workers, kernel.thread)
     assert f"__launch_bounds__({more.threads})" in cuda.emit(more)
-    with pytest.raises(VerificationError, match=f"{more.threads} threads, tiles are dealt to {kernel.workers}"):
+    with pytest.raises(VerificationError, match=f"over {kernel.workers} of a block's {more.threads} threads"):
         verify(more)
 
 
@@ -312,7 +312,7 @@ def kernel_of_lanes(instruction):
         order = RowMajor if instruction.along else ColMajor
         return product_of_warpgroups(product, orders=(RowMajor, order) if instruction.swapped else (order, ColMajor))
     if isinstance(instruction, fireiron.StMatrixWarpgroup):
-        tile = {"bm": 16, "bn": 64, "chunk": 64} if instruction.swapped else {"bm": 64, "bn": 16, "chunk": 16}
+        tile = {"bm": 16, "bn": 64, "epi_n": 64} if instruction.swapped else {"bm": 64, "bn": 16, "epi_n": 16}
         small = importlib.import_module("fireiron.strategies.hopper_skinny").strategy.with_(**tile, rows=tile["bm"], stages=4)
         return small(halves(64, 64, 256, C=RowMajor if instruction.along else ColMajor))
     if isinstance(instruction, fireiron.Shuffle):
@@ -724,7 +724,7 @@ AT_IMPORT = {
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine", "values.aliases",
     "values.cuda_names", "values.level", "values.region", "values.sharer", "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.access",
-    "ir.cluster", "ir.holding", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.dynamic_scheduler", "ir.verifier", "ir.versions",
+    "ir.cluster", "ir.register_ownership", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.dynamic_scheduler", "ir.verifier", "ir.versions",
     "ir.lanes", "ir.smem_layouts", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.dealing", "language.dividing", "language.former", "language.grid", "language.methods",
     "language.launching", "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",
     "language.plain", "language.strategy", "language.substrategy", "language.to_blocks", "language.tree", "language.tunable", "attention", "batches", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",

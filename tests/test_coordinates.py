@@ -1,4 +1,4 @@
-"""Sums of coordinates in formulas, as the slopes of ALiBi have them: one integer sum, which is converted once, and a multiply-add."""
+"""Sums of coordinates in formulas, such as the slopes of ALiBi: one integer sum that is converted once, and a multiply-add."""
 
 import random
 
@@ -23,23 +23,23 @@ FORMULAS = {
     "X[m,n] - slope * (m - n - 0.5)": lambda x: x - SLOPE * (M - N - 0.5),
 }
 DISTRIBUTED = (True, True, True, False, False, False, False)
-"""Of the last ones the factor is not the same for all, no product is a term of a sum, a number is no integer."""
+"""In the last ones the factor is not uniform, no product is a term of a sum, or a number is not an integer."""
 
 
 def program_of(n=COLUMNS):
     operands = {"X": "m n", "slope": "", **{f"Y{number}": "m n" for number in range(len(FORMULAS))}}
     steps = {f"t{number}": f"t{number}[m,n] = {formula}" for number, formula in enumerate(FORMULAS)}
     steps |= {f"y{number}": f"Y{number}[m,n] = t{number}[m,n]" for number in range(len(FORMULAS))}
-    made = Fused(name="slopes", dims="m n", operands=operands, body=steps)
+    definition = Fused(name="slopes", dims="m n", operands=operands, body=steps)
     by_lanes = Move.tile(1, 64).to(Warp).tile(1, 2).to(Lane).done()
-    return made.tile(m=4, n=128).to(Block).load("X", RF, by_lanes).done()(made(m=ROWS, n=n, dtype=float32)).program("sm_80")
+    return definition.tile(m=4, n=128).to(Block).load("X", RF, by_lanes).done()(definition(m=ROWS, n=n, dtype=float32)).program("sm_80")
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_values(tmp_path):
-    """In the simulator and in the printed text: no farther from float64 than each operation's rounding and that of the product in front.
+    """In the simulator and in the printed text: as close to float64 as the rounding of each operation and of the preceding product allows.
 
-    Sums of coordinates are below 2 * COLUMNS, and so is what unrolled loops begin with; factors are below ROWS + 1.
+    Sums of coordinates are below 2 * COLUMNS, and so are the first terms of unrolled loops; factors are below ROWS + 1.
     """
     program = program_of()
     x = np.random.default_rng(0).standard_normal((ROWS, COLUMNS)).astype(np.float32)
@@ -54,15 +54,15 @@ def test_values(tmp_path):
 
 
 def test_one_conversion_and_one_multiply_add():
-    """Of what unrolled loops begin with one conversion, which all their turns share; what they add is a number."""
+    """The first term of an unrolled loop is converted once for all iterations; the added terms are constants."""
     text = program_of().cuda.split(";")
-    for number, (formula, found) in enumerate(zip(FORMULAS, DISTRIBUTED, strict=True)):
+    for number, (formula, is_fused) in enumerate(zip(FORMULAS, DISTRIBUTED, strict=True)):
         lines = [one for one in text if f"t{number}[t{number}_n] =" in one]
-        assert lines and all(("fmaf(" in one) == found for one in lines), formula
-        assert not found or all(one.count("static_cast<float>(") == 2 for one in lines), formula
+        assert lines and all(("fmaf(" in one) == is_fused for one in lines), formula
+        assert not is_fused or all(one.count("static_cast<float>(") == 2 for one in lines), formula
 
 
 def test_sums_that_a_float_may_not_hold_are_those_of_integers():
-    """Integers from 2^24 on have no place in a float: their sum is made exactly, and converted once."""
+    """Integers from 2^24 on are not exact in a float: their sum is computed exactly, and converted once."""
     (line, *_) = (one for one in program_of(n=(1 << 24) + 64).cuda.split(";") if "t0[t0_n] =" in one)
     assert "fmaf(" not in line and line.count("static_cast<float>(") == 1

@@ -63,7 +63,7 @@ def lowered(strategy, *sizes, arch=None, **options):
 def small(sizes=(64, 64, 64), **values):
     """The library's strategy for small matrices: 32 x 32 tiles of halves, 64 of k, two warps, four stages, unless said otherwise."""
     module = library("small")
-    values = {"bm": 32, "bn": 32, "bk": 64, "wm": 16, "wn": 32, "stages": 4, "ahead": 2, **values}
+    values = {"bm": 32, "bn": 32, "bk": 64, "wm": 16, "wn": 32, "stages": 4, "lookahead": 2, **values}
     return module.strategy.with_(**values)(module.spec(*sizes)).program("sm_90").lowered
 
 
@@ -463,7 +463,7 @@ class TestScript:
         rows = [{"strategy": "cublas", "values": {}, "M": 64, "N": 64, "K": 64, "us": 2.0}]
         for k in (64, 128):
             for stages in (2, 3, 4, 5, 6):
-                values = {"bm": 32, "bn": 32, "bk": 32, "wm": 16, "wn": 32, "stages": stages, "ahead": 1}
+                values = {"bm": 32, "bn": 32, "bk": 32, "wm": 16, "wn": 32, "stages": stages, "lookahead": 1}
                 us = predict(small((64, 64, k), **values)).us
                 rows.append({"strategy": "small", "values": values, "M": 64, "N": 64, "K": k, "us": us * 1.5})
         (tmp_path / "sweep.json").write_text(json.dumps(rows))
@@ -522,10 +522,10 @@ def test_large_squares_are_limited_by_tensor_cores(size):
 
 
 def test_small_and_skinny_products_are_not():
-    small = predict(hopper_kernel(256, 256, 256, bm=64, bn=16, wm=64, wn=16, chunk=16, bk=128), "H200")
+    small = predict(hopper_kernel(256, 256, 256, bm=64, bn=16, wm=64, wn=16, epi_n=16, bk=128), "H200")
     inside = {name: value for name, value in small.parts.items() if name not in ("launch", "tail (waves)")}
     assert small.bottleneck == "launch" and max(inside, key=lambda name: inside[name]) == "latency of copies"
-    skinny = hopper_kernel(16, 4096, 4096, bm=16, bn=64, wm=16, wn=64, rows=16, chunk=64, stages=16)
+    skinny = hopper_kernel(16, 4096, 4096, bm=16, bn=64, wm=16, wn=64, epi_m=16, epi_n=64, stages=16)
     assert predict(skinny, "H200").bottleneck == "DRAM"
 
 
@@ -535,7 +535,7 @@ def test_a_ring_with_more_stages_waits_less():
 
 
 def test_registers_that_roles_exchange_do_not_spill():
-    wide = hopper_kernel(6144, 6144, 6144, bm=256, bn=192, wm=128, wn=192, stages=3, producer=128)
+    wide = hopper_kernel(6144, 6144, 6144, bm=256, bn=192, wm=128, wn=192, stages=3, producer_threads=128)
     assert predict(wide, "H200").registers.spilled == 0
     assert "spill" not in report(wide) and "of 232" in report(wide)
     assert all(one.severity == "note" for one in check_resources(AccessTrace(wide)))
@@ -554,7 +554,7 @@ def test_constants_matter():
     """Each constant changes some prediction: none is dead."""
     works = [
         Work(small((64, 64, 1024), stages=2)),
-        Work(small((64, 64, 1024), stages=6, ahead=1)),
+        Work(small((64, 64, 1024), stages=6, lookahead=1)),
         Work(lowered(tiled(), 1024, 1024, 1024)),
         Work(small((2048, 2048, 512), bm=128, bn=128, wm=64, wn=64)),
     ]

@@ -1,7 +1,7 @@
-"""Printed index expressions, evaluated by a C compiler, against the values of the engine.
+"""Printed index expressions, evaluated by a C compiler, compared with the values of the engine.
 
-The draws are those of `test_expr.py`. One C file holds them all; where the compiler has the undefined-behaviour sanitizer,
-a 32-bit overflow on the way to a right value is found too. `FIREIRON_FUZZ=50` multiplies the draws.
+The draws are those of `test_expr.py`. One C file contains them all; if the compiler has the undefined-behavior sanitizer, an intermediate
+32-bit overflow is detected, too. `FIREIRON_FUZZ=50` multiplies the draws.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler (gcc, cc
 
 @dataclass
 class Printed:
-    """An expression, its C text, and points with the value wanted at each."""
+    """An expression, its C text, and points with the expected value at each."""
 
     value: expr.Expr
     text: str
@@ -54,29 +54,29 @@ class Printed:
 
 
 def kind(var):
-    """The C type that the printer declares a variable with."""
+    """The C type in which the printer declares a variable."""
     return "long long" if max(-var.low, var.high) > INT_MAX else "int"
 
 
-def function(number, one):
-    names = [f"const {kind(var)} {var.name} = ({kind(var)})v[{place}];" for place, var in enumerate(one.variables)]
-    return f"static long long f{number}(const long long* v) {{ (void)v; {' '.join(names)} return {one.text}; }}"
+def function(number, expression):
+    names = [f"const {kind(var)} {var.name} = ({kind(var)})v[{place}];" for place, var in enumerate(expression.variables)]
+    return f"static long long f{number}(const long long* v) {{ (void)v; {' '.join(names)} return {expression.text}; }}"
 
 
 def program(printed):
-    """A C program that prints `expression point value` for every value that is not the one wanted."""
+    """A C program that prints `expression point value` for every unexpected value."""
     lines = ["#include <stdio.h>", "#define min(a, b) ((a) < (b) ? (a) : (b))"]
     lines += [function(number, one) for number, one in enumerate(printed)]
     lines += ["int main(void) {", "  long long got;"]
-    for number, one in enumerate(printed):
+    for number, expression in enumerate(printed):
         rows = ", ".join(
-            "{" + ", ".join([f"{point[var.name]}LL" for var in one.variables] + [f"{want}LL"]) + "}"
-            for point, want in zip(one.points, one.wanted)
+            "{" + ", ".join([f"{point[var.name]}LL" for var in expression.variables] + [f"{want}LL"]) + "}"
+            for point, want in zip(expression.points, expression.wanted)
         )
-        width = len(one.variables)
+        width = len(expression.variables)
         lines.append(
-            f"  {{ static const long long t[{len(one.points)}][{width + 1}] = {{{rows}}};"
-            f" for (int i = 0; i < {len(one.points)}; ++i) if ((got = f{number}(t[i])) != t[i][{width}])"
+            f"  {{ static const long long t[{len(expression.points)}][{width + 1}] = {{{rows}}};"
+            f" for (int i = 0; i < {len(expression.points)}; ++i) if ((got = f{number}(t[i])) != t[i][{width}])"
             f' printf("{number} %d %lld\\n", i, got); }}'
         )
     return "\n".join([*lines, "  return 0;", "}", ""])
@@ -96,7 +96,7 @@ def sanitizer(folder):
 
 
 def disagreements(printed, folder):
-    """What the compiled expressions get wrong: values, and overflows on the way."""
+    """The errors of the compiled expressions: values, and intermediate overflows."""
     source, binary = folder / "expressions.c", folder / "expressions"
     source.write_text(program(printed))
     built = subprocess.run([COMPILER, *WARNINGS, *sanitizer(folder), source, "-o", binary], capture_output=True, text=True)
@@ -105,8 +105,10 @@ def disagreements(printed, folder):
     wrong = []
     for line in run.stdout.splitlines():
         number, point, got = map(int, line.split())
-        one = printed[number]
-        wrong.append(f"{one.text}\n  at {one.points[point]}: C has {got}, the engine {one.wanted[point]}\n  {one.note}")
+        expression = printed[number]
+        wrong.append(
+            f"{expression.text}\n  at {expression.points[point]}: C has {got}, the engine {expression.wanted[point]}\n  {expression.note}"
+        )
     for line in run.stderr.splitlines():
         if "runtime error" in line:
             number = int(line.split(":")[1]) - 3
@@ -115,7 +117,7 @@ def disagreements(printed, folder):
 
 
 def printable(value, printer=cuda):
-    """The C text, or None where a dividend may be negative: the printer refuses those."""
+    """The C text, or None if a dividend may be negative, which the printer refuses."""
     try:
         return printer.expression(value)
     except (VerificationError, ArgumentError):
@@ -197,7 +199,7 @@ NAMED = {
 
 
 def corners(value):
-    """Ends and middles of every variable, crossed."""
+    """Ends and middles of every variable, combined."""
     variables = sorted(value.variables(), key=lambda var: var.name)
     ends = []
     for var in variables:
@@ -243,7 +245,7 @@ def test_a_dividend_that_may_be_negative_is_not_printed():
     ids=str,
 )
 def test_width(value, wide):
-    """Up to the last number of 32 bits; a product is computed from left to right, whatever it ends in."""
+    """Up to the last number of 32 bits; a product is computed from left to right, for any result."""
     assert cuda.is_wide(value) == wide == ("long long" in cuda.expression(value) or value.variables() == {far})
 
 
@@ -257,7 +259,7 @@ def test_a_variable_is_as_wide_as_its_ends(low, high, wide):
     "number, divisor", [(i, k // 2**29 + 1), (Var("n", 5, 700), Var("d", 3, 9)), (Var("n", 0, 2), Var("d", 3, 9))], ids=str
 )
 def test_nodes_of_the_printer_know_their_range(number, divisor):
-    """That of what they stand for: it says whether they may be divided, and in how many bits they are computed."""
+    """The range of the represented value: it decides whether they may be divided, and in how many bits they are computed."""
     quotient, rest = number // divisor, number % divisor
     product = Quotient(number, divisor, "per_d", None)
     assert (product.low, product.high) == (quotient.low, quotient.high)
@@ -265,12 +267,12 @@ def test_nodes_of_the_printer_know_their_range(number, divisor):
     assert residue.low == rest.low == 0 and residue.high == min(number.high, divisor.high - 1)
     wrapped = Wrapped(number, divisor)
     assert wrapped.low == 0 and wrapped.high == min(number.high, divisor.high - 1)
-    for one in (product, residue, wrapped):
-        assert one.rebuilt(one.children) == one
+    for node in (product, residue, wrapped):
+        assert node.rebuilt(node.children) == node
 
 
-def test_what_64_bits_do_not_hold_is_refused():
-    """Up to the last number of 64 bits, on the way to a value too."""
+def test_values_beyond_64_bits_are_refused():
+    """Up to the last number of 64 bits, including intermediate values."""
     bit = Var("bit", 0, 1)
     for value in (bit * 2**62 + (2**62 - 1), -(2**62) * bit - (2**62 - 1)):
         assert cuda.is_wide(value)
@@ -279,7 +281,7 @@ def test_what_64_bits_do_not_hold_is_refused():
             cuda.is_wide(value)
 
 
-# ---------------------------------------------------------------------------------------------- the oracle finds faults
+# ---------------------------------------------------------------------------------------------- the oracle detects faults
 
 WRONG = {
     "32 bits for all": ("    wide = is_wide(value)\n", "    wide = False\n"),
@@ -310,7 +312,7 @@ WRONG = {
     "negative dividends printed": ("if left.low < 0:", "if left.low < -(2**70):"),
     "only the total examined, no partial sum": ("        if extreme > INT_MAX:", "        if max(-value.low, value.high) > INT_MAX:"),
 }
-"""Wrong printers: a text of `cuda/expressions.py`, found once, and what stands there instead."""
+"""Wrong printers: a text of `cuda/expressions.py` that occurs once, and its replacement."""
 
 
 def mutant(name, before, after):

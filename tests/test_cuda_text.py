@@ -305,7 +305,7 @@ def test_names_of_the_text_are_none_of_the_kernel():
     body = (making.let(place, THREAD * 3), making.loop(step, as_expr(4), (copy,)))
     kernel = kernel_of(Move(32, 4)(GL, GL), body, local("Held", (4, 1), RF), symbols=(size,))
     kernel = attrs.evolve(kernel, reciprocals=(ir.Reciprocal("per_row", size),), counter=making.counter("tiles"))
-    reserved = {"block", "thread", "smem", "piece", "warp_of_block", "blockIdx.x", "threadIdx.x"}
+    reserved = {"block", "thread", "smem", "piece", "warp_index", "blockIdx.x", "threadIdx.x"}
     own = {kernel.name, "a_source", "per_row", "tiles", "Held", "held", "src", "dst", "place", "k_stage", "bytes"}
     assert _taken(kernel) == reserved | own
     names = Names(_taken(kernel))
@@ -390,7 +390,7 @@ def test_min_blocks_per_sm_is_in_the_launch_bounds():
 def test_a_loop_with_an_early_exit_has_no_last_iteration(dynamic):
     """With a dynamic scheduler the number of tiles per block is unknown: in the producer and in the consumer."""
     text = product((64, 64, 64), (64, 64), blocks=3, dynamic=dynamic)(halves(256, 128, 64)).program("sm_90a").cuda
-    bounds = re.findall(r"for \(int turn = 0;(.*); \+\+turn\)", text)
+    bounds = re.findall(r"for \(int iteration = 0;(.*); \+\+iteration\)", text)
     assert len(bounds) == 2 and [bound == "" for bound in bounds] == [dynamic] * 2
 
 

@@ -1,4 +1,4 @@
-"""Tiles dealt to blocks: every row of the table of what is not said together, in its words, and places that are checked."""
+"""Tiles assigned to blocks: every row of the table of illegal combinations, with its message, and checked tile orders."""
 
 import attrs
 import pytest
@@ -13,7 +13,7 @@ from fireiron.refine.rasterize import RASTER_ORDERS
 from fireiron.values.expr import Var, as_expr
 
 PARTS = MatMul.split_k(2, Block, 8)
-SAID = {
+VERBS = {
     "longest_first": lambda tile: tile.longest_first("m"),
     "rasterize": lambda tile: tile.hilbert(),
     "cluster": lambda tile: tile.cluster(2, 1),
@@ -25,7 +25,7 @@ SAID = {
     "programmatic_launch": lambda tile: tile.programmatic_launch(),
     "once": lambda tile: tile,
 }
-"""How what the table names is said."""
+"""The verbs that the table names."""
 
 TEXTS = {
     "split_k": "split_k(.., Block)",
@@ -37,11 +37,11 @@ ROWS = [(pair, other) for pair in ILLEGAL for other in pair.others]
 
 
 def refused(*names):
-    """The error of a product whose tiles of blocks say so."""
+    """The error of a GEMM whose block tiles have these verbs."""
     chain = PARTS.tile(16, 16) if "split_k" in names else MatMul.tile(16, 16)
     blocks = chain.to(Block)
     for name in names:
-        blocks = SAID[name](blocks)
+        blocks = VERBS[name](blocks)
     strategy = blocks.tile(8, 8).to(Thread).tile(1, 1).split(1).done()
     with pytest.raises(DecompositionError) as caught:
         _ = strategy(MatMul(64, 64, 32)(GL, GL, GL)(Kernel)).program("sm_90a").ir
@@ -49,7 +49,7 @@ def refused(*names):
 
 
 @pytest.mark.parametrize(("pair", "other"), ROWS, ids=[f"{pair.first} {other}" for pair, other in ROWS])
-def test_rows_are_refused_in_their_words(pair, other):
+def test_rows_of_the_table_are_refused_with_their_message(pair, other):
     texts = [TEXTS.get(name, name) for name in (pair.first, other)]
     for names in ((pair.first, other), (other, pair.first)):
         error = refused("persistent", *names) if (pair.first, other) == ("pingpong", "cluster") else refused(*names)
@@ -96,18 +96,18 @@ def test_permutations_are_checked(permutation, right):
         place.require(SPEC, digits(2, 4))
         assert place.of_units(unit, 8, Warp).evaluate({"unit": 4}) == 5
     else:
-        with pytest.raises(DecompositionError, match="is no permutation of the 8 blocks"):
+        with pytest.raises(DecompositionError, match="is not a permutation of the 8 blocks"):
             place.require(SPEC, digits(2, 4))
-        with pytest.raises(DecompositionError, match="is no permutation of the 8 Warp units"):
+        with pytest.raises(DecompositionError, match="is not a permutation of the 8 Warp units"):
             place.of_units(unit, 8, Warp)
 
 
 def test_places_for_more_blocks_than_can_be_checked_are_refused():
-    with pytest.raises(DecompositionError, match="swizzle over 8388608 blocks: at most 4194304 can be checked"):
+    with pytest.raises(DecompositionError, match="swizzle of 8388608 blocks: at most 4194304 can be checked"):
         Permuted(UID ^ 1).require(SPEC, digits(1 << 11, 1 << 12))
 
 
-def test_what_only_tiles_of_blocks_have():
+def test_refinements_of_block_tiles_only():
     @attrs.frozen
     class Backwards(Renumbering):
         name = "backwards"

@@ -21,7 +21,7 @@ from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.ir import verify
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.language.store import dumps, loads
-from fireiron.lower.defer import _Piece, _turn, defer
+from fireiron.lower.defer import _iteration, _Piece, defer
 from fireiron.lower.passes import PASSES, SEQUENTIAL
 from fireiron.sim import simulate
 from fireiron.strategies import attention
@@ -362,12 +362,12 @@ REFUSED = {
     "a step of another part": (lambda: delayed(delay=("pv", "acc")), "the loop has no step acc"),
     "the other way round": (lambda: delayed(delay=("s", "pv")), "pv is not before s"),
     "itself": (lambda: delayed(delay=("s", "s")), "s is not before s"),
-    "what it is made of": (lambda: delayed(delay=("exp", "s")), "exp and s of the turn behind do not commute: exp reads s, which s writes"),
-    "its factor": (lambda: delayed(delay=("pv", "p")), "pv and p of the turn behind do not commute: pv reads p, which p writes"),
-    "what another step reads": (lambda: delayed(delay=("update", "new")), "p and s of the turn behind do not commute: p reads s, which s writes"),
-    "what it keeps": (lambda: delayed(delay=("rescale", "alpha")), "rescale and alpha of the turn behind do not commute: rescale reads alpha"),
+    "what it is made of": (lambda: delayed(delay=("exp", "s")), "exp and s of the next iteration do not commute: exp reads s, which s writes"),
+    "its factor": (lambda: delayed(delay=("pv", "p")), "pv and p of the next iteration do not commute: pv reads p, which p writes"),
+    "what another step reads": (lambda: delayed(delay=("update", "new")), "p and s of the next iteration do not commute: p reads s, which s writes"),
+    "what it keeps": (lambda: delayed(delay=("rescale", "alpha")), "rescale and alpha of the next iteration do not commute: rescale reads alpha"),
     "steps in a loop inside": (
-        lambda: rows(blocks().tile(m=16)), "pv does not stand directly in the loop n, but in one inside"
+        lambda: rows(blocks().tile(m=16)), "step pv is in a loop inside loop n"
     ),
 }  # fmt: skip
 
@@ -419,18 +419,20 @@ def test_what_is_never_done_in_a_turn_is_left_out_with_its_notes():
     first, never = less(turn, 1), less(turn, 0)
     values = {turn: as_expr(0)}
     assert never == FALSE
-    assert len(_turn([piece(comment=True), piece(less(turn, 5), first)], values, values)) == 2
-    assert _turn([piece(comment=True), piece(comment=True), piece(less(5, turn), less(6, turn))], values, values) == ()
-    kept = _turn([piece(comment=True), piece(less(5, turn), less(turn, 7))], values, values)
+    assert len(_iteration([piece(comment=True), piece(less(turn, 5), first)], values, values)) == 2
+    assert _iteration([piece(comment=True), piece(comment=True), piece(less(5, turn), less(6, turn))], values, values) == ()
+    kept = _iteration([piece(comment=True), piece(less(5, turn), less(turn, 7))], values, values)
     assert len(kept) == 2, "some of it is done"
     empty = making.loop(Var("i", 0, 3), as_expr(4), ())
-    assert _turn([_Piece(empty, 0, "", False)], values, values) == (empty,), "nothing says that it does nothing"
+    assert _iteration([_Piece(empty, 0, "", False)], values, values) == (empty,), "nothing says that it does nothing"
 
 
 def test_a_part_has_its_statements_and_those_that_are_always_there():
     values = {Var("turn", 0, 7): as_expr(0)}
     pieces = [piece(TRUE, early=True), piece(TRUE), piece(TRUE, always=True), piece(TRUE, early=True, always=True)]
-    assert [len(_turn(pieces, early, delayed)) for early, delayed in ((values, values), (values, None), (None, values), (None, None))] == [
+    assert [
+        len(_iteration(pieces, early, delayed)) for early, delayed in ((values, values), (values, None), (None, values), (None, None))
+    ] == [
         4,
         3,
         3,

@@ -90,7 +90,9 @@ def test_a_thread_has_its_two_adjacent_elements_in_registers_0_and_1():
 
 def test_the_owner_determines_the_coordinates_of_a_register():
     program = distribute(kernel(REGISTERS, write(REGISTERS), read(REGISTERS)))
-    owned = [tuple(int(part.evaluate({"thread": 7})) for part in program.buffer("r").held(Const(number))) for number in (0, 1)]
+    owned = [
+        tuple(int(part.evaluate({"thread": 7})) for part in program.buffer("r").register_coordinates(Const(number))) for number in (0, 1)
+    ]
     assert owned == [(14, 0), (15, 0)]
 
 
@@ -120,7 +122,7 @@ def test_one_foreign_element_that_one_thread_reads_is_refused(thread):
     adds, stores = write(ADDED, accumulate=TRUE), read(ADDED)
     assert size(distribute(kernel(ADDED, adds, stores)), "r") == 2
     foreign = read(ADDED, THREAD * 2 + 2, 1, active=equal(THREAD, thread))
-    expected = f"reads element ({2 * thread + 2}, 0) in thread {thread}, the compute path keeps it in thread {thread + 1}"
+    expected = f"reads element ({2 * thread + 2}, 0) in thread {thread}, but the compute path owns it in thread {thread + 1}"
     assert expected in refusal(kernel(ADDED, adds, stores, foreign))
 
 

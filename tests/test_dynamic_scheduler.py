@@ -120,7 +120,7 @@ def test_waits_and_arrivals_that_are_missing_are_found():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda: product((64, 64, 64), (64, 64), blocks=2, dynamic=True, cluster=(2, 1)), "blocks of a cluster take neighbouring tiles"),
+        (lambda: product((64, 64, 64), (64, 64), blocks=2, dynamic=True, cluster=(2, 1)), "blocks of a cluster compute adjacent tiles"),
         (lambda: product((64, 64, 64), (64, 64), blocks=2, dynamic=True, turns=2), "groups alternate tiles"),
         (
             lambda: (

@@ -26,8 +26,10 @@ def torch():
 @pytest.fixture
 def calls(torch):
     """Two prepared launches of a causal kernel with their outputs, and what these are after a launch of each alone."""
-    made = attention.definition(causal=True, slack=8)
-    kernel = hopper_attention.by_rows(made, held=True, dynamic=True)(hopper_attention.spec(1024, 1024, 128, heads=16, batch=4, made=made))
+    made = attention.definition(causal=True, rescale_threshold=8)
+    kernel = hopper_attention.by_rows(made, q_in_registers=True, dynamic=True)(
+        hopper_attention.spec(1024, 1024, 128, heads=16, batch=4, made=made)
+    )
     kernel, found = kernel.compile("sm_90a"), []
     for _ in range(2):
         q, out = (torch.randn(4, 1024, 16, 1, 128, device="cuda").half() for _ in range(2))

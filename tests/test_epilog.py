@@ -246,13 +246,13 @@ def refused(strategy, says, spec=None):
     with pytest.raises(DecompositionError, match=says) as caught:
         _ = strategy(spec or MatMul(32, 32, 16)(GL, GL, GL)(Kernel)).program("sm_80").ir
     text = str(caught.value)
-    assert "test_epilog.py" in text and re.search(r"Init\.tile|init and a store|deal it as the compute path does", text), text
+    assert "test_epilog.py" in text and re.search(r"Init\.tile|the init and the store|distribute it like the compute path", text), text
     return text
 
 
 def test_a_micro_kernel_of_a_group_says_nothing_of_its_threads():
     text = "for (int e = threadIdx.x; e < 256; e += blockDim.x) c_at(e % 16, e / 16) = a_at(e % 16, 0) * b_at(0, e / 16);"
-    refused(MatMul.tile(16, 16).to(Block).epilog(RF).split(8).done(MicroKernel("whole", text, threads=32)), "only its text knows")
+    refused(MatMul.tile(16, 16).to(Block).epilog(RF).split(8).done(MicroKernel("whole", text, threads=32)), "only the text of")
 
 
 @attrs.frozen
@@ -283,7 +283,7 @@ def test_a_store_that_cannot_follow_is_refused_by_the_enumeration():
     """An explicit one is taken as it is, and refused where it deals otherwise."""
     other = Move.tile(32, 32).to(Warp).tile(4, 8).to(Thread).tile(1, 1).done()
     chain = in_registers(block(None, other).tile(32, 32).to(Warp).tile(8, 4).to(Thread))
-    refused(chain, "deals elements to threads otherwise", MatMul(64, 64, 8)(GL, GL, GL)(Kernel))
+    refused(chain, "distributes elements over threads differently", MatMul(64, 64, 8)(GL, GL, GL)(Kernel))
 
 
 # ---------------------------------------------------------------------------------------------- drawn nests of tiles

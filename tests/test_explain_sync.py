@@ -42,47 +42,47 @@ ring k_ring: a_sh, b_sh; 2 stages of 16384 bytes
   in flight  1; one warpgroup: its next products are issued while these run, and the stage is given back a turn later
 
 consumers: threads 0 to 127
-  in loop turn, k
+  in loop iteration, k
     acquire full k_ring   write -> read   a_sh, b_sh: TMA_LOAD -> WGMMA_F16_F32
-                          mbarrier of stage (turn * 3 + k) % 2, phase (turn * 3 + k) // 2 % 2: over when TMA has brought its 16384 bytes, \
+                          mbarrier of stage (iteration * 3 + k) % 2, phase (iteration * 3 + k) // 2 % 2: over when TMA has brought its 16384 bytes, \
 which are seen then (each thread)
     fence registers       write -> write  c_rf: Init -> WGMMA_F16_F32
                           wgmma takes registers as they were at this fence: without it what threads did to them may come later \
 (each warpgroup)
     commit products       WGMMA_F16_F32 of c_rf become a group; wgmma is waited for by groups (each warpgroup)
     wait products 1       read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
-                          a_sh, b_sh of the turn before have been read; wgmma goes on by itself until its group is waited for: \
+                          a_sh, b_sh of the previous iteration have been read; wgmma goes on by itself until its group is waited for: \
 the last one may be left (each warpgroup)
     release empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
-                          one of 4 arrivals at the mbarrier of stage (turn * 3 + k + 1) % 2; a turn whose products are done by now \
+                          one of 4 arrivals at the mbarrier of stage (iteration * 3 + k + 1) % 2; a turn whose products are done by now \
 (one lane a warp)
-  in loop turn
+  in loop iteration
     wait products 0       read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
-                          a_sh, b_sh of the last turn have been read; wgmma goes on by itself until its group is waited for: none is left \
+                          a_sh, b_sh of the last iteration have been read; wgmma goes on by itself until its group is waited for: none is left \
 (each warpgroup)
     release empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
-                          one of 4 arrivals at the mbarrier of stage turn * 3 % 2 (one lane a warp)
-    wait stores 0         read -> write   store_c_sh: TMA_STORE -> STMATRIX_WARPGROUP, a later turn
+                          one of 4 arrivals at the mbarrier of stage iteration * 3 % 2 (one lane a warp)
+    wait stores 0         read -> write   store_c_sh: TMA_STORE -> STMATRIX_WARPGROUP, a later iteration
                           store_c_sh has been stored; TMA goes on by itself until its group is waited for: none is left (the issuer)
-    barrier warpgroup     read -> write   store_c_sh: TMA_STORE -> STMATRIX_WARPGROUP, a later turn
+    barrier warpgroup     read -> write   store_c_sh: TMA_STORE -> STMATRIX_WARPGROUP, a later iteration
                           store_c_sh free again; whoever meets is of one warpgroup, so the others of the block go on (128 threads)
     fence proxy           write -> read   store_c_sh: STMATRIX_WARPGROUP -> TMA_STORE
                           written by ordinary stores, read by an engine: the writer orders the two proxies in front of the barrier (each thread)
     barrier warpgroup     write -> read   store_c_sh: STMATRIX_WARPGROUP -> TMA_STORE
-                          write -> read   store_c_sh: STMATRIX_WARPGROUP -> TMA_STORE, a later turn
+                          write -> read   store_c_sh: STMATRIX_WARPGROUP -> TMA_STORE, a later iteration
                           store_c_sh complete; whoever meets is of one warpgroup, so the others of the block go on (128 threads)
     commit stores         TMA_STORE of store_c_sh become a group; TMA is waited for by groups (the issuer)
   once
     wait stores 0         read -> end     store_c_sh: TMA_STORE -> the end of the block
-                          all stores have read what they store; TMA goes on by itself until its group is waited for: none is left (the issuer)
+                          all stores have read shared memory; TMA goes on by itself until its group is waited for: none is left (the issuer)
 
 producer: one of threads 128 to 159
-  in loop turn, k
+  in loop iteration, k
     acquire empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
-                          mbarrier of stage (turn * 3 + k) % 2, phase ((turn * 3 + k) // 2 + 1) % 2: over with 4 arrivals that give back \
+                          mbarrier of stage (iteration * 3 + k) % 2, phase ((iteration * 3 + k) // 2 + 1) % 2: over with 4 arrivals that give back \
 the turn 2 turns before; the first 2 turns pass (one thread)
     release full k_ring   write -> read   a_sh, b_sh: TMA_LOAD -> WGMMA_F16_F32
-                          the one arrival at the mbarrier of stage (turn * 3 + k) % 2, which announces 16384 bytes: TMA counts them, \
+                          the one arrival at the mbarrier of stage (iteration * 3 + k) % 2, which announces 16384 bytes: TMA counts them, \
 no thread does (one thread)"""
 
 
@@ -100,8 +100,8 @@ LOOP = [
     ("acquire full v_sh_ring", "over when TMA has brought its 32768 bytes"),
     ("fence registers", "wgmma takes registers as they were at this fence"),
     ("commit products", "WGMMA_F16_F32_HELD of acc become a group"),
-    ("wait products 1", "s is there; wgmma goes on by itself until its group is waited for: the last one may be left, products of acc"),
-    ("release empty k_sh_ring", "stage (n + 1) % 2; the wait in front (s is there) leaves no group that reads it"),
+    ("wait products 1", "s is complete; wgmma goes on by itself until its group is waited for: the last one may be left, products of acc"),
+    ("release empty k_sh_ring", "stage (n + 1) % 2; the wait in front (s is complete) leaves no group that reads it"),
     ("wait products 0", "p has been read; wgmma goes on by itself until its group is waited for: none is left"),
     ("release empty v_sh_ring", "stage n % 2; the wait in front (p has been read) leaves no group that reads it"),
 ]
@@ -122,7 +122,7 @@ def test_each_statement_is_told_of_what_it_waits_for():
     """Ordinary reads of a stage are over at the barrier of the warp, products of it at the wait for their group."""
     module = importlib.import_module("fireiron.strategies.gemm_row_sum")
     account = synchronization(module.hopper(module.spec(*module.SIZES)).program(TARGET).ir)
-    orders = {point.kind: {one.before for one in point.orders} for point in account.points if point.loops == ("turn", "k")}
+    orders = {point.kind: {one.before for one in point.orders} for point in account.points if point.loops == ("iteration", "k")}
     assert orders["wait products 0"] == {"WGMMA_F16_F32"} and orders["barrier warp"] == {"LDMATRIX_WARPGROUP"}
 
 
@@ -150,7 +150,7 @@ def test_clusters():
     """Barriers of the cluster, loads for several blocks, and arrivals in them."""
     account = account_of(product((64, 64, 64), cluster=(2, 1)), halves(256, 128, 192))
     assert [(one.role, one.kind) for one in account.points[:2]] == [("", "barrier cluster")] * 2
-    assert "barriers of all blocks of the cluster are made" in account.points[0].why and "no block ends" in account.points[1].why
+    assert "mbarriers of all blocks of the cluster are initialized" in account.points[0].why and "no block exits" in account.points[1].why
     assert account.rings[0].shared == (("b_sh", 2, "0 + {0, 1}"),) and account.rings[0].arrivals == 8
     releases = [one for one in account.points if one.kind == "release empty k_ring"]
     assert releases and all("in each of the blocks 0 + {0, 1}, which send to this one" in one.why for one in releases)
@@ -250,7 +250,7 @@ def test_what_has_nothing_to_order_says_so():
 def test_the_command(capsys):
     assert main(["explain", "hopper", "--sync"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("MatMul(4096,4096,4096)(GL,GL,GL)(Kernel) with A, B, C float16 RowMajor on sm_90a, bands=8")
+    assert out.startswith("MatMul(4096,4096,4096)(GL,GL,GL)(Kernel) with A, B, C float16 RowMajor on sm_90a, group_m=8")
     assert "ring k_ring: a_sh, b_sh; 4 stages of 49152 bytes" in out and max(map(len, out.splitlines()[1:])) < 180
     assert main(["explain", "hopper", "--sync", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -258,5 +258,5 @@ def test_the_command(capsys):
     (ring,) = found["rings"]
     assert (ring["stages"], ring["bytes"], ring["arrivals"], ring["in_flight"]) == (4, 49152, 8, 0)
     (first, *_) = found["points"]
-    assert (first["role"], first["loops"], first["kind"]) == ("consumers", ["turn", "k"], "acquire full k_ring")
+    assert (first["role"], first["loops"], first["kind"]) == ("consumers", ["iteration", "k"], "acquire full k_ring")
     assert first["orders"][0]["buffers"] == ["a_sh", "b_sh"]

@@ -171,7 +171,7 @@ def test_version_names_the_kernel(tmp_path):
     entry = library("split_k_blocks")
     texts = []
     for parts in (16, 8):
-        exported = export(entry.strategy.with_(parts=parts)(entry.spec(64, 64, 512)), tmp_path / str(parts), "gemm", cubin=False)
+        exported = export(entry.strategy.with_(num_splits=parts)(entry.spec(64, 64, 512)), tmp_path / str(parts), "gemm", cubin=False)
         texts.append(next(line for line in exported.files[0].read_text().split("\n") if "GEMM_VERSION" in line))
     assert texts[0] != texts[1] and "fireiron" in texts[0]
 

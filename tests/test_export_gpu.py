@@ -1,4 +1,4 @@
-"""Exports on a GPU: C++ programs, built by nvcc against the exported files, compare with loops of their own, bit by bit."""
+"""Exports on a GPU: C++ programs, built by nvcc with the exported files, compare with their own loops, bit by bit."""
 
 import ctypes
 import re
@@ -21,13 +21,13 @@ pytestmark = [
 
 
 def driver_library():
-    """The driver's library on this machine, which need not have a name that linkers look for."""
+    """The driver's library on this machine, which may lack the name that linkers search."""
     ctypes.CDLL("libcuda.so.1")
     return re.search(r"\S*/libcuda\.so\S*", Path("/proc/self/maps").read_text())[0]
 
 
 def run(name, case, arch, folder):
-    """Builds the program with both launchers and runs it."""
+    """Build the program with both launchers and run it."""
     exported = export(case.program(arch), folder, name, newest=launch.driver_version())
     built(*exported.build["object"].split(), folder=folder)
     built("cc", "-O2", "-I", cuda_headers(), "-c", f"{name}_driver.c", "-o", "driver.o", folder=folder)
@@ -43,7 +43,7 @@ def test_program(tmp_path, name):
 
 
 def test_wrong_target(tmp_path):
-    """A library for another GPU says so; nothing crashes, nothing is silently left undone."""
+    """A library for another GPU reports this; nothing crashes, nothing is silently skipped."""
     if launch.device_arch() == "sm_120":
         pytest.skip("the GPU is the one that this test takes for another")
     result = run("floats", CASES["floats"], "sm_120", tmp_path)
@@ -51,7 +51,7 @@ def test_wrong_target(tmp_path):
 
 
 def test_several_outputs(tmp_path):
-    """The shared library, loaded here: each output is its own; what overlaps is refused and nothing is written."""
+    """The shared library, loaded here: each output is separate; overlapping ones are refused and nothing is written."""
     import cupy
 
     bound = outputs.by_elements(outputs.cross(sym("M"), 50))
@@ -63,12 +63,12 @@ def test_several_outputs(tmp_path):
     right = bound.spec.reference(*inputs.values())
     on_gpu = [cupy.asarray(one, order="F" if one.flags.fnc else "C") for one in inputs.values()]
     outs = [cupy.full_like(cupy.asarray(one), 77, order=order) for one, order in zip(right, "FCC", strict=True)]
-    total, apart, turned = (one.data.ptr for one in outs)
+    total, apart, transposed = (one.data.ptr for one in outs)
     a, b = (one.data.ptr for one in on_gpu)
-    for wrong in ((total, total, turned), (total, apart, apart), (a, apart, turned), (total, apart, b)):
+    for wrong in ((total, total, transposed), (total, apart, apart), (a, apart, transposed), (total, apart, b)):
         assert launches(a, b, *wrong, 41, None) == 1
     assert all((one == 77).all() for one in outs)
-    assert launches(a, b, total, apart, turned, 41, None) == 0
+    assert launches(a, b, total, apart, transposed, 41, None) == 0
     cupy.cuda.Device().synchronize()
-    for one, other in zip(outs, right, strict=True):
-        np.testing.assert_array_equal(cupy.asnumpy(one), other)
+    for result, other in zip(outs, right, strict=True):
+        np.testing.assert_array_equal(cupy.asnumpy(result), other)

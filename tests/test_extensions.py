@@ -72,16 +72,16 @@ def undeclared_buffer(spec, context):
     ("expand", "message"),
     [
         (lambda spec, context: None, "must return an Expansion"),
-        (lambda spec, context: Expansion((Child("body", spec),), (Hole("inner"),)), "holes of its program are not its children"),
-        (lambda spec, context: Expansion((Child("body", spec),), ()), "holes of its program are not its children"),
+        (lambda spec, context: Expansion((Child("body", spec),), (Hole("inner"),)), "holes of its program differ from its children"),
+        (lambda spec, context: Expansion((Child("body", spec),), ()), "holes of its program differ from its children"),
         (lambda spec, context: Expansion((Child("body", spec),), (Hole("body"), Hole("body"))), "holes of its program"),
         (lambda spec, context: Expansion((Child("body", spec), Child("body", spec)), (Hole("body"),)), "share a name"),
-        (lambda spec, context: context.fresh("k"), "names are made in a draft"),
-        (lambda spec, context: context.let("half", context.thread // 2), "names are made in a draft"),
-        (lambda spec, context: context.unit(Warp, Block), "names are made in a draft"),
-        (loop_without_a_draft, "names are made in a draft"),
-        (undeclared_loop, "makes the names m, which its Expansion does not say"),
-        (undeclared_buffer, "makes the names mine, which its Expansion does not say"),
+        (lambda spec, context: context.fresh("k"), "new names need a draft"),
+        (lambda spec, context: context.let("half", context.thread // 2), "new names need a draft"),
+        (lambda spec, context: context.unit(Warp, Block), "new names need a draft"),
+        (loop_without_a_draft, "new names need a draft"),
+        (undeclared_loop, "binds m, which its Expansion does not list"),
+        (undeclared_buffer, "binds mine, which its Expansion does not list"),
     ],
 )
 def test_expansions_that_break_the_contract_are_refused(expand, message):
@@ -573,7 +573,7 @@ def test_verbs_that_are_no_names_or_those_of_another_are_refused(tmp_path, folde
     )
     name = verb.split('"')[1]
     kind = folder.partition("/")[2].removesuffix(".py").title()
-    assert f"{kind}: its verb {name!r} is no name for a method, or that of another" in done.stderr, done.stderr
+    assert f"{kind}: its verb {name!r} is not an identifier, or is in use" in done.stderr, done.stderr
 
 
 def test_folders_are_read_in_the_order_of_names(monkeypatch):
@@ -613,5 +613,5 @@ def test_refinements_and_instructions_are_tuples():
 
 
 def test_statements_without_a_body():
-    with pytest.raises(VerificationError, match="Barrier contains no statements, and was given 1 lists"):
+    with pytest.raises(VerificationError, match="Barrier contains no statements, but got 1 lists"):
         ir.Barrier(ir.BLOCK_SCOPE).rebuilt(((),))

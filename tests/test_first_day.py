@@ -1,4 +1,6 @@
-"""What somebody met who wrote three programs from the documents alone (decision 57): what each refusal says to do, and texts that are executed."""
+"""Problems of a user who wrote three programs from the documentation alone (decision 57): advice in refusals, and executed micro-kernel
+texts.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = ROOT / "docs" / "howto"
 ROWS = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
 PROBLEM = MatMul(257, 131, 77, **ROWS)(GL, GL, GL)(Kernel)
-HALVES = MatMul(250, 136, 104, dtype=float16, c_dtype=float16, **ROWS)(GL, GL, GL)(Kernel)
+FLOAT16 = MatMul(250, 136, 104, dtype=float16, c_dtype=float16, **ROWS)(GL, GL, GL)(Kernel)
 STAGED = MatMul.tile(64, 64).to(Block).epilog(RF).split(8).load(A, SH)
 TO_A_WARPGROUP = MatMul.tile(128, 64).to(Block).epilog(RF, float32).split(32).load(A, SH).load(B, SH).tile(64, 64).to(Warpgroup).done()
 
@@ -31,7 +33,10 @@ DONE = {
     "an operand twice": (lambda: STAGED.load(A, SH)(PROBLEM).program().tree, "do      load(B, SH)"),
     "both operands twice": (lambda: STAGED.load(B, SH).load(B, SH)(PROBLEM).program().tree, "drop it, or load to a deeper memory"),
     "k in a tile": (lambda: MatMul.tile(64, 64, 8).to(Block)(PROBLEM).program().tree, "split(k=8) behind it"),
-    "a target without wgmma": (lambda: TO_A_WARPGROUP(HALVES).cuda("sm_90"), 'made for sm_90a it matches WGMMA_F16_F32: compile("sm_90a")'),
+    "a target without wgmma": (
+        lambda: TO_A_WARPGROUP(FLOAT16).cuda("sm_90"),
+        'made for sm_90a it matches WGMMA_F16_F32: compile("sm_90a")',
+    ),
     "float32 for tensor cores": (lambda: FRAGMENTS.tile(16, 16).mma_tile().done()(PROBLEM).cuda("sm_80"), "MatMul(..., dtype=tf32)"),
     "epilogue for epilog": (lambda: MatMul.tile(64, 64).to(Block).fuse_epilogue(RF), "epilog(RF)"),
     "unrefine without a step": (lambda: STAGED.unrefine(Pad), "strategy.at(Split).unrefine(Pipeline)"),
@@ -39,15 +44,15 @@ DONE = {
 
 
 @pytest.mark.parametrize("case", DONE)
-def test_a_refusal_says_what_to_do(case):
-    refused, says = DONE[case]
+def test_refusals_propose_a_fix(case):
+    refused, message = DONE[case]
     with pytest.raises(FireironError) as caught:
         refused()
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_float32_is_multiplied_as_tf32():
-    """What the refusal says does help, on the same arrays; and it names no instruction that the target has not."""
+    """The proposed change works on the same arrays, and the refusal names no instruction that the target lacks."""
     with pytest.raises(DecompositionError) as caught:
         FRAGMENTS.tile(16, 16).mma_tile().done()(PROBLEM).cuda("sm_80")
     assert "HMMA_1688_F32_TF32" in str(caught.value) and "HMMA_884" not in str(caught.value)
@@ -75,19 +80,19 @@ def test_several_refinements_are_removed_at_once():
 
 @attrs.frozen
 class Same(Decomposition):
-    """A decomposition of our own."""
+    """A user-defined decomposition."""
 
     verb = "same"
     number: int = 1
 
 
-def test_a_step_of_ones_own_is_written_without_what_is_empty():
+def test_a_user_defined_step_omits_empty_fields():
     assert MatMul.then(Same(2)).steps[0].label() == "then(Same(number=2))"
     assert MatMul.then(attrs.frozen(type("Bare", (Decomposition,), {"verb": "bare"}))()).steps[0].label() == "then(Bare())"
 
 
-def test_lanes_that_own_solid_tiles_are_told_what_helps():
-    """And it does help: lanes that are interleaved store whole sectors, and read without conflicts."""
+def test_advice_for_lanes_with_contiguous_tiles():
+    """The advice works: interleaved lanes store whole sectors, and read without conflicts."""
 
     def warnings(*tile):
         strategy = STAGED.load(B, SH).tile(32, 32).to(Warp).tile(*tile).to(Lane).split(1).tile(1, 1).done()
@@ -98,9 +103,9 @@ def test_lanes_that_own_solid_tiles_are_told_what_helps():
     )
     assert not warnings(Strided((1, 4), (1, 8)))
     direct = MatMul.tile(32, 32).to(Block).epilog(RF).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
-    told = [one.message for one in check(direct(PROBLEM).program("sm_80").ir) if one.kind == "coalescing"]
-    assert any("A read" in one and "load(A, SH) in front" in one for one in told) and not any(
-        " read by " in one and "SRC" in one for one in told
+    messages = [one.message for one in check(direct(PROBLEM).program("sm_80").ir) if one.kind == "coalescing"]
+    assert any("A read" in one and "load(A, SH) in front" in one for one in messages) and not any(
+        " read by " in one and "SRC" in one for one in messages
     )
 
 
@@ -109,7 +114,7 @@ def test_lanes_that_own_solid_tiles_are_told_what_helps():
 
 @pytest.mark.nightly
 def test_an_editable_installation_is_a_path_that_type_checkers_follow(tmp_path):
-    """Not a finder that only the interpreter asks: then the package would be unknown to mypy and pyright elsewhere."""
+    """A path entry rather than an import hook, which mypy and pyright would not see."""
     pytest.importorskip("setuptools", "70.1", reason="needs the build backend (pip install 'setuptools>=70.1')")
     checkout = tmp_path / "checkout"
     checkout.mkdir()
@@ -130,7 +135,7 @@ def test_an_editable_installation_is_a_path_that_type_checkers_follow(tmp_path):
 
 
 def test_every_page_can_be_found():
-    """From the README to the table of pages, and from there to each."""
+    """From the README to the table of pages, and from there to each page."""
     index = (DOCUMENTS / "index.md").read_text()
     assert "(docs/howto/index.md)" in (ROOT / "README.md").read_text()
     pages = {path.name for path in DOCUMENTS.glob("*.md")} - {"index.md"}
@@ -142,7 +147,7 @@ def test_every_page_can_be_found():
 
 
 def micro_kernels():
-    """The names of the page on micro-kernels, behind its blocks."""
+    """The variables of the micro-kernel page after its code blocks."""
     scope = {}
     for block in re.findall(r"```python\n(.*?)```", (DOCUMENTS / "micro-kernels.md").read_text(), re.DOTALL):
         exec(block, scope)
@@ -152,7 +157,7 @@ def micro_kernels():
 @pytest.mark.nightly
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 def test_the_texts_of_the_page_compute_their_specs(tmp_path, capsys):
-    """Executed for every thread on the host; the text that takes registers for row-major, which the page warns of, is found wrong."""
+    """Executed for every thread on the host; the text that assumes row-major registers, against which the page warns, gives wrong results."""
     page = micro_kernels()
     row_major = page["lanes"].done(page["text"].replace("c_at(m, n)", "c[m * 4 + n]"))
     programs = [one(page["problem"]).program("sm_80") for one in (page["strategy"], page["stored"], row_major)]

@@ -200,8 +200,8 @@ def test_questions_are_answered_by_the_formula() -> None:
         (lambda: Scale("3", 8, 8), "by must be an integer"),
         (lambda: Scale(3, 8, 8, color=1), "unexpected keyword argument 'color'"),
         (lambda: Scale(3, 8, 8, dtype=(float32, float16)), "one for each input"),
-        (lambda: Scale(3, 8, 8, accumulate=True)(GL, GL)(Kernel), "never adds to what its output holds"),
-        (lambda: Scale(3, 8, 8, accumulator=float32)(GL, GL)(Kernel), "no sum of products"),
+        (lambda: Scale(3, 8, 8, accumulate=True)(GL, GL)(Kernel), "never adds to the value of its output"),
+        (lambda: Scale(3, 8, 8, accumulator=float32)(GL, GL)(Kernel), "not a sum of products"),
         (lambda: Scale(3, 8, 8)(GL), "1 memories given"),
         (lambda: SPECS[0].with_operands(D=SPECS[0].C), "MatMul has no operand D"),
         (lambda: MatMul.on(Kernel, *SPECS[0].views, value=3), "neither an operand nor an option: value"),
@@ -218,10 +218,10 @@ def test_questions_are_answered_by_the_formula() -> None:
         (lambda: formula("y[t] = x[t = u in 2]"), "expected an integer after t ="),
         (lambda: Kind("Two words", "y[i] = x[i]"), "an identifier"),
         (lambda: Kind("Bad", "y[i] = x[j]"), "neither in the result nor reduced"),
-        (lambda: Kind("Bad", "y[i] = {by} * x[i]"), "names other parameters"),
-        (lambda: Kind("Bad", "y[i] = {by.real} * x[i]", (Parameter("by"),)), "names other parameters"),
+        (lambda: Kind("Bad", "y[i] = {by} * x[i]"), "has other parameters"),
+        (lambda: Kind("Bad", "y[i] = {by.real} * x[i]", (Parameter("by"),)), "has other parameters"),
         (lambda: Kind("Bad", "y[i] = level[i]").starter(8)(GL, GL)(Kernel), "level is no name for an operand"),
-        (lambda: Allocate(8, 4)(SH)(Block).reference(), "says nothing about the values of dst"),
+        (lambda: Allocate(8, 4)(SH)(Block).reference(), "leaves the values of dst unspecified"),
     ],
 )  # fmt: skip
 def test_missing_information_in_a_declaration_is_refused(call, message: str) -> None:
@@ -379,7 +379,7 @@ def test_a_kind_of_ones_own_is_compiled() -> None:
     np.testing.assert_array_equal(simulate(program.ir, {"x": array}).outputs["y"], 3 * array)
     assert "*y = 3 * *x;" in program.cuda and "Scale<3>(1,1)(GL,GL)(Thread)" in program.cuda
     assert not [one for one in check(program.ir) if one.severity == "error"]
-    with pytest.raises(DecompositionError, match="starts from MatMul, what it is for is a Scale"):
+    with pytest.raises(DecompositionError, match="starts from MatMul, but the spec is a Scale"):
         MatMul.tile(8, 8)(Scale(3, 8, 8)(GL, GL)(Kernel))
     plain = Scale.tile(8, 8).to(Block).tile(2, 1).to(Thread).tile(1, 1).done()(Scale(3, 20, 16)(GL, GL)(Kernel)).program("sm_80")
     np.testing.assert_array_equal(simulate(plain.ir, {"x": array}).outputs["y"], 3 * array)

@@ -1,6 +1,8 @@
-"""The front end of calls: a call of one's own, `doubled`, states what differs and has the life of the others."""
+"""The front end of calls: a user-defined call, `doubled`, states its differences and otherwise behaves like the others."""
 
+import importlib
 import inspect
+import typing
 
 import attrs
 import numpy as np
@@ -16,7 +18,7 @@ from fireiron.matmul import request as matmul_request
 
 @attrs.frozen
 class Answer:
-    """Doubles what lies row by row, and keeps what it was given."""
+    """Doubles row-major arrays, and records its arguments."""
 
     choice: str
     kernel: str
@@ -41,7 +43,7 @@ class Doubled(Call):
 
     @takes(request)
     def choice(self, request: Request) -> str:
-        """What is taken."""
+        """The selected kernel."""
         return self.answer(request).choice
 
     def new_answer(self, request):
@@ -60,7 +62,7 @@ def doubled():
     return Doubled()
 
 
-def test_answers_are_kept(doubled):
+def test_answers_are_cached(doubled):
     x, y = np.ones((3, 4), "float32"), np.zeros((3, 4), "float32")
     assert (doubled(x) == 2).all() and (doubled(x, factor=3.0) == 3).all() and (doubled(y) == 0).all()
     (answer,) = doubled.answers.entries.values()
@@ -86,7 +88,7 @@ def test_empty_arrays(doubled):
         doubled.choice(x)
 
 
-def test_what_was_not_used_for_longest_is_forgotten(doubled, monkeypatch):
+def test_the_least_recently_used_answer_is_evicted(doubled, monkeypatch):
     monkeypatch.setattr(cache, "MOST_KERNELS", 2)
     arrays = [np.ones(size, "float32") for size in (1, 2, 3)]
     doubled(arrays[0]), doubled(arrays[1]), doubled(arrays[0]), doubled(arrays[2])
@@ -96,22 +98,45 @@ def test_what_was_not_used_for_longest_is_forgotten(doubled, monkeypatch):
 
 
 def test_one_signature_for_several_methods(doubled):
-    """`choice` takes what `request` states, and says so."""
+    """`choice` accepts what `request` declares, and has its signature."""
     assert str(inspect.signature(doubled.choice)) == "(x, *, factor=2.0, out=None, arch=None, require_record=None) -> str"
     assert doubled.choice.__doc__ == "What is taken." and doubled.choice.__name__ == "choice"
     with pytest.raises(TypeError, match="unexpected keyword argument 'other'"):
         doubled.choice(np.ones(3), other=1)
     for call in (matmul, attention):
-        stated, taken = inspect.signature(call.choice).parameters, inspect.signature(call).parameters
+        stated, parameters = inspect.signature(call.choice).parameters, inspect.signature(call).parameters
         assert inspect.signature(call.kernel).parameters == stated
-        assert set(taken) - {"stream"} == set(stated)
-        assert all(taken[name].default == one.default and taken[name].kind == one.kind for name, one in stated.items())
+        assert set(parameters) - {"stream"} == set(stated)
+        assert all(parameters[name].default == one.default and parameters[name].kind == one.kind for name, one in stated.items())
+
+
+@pytest.mark.parametrize("call", [matmul, attention], ids=["matmul", "attention"])
+def test_overloads_state_what_the_request_declares(call):
+    """Type checkers need overloads written out: their names, and the types of their options, are those of `request`."""
+    module = importlib.import_module(type(call).__module__)
+    declared = {name: one.annotation for name, one in inspect.signature(module.request).parameters.items()} | {"stream": "object"}
+    named = set()
+    for overload in typing.get_overloads(type(call).__call__):
+        own = {name: one.annotation for name, one in inspect.signature(overload).parameters.items() if name != "self"}
+        if own.pop("options", None) is not None:  # Unpack[Keywords]
+            own |= {name: one.__forward_arg__ for name, one in module.Keywords.__annotations__.items()}
+        narrowed = {*"abqkv", "lse", "out", "epilogue", "operands"}  # what decides about the type of the result
+        assert {name: kind for name, kind in own.items() if declared[name] != kind and name not in narrowed} == {}
+        named |= own.keys()
+    assert named == declared.keys()
+
+
+def test_tuned_takes_what_the_request_declares():
+    declared, tuned = inspect.signature(matmul_request).parameters, inspect.signature(matmul.tuned).parameters
+    shared = [name for name in tuned if name not in ("candidates", "report")]
+    assert shared == ["a", "b", "out", "c_dtype", "ab_dtype", "arch"]
+    assert all((tuned[name].kind, tuned[name].default) == (declared[name].kind, declared[name].default) for name in shared)
 
 
 def test_an_epilogue_is_chosen_for_too():
     a, bias = np.ones((8, 8), "float32"), np.ones(8, "float32")
-    asked = {"epilogue": "relu(acc + bias[n])", "bias": bias, "arch": "sm_80", "require_record": False}
-    assert matmul.choice(a, a, **asked).program is matmul.kernel(a, a, **asked).program
-    assert matmul_request(a, a, **asked).options.names == ("bias",)
+    request = {"epilogue": "relu(acc + bias[n])", "bias": bias, "arch": "sm_80", "require_record": False}
+    assert matmul.choice(a, a, **request).program is matmul.kernel(a, a, **request).program
+    assert matmul_request(a, a, **request).options.names == ("bias",)
     with pytest.raises(ArgumentError, match="bias is given, and no epilogue reads it"):
         matmul.choice(a, a, bias=bias)

@@ -173,23 +173,23 @@ def test_types_and_growing_scores():
 
 @pytest.mark.parametrize("options", [{"causal": True}, {"window": 40}], ids=str)
 def test_maxima_that_stay(options):
-    """Scores that grow by more than the slack over the keys, of rows that see nothing at first too; the sums' logarithms as well."""
-    made = attention.definition(slack=2, lse=True, **options)
+    """Scores that grow by more than the rescale_threshold over the keys, of rows that see nothing at first too; the sums' logarithms as well."""
+    made = attention.definition(rescale_threshold=2, lse=True, **options)
     require_right(made, attention.spec(100, 77, 64, made=made), ramp=True, **options)
 
 
-@pytest.mark.parametrize("slack", (8, 20))
-def test_how_long_maxima_stay(slack):
+@pytest.mark.parametrize("rescale_threshold", (8, 20))
+def test_how_long_maxima_stay(rescale_threshold):
     """Scores of the second block of keys are above those of the first by 2^17: a maximum that stays leaves exponentials beyond halves."""
-    made = attention.definition(slack=slack)
+    made = attention.definition(rescale_threshold=rescale_threshold)
     program = attention.by_rows(made).with_(**SMALL)(attention.spec(64, 64, 64, made=made)).program("sm_80")
     arrays = inputs(program.spec)
     arrays["Q"][:] = 1
     arrays["K"][:] = 0.1 * arrays["K"]
     arrays["K"][:, 32:] += np.float16(17 / attention.LOG2_E / 64 / 0.125)
     got = simulate(program.ir, arrays).outputs
-    assert np.isfinite(got["O"].astype(np.float64)).all() == (slack < 17)
-    assert slack > 17 or not near_softmax(program.spec, arrays).wrong(got)
+    assert np.isfinite(got["O"].astype(np.float64)).all() == (rescale_threshold < 17)
+    assert rescale_threshold > 17 or not near_softmax(program.spec, arrays).wrong(got)
 
 
 def test_run_time_lengths():
@@ -304,7 +304,7 @@ def test_no_spills(form, d, target):
         steady = attention.by_rows(made, branch=False)
         assert spills(steady.with_(**suiting(steady, attention.steady_values(spec))), spec, target) == 0
     if "together" in strategy.tunables() and (form, d, target) not in SOME:
-        assert spills(strategy.with_(together=4), spec, target) == 0
+        assert spills(strategy.with_(heads_per_group=4), spec, target) == 0
 
 
 @pytest.mark.nightly

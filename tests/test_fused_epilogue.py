@@ -275,8 +275,8 @@ def test_neighbours_are_loaded_together(name, values, text, wanted):
 
 
 TILES = (
-    ("hopper", {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 256, "stages": 3, "bands": 4}),
-    ("hopper", {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "rows": 64, "chunk": 192, "stages": 3, "bands": 4}),
+    ("hopper", {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "epi_m": 64, "epi_n": 256, "stages": 3, "group_m": 4}),
+    ("hopper", {"bm": 192, "bn": 192, "bk": 64, "wm": 64, "wn": 192, "epi_m": 64, "epi_n": 192, "stages": 3, "group_m": 4}),
     ("hmma_ampere", {}),
 )
 

@@ -180,12 +180,18 @@ def test_rows_of_run_time_types_and_strides(name):
 def test_rows_in_chunks():
     module = library("softmax_online")
     near(module.strategy, module.spec(3, 40000))
-    near(module.strategy.with_(warps=2, turns=1), module.spec(sym("M"), sym("N")), {"M": 2, "N": 77}, {"M": 5, "N": 3001}, {"M": 1, "N": 1})
+    near(
+        module.strategy.with_(warps=2, iterations=1),
+        module.spec(sym("M"), sym("N")),
+        {"M": 2, "N": 77},
+        {"M": 5, "N": 3001},
+        {"M": 1, "N": 1},
+    )
 
 
 # ---------------------------------------------------------------------------------------------- products
 
-PRODUCTS = ("dual", "gated", "lstm", "lstm:tanh", "lstm:in_turn", "gemm_row_sum")
+PRODUCTS = ("dual", "gated", "lstm", "lstm:tanh", "lstm:two_loops", "gemm_row_sum")
 SIZES = ({"M": 128, "N": 128, "K": 64}, {"M": 104, "N": 72, "K": 40}, {"M": 8, "N": 264, "K": 200}, {"M": 1, "N": 8, "K": 8})
 UNKNOWN = (sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8))
 
@@ -225,7 +231,7 @@ def test_groups():
         exact(module.strategy, module.spec(*sizes, groups=5))
 
 
-@pytest.mark.parametrize("name", ("dual", "lstm", "lstm:in_turn", "gemm_row_sum", "mlp"))
+@pytest.mark.parametrize("name", ("dual", "lstm", "lstm:two_loops", "gemm_row_sum", "mlp"))
 def test_bits_of_products(name):
     strategy, module, options = product(name)
     if name == "mlp":

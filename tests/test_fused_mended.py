@@ -122,16 +122,16 @@ def test_an_accumulator_that_is_no_whole_tiles():
         )
 
     strategy, spec = built(40, 16, MatMul.tile(16, 16).unroll().mma_tile().done())
-    with pytest.raises(DecompositionError, match="takes all elements of C") as caught:
+    with pytest.raises(DecompositionError, match="accesses all elements of C") as caught:
         _ = strategy(spec).program("sm_80").ir
     assert "legal   tiles of 8 or 40 along n" in str(caught.value)
     a, b = drawn(32, 32, dtype=np.float16), drawn(32, 40, dtype=np.float16)
     got = run(*built(40, 8, MatMul.tile(16, 8).done()), a, b)
     np.testing.assert_allclose(got, (a.astype(float) @ b.astype(float)).max(1), rtol=2e-3)
     strategy, spec = built(20, 16, MatMul.tile(16, 8).done())
-    with pytest.raises(DecompositionError, match="takes all elements of C") as caught:
+    with pytest.raises(DecompositionError, match="accesses all elements of C") as caught:
         _ = strategy(spec).program("sm_80").ir
-    assert "do      registers hold whole tiles: pad the operands along n" in str(caught.value)
+    assert "do      registers hold complete tiles: pad the operands along n" in str(caught.value)
 
 
 # ---------------------------------------------------------------------------------------------- chains

@@ -133,7 +133,7 @@ def test_texts():
     assert strategy != by_warps(("total", 32))
     program = strategy(rows(**SHAPE)).program("sm_80")
     assert "rfactor(step='total', parts=64)" in "\n".join(show(program))
-    assert "total: t_parts[m,total_part] += sum(n, sq[m,n]), each part of its own" in program.cuda
+    assert "total: t_parts[m,total_part] += sum(n, sq[m,n]), partial results" in program.cuda
     assert "total" in text(explain(strategy(rows(**SHAPE)), "sm_80"))
     assert parse_kernel(graphene_text(program)).cuda == program.cuda
 
@@ -181,11 +181,11 @@ def changed(**formulas):
     ("definition", "partial", "parts"),
     [
         (rows, ("totals", 4), ("no such step", "legal   t0 h0 square total")),
-        (rows, ("square", 4), ("no sum, maximum or minimum of one tensor", "legal   total top")),
+        (rows, ("square", 4), ("not the sum, maximum or minimum of one tensor", "legal   total top")),
         (rows, ("total", 3), ("3 parts of each result, and 64 threads have terms of one", "legal   2 4 8 16 32 64")),
         (rows, ("total", 128), ("128 parts", "legal   2 4")),
-        (changed(t0="t[m] = 1"), ("total", 4), ("step t0 writes t otherwise", "t[m] = 1", "times something whole")),
-        (changed(t0="t[m] = w[m]"), ("total", 4), ("step t0 writes t otherwise",)),
+        (changed(t0="t[m] = 1"), ("total", 4), ("step t0 writes t in a way", "t[m] = 1", "multiplied by a whole value")),
+        (changed(t0="t[m] = w[m]"), ("total", 4), ("step t0 writes t in a way",)),
     ],
     ids=["unknown", "no reduction", "count", "too many", "no neutral start", "an offset"],
 )  # fmt: skip

@@ -46,7 +46,7 @@ FORMULAS = {
     "gated": lambda a, b, c: ((a @ b) * sigmoid(a @ b) * (a @ c),),
     "lstm": lambda x, w, h, r, bias: (np.maximum(x @ w + h @ r + bias, 0),),
     "lstm:tanh": lambda x, w, h, r, bias: (np.tanh(x @ w + h @ r + bias),),
-    "lstm:in_turn": lambda x, w, h, r, bias: (np.maximum(x @ w + h @ r + bias, 0),),
+    "lstm:two_loops": lambda x, w, h, r, bias: (np.maximum(x @ w + h @ r + bias, 0),),
     "gemm_row_sum": lambda a, b: (a @ b, a.sum(axis=1)),
     "gemm_layernorm": lambda a, b, bias, gamma, beta: (normed(a @ b + bias, gamma, beta),),
     "mlp": layers,
@@ -57,7 +57,7 @@ FORMULAS = {
 ROWS = {"bm": 64, "bk": 32, "wm": 32, "wn": 32, "stages": 3}
 LAYERS = {"bm": 64, "wm": 32, "wn": 32}
 CASES = [
-    *((name, sizes, SMALL) for name in ("dual", "gated", "lstm", "lstm:tanh", "lstm:in_turn", "gemm_row_sum") for sizes in ((128, 128, 64), (100, 72, 40), (65, 130, 33))),
+    *((name, sizes, SMALL) for name in ("dual", "gated", "lstm", "lstm:tanh", "lstm:two_loops", "gemm_row_sum") for sizes in ((128, 128, 64), (100, 72, 40), (65, 130, 33))),
     *(("gemm_layernorm", sizes, ROWS) for sizes in ((128, 64, 64), (70, 96, 40))),
     *((name, sizes, LAYERS) for name in ("mlp", "mlp:registers") for sizes in ((128, 64, 1), (100, 64, 4), (33, 32, 3))),
 ]  # fmt: skip
@@ -210,7 +210,7 @@ def test_copies_of_sixteen_bytes(name):
 def test_layers_in_registers_need_no_barrier_but_that_of_the_weights():
     text = bound("mlp:registers", (128, 64, 20), LAYERS).program(TARGET).cuda
     loop = text[text.index("for (int l = 0;") :]
-    assert loop.count("__syncthreads()") == 1 and "cp_async_wait" in loop
+    assert loop.count("__syncthreads()") == 1 and "cp_async_wait_group" in loop
 
 
 def test_one_block_stores_a_row_sum():
@@ -324,15 +324,15 @@ REFUSALS = {
     ),
     "missing init": (
         lambda: made(loop="k", body={"mm": MM}, final={"s": "D[m,n] = acc[m,n]"}),
-        ["step mm: acc is read before anything wrote it", "got     'acc[m,n] += ", "do      init={...: 'acc[m,n] = 0'}", "at      "],
+        ["step mm: acc is read before it is written", "got     'acc[m,n] += ", "do      init={...: 'acc[m,n] = 0'}", "at      "],
     ),
     "read before it is written": (
         lambda: made(body={"s": "D[m,n] = acc[m,n]", "mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])"}),
-        ["step s: acc is read before anything wrote it", "do      a step before that writes it"],
+        ["step s: acc is read before it is written", "do      an earlier step that writes it"],
     ),
     "duplicate step": (
         lambda: made(loop="k", init={"mm": "acc[m,n] = 0"}, body={"mm": MM}, final={"s": "D[m,n] = acc[m,n]"}),
-        ["the step mm stands in two parts", "legal   different identifiers"],
+        ["the step mm is in two parts", "legal   different identifiers"],
     ),
     "loose dimension": (
         lambda: made(body={"mm": "D[m,n] = A[m,k] * B[k,n]"}),

@@ -26,12 +26,12 @@ def test_definitions_are_answered(tmp_path, monkeypatch):
     some = Records(
         (
             of_definition("attention:causal", spec, us=9.0, values={"bm": 64, "bn": 32}),
-            of_definition("attention:causal_held", spec, us=8.0, values={"bm": 64, "wm": 16}),
+            of_definition("attention:causal_q_in_registers", spec, us=8.0, values={"bm": 64, "wm": 16}),
             of_definition("attention", attention.spec(1024, 1024, 128, heads=16), us=3.0, values={"bn": 32}),
         )
     )
     choice = some.best(spec, "sm_90")
-    assert choice.exact and choice.record.strategy == "attention:causal_held" and choice.strategy.spec == spec
+    assert choice.exact and choice.record.strategy == "attention:causal_q_in_registers" and choice.strategy.spec == spec
     near = some.best(attention.spec(512, 512, 64, heads=4, batch=8, made=causal), "sm_90")
     assert not near.exact and near.record.strategy.startswith("attention:causal") and "distance 1.50" in near.why
     for other in (
@@ -52,7 +52,7 @@ def test_rows_have_defaults():
     """The values that the file says for the size; of another size of rows no record answers."""
     spec = layernorm.spec(4096, 1024)
     assert library.defaults(spec) == (("layernorm", layernorm.values(spec)),)
-    recorded = of_definition("layernorm", layernorm.spec(8192, 1024), values={"rows": 1, "turns": 2})
+    recorded = of_definition("layernorm", layernorm.spec(8192, 1024), values={"rows": 1, "iterations": 2})
     assert Records((recorded,)).best(spec, "sm_90").record == recorded
     assert Records((recorded,)).find(layernorm.spec(4096, 2048), "sm_90") is None
     found = best_strategy(layernorm.spec(4096, 2048), default=True)

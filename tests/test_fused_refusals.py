@@ -54,9 +54,9 @@ LAYERS = {"m": 32, "n": 32, "k": 32, "l": 2}
         ({"loop": "n", "init": {"s": "t[m] = 0"}, "body": {"s": "t[m] += sum(n, X[m,n])", "y": "y[m] = t[m]"}}, ("step s stands in two",)),
         ({"body": {"y": "y[m] = X[m,n]"}}, ("step y: n of X[m,n] is neither in the result nor reduced",)),
         ({"body": {"s": "t[m] = sum(n, X[n])", "y": "y[m] = t[m]"}}, ("step s: X[n] has other dimensions", "legal   X[m,n]")),
-        ({"body": {"s": "t[m] = sum(q, X[m,q])", "y": "y[m] = t[m]"}}, ("step s: q is no dimension", "legal   m n")),
+        ({"body": {"s": "t[m] = sum(q, X[m,q])", "y": "y[m] = t[m]"}}, ("step s: q is not a dimension", "legal   m n")),
         ({"body": {"s": "t[m] = sum(n, X[m,n]) * 2", "y": "y[m] = t[m]"}}, ("step s: ",)),
-        ({"body": {"y": "y[q] = X[m,n]"}}, ("step y: q is no dimension", "legal   m n")),
+        ({"body": {"y": "y[q] = X[m,n]"}}, ("step y: q is not a dimension", "legal   m n")),
         ({"body": {"y": "y[m] = fancy(y[m])"}}, ("step y: formula: unknown function 'fancy'", "legal   abs")),
         ({"body": {"y": "y[m] = X[m,0]"}}, ("step y: ",)),
         ({"types": {"u": float16}}, ("types name u, which is neither", "legal   X y t")),
@@ -64,30 +64,30 @@ LAYERS = {"m": 32, "n": 32, "k": 32, "l": 2}
         ({"body": "y[m] = 0"}, ("formulas by the name of their step",)),
         ({"body": {"a step": "y[m] = 0"}}, ("body names a step 'a step'", "legal   different identifiers")),
         ({"operands": {"X": "m n", "y": "m", "z": "m"}}, ("no step reads or writes z",)),
-        ({"operands": {"X": "m n", "y": "m", "exp": "m"}}, ("exp has a meaning of its own", "another name")),
+        ({"operands": {"X": "m n", "y": "m", "exp": "m"}}, ("exp is a reserved name", "another name")),
         ({"operands": {"X": "m n", "y": "m", "n": "m"}}, ("n is a dimension and an operand",)),
         ({"body": {"s": "t[m] = sum(n, X[m,n])"}, "operands": {"X": "m n"}}, ("no step writes an operand", "legal   X")),
-        ({"dims": "m n z"}, ("no step has the dimension z", "leave it out of dims")),
+        ({"dims": "m n z"}, ("no step has the dimension z", "remove it from dims")),
         ({"loop": "z"}, ("Fused: loop", "got     'z'", "legal   m n")),
         ({"loop": "n", "scan": "n"}, ("n has two roles",)),
         ({"init": {"a": "u[m] = 0"}, "body": {"y": "y[m] = u[m]"}, "operands": {"y": "m"}, "dims": "m"}, ("init stands around a loop",)),
-        ({"scan": "n"}, ("step s: it reduces n, of which all steps take one element at a time", "leave n out of scan")),
-        ({"batch": "n", "body": {"y": "y[m] = X[m,n]"}}, ("y has no n, so blocks of other elements of n would write over it",)),
+        ({"scan": "n"}, ("step s: it reduces n, of which steps have one element at a time", "leave n out of scan")),
+        ({"batch": "n", "body": {"y": "y[m] = X[m,n]"}}, ("y has no n, so blocks of other elements of n would overwrite it",)),
         (
             {"loop": "n", "init": {"a": "u[m] = 0"}, "body": {"y": "v[m] = u[m]"}, "final": {"z": "y[m] = sum(n, X[m,n])"}},
             ("the loop is over n, which no step of body has",),
         ),
         ({"body": {"s": "t[m] = sum(n, X[m,n])", "y": "y[m] = y[m] + t[m]"}}, ("step y: ",)),
-        ({"body": {"s": "total[m] = sum(n, X[m,n])", "y": "y[m] = totl[m]"}}, ("step y: totl is no operand", "did you mean total?")),
+        ({"body": {"s": "total[m] = sum(n, X[m,n])", "y": "y[m] = totl[m]"}}, ("step y: totl is not an operand", "did you mean total?")),
         ({"body": {"y": "y[m]"}}, ("step y: formula: nothing is written", "legal   y[m] = ...")),
         ({"body": {"y": "y[m] = sum(n, X[n,n])"}}, ("step y: formula: X[n,n] has a dimension twice",)),
         ({"body": {"y": "y[m] = X[m,n ^ 1]"}}, ("step y: formula: X[m,n ^ 1] selects another element than that of the result",)),
         ({"body": {"y": "y[m] = " + "1 + " * 1000 + "1"}}, ("step y: a formula is a text of at most 2000 characters",)),
         ({"body": {"y": "y[m] = size(q)"}}, ("step y: size(q): no such dimension", "legal   m n")),
-        ({"body": {"a": "t[m] = 0", "y": "t[m] = t[n]"}}, ("step y: t is read at another place than it is written",)),
+        ({"body": {"a": "t[m] = 0", "y": "t[m] = t[n]"}}, ("step y: t is read at other indices than it is written",)),
         ({"body": {"a": "y[m] = 0", "b": "y[m] = y[m] + 1"}}, ("step b: the operand y is read and written", "a temporary")),
-        ({"dims": 3}, ("Fused: dims", "names apart by blanks", "got     3")),
-        ({"name": "two words"}, ("the name of a definition is an identifier",)),
+        ({"dims": 3}, ("Fused: dims", "names separated by blanks", "got     3")),
+        ({"name": "two words"}, ("the name of a definition must be an identifier",)),
     ],
 )
 def test_definitions(words, parts):
@@ -96,13 +96,13 @@ def test_definitions(words, parts):
 
 def test_sizes_by_the_dimensions_of_the_definition():
     refused(ArgumentError, lambda: dual(m=1, n=2), "dual: sizes of other dimensions", "got     ['m', 'n']", "legal   m n k")
-    refused(ArgumentError, lambda: dual(**CUBE, types={"u": float16}), "u is no operand", "legal   A B1 B2 D y")
+    refused(ArgumentError, lambda: dual(**CUBE, types={"u": float16}), "u is not an operand", "legal   A B1 B2 D y")
     refused(ArgumentError, lambda: mlp(m=32, n=16, k=32, l=2), "h goes along n and along k", "got     'n=16, k=32'")
 
 
 def test_results_that_depend_on_the_split_are_found():
     running = definition(loop="n", body={"s": "t[m] = sum(n, X[m,n])"}, final={"y": "y[m] = t[m]"})
-    text = refused(ArgumentError, running.check, "y depends on how many elements of n", "t is carried", "or +=")
+    text = refused(ArgumentError, running.check, "y depends on the number of elements of n", "t is carried", "or +=")
     assert text == refused(ArgumentError, running.check)
     softmax = Fused(
         name="unscaled",
@@ -113,11 +113,11 @@ def test_results_that_depend_on_the_split_are_found():
         body={"top": "t[m] = max(n, X[m,n])", "e": "e[m,n] = exp(X[m,n] - t[m])", "sum": "l[m] += sum(n, e[m,n])"},
         final={"y": "y[m] = l[m]"},
     )
-    refused(ArgumentError, softmax.check, "unscaled: y depends on", "rescaled where the new turn changes")
+    refused(ArgumentError, softmax.check, "unscaled: y depends on", "rescaled if the new iteration changes")
     roots = definition(loop="n", body={"r": "r[m,n] = sqrt(X[m,n])", "s": "t[m] = sum(n, r[m,n])"}, final={"y": "y[m] = t[m]"})
     refused(ArgumentError, roots.check, "y depends on")  # not a number for normal data, so positive ones are tried too
     idle = definition(body={"s": "t[m] = sum(n, X[m,n])", "z": "z[m] = t[m]", "y": "y[m] = t[m]"})
-    refused(ArgumentError, idle.check, "rows: nothing reads z")
+    refused(ArgumentError, idle.check, "rows: no step reads z")
     refused(ArgumentError, lambda: dual.check(sizes={"z": 3}), "no dimension z", "legal   m n k")
 
 
@@ -206,9 +206,9 @@ def test_operands_are_named():
 
 def test_chains_are_for_their_definition():
     strategy = dual.tile(m=64, n=64).to(Block).done()
-    text = refused(DecompositionError, lambda: strategy(gemm_bias_relu(**CUBE)), "starts from dual, what it is for is a gemm_bias_relu")
+    text = refused(DecompositionError, lambda: strategy(gemm_bias_relu(**CUBE)), "starts from dual, but the spec is a gemm_bias_relu")
     assert "Fused(" not in text  # by name: the formulas would hide what is wrong
     library = importlib.import_module("fireiron.strategies.attention")
-    lazy = library.spec(64, 64, 64, made=library.definition(slack=8))
-    text = refused(DecompositionError, lambda: library.strategy(lazy), "another definition of the name attention")
+    lazy = library.spec(64, 64, 64, made=library.definition(rescale_threshold=8))
+    text = refused(DecompositionError, lambda: library.strategy(lazy), "another definition with the name attention")
     assert "got     'new      new[m] = max(mx[m], " in text and "legal   new      new[m] = where(" in text

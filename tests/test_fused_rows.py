@@ -24,16 +24,16 @@ EPSILON = np.float32(1e-5)
 TOLERANCE = {float16: 2e-3, bfloat16: 2e-2, float32: 2e-5}
 
 FORMS = (
-    (5, 1024, {"rows": 4, "turns": 4, "vector": 8}),
-    (5, 1024, {"rows": 2, "turns": 2, "vector": 8}),
-    (3, 1024, {"rows": 1, "turns": 1, "vector": 8}),
-    (3, 768, {"rows": 2, "turns": 3, "vector": 8}),
-    (3, 1000, {"rows": 1, "turns": 1, "vector": 8}),
-    (3, 1000, {"rows": 4, "turns": 4, "vector": 8}),
-    (2, 520, {"rows": 2, "turns": 2, "vector": 8}),
-    (3, 100, {"rows": 1, "turns": 1, "vector": 4}),
-    (2, 1023, {"rows": 1, "turns": 8, "vector": 1}),
-    (9, 17, {"rows": 8, "turns": 1, "vector": 1}),
+    (5, 1024, {"rows": 4, "iterations": 4, "vector": 8}),
+    (5, 1024, {"rows": 2, "iterations": 2, "vector": 8}),
+    (3, 1024, {"rows": 1, "iterations": 1, "vector": 8}),
+    (3, 768, {"rows": 2, "iterations": 3, "vector": 8}),
+    (3, 1000, {"rows": 1, "iterations": 1, "vector": 8}),
+    (3, 1000, {"rows": 4, "iterations": 4, "vector": 8}),
+    (2, 520, {"rows": 2, "iterations": 2, "vector": 8}),
+    (3, 100, {"rows": 1, "iterations": 1, "vector": 4}),
+    (2, 1023, {"rows": 1, "iterations": 8, "vector": 1}),
+    (9, 17, {"rows": 8, "iterations": 1, "vector": 1}),
 )
 """Rows, their size, and how they are dealt: whole and overhanging, with and without shared memory."""
 
@@ -154,15 +154,15 @@ def test_printed_texts(tmp_path):
 @pytest.mark.parametrize(
     ("M", "N", "values"),
     [
-        (3, 1024, {"rows": 1, "turns": 1, "vector": 8}),
-        (5, 1024, {"rows": 4, "turns": 4, "vector": 8}),
-        (3, 1000, {"rows": 2, "turns": 2, "vector": 8}),
+        (3, 1024, {"rows": 1, "iterations": 1, "vector": 8}),
+        (5, 1024, {"rows": 4, "iterations": 4, "vector": 8}),
+        (3, 1000, {"rows": 2, "iterations": 2, "vector": 8}),
     ],
 )
 def test_both_sums_at_once(M, N, values):
     """In registers of one warp, and of several, which exchange each sum by itself or both behind their shuffles."""
     module = module_of("layernorm")
-    warps = -(-N // (256 * values["turns"]))
+    warps = -(-N // (256 * values["iterations"]))
     for strategy in (module.at_once, *([module.in_parts(warps)] if warps > 1 else [])):
         program = strategy.with_(**values)(module.spec(sym("M"), N, form="at_once")).program("sm_80")
         assert safety(program.lowered) == ()
@@ -178,7 +178,7 @@ def test_both_sums_at_once(M, N, values):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_missing_barrier_is_found(name):
     """Partial sums that are read before the other warps wrote theirs."""
-    program = program_of(name, 3, 1024, {"rows": 1, "turns": 1, "vector": 8})
+    program = program_of(name, 3, 1024, {"rows": 1, "iterations": 1, "vector": 8})
     body = rewritten(program.ir.body, lambda one: () if isinstance(one, Barrier) else (one,))
     faulty = attrs.evolve(program.ir, body=body)
     assert body != program.ir.body and safety(faulty)
@@ -213,7 +213,7 @@ def test_rows_are_streamed():
 def test_online_softmax(sizes, given):
     """Chunks that overhang, sizes of run time, and rows far below zero, which a zero behind their end would drown."""
     module = module_of("softmax_online")
-    program = module.strategy.with_(warps=2, turns=1)(module.spec(*given)).program("sm_80")
+    program = module.strategy.with_(warps=2, iterations=1)(module.spec(*given)).program("sm_80")
     assert safety(program.lowered) == ()
     spec = module.spec(*sizes)
     generator = np.random.default_rng(1)
@@ -231,7 +231,7 @@ def test_online_definition_does_not_depend_on_chunks():
 def test_printed_texts_of_chunks(tmp_path):
     module = module_of("softmax_online")
     specs = [module.spec(2, N) for N in (2048, 1100, 999)]
-    host = HostProgram([Printed.of(module.strategy.with_(warps=2, turns=1)(one).program("sm_80")) for one in specs], tmp_path)
+    host = HostProgram([Printed.of(module.strategy.with_(warps=2, iterations=1)(one).program("sm_80")) for one in specs], tmp_path)
     for number, spec in enumerate(specs):
         x = np.random.default_rng(number).standard_normal([int(str(size)) for size in spec.X.shape]).astype(np.float16)
         close(host.run(number, {"X": x}, seed=number)["Y"], spec.reference(x), float16)

@@ -27,7 +27,7 @@ from fireiron.sim import simulate
 from fireiron.sim.block_batch import BlockBatch
 from fireiron.strategies import attention
 
-LAZY = attention.definition(slack=8)
+LAZY = attention.definition(rescale_threshold=8)
 SPEC = attention.spec(64, 96, 64, made=LAZY)
 
 
@@ -77,13 +77,13 @@ def factors():
 
 @pytest.mark.parametrize("masks", ({}, {"causal": True}), ids=str)
 def test_softmax(masks):
-    made = attention.definition(slack=8, **masks)
+    made = attention.definition(rescale_threshold=8, **masks)
     require_right(made, attention.spec(100, 77, 64, made=made), ramp=not masks, **masks)
 
 
 def test_rows_that_see_nothing():
     """All scores of a row are -inf: its maximum stays where it began, and it needs nothing."""
-    made = attention.definition(window=20, lse=True, slack=8)
+    made = attention.definition(window=20, lse=True, rescale_threshold=8)
     program = require_right(made, attention.spec(100, 40, 64, made=made), window=20)
     assert not simulate(program.ir, inputs(program.spec)).outputs["O"][:, 60:].any()
 

@@ -69,7 +69,7 @@ def test_a_carried_product():
     program = parts(twice(m=3, n=70, dtype=float32)).program("sm_80")
     assert np.allclose(simulate(program.ir, {"X": 1 + x * 0.01}).outputs["t"], t, rtol=1e-5)
     assert program.cuda.index("__shfl_xor_sync") > program.cuda.index("// t: ") - 1000 and "p_whole" in program.cuda
-    with pytest.raises(ArgumentError, match="depends on how many elements of n"):
+    with pytest.raises(ArgumentError, match="depends on the number of elements of n"):
         Fused(
             name="lost", dims="m n", loop="n", operands=ROWS, init={"one": "p[m] = 1"}, body={"p": "p[m] = prod(n, X[m,n])"},
             final={"t": "t[m] = p[m]"},
@@ -98,5 +98,5 @@ def test_names_of_terms_are_new():
 
 @pytest.mark.parametrize("value", ["max(k, A[m,k] + B[k,n])", "sum(k, A[m,k] * B[k,n] * 2)"])
 def test_more_terms_than_any_tensor_has_are_refused(value):
-    with pytest.raises(ArgumentError, match="step mm: (max|sum) of an expression of tensors of which none goes along all of k, m, n"):
+    with pytest.raises(ArgumentError, match="step mm: (max|sum) of an expression of tensors, none of which has all of k, m, n"):
         Fused(name="x", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"}, body={"mm": f"C[m,n] = {value}"})

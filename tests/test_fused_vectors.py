@@ -169,7 +169,7 @@ def test_blocks_of_keys_inside_are_copied_without_conditions():
     for n, options in ((70, {}), (sym("N"), {})):
         text = made(attention.spec(64, n, 64, **options)).cuda("sm_80")
         whole, inside, outside = versions_of(text[text.index("K to k_sh", text.index("for (int n = 0")) :])
-        assert whole.startswith("n * 32 + 63 < ") and inside.count("cp_async_16(") == outside.count("cp_async_16_or_zero(") == 2
+        assert whole.startswith("n * 32 + 63 < ") and inside.count("cp_async_16(") == outside.count("cp_async_16_zfill(") == 2
 
 
 def test_kernels_of_one_step_stay():

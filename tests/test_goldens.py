@@ -1,4 +1,4 @@
-"""What is stored of texts and refusals (`goldens`): how a case changed, what a failing test and `make goldens` report, what is written."""
+"""Stored texts and refusals (`goldens`): kinds of changes, the reports of a failing test and of `make goldens`, and written files."""
 
 import lzma
 
@@ -52,7 +52,7 @@ def test_a_case_that_is_not_stored_is_new():
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """Cases in a folder of their own."""
+    """Cases in a separate folder."""
     monkeypatch.setattr(cases, "CASES", tmp_path / "cases.xz")
     monkeypatch.setattr(cases, "SUMMARY", tmp_path / "summary.txt")
     cases.stored.cache_clear()
@@ -64,7 +64,7 @@ def some(count, name="as it was"):
     return [Case.of(f"case {number}", outcome(name)) for number in range(count)]
 
 
-def test_what_is_stored_is_read(store):
+def test_stored_cases_are_read(store):
     store({"first": some(3), "second": [Case.of("no", refusal("no"))]})
     store({"second": [*some(1), Case.of("no", refusal("no"))]})
     assert cases.cases("first") == some(3) and cases.case("second", "no").kind == "DecompositionError" and cases.cases("third") == []
@@ -74,7 +74,7 @@ def test_what_is_stored_is_read(store):
     assert cases.SUMMARY.read_text(encoding="utf-8").splitlines()[1] == second, "one line for each subject"
 
 
-def test_a_file_that_stays_equal_is_not_written(store):
+def test_an_unchanged_file_is_not_written(store):
     store({"first": some(3)})
     cases.CASES.write_bytes(lzma.compress(lzma.decompress(cases.CASES.read_bytes()), preset=0))
     before = cases.CASES.read_bytes()
@@ -94,16 +94,16 @@ def test_a_failing_test_reports_names_and_commands(store):
     ]
 
 
-def test_the_report_counts_what_changed_and_what_is_gone(store):
+def test_the_report_counts_changed_and_removed_cases(store):
     store({"first": [*some(3), Case.of("no", refusal("no")), Case.of("old", refusal("no"))]})
-    found = [*some(1), *some(2, "other code")[1:], Case.of("case 2", refusal("no")), Case.of("no", outcome("as it was"))]
-    assert command._changes("first", found) == "first: 4 of 4 cases changed: 1 by code, 1 refused now, 1 no longer refused, 1 gone"
+    computed = [*some(1), *some(2, "other code")[1:], Case.of("case 2", refusal("no")), Case.of("no", outcome("as it was"))]
+    assert command._changes("first", computed) == "first: 4 of 4 cases changed: 1 by code, 1 refused now, 1 no longer refused, 1 gone"
     assert command._changes("first", some(3)) == "first: 2 of 3 cases changed: 2 gone"
 
 
 def test_the_difference_of_one_case():
-    said = [*command._difference("a", "HEAD", outcome("as it was"), outcome("another comment"))]
-    assert said[:2] == ["--- a, HEAD", "+++ a, working tree"] and said[-1] == "+  b();  // waits for a"
+    difference = [*command._difference("a", "HEAD", outcome("as it was"), outcome("another comment"))]
+    assert difference[:2] == ["--- a, HEAD", "+++ a, working tree"] and difference[-1] == "+  b();  // waits for a"
     of_steps = [*command._difference("a", "HEAD", outcome("as it was"), outcome("as it was", (("body", "move"),)))]
     assert of_steps[-1] == "+  b();  // waits  // body/move", "texts that agree differ in the steps beside them"
     assert [*command._difference("a", "HEAD", refusal("no"), refusal("no"))] == ["a: no difference"]

@@ -1,4 +1,4 @@
-"""Graphene's figures by number, on the compiler's own tensors, views and levels; and its tiles against brute force over all elements."""
+"""Graphene's figures by number, on the compiler's own tensors, views and levels; and its tiles compared with brute force over all elements."""
 
 import itertools
 import os
@@ -43,14 +43,14 @@ def grid(tensor, rows, columns):
 
 
 def addresses(view, **units):
-    """The addresses of all elements of a view, the first dimension fastest, for the numbers of units and turns."""
+    """The addresses of all elements of a view, the first dimension fastest, for given numbers of units and iterations."""
     ways = itertools.product(*(range(int(size.evaluate({}))) for size in reversed(view.shape)))
     places = ([dim.at(index) for dim, index in zip(view.numerals, reversed(way), strict=True)] for way in ways)
     return [int(view.tensor.storage().address([as_expr(part.evaluate(units)) for part in place]).evaluate({})) for place in places]
 
 
 def first_tile(tensor, *sizes, level=Block):
-    """What `tile(*sizes)` makes of a tensor in the language: the view of one tile, that of a unit of the level."""
+    """The view of one tile, assigned to a unit of the level, for a tensor tiled with `tile(*sizes)`."""
     view = whole_view(tensor)
     start = Kernel if level == Block else level.parent
     other = whole_view(Tensor("other", tensor.shape, tensor.dtype, tensor.memory, ColMajor))
@@ -94,7 +94,7 @@ def test_padded_layout():
 
 
 def test_the_layout_changes_no_access():
-    """G018: the same coordinates, whatever the layout; each layout holds each value once."""
+    """G018: the same coordinates for every layout; each layout contains each value once."""
     for text, _numbers, _at in FIGURE_3.values():
         tensor, memory = parse_tensor(text), {}
         for i, j in itertools.product(range(4), range(8)):
@@ -111,7 +111,7 @@ FIGURE_4 = {
     "4c": ("[2:2] [4:1]", "%A:[2,2]:[1,16].[2,4]:[2,4].fp32.GL", lambda i, j: (i % 2, j // 4)),
     "4d": ("[2:2] [(2,2):(1,4)]", "%A:[2,2]:[1,8].[2,(2,2)]:[2,(4,16)].fp32.GL", lambda i, j: (i % 2, j // 2 % 2)),
 }
-"""The paper's tile sizes, what it prints of the tiled tensor, and which tile an element is in."""
+"""The paper's tile sizes, its text of the tiled tensor, and the tile of each element."""
 
 
 def sizes_of(text):
@@ -140,7 +140,7 @@ def test_figure_4_tiles(figure):
 
 
 def test_chunks_are_tiles_of_layouts():
-    """`Strided` says how often a chunk comes again, and takes as many as there are."""
+    """`Strided` states the stride of a chunk; the number of chunks follows from the size."""
     for strided, layouts in ((Strided((1, 2), (4, 8)), "[2:2] [4:1]"), (Strided((1, 2), (2, 4)), "[2:2] [(2,2):(1,4)]")):
         assert first_tile(A4, strided) == first_tile(A4, *sizes_of(layouts))
 
@@ -153,16 +153,16 @@ def test_figure_4_inner_coordinates():
 
 
 def test_tile_is_agnostic_of_the_layout():
-    """G026: the same call groups the same logical elements, whatever the strides."""
+    """G026: the same call groups the same logical elements, for all strides."""
     for sizes, _text, tile_of in FIGURE_4.values():
         for text, _numbers, _at in FIGURE_3.values():
             tensor = parse_tensor(text)
             tile = first_tile(tensor, *sizes_of(sizes))
             outer, inner = tiles_of(tile)
             for m, n in itertools.product(range(2), range(2)):
-                found = addresses(tile, block_m=m, block_n=n)
-                assert set(found) == {address(tensor, i, j) for i in range(4) for j in range(8) if tile_of(i, j) == (m, n)}
-                assert found == [outer(m, n) + inner(i, j) for j in range(4) for i in range(2)]
+                tile_addresses = addresses(tile, block_m=m, block_n=n)
+                assert set(tile_addresses) == {address(tensor, i, j) for i in range(4) for j in range(8) if tile_of(i, j) == (m, n)}
+                assert tile_addresses == [outer(m, n) + inner(i, j) for j in range(4) for i in range(2)]
 
 
 # -------------------------------------------------------------------------------------------------------------- figures 5 and 6
@@ -173,7 +173,7 @@ def numbers(index, threads=32):
 
 
 WARP = Var("thread", 0, 31)
-"""`threadIdx.x` where one warp is launched: a remainder that cannot matter is left out."""
+"""`threadIdx.x` if one warp is launched: a remainder without effect is omitted."""
 
 
 def test_figure_5a_warp():
@@ -243,12 +243,14 @@ def test_figure_1d_ldmatrix():
 def test_figure_1d_registers():
     received = parse_tensor("%2:[2,2].[1,2].fp16.RF")
     assert received == parse_tensor("%2:[2,2 : 4,2].[1,2 : 4,1].fp16.RF") and received.shape == parse_tensor("%2:[2,4].fp16.RF").shape
-    found = [address(received, i, k + 2 * j) for i in range(2) for j in range(2) for k in range(2)]
-    assert found == list(range(8)) and found == list(itertools.chain(*grid(parse_tensor("%2:[2,4].fp16.RF"), 2, 4)))
+    register_addresses = [address(received, i, k + 2 * j) for i in range(2) for j in range(2) for k in range(2)]
+    assert register_addresses == list(range(8)) and register_addresses == list(
+        itertools.chain(*grid(parse_tensor("%2:[2,4].fp16.RF"), 2, 4))
+    )
 
 
 def test_figure_8_addresses():
-    """Its indices are column-major (T029, T030), as the compiler's parameters are."""
+    """Its indices are column-major (T029, T030), like the compiler's parameters."""
     spec = MatMul(1024, 1024, 1024, dtype=float16)(GL, GL, GL)(Kernel)
     block, thread = (chain.result for chain in (spec.tile(128, 128).to(Block), spec.tile(128, 128).to(Block).tile(8, 8).to(Thread)))
     assert [tiles_text(view) for view in block.operands.values()] == [
@@ -260,10 +262,10 @@ def test_figure_8_addresses():
     for bm, bn, tm, tn, k, m, n in [tuple(map(rng.randrange, (8, 8, 16, 16, 1024, 8, 8))) for _draw in range(200)]:
         units = {"block_m": bm, "block_n": bn, "thread_m": tm, "thread_n": tn}
         places = {"A": (m, k), "B": (k, n), "C": (m, n)}
-        found = {name: element(view, places[name], units) for name, view in thread.operands.items()}
-        assert found["C"] == bm * 128 + bn * 131072 + tm * 8 + tn * 8192 + m + n * 1024
-        assert found["A"] == bm * 128 + tm * 8 + m + k * 1024
-        assert found["B"] == k + (bn * 128 + tn * 8 + n) * 1024
+        by_operand = {name: element(view, places[name], units) for name, view in thread.operands.items()}
+        assert by_operand["C"] == bm * 128 + bn * 131072 + tm * 8 + tn * 8192 + m + n * 1024
+        assert by_operand["A"] == bm * 128 + tm * 8 + m + k * 1024
+        assert by_operand["B"] == k + (bn * 128 + tn * 8 + n) * 1024
 
 
 def element(view, place, units):
@@ -292,7 +294,7 @@ def test_partial_tiles_are_over_approximated():
 
 
 def test_bounds_follow_through_all_levels():
-    """Tiles of partial tiles: exactly the elements of the tensor are inside, each once."""
+    """Tiles of partial tiles: exactly the elements of the tensor are in bounds, each once."""
     for extent, first, second in itertools.product((5, 12, 31, 32), (2, 4, 6), (1, 2, 3)):
         if first % second:
             continue
@@ -301,8 +303,8 @@ def test_bounds_follow_through_all_levels():
         (dim, _) = spec.tile(first, 1).to(Block).tile(second, 1).to(Thread).result.src.dims
         names = [digit.index.name for digit in dim.fixed]
         ways = itertools.product(*(range(digit.size.value) for digit in dim.fixed), range(second))
-        found = [(dim.at(way[-1]), dim.inside(way[-1]), dict(zip(names, way[:-1], strict=True))) for way in ways]
-        assert sorted(at.evaluate(units) for at, inside, units in found if inside.evaluate(units)) == list(range(extent))
+        coordinates = [(dim.at(way[-1]), dim.inside(way[-1]), dict(zip(names, way[:-1], strict=True))) for way in ways]
+        assert sorted(at.evaluate(units) for at, inside, units in coordinates if inside.evaluate(units)) == list(range(extent))
 
 
 def test_symbolic_sizes():
@@ -354,7 +356,7 @@ def draws(name, count):
 
 
 def tile_elements(tile, extent):
-    """The logical elements of each tile: those of the first, from the first element on that no tile before has."""
+    """The logical elements of each tile: those of the first one, from the first element on that is in no earlier tile."""
     tiles, covered = [], set()
     for start in range(extent):
         if start not in covered:
@@ -365,7 +367,7 @@ def tile_elements(tile, extent):
 
 
 def fault(tensor, axis, tile, tiled):
-    """Why a division is not that of a dimension into tiles; None where it is, element by element."""
+    """Why a division is not one of a dimension into tiles, element by element; None if it is."""
     extent = tensor.shape[axis].value
     tiles, count = tile_elements(tile, extent), tiled.shape[axis].value
     if count < len(tiles):
@@ -383,7 +385,7 @@ def fault(tensor, axis, tile, tiled):
 
 
 def draw_tile(rng):
-    """The layout of a tile's elements along a dimension: parts behind each other in any order, perhaps with gaps."""
+    """The layout of a tile's elements along a dimension: parts after each other in any order, possibly with gaps."""
     parts = [rng.randint(1, 4) for _part in range(rng.randint(1, 3))]
     strides, reached = [0] * len(parts), 1
     for place in rng.sample(range(len(parts)), len(parts)):
@@ -405,7 +407,7 @@ def test_tile_against_brute_force():
 
 
 def test_tiles_of_tiles_against_brute_force():
-    """A tile counts the elements of the tile that it divides, whatever these are."""
+    """A tile counts the elements of the tile that it divides, whichever these are."""
     accepted = refused = 0
     for rng in draws("tiles of tiles", 400):
         outer, inner = draw_tile(rng), draw_tile(rng)
@@ -428,8 +430,8 @@ def test_tiles_of_tiles_against_brute_force():
 def test_the_brute_force_finds_planted_wrong_tiles():
     tensor = parse_tensor("%A:[4,8 : 1,4].fp32")
     tiles = [Layout(4), Layout(2), Layout(4, 2), Layout((2, 2), (1, 4)), Layout((2, 2), (4, 1))]
-    for right, made in itertools.product(tiles, tiles):
-        assert (fault(tensor, 1, right, whole_view(tensor).tile(None, made)) is None) == (right == made)
+    for right, candidate in itertools.product(tiles, tiles):
+        assert (fault(tensor, 1, right, whole_view(tensor).tile(None, candidate)) is None) == (right == candidate)
 
 
 @pytest.mark.sampled(1)
@@ -437,7 +439,7 @@ def test_the_brute_force_finds_planted_wrong_tiles():
     (Layout(2, 0), "no stride is 0"), (Layout((2, 2), (1, 1)), "has no complement"), (Layout((2, 2), (1, 3)), "has no complement"),
     (Layout(3, 3), "fill 9 elements together, which does not divide the 8"), (Layout(sym("M"), 1), "integers"), (3, "3 does not divide the 8"),
 ])  # fmt: skip
-def test_what_is_no_tile_is_refused(tile, reason):
+def test_invalid_tiles_are_refused(tile, reason):
     part = whole_view(parse_tensor("%A:[16,4].fp32")).tile(8, None)[1, 0]
     with pytest.raises(DecompositionError, match=reason):
         part.tile(tile, None)
@@ -465,7 +467,7 @@ def test_runs_that_a_tile_steps_out_of(tile):
 
 
 def draw_threads(rng):
-    """Threads by tiles of tiles, one of the shapes perhaps arranged anew; with the number of threads."""
+    """Threads as tiles of tiles, one of the shapes possibly rearranged; with the number of threads."""
     count = rng.choice((12, 24, 32, 64, 96, 128))
     shapes = (Layout(count),)
     for _level in range(rng.randint(0, 2)):
@@ -492,6 +494,6 @@ def test_thread_indices_against_brute_force():
         for thread in range(count):
             at = [tuple(index.evaluate({"thread": thread}) for index in level) for level in places]
             assert sum(shape(*place) for shape, place in zip(shapes, at, strict=True)) == thread
-        found = parse_threads(threads_text(shapes))
-        assert [shape.modes for shape in found] == [shape.modes for shape in shapes]
+        parsed = parse_threads(threads_text(shapes))
+        assert [shape.modes for shape in parsed] == [shape.modes for shape in shapes]
     assert accepted > 150 * SCALE

@@ -1,4 +1,4 @@
-"""The listings of the Graphene paper as the paper prints them, as texts that a user pastes: Figures 8 and 1d, and what their lines may say."""
+"""The listings of the Graphene paper as printed, as texts that a user pastes: Figures 8 and 1d, and variants of their lines."""
 
 import os
 import random
@@ -67,7 +67,7 @@ BY_COLUMNS = (
     .replace("8].block", "8]:[1,8].block")
     .replace("16].thread", "16]:[1,16].thread")
 )
-"""With the strides that the paper's generated code has, and its text leaves out."""
+"""With the strides of the paper's generated code, which its text omits."""
 
 FIGURE_1D = """
 %src : [16, 16].fp16.GL
@@ -106,7 +106,7 @@ FIGURE_1D = """
   }
 }
 """
-"""The paper's lines from `%2 <- Move` to its brace, unchanged; the lines around them bring the data, and take them away."""
+"""The paper's lines from `%2 <- Move` to its brace, unchanged; the lines around them load and store the data."""
 
 OWN_THREADS = """
 %x:[64].fp32.GL
@@ -125,11 +125,11 @@ OWN_THREADS = """
   }
 }
 """
-"""A spec by all threads of the block, decomposed: each thread reads what another wrote."""
+"""A decomposed spec for all threads of the block: each thread reads what another one wrote."""
 
 
 def smaller(text):
-    """The listing on 64 x 16 by 16 x 64, in blocks of 32 x 32 of 4 x 4 threads."""
+    """The listing on 64 x 16 by 16 x 64, with blocks of 32 x 32 and 4 x 4 threads."""
     sizes = {"1024, 1024": "64, 64", "8, 8].block": "2, 2].block", "16, 16].thread": "4, 4].thread", "k < 1024": "k < 64"}
     sizes |= {
         "[8, 1]": "[2, 1]",
@@ -161,7 +161,7 @@ def read_back(program):
 
 
 def test_figure_8_means_the_product(tmp_path):
-    """In the simulator in any order of warps, in the printed text, beside NumPy; its text is read back."""
+    """In the simulator with any order of warps, and in the printed text, compared with NumPy; its text reads back."""
     program = parse_kernel(smaller(FIGURE_8))
     given = inputs_of(program)
     expected = given["t1"].astype(np.float64) @ given["t2"].astype(np.float64)
@@ -173,7 +173,7 @@ def test_figure_8_means_the_product(tmp_path):
 
 
 def test_figure_8_as_printed():
-    """All of its sizes; names in CUDA come from those of the text."""
+    """All of its sizes; names in CUDA derive from those of the text."""
     program = parse_kernel(FIGURE_8)
     assert (program.ir.grid.low, program.ir.threads) == (64, 256)
     assert "spec(const __half* __restrict__ t1, const __half* __restrict__ t2, __half* __restrict__ t3)" in program.cuda
@@ -182,7 +182,7 @@ def test_figure_8_as_printed():
 
 
 def test_figure_8_with_the_strides_of_its_generated_code():
-    """G086: the indices of the paper's CUDA, of tensors and groups by columns."""
+    """G086: the indices of the paper's CUDA, with column-major tensors and groups."""
     program = parse_kernel(BY_COLUMNS)
     for line in (
         "const int bid_m = blockIdx.x % 8;", "const int bid_n = blockIdx.x / 8;", "const int tid_m = threadIdx.x % 16;",
@@ -198,7 +198,7 @@ def test_figure_8_compiles(target):
 
 
 def test_figure_8_of_a_kind_is_compared(tmp_path, capsys):
-    """The outermost spec by its kind has a formula; a generic one has none, which `run` says."""
+    """The outermost spec has a formula by its kind; a generic one has none, which `run` reports."""
     path = tmp_path / "figure_8.graphene"
     path.write_text(smaller(FIGURE_8).replace("%3 <- Spec", "%3 <- MatMul"))
     assert main(["run", str(path), "--simulate"]) == 0
@@ -210,19 +210,19 @@ def test_figure_8_of_a_kind_is_compared(tmp_path, capsys):
 
 
 def test_names_of_numbers_are_names_in_cuda():
-    """What is called t1 already stays; the number gets another name."""
+    """An existing name t1 is unchanged; the number gets another name."""
     text = smaller(FIGURE_8).replace("%2", "%t1")
     assert list(parse_kernel(text).spec.operands) == ["t1_", "t1", "t3"]
 
 
-# ------------------------------------------------------------------------------------------------------------ when a product adds
+# ------------------------------------------------------------------------------------------------------------ accumulation
 
 PRODUCT = "%20 <- MatMul <<< #21, #22>>> (%18, %19)"
 
 
 def accumulates(text):
-    (said,) = re.findall(r"accumulate=(.*?)}", graphene_text(parse_kernel(text))) or ["0"]
-    return said
+    (accumulate,) = re.findall(r"accumulate=(.*?)}", graphene_text(parse_kernel(text))) or ["0"]
+    return accumulate
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ INIT = """
 """
 
 
-def test_behind_an_init_all_of_them_add():
+def test_after_an_init_all_products_accumulate():
     program = parse_kernel(smaller(FIGURE_8).replace("  for(k=0", f"{INIT}  for(k=0"))
     given = inputs_of(program)
     expected = given["t1"].astype(np.float64) @ given["t2"].astype(np.float64) + 2
@@ -270,7 +270,7 @@ def test_behind_an_init_all_of_them_add():
     ],
     ids=["part of it is written", "a condition", "one element in several turns"],
 )
-def test_a_product_that_does_not_say_whether_it_adds(text, message):
+def test_a_product_without_stated_accumulation(text, message):
     with pytest.raises(LayoutError, match=re.escape(message)):
         parse_kernel(text)
 
@@ -279,7 +279,7 @@ def test_a_product_that_does_not_say_whether_it_adds(text, message):
 
 
 def test_figure_1d_moves_the_matrix(tmp_path):
-    """A warp's `ldmatrix` by what one of its threads addresses and receives; each thread stores its own registers."""
+    """A warp's `ldmatrix`, stated by the addresses and registers of one thread; each thread stores its own registers."""
     program = parse_kernel(FIGURE_1D, "sm_80")
     source = np.random.default_rng(2).integers(-99, 99, (16, 16)).astype(np.float16)
     np.testing.assert_array_equal(simulate(program.ir, {"src": source}).outputs["dst"], source)
@@ -316,7 +316,7 @@ def test_moves_that_no_instruction_of_a_warp_does(old, new, message):
 
 
 def test_half_a_warp_does_not_take_part():
-    """An instruction of a warp for some of its threads: Figure 1d, and one that is named."""
+    """A warp instruction for some of its threads: Figure 1d, and a named one."""
     half = FIGURE_1D.replace("%11 <- Move<<<#3, #4>>>(%10) }", "If (thread < 16) {\n    %11 <- Move<<<#3, #4>>>(%10) } }")
     named = """
 %a:[16,16].fp16
@@ -385,7 +385,7 @@ def test_groups_that_are_none(name):
 @pytest.mark.parametrize("threads", [32, 64, 128, 256])
 @pytest.mark.parametrize("execution", ["#2", "#1, #2"])
 def test_a_spec_by_all_threads_of_the_block(threads, execution):
-    """G050: the block's own threads, whether a level has as many or not."""
+    """G050: the block's own threads, whether or not a level has as many."""
     text = OWN_THREADS.replace("<<<#2>>>", f"<<<{execution}>>>").replace("64", str(threads)).replace("63", str(threads - 1))
     program = parse_kernel(text)
     x = np.arange(threads, dtype=np.float32) - 7
@@ -399,7 +399,7 @@ def test_threads_that_no_block_has(group):
         parse_kernel(OWN_THREADS.replace("<<<#2>>>", f"<<<#1, #9:{group}>>>"))
 
 
-# ------------------------------------------------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------------------------------------------------ refusals
 
 REFUSED = {
     "an operand twice": ("(%1, %2) {", "(%1, %1) {", "%1 is named twice"),
@@ -425,7 +425,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused_with_its_place(name):
+def test_refusals_name_the_position(name):
     old, new, message = REFUSED[name]
     text = smaller(FIGURE_8)
     assert old in text
@@ -433,7 +433,7 @@ def test_refused_with_its_place(name):
         parse_kernel(text.replace(old, new))
 
 
-def test_strides_that_are_said_and_are_right():
+def test_explicit_right_strides_are_accepted():
     text = smaller(FIGURE_8).replace("%6:[2, 1].[ 32, 64].fp16", "%6:[2,1:2048,0].[32,64:64,1].fp16")
     assert parse_kernel(text).cuda == parse_kernel(smaller(FIGURE_8)).cuda
 
@@ -469,7 +469,7 @@ FIGURES_4_TO_6 = """
 
 
 def test_figures_4_to_6():
-    """Their tensors and groups with the strides that the figures print, as lines of a kernel."""
+    """Their tensors and groups with the strides printed in the figures, as lines of a kernel."""
     program = parse_kernel(FIGURES_4_TO_6)
     array = np.arange(32, dtype=np.float32).reshape(4, 8)
     np.testing.assert_array_equal(simulate(program.ir, {"A": array}).outputs["Z"], array)
@@ -488,8 +488,8 @@ FUZZ = int(os.environ.get("FIREIRON_FUZZ", "1"))
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_mutations_mean_what_they_say(seed):
-    """Tokens and lines of Figure 8 left out, exchanged, doubled: refused by an error of the project, or what an interpreter of the text says."""
+def test_mutations_have_the_meaning_of_their_text(seed):
+    """Tokens and lines of Figure 8 removed, exchanged, doubled: refused by an error of the project, or equal to an interpreter of the text."""
     generator = random.Random(seed)
     accepted = 0
     for _ in range(40 * FUZZ):
@@ -513,8 +513,8 @@ def test_mutations_mean_what_they_say(seed):
     assert accepted, "some mutations are kernels"
 
 
-def test_the_interpreter_finds_what_is_wrong():
-    """It is an oracle: of the figure it makes the product, and of another element another."""
+def test_the_interpreter_distinguishes_results():
+    """It is an oracle: for the figure it computes the product, for another element another result."""
     program = parse_kernel(SMALLEST)
     given = inputs_of(program)
     product = given["t1"].astype(float) @ given["t2"].astype(float)

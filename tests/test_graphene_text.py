@@ -409,7 +409,7 @@ REFUSED = {
     "a misspelt word": (ADD, "#3 = #2", "Scalar #3 = #2", 20, 3, "this is nothing that a body may contain"),
     "an unknown tensor": (ADD, "%6[block]", "%66[block]", 16, 11, "%66 stands for nothing here"),
     "an unknown value": (FIGURE_8, "[m, k]", "[m, kk]", 29, 29, "'kk' is neither an integer nor a known symbol"),
-    "an unknown kind": (FIGURE_8, "%3 <- MatMul", "%3 <- Matmul", 8, 1, "no kind of spec is called Matmul"),
+    "an unknown kind": (FIGURE_8, "%3 <- MatMul", "%3 <- Matmul", 8, 1, "unknown kind of spec Matmul"),
     "an unknown instruction": (TENSOR_CORES, "HMMA_16816_F32", "HMMA", 34, 64, "no instruction is called HMMA"),
     "an instruction that does not fit": (TENSOR_CORES, "LDMATRIX_16x16_ROW", "HFMA", 0, 0, "does not perform"),
     "a body that is not closed": (ADD, "}", "", 10, 1, "the body that begins here is not closed"),

@@ -25,7 +25,7 @@ def require_right(strategy, spec, sizes=None, seed=1):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_tiles(tile):
-    """Every tile that the library takes by itself, at a size that it does not divide."""
+    """Every default tile of the library, at a size that it does not divide."""
     bm, bn, bk = (dict(tile)[name] for name in ("bm", "bn", "bk"))
     require_right(hopper.strategy.with_(**dict(tile)), halves(bm + 8, bn + 24, 2 * bk + 8))
 
@@ -34,24 +34,24 @@ def test_tiles(tile):
 @pytest.mark.parametrize("tile", SMALL_TILES, ids=str)
 def test_small_tiles(tile, in_flight):
     bm, bn, bk = (dict(tile)[name] for name in ("bm", "bn", "bk"))
-    require_right(hopper_small.strategy.with_(**dict(tile), in_flight=in_flight), halves(bm + 8, bn + 24, 2 * bk + 8))
+    require_right(hopper_small.strategy.with_(**dict(tile), mma_in_flight=in_flight), halves(bm + 8, bn + 24, 2 * bk + 8))
 
 
 @pytest.mark.parametrize("orders", ["NNN", "NTN", "NNT"])
-@pytest.mark.parametrize("tile", [*SKINNY_TILES, (("bm", 8), ("rows", 8)), (("bm", 64), ("rows", 64), ("bn", 8), ("chunk", 8))], ids=str)
+@pytest.mark.parametrize("tile", [*SKINNY_TILES, (("bm", 8), ("epi_m", 8)), (("bm", 64), ("epi_m", 64), ("bn", 8), ("epi_n", 8))], ids=str)
 def test_skinny_tiles(tile, orders):
-    """As many rows or columns as the tile has, and one less; a ring that goes round more than once."""
+    """As many rows or columns as the tile has, and one less; a ring that wraps around more than once."""
     tile = {**dict(tile), "bk": 64, "stages": 4}
     m, n = tile["bm"], tile.get("bn", 64)
     sizes = (m - 1, n + 8, 328) if m < 64 and orders == "NNN" else (m, n, 328)
-    require_right(hopper_skinny.strategy.with_(**tile, in_flight=0 if orders == "NTN" else 1), halves(*sizes, orders=orders))
+    require_right(hopper_skinny.strategy.with_(**tile, mma_in_flight=0 if orders == "NTN" else 1), halves(*sizes, orders=orders))
 
 
 @pytest.mark.parametrize("orders", ["NNN", "NTN"])
 @pytest.mark.parametrize("parts", [2, 8])
 def test_skinny_split_over_k(parts, orders):
-    """Several blocks to a tile, each with a ring over its chunks of k; fewer chunks than blocks too."""
-    strategy = hopper_skinny.split_k.with_(parts=parts, stages=2, bk=64)
+    """Several blocks per tile, each with a ring over its chunks of k; also fewer chunks than blocks."""
+    strategy = hopper_skinny.split_k.with_(num_splits=parts, stages=2, bk=64)
     require_right(strategy, halves(16, 72, 456, orders=orders, c_dtype=float32))
 
 
@@ -69,32 +69,32 @@ def test_types(kind, result):
 
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "x".join(map(str, sizes)))
 def test_any_size(sizes):
-    """Where TMA takes none or only some of the arrays, all threads copy, if nobody did before (see test_repack.py)."""
+    """If TMA supports none or only some of the arrays, all threads copy, unless the operands are copied first (see test_repack.py)."""
     strategy = hopper.strategy.with_(**SMALL)
     require_right(Strategy(strategy.steps[2:], start=strategy.start), halves(*sizes))
 
 
-ORDERS_OF_BLOCKS = {"rasterize(group_n=2)": {"bands": 2, "walk": 1}, "hilbert()": {"bands": 1, "walk": 2}}
+ORDERS_OF_BLOCKS = {"rasterize(group_n=2)": {"group_m": 2, "raster": 1}, "hilbert()": {"group_m": 1, "raster": 2}}
 
 
 @pytest.mark.parametrize("order", ORDERS_OF_BLOCKS)
 def test_orders_of_blocks(order):
-    """With a block for each tile, and with blocks that stay, whose producer finds the tile by itself."""
+    """With one block per tile, and with persistent blocks, whose producer computes the tile itself."""
     strategy = hopper.strategy.with_(**SMALL, **ORDERS_OF_BLOCKS[order])
-    program = require_right(strategy.with_(blocks=65536), halves(200, 136, 72))
+    program = require_right(strategy.with_(num_blocks=65536), halves(200, 136, 72))
     assert f".{order}" in program.cuda and program.cuda.count("= hilbert(") == (order == "hilbert()")
-    program = require_right(strategy.with_(blocks=132), halves(M, N, K), {"M": 200, "N": 136, "K": 72})
+    program = require_right(strategy.with_(num_blocks=132), halves(M, N, K), {"M": 200, "N": 136, "K": 72})
     assert program.cuda.count("= hilbert(tile, ") == 2 * (order == "hilbert()")
 
 
-def test_bands_and_the_curve_are_two_orders():
+def test_raster_groups_and_the_curve_are_two_orders():
     with pytest.raises(DecompositionError, match="Hilbert's curve has no groups"):
-        _ = hopper.strategy.with_(**SMALL, bands=8, walk=2)(halves(64, 64, 64)).program().ir
+        _ = hopper.strategy.with_(**SMALL, group_m=8, raster=2)(halves(64, 64, 64)).program().ir
 
 
 def test_sizes_known_at_run_time():
     """One kernel for all of them."""
-    program = require_right(hopper.strategy.with_(**SMALL, blocks=132), halves(M, N, K), {"M": 72, "N": 136, "K": 200})
+    program = require_right(hopper.strategy.with_(**SMALL, num_blocks=132), halves(M, N, K), {"M": 72, "N": 136, "K": 200})
     assert "tma_load(" in program.cuda and "tma_store(" in program.cuda
 
 
@@ -129,7 +129,7 @@ def test_rows_that_begin_inside_lines():
 
 
 def test_few_rows_or_columns_have_a_strategy_of_their_own():
-    """One tile holds all of them, so that the large matrix is read once."""
+    """One tile contains all of them, so that the large matrix is read once."""
     for M in (1, 4, 16, 17, 64):
         few = 16 if M <= 16 else 32 if M <= 32 else 64
         assert chosen(halves(M, 8192, 8192)) == ("hopper_skinny", hopper_skinny.defaults(M, 8192, 8192)[0])
@@ -147,7 +147,7 @@ def test_values_that_a_strategy_states_are_its_own(name):
 
 
 def test_where_another_strategy_is_the_default():
-    """Older targets, other types, and rows of which TMA takes none where a copy would not pay."""
+    """Older targets, other types, and rows that TMA does not support and that are not worth a copy."""
     assert chosen(halves(4096, 4096, 4096), "sm_90")[0] == "hmma_ampere"
     assert chosen(halves(16, 4097, 4096))[0] == "split_k" and chosen(halves(4096, 4097, 4096))[0] == "hopper"
     assert chosen(halves(64, 4097, 4096))[0] == "split_k" and chosen(halves(100, 97, 97))[0] == "split_k"

@@ -36,7 +36,7 @@ def programs(m, n, d, values=None, options=None, delayed=False, **problem):
     definition = attention.definition(**(options or {}))
     chosen = {**SMALL, **(values or {})}
     assert isinstance(n, Var) or n > chosen["bn"], "of one block of keys a fault from the second one on is not seen"
-    strategy = hopper_attention.by_rows(definition, delayed, blocks=3).with_(**chosen)
+    strategy = hopper_attention.by_rows(definition, delayed, num_blocks=3).with_(**chosen)
     return strategy(attention.spec(m, n, d, made=definition, **problem)).program(TARGET)
 
 
@@ -64,7 +64,7 @@ def instructions_of(program):
         ((70, 40, 128), {"bm": 128, "stages": 1}, {}, {}),
         ((70, 70, 64), {}, {"causal": True, "lse": True}, {}),
         ((100, 100, 64), {"bn": 16, "stages": 3}, {"window": 20}, {}),
-        ((64, 40, 80), {"bn": 16, "chunk": 16}, {}, {"dtype": bfloat16}),
+        ((64, 40, 80), {"bn": 16, "epi_n": 16}, {}, {"dtype": bfloat16}),
     ],
 )
 def test_simulated(sizes, values, options, problem):
@@ -81,17 +81,17 @@ def test_simulated(sizes, values, options, problem):
     ("sizes", "options", "problem"),
     [
         ((64, 64, 64), {}, {"heads": 4}),  # two blocks of keys, four tiles for three blocks
-        ((70, 90, 32), {"slack": 8}, {}),
-        ((100, 100, 32), {"causal": True, "slack": 8, "lse": True}, {"heads": 2}),
+        ((70, 90, 32), {"rescale_threshold": 8}, {}),
+        ((100, 100, 32), {"causal": True, "rescale_threshold": 8, "lse": True}, {"heads": 2}),
         ((100, 70, 16), {"window": 20}, {}),  # the mask excludes all queries past the last key's window
-        pytest.param((70, 90, 96), {"slack": 8}, {"dtype": bfloat16}, marks=pytest.mark.nightly),
+        pytest.param((70, 90, 96), {"rescale_threshold": 8}, {"dtype": bfloat16}, marks=pytest.mark.nightly),
     ],
 )
 def test_delayed(sizes, options, problem):
     """The PV product runs one iteration later, and statements without effect are left out."""
-    program = programs(*sizes, {"chunk": min(32, sizes[2])}, options, True, **problem)
-    require_right(program, orders=(None, 2), ramp="slack" in options and "dtype" not in problem, **masks_of(options))
-    assert "wgmma_wait<1>();" in program.cuda and ("__any_sync" in program.cuda) == ("slack" in options)
+    program = programs(*sizes, {"epi_n": min(32, sizes[2])}, options, True, **problem)
+    require_right(program, orders=(None, 2), ramp="rescale_threshold" in options and "dtype" not in problem, **masks_of(options))
+    assert "wgmma_wait_group<1>();" in program.cuda and ("__any_sync" in program.cuda) == ("rescale_threshold" in options)
 
 
 def masks_of(options):
@@ -99,8 +99,8 @@ def masks_of(options):
     return {name: options[name] for name in ("causal", "window") if name in options}
 
 
-ONE_STAGE = ((64, 32, 16), {"bn": 16, "chunk": 16, "stages": 1}, {})
-WINDOW = ((80, 40, 16), {"bn": 16, "chunk": 16}, {"window": 20})
+ONE_STAGE = ((64, 32, 16), {"bn": 16, "epi_n": 16, "stages": 1}, {})
+WINDOW = ((80, 40, 16), {"bn": 16, "epi_n": 16}, {"window": 20})
 """The last rows see no key, so a block may have no iteration at all, neither a first nor a last one."""
 
 
@@ -130,7 +130,7 @@ def test_missing_synchronization_of_a_deferred_loop_is_detected(sizes, values, o
 @pytest.mark.parametrize("values", ({}, {"stages": 1}, {"stages": 3}))
 @pytest.mark.parametrize("options", ({"window": 20}, {"causal": True}, {"lse": True}))
 def test_delayed_at_run_time(values, options):
-    program = programs(sym("m"), sym("n"), 16, {"bn": 16, "chunk": 16, **values}, options, True)
+    program = programs(sym("m"), sym("n"), 16, {"bn": 16, "epi_n": 16, **values}, options, True)
     for m, n in ((100, 100), (130, 64), (33, 33)):
         if "causal" not in options or m == n:
             require_right(program, {"m": m, "n": n}, orders=(3,), **masks_of(options))
@@ -162,7 +162,7 @@ def stored(order, **sizes):
 def test_orders(orders):
     """Heads as torch stores them, and all matrices in column-major order: wgmma reads them as stored, stmatrix transposes."""
     sizes = {"b": 2, "m": 64, "n": 40, "g": 1, "r": 1, "d": 32}
-    program = programs(64, 40, 32, {"chunk": 32}, batch=2, **{name: stored(order, **sizes) for name, order in orders.items()})
+    program = programs(64, 40, 32, {"epi_n": 32}, batch=2, **{name: stored(order, **sizes) for name, order in orders.items()})
     require_right(program, orders=(5,))
     columns = orders["Q"][-1] == "m"
     assert ("STMATRIX_WARPGROUP_COL" if columns else "STMATRIX_WARPGROUP") in instructions_of(program)
@@ -173,7 +173,7 @@ def test_orders(orders):
 @pytest.mark.parametrize("options", ({}, {"causal": True}))
 def test_missing_synchronization_is_found(options):
     """The check reports the fault; otherwise the simulator does, or the result is right because other waits make this one redundant."""
-    program = programs(64, 48, 16, {"bn": 16, "chunk": 16}, options, heads=4)
+    program = programs(64, 48, 16, {"bn": 16, "epi_n": 16}, options, heads=4)
     arrays, planted = inputs(program.spec), list(dropped(program.ir))
     near = near_softmax(program.spec, arrays, **options)
     detected = [bool(errors(faulty)) for _, faulty in planted]
@@ -199,8 +199,8 @@ def test_sizes_known_at_run_time(options):
 def staying(m=136, d=16, lse=False, dynamic=False, **values):
     """A persistent kernel whose tiles have key loops of different lengths, longest first; `dynamic`: a free block claims the next tile."""
     definition = attention.definition(causal=True, lse=lse)
-    strategy = hopper_attention.by_rows(definition, blocks=2, stays=True, dynamic=dynamic).with_(
-        **{**SMALL, "chunk": 16, "together": 0, **values}
+    strategy = hopper_attention.by_rows(definition, num_blocks=2, persistent=True, dynamic=dynamic).with_(
+        **{**SMALL, "epi_n": 16, "heads_per_group": 0, **values}
     )
     return strategy(attention.spec(m, m, d, made=definition, heads=2)).program(TARGET)
 
@@ -210,7 +210,7 @@ def test_persistent_blocks_whose_tiles_differ_in_length(dynamic):
     """Each role counts the fills of a ring from tile to tile by itself, whichever tiles these are."""
     program = staying(dynamic=dynamic)
     require_right(program, orders=(4,), causal=True)
-    assert program.cuda.count("n_before += min(5, block_m * 2 + 2);") == 2
+    assert program.cuda.count("n_count += min(5, block_m * 2 + 2);") == 2
 
 
 @pytest.mark.parametrize("dynamic", (False, pytest.param(True, marks=pytest.mark.nightly)))
@@ -296,7 +296,7 @@ def as_if_alike(kernel, role):
 @pytest.mark.parametrize("options", ({}, {"dynamic": True}))
 def test_one_block_has_all_tiles_at_sizes_known_at_run_time(options):
     definition = attention.definition(causal=bool(options))
-    strategy = hopper_attention.by_rows(definition, blocks=1, **options).with_(**SMALL, chunk=16)
+    strategy = hopper_attention.by_rows(definition, num_blocks=1, **options).with_(**SMALL, epi_n=16)
     program = strategy(attention.spec(sym("m"), sym("n"), 16, made=definition)).program(TARGET)
     require_right(program, {"m": 136, "n": 64}, orders=(4,), **({"causal": True} if options else {}))
 
@@ -366,8 +366,8 @@ def test_probabilities_have_the_register_layout_of_the_next_mma():
 def test_descriptors_are_built_once_per_iteration():
     """Offsets of unrolled loops are added to the descriptor, and stages are uniform over all lanes; a plain GEMM does not change."""
     text = programs(64, 96, 64, {"bn": 32}).cuda
-    assert re.search(r"matrix_descriptor<\d+, 1024, 1>\(k_sh_address \+ n_stage_of_warp \* \d+ \* \d+\) \+ s_d \* 2,", text)
-    assert re.search(r"v_sh_address \+ n_stage_of_warp \* \d+ \* \d+\) \+ pv_n \* 128,", text)
+    assert re.search(r"matrix_descriptor<\d+, 1024, 1>\(k_sh_address \+ n_stage_uniform \* \d+ \* \d+\) \+ s_d \* 2,", text)
+    assert re.search(r"v_sh_address \+ n_stage_uniform \* \d+ \* \d+\) \+ pv_n \* 128,", text)
     assert re.search(r"#pragma unroll 1\n *for \(int n = 0; n < 3; \+\+n\) {", text)
     plain = hopper.strategy(hopper.spec(512, 512, 512)).program(TARGET)
     assert not awaited(plain.ir) and re.search(r"matrix_descriptor<0, 1024, 1>\(a_sh_address .* \* 32\),", plain.cuda)
@@ -377,7 +377,7 @@ def test_printed_text(tmp_path):
     """The printed text, executed with threads in random order."""
     if printed_text.COMPILER is None:
         pytest.skip("no C++ compiler")
-    programs_of_tests = [programs(70, 40, 64, {"bn": 16}, heads=2), staying(72, 64, lse=True, dynamic=True, bn=16, chunk=64)]
+    programs_of_tests = [programs(70, 40, 64, {"bn": 16}, heads=2), staying(72, 64, lse=True, dynamic=True, bn=16, epi_n=64)]
     host = printed_text.HostProgram([printed_text.Printed.of(one) for one in programs_of_tests], tmp_path)
     for number, program in enumerate(programs_of_tests):
         arrays = inputs(program.spec)
@@ -391,17 +391,17 @@ def test_printed_text(tmp_path):
         (128, {}, {}),
         (64, {"bm": 192, "bn": 96}, {}),
         (128, {"bm": 192, "bn": 80}, {"lse": True}),
-        (128, {}, {"causal": True, "slack": 8}),
+        (128, {}, {"causal": True, "rescale_threshold": 8}),
         (64, {}, {"causal": True}),
         pytest.param(64, {}, {"causal": True, "dynamic": True}, marks=pytest.mark.nightly),
-        pytest.param(128, {}, {"causal": True, "slack": 8, "dynamic": True}, marks=pytest.mark.nightly),
+        pytest.param(128, {}, {"causal": True, "rescale_threshold": 8, "dynamic": True}, marks=pytest.mark.nightly),
     ],
 )
 def test_no_spills(d, values, options):
     """For two and more blocks of keys; ptxas warns about a serialized MMA or an unrequested wait."""
     dynamic = options.get("dynamic", False)
     definition = attention.definition(**{name: value for name, value in options.items() if name != "dynamic"})
-    strategy = hopper_attention.by_rows(definition, "bm" not in values, held=dynamic, dynamic=dynamic).with_(**values)
+    strategy = hopper_attention.by_rows(definition, "bm" not in values, q_in_registers=dynamic, dynamic=dynamic).with_(**values)
     program = strategy(attention.spec(512, 512, d, heads=16, batch=1 + 3 * dynamic, made=definition)).program(TARGET)
     assert (program.ir.counter is not None) == dynamic
     resources = compile_cuda(program.cuda, TARGET).resources[program.name]
@@ -437,14 +437,14 @@ def test_default_forms_do_not_spill(d, options):
 
 
 def test_maxima_that_stay():
-    """Probabilities are at most 2**SLACK, far below the float16 maximum, and at least those of exact rescaling."""
-    assert float(np.finfo(np.float16).max) > 2.0**hopper_attention.SLACK
+    """Probabilities are at most 2**RESCALE_THRESHOLD, far below the float16 maximum, and at least those of exact rescaling."""
+    assert float(np.finfo(np.float16).max) > 2.0**hopper_attention.RESCALE_THRESHOLD
     scores = np.random.default_rng(0).standard_normal((64, 40)) * 6
     most, seldom = np.full(64, -1e30), np.full(64, -1e30)
     for score in scores.T:
         most = np.maximum(most, score)
-        seldom = np.where(score > seldom + hopper_attention.SLACK, score, seldom)
-        assert (seldom <= most).all() and (most <= seldom + hopper_attention.SLACK).all()
+        seldom = np.where(score > seldom + hopper_attention.RESCALE_THRESHOLD, score, seldom)
+        assert (seldom <= most).all() and (most <= seldom + hopper_attention.RESCALE_THRESHOLD).all()
 
 
 def chain(definition, shares=False, delayed=False, skips=()):
@@ -456,7 +456,7 @@ def chain(definition, shares=False, delayed=False, skips=()):
     steps = (steps.defer("pv", after="s") if delayed else steps).load("K", SH, copy).load("V", SH, copy)
     rows = (steps.share_stages("K") if shares else steps).tile(m=64).to(Warpgroup)
     rows = rows.step("s", hopper_attention.by_warpgroups).step("pv", hopper_attention.by_warpgroups)
-    return (rows.skip_steps(*skips, where="new == mx") if skips else rows).step("store", hopper_attention.staged.with_(chunk=64)).done()
+    return (rows.skip_steps(*skips, where="new == mx") if skips else rows).step("store", hopper_attention.staged.with_(epi_n=64)).done()
 
 
 @pytest.mark.parametrize(
@@ -466,12 +466,12 @@ def test_optional_steps_may_be_kept(skips):
     """Rows are always rescaled although no condition was requested: the lanes that own the partial sums of a row decide before the others
     do.
     """
-    definition = attention.definition(slack=8)
+    definition = attention.definition(rescale_threshold=8)
     require_right(chain(definition, skips=skips)(attention.spec(64, 64, 64, made=definition)).program(TARGET), orders=(None,))
 
 
 def test_loads_that_share_stages_are_read_in_one_iteration():
-    with pytest.raises(DecompositionError, match="loads that share the slots of k_sh are read in different turns"):
+    with pytest.raises(DecompositionError, match="loads that share the stages of k_sh are read in different iterations"):
         _ = chain(attention.definition(), shares=True, delayed=True)(attention.spec(64, 96, 64)).program(TARGET).ir
 
 
@@ -480,12 +480,12 @@ def test_forms_are_strategies_of_the_file():
         definition = hopper_attention.definition(causal="causal" in name)
         assert getattr(hopper_attention, name) == hopper_attention.by_rows(definition, **options)
     for d, m, causal, wanted in (
-        (128, 4096, False, "held"),
-        (128, 512, True, "causal_dynamic_held"),
+        (128, 4096, False, "q_in_registers"),
+        (128, 512, True, "causal_dynamic_q_in_registers"),
         (256, 512, True, "causal_dynamic"),
         (256, 4096, False, "strategy"),
-        (64, 4096, True, "causal_in_turns"),
-        (64, sym("m"), True, "causal_dynamic_held"),
+        (64, 4096, True, "causal_order_mma"),
+        (64, sym("m"), True, "causal_dynamic_q_in_registers"),
         (256, sym("m"), True, "causal"),
     ):
         definition = hopper_attention.definition(causal=causal)

@@ -1,4 +1,4 @@
-"""Fused products on Hopper: dual, row sums, LSTM, multilayer perceptrons, by TMA, wgmma and a producer.
+"""Fused GEMM on Hopper: dual, row sums, LSTM, multilayer perceptrons, with TMA, wgmma and a producer.
 
 The formulas are those of `test_fused_products`.
 """
@@ -31,10 +31,10 @@ FORMULA = {
     "lstm:hopper_tanh": "lstm:tanh",
     "mlp:hopper": "mlp",
 }
-"""By strategy, as which other one it computes."""
+"""By strategy, the other one that computes the same."""
 
 PRODUCTS = tuple(name for name in FORMULA if not name.startswith("mlp") and not name.endswith("shared"))
-SMALL = {"bm": 64, "bn": 64, "bk": 32, "stages": 2, "chunk": 64}
+SMALL = {"bm": 64, "bn": 64, "bk": 32, "stages": 2, "epi_n": 64}
 CASES = [
     *((name, (128, 128, 64), SMALL) for name in PRODUCTS),
     *((name, (70, 72, 40), {**SMALL, "bm": 128}) for name in PRODUCTS),
@@ -43,15 +43,15 @@ CASES = [
 ]
 
 
-def made(name, sizes, values, **options):
+def program_of(name, sizes, values, **options):
     """A strategy on a problem."""
     return bound(name, sizes, values, **options, **({"form": "tanh"} if name.endswith("tanh") else {}))
 
 
 @pytest.mark.parametrize(("name", "sizes", "values"), CASES)
 def test_simulated(name, sizes, values):
-    """In step, and with warps in random order; no finding; all loads by TMA, and all products by wgmma."""
-    strategy = made(name, sizes, values)
+    """With warps in lockstep and in random order; no finding; all loads by TMA, and all MMAs by wgmma."""
+    strategy = program_of(name, sizes, values)
     kernel = strategy.program(TARGET).ir
     assert not problems_of(kernel)
     inside = [one for one, _ in execs(kernel.body)]
@@ -69,14 +69,14 @@ def test_simulated(name, sizes, values):
     [("gemm_row_sum:hopper", (128, 64, 96), {**SMALL, "bm": 128}), ("mlp:hopper", (64, 64, 3), {"bm": 64, "stages": 2})],
 )
 def test_missing_synchronization_is_found(name, sizes, values):
-    """By the check; what it does not miss the simulator does, or the result is right without it: a wait that others make needless."""
-    strategy = made(name, sizes, values)
+    """The check reports the fault; otherwise the simulator does, or the result is right because other waits make this one redundant."""
+    strategy = program_of(name, sizes, values)
     kernel = strategy.program(TARGET).ir
     arrays, planted = arrays_of(strategy.spec), list(dropped(kernel))
-    found = [bool(safety(faulty)) for _, faulty in planted]
-    kinds = {type(one).__name__ for (one, _), fault in zip(planted, found, strict=True) if fault}
-    assert sum(found) > 8 and kinds >= {"Acquire", "Release", "Wait", "Commit", "Fence"}
-    for (_, faulty), fault in zip(planted, found, strict=True):
+    detected = [bool(safety(faulty)) for _, faulty in planted]
+    kinds = {type(one).__name__ for (one, _), fault in zip(planted, detected, strict=True) if fault}
+    assert sum(detected) > 8 and kinds >= {"Acquire", "Release", "Wait", "Commit", "Fence"}
+    for (_, faulty), fault in zip(planted, detected, strict=True):
         with contextlib.suppress(SimulationError):
             if not fault:
                 require_right(FORMULA[name], strategy.spec, simulate(faulty, arrays, order=random.Random(2)).outputs, arrays)
@@ -88,7 +88,7 @@ def test_sizes_known_at_run_time():
         ("dual:hopper", tuple(sym(one, multiple_of=8) for one in "MNK"), {"M": 72, "N": 80, "K": 40}),
         ("mlp:hopper", (sym("M"), 64, sym("L", high=100)), {"M": 70, "L": 3}),
     ):
-        strategy = made(name, sizes, SMALL if "mlp" not in name else {"bm": 64, "stages": 2})
+        strategy = program_of(name, sizes, SMALL if "mlp" not in name else {"bm": 64, "stages": 2})
         kernel = strategy.program(TARGET).ir
         assert not problems_of(kernel)
         arrays = arrays_of(strategy.spec, symbols)
@@ -98,9 +98,9 @@ def test_sizes_known_at_run_time():
 @pytest.mark.nightly
 @pytest.mark.skipif(printed_text.COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 def test_printed_text(tmp_path):
-    """The text itself on the CPU, threads in random order."""
+    """The text itself on the CPU, with threads in random order."""
     chosen = [("gemm_row_sum:hopper", (70, 72, 40), SMALL), ("mlp:hopper", (70, 64, 3), {"bm": 64, "stages": 2})]
-    strategies = [made(*one) for one in chosen]
+    strategies = [program_of(*one) for one in chosen]
     host = printed_text.HostProgram([printed_text.Printed.of(one.program(TARGET)) for one in strategies], tmp_path)
     for number, (name, _, _) in enumerate(chosen):
         arrays = arrays_of(strategies[number].spec)
@@ -111,15 +111,17 @@ def test_printed_text(tmp_path):
 @pytest.mark.skipif(not any(one.serves(TARGET) for one in toolchains()), reason="no NVRTC for sm_90a")
 @pytest.mark.parametrize("name", FORMULA)
 def test_no_spills(name):
-    """With the tunables as they are; a product that is serialised, or waits where nothing says so, would be a warning."""
-    program = made(name, (1024, 128, 20) if "mlp" in name else (4096, 4096, 4096), {}).program(TARGET)
-    found = compile_cuda(program.cuda, TARGET).resources[program.name]
-    assert not found.spill_stores and not found.spill_loads and not found.stack_frame
+    """With the default tunables; ptxas warns about a serialized MMA or an unrequested wait."""
+    program = program_of(name, (1024, 128, 20) if "mlp" in name else (4096, 4096, 4096), {}).program(TARGET)
+    resources = compile_cuda(program.cuda, TARGET).resources[program.name]
+    assert not resources.spill_stores and not resources.spill_loads and not resources.stack_frame
 
 
 def test_two_accumulators_stay_where_they_are_in_a_loop_that_may_be_unrolled():
-    """A compiler that moved zeros of the second behind the first product would wait for it: ptxas says so, which fails the launch."""
+    """A compiler that moved the initialization of the second one after the first MMA would serialize it: ptxas warns, which fails the
+    compilation.
+    """
     kernel = gated.hopper(gated.spec(256, 128, 128)).program("sm_90a")
-    assert "hold(g);\n    hold(u);\n    for (int k = 0; k < 2; ++k)" in kernel.cuda
+    assert "pin_registers(g);\n    pin_registers(u);\n    for (int k = 0; k < 2; ++k)" in kernel.cuda
     if any(one.serves("sm_90a") for one in toolchains()):
         assert "C75" not in compile_cuda(kernel.cuda, "sm_90a").log

@@ -38,7 +38,7 @@ def test_storage_orders(orders, tile):
 def test_small(tile, in_flight):
     for sizes in ((8, 8, 8), (256, 256, 256), (520, 392, 328)):
         for orders in ("NNN", "NTN", "NNT"):
-            check(hopper_small.strategy.with_(**dict(tile), in_flight=in_flight), halves(*sizes, orders=orders))
+            check(hopper_small.strategy.with_(**dict(tile), mma_in_flight=in_flight), halves(*sizes, orders=orders))
 
 
 @pytest.mark.parametrize("in_flight", [0, 1])
@@ -46,7 +46,7 @@ def test_small(tile, in_flight):
 def test_skinny(tile, in_flight):
     for sizes in ((1, 8, 8), (16, 4096, 4096), (64, 1032, 2056), (1032, 24, 520)):
         for orders in ("NNN", "NTN", "NNT"):
-            check(hopper_skinny.strategy.with_(**dict(tile), in_flight=in_flight), halves(*sizes, orders=orders))
+            check(hopper_skinny.strategy.with_(**dict(tile), mma_in_flight=in_flight), halves(*sizes, orders=orders))
 
 
 @pytest.mark.parametrize("parts", [2, 8])
@@ -117,11 +117,11 @@ def test_matrices_of_more_than_two_to_the_31_elements(sizes):
 CLUSTERS = {
     "two along m": ((2, 1), {"bm": 128, "bn": 256, "wn": 256}),
     "two along n": ((1, 2), {"bm": 128, "bn": 128, "wn": 128}),
-    "four": ((2, 2), {"bm": 128, "bn": 128, "wn": 128, "blocks": 65536}),
-    "four along m": ((4, 1), {"bm": 64, "bn": 128, "wn": 128, "stages": 6, "blocks": 65536}),
-    "eight": ((4, 2), {"bm": 64, "bn": 64, "wn": 64, "blocks": 65536}),
-    "sixteen": ((4, 4), {"bm": 64, "bn": 64, "wn": 64, "blocks": 65536}),
-    "a warpgroup produces": ((2, 1), {"bm": 256, "bn": 192, "wm": 128, "wn": 192, "stages": 3, "producer": 128}),
+    "four": ((2, 2), {"bm": 128, "bn": 128, "wn": 128, "num_blocks": 65536}),
+    "four along m": ((4, 1), {"bm": 64, "bn": 128, "wn": 128, "stages": 6, "num_blocks": 65536}),
+    "eight": ((4, 2), {"bm": 64, "bn": 64, "wn": 64, "num_blocks": 65536}),
+    "sixteen": ((4, 4), {"bm": 64, "bn": 64, "wn": 64, "num_blocks": 65536}),
+    "a warpgroup produces": ((2, 1), {"bm": 256, "bn": 192, "wm": 128, "wn": 192, "stages": 3, "producer_threads": 128}),
 }
 
 

@@ -21,7 +21,7 @@ from fireiron.sim import simulate
 from fireiron.strategies import hopper_ragged
 
 TARGET = "sm_90a"
-SMALL = {"bm": 64, "bn": 64, "bk": 32, "producer": 32}
+SMALL = {"bm": 64, "bn": 64, "bk": 32, "producer_threads": 32}
 MANY = 40
 
 
@@ -43,9 +43,9 @@ def test_rows_of_groups(program, name):
 
 def test_executed_iterations_are_counted(program):
     assert safety(program.lowered) == ()
-    assert program.cuda.count("int turns_taken = 0;") == program.cuda.count("++turns_taken;") == 2, "each role counts by itself"
+    assert program.cuda.count("int iterations_done = 0;") == program.cuda.count("++iterations_done;") == 2, "each role counts by itself"
     two_rounds = program_of(140, stages=2, k=128)
-    assert safety(two_rounds.lowered) == () and "turns_taken" not in two_rounds.cuda, "four turns of two stages end as they began"
+    assert safety(two_rounds.lowered) == () and "iterations_done" not in two_rounds.cuda, "four turns of two stages end as they began"
     run_time_sizes = program_of(sym("M"), bm=128)
     assert safety(run_time_sizes.lowered) == ()
     arrays, expected = arrays_of((0, 0, 35, 35, 70, 70), 70)
@@ -88,7 +88,7 @@ def test_a_count_has_one_name(program):
 
 @pytest.mark.nightly
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
-@pytest.mark.parametrize("values", [{}, {"bm": 64, "producer": 32}, {"bn": 192}])
+@pytest.mark.parametrize("values", [{}, {"bm": 64, "producer_threads": 32}, {"bn": 192}])
 def test_no_spills(values):
     program = hopper_ragged.strategy.with_(**values)(hopper_ragged.spec(4096, 1024, 1000, groups=64)).program(TARGET)
     report = compile_cuda(program.cuda, TARGET)
@@ -129,7 +129,7 @@ def test_clusters_along_columns():
 
 def test_clusters_along_rows_are_refused():
     """Data determine the groups of each block: one would wait for loads that another does not share. Refused by the pass, and without it."""
-    with pytest.raises(FireironError, match="data say for each which turns it takes"):
+    with pytest.raises(FireironError, match="depends on data of each block"):
         clustered(2, 1).ir  # noqa: B018
     kernel = clustered(1, 2).lowered
     rank = next(one.var for one in statements(kernel.body) if isinstance(one, ir.Let) and one.var.name == "rank_n")

@@ -1,4 +1,4 @@
-"""Refinements without effect are told of, or refused where no spec could give them one."""
+"""Refinements without effect are reported, or refused if no spec could give them one."""
 
 import pytest
 
@@ -25,11 +25,11 @@ def test_a_chain_without_such_refinements():
 
 
 def test_no_sync_on_the_first_of_two_loads():
-    """One barrier behind both loads is all that is placed in any case."""
+    """One barrier after both loads suffices in any case."""
     assert told(gemm(a=lambda load: load.no_sync())) == [("no_sync", "a_sh")]
 
 
-def test_sync_where_a_barrier_stands_already():
+def test_sync_next_to_an_existing_barrier():
     assert told(gemm(k=lambda split: split.sync())) == [("sync", None)]
 
 
@@ -38,47 +38,47 @@ def test_sync_that_adds_a_barrier():
     assert told(thread) == []
 
 
-def test_reuse_buffer_where_nothing_is_dead_is_refused():
+def test_reuse_buffer_without_a_dead_buffer_is_refused():
     with pytest.raises(DecompositionError, match="no earlier shared buffer is dead while b_sh lives"):
         told(gemm(b=lambda load: load.reuse_buffer()))
 
 
 @pytest.mark.parametrize("name", ["no_sync", "reuse_buffer"])
-def test_what_means_nothing_for_registers_is_refused(name):
+def test_shared_memory_refinements_on_registers_are_refused(name):
     chain = MatMul.tile(32, 32).to(Block).tile(4, 4).to(Thread).split(1)
     refined = getattr(chain.load(A, RF), name)().tile(1, 1).done()
-    with pytest.raises(DecompositionError, match=f"{name} has no effect on registers") as found:
+    with pytest.raises(DecompositionError, match=f"{name} has no effect on registers") as caught:
         _ = refined(MatMul(64, 64, 32)(GL, GL, GL)(Kernel)).program().tree
-    assert found.value.hint == f"drop .{name}()" and "test_ineffective.py:" in str(found.value)
+    assert caught.value.hint == f"drop .{name}()" and "test_ineffective.py:" in str(caught.value)
 
 
 def left_out(strategy, arch="sm_80"):
     bound = strategy(MatMul(64, 64, 32)(GL, GL, GL)(Kernel))
-    found = list(ineffective(bound.program(arch)))
-    assert all(one.severity == "note" and one.kind == "ineffective" and "test_ineffective.py:" in one.at for one in found)
-    return sorted(one.details["refinement"] for one in found)
+    findings = list(ineffective(bound.program(arch)))
+    assert all(one.severity == "note" and one.kind == "ineffective" and "test_ineffective.py:" in one.at for one in findings)
+    return sorted(one.details["refinement"] for one in findings)
 
 
 def test_refinements_without_which_the_kernel_is_the_same():
-    """A loop over registers is unrolled in any case, rows are what a row-major source is stored in; a pad moves addresses."""
+    """A loop over registers is unrolled anyway, a row-major source is stored in rows; a pad changes addresses."""
     load = Move.tile(1, 1).to(Thread).unroll().done()
-    for pad, told_of in (("pad", []), ("storage_layout", ["storage_layout"])):
+    for pad, reported in (("pad", []), ("storage_layout", ["storage_layout"])):
         chain = MatMul.tile(32, 32).to(Block).epilog(RF).split(8).load(A, SH, load)
         chain = chain.pad(4) if pad == "pad" else chain.storage_layout(ColMajor)
         chain = chain.load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1)
-        assert left_out(chain.done()) == told_of
-        assert left_out(chain.unroll().done()) == [*told_of, "unroll"]
+        assert left_out(chain.done()) == reported
+        assert left_out(chain.unroll().done()) == [*reported, "unroll"]
 
 
 def test_a_refinement_of_a_chain_used_twice_counts_where_it_matters():
-    """Left out of one of both uses, the kernel would change: none is told of."""
+    """Removed from one of two uses, it would change the kernel: neither is reported."""
     copy = Move.tile(1, 1).to(Thread).unroll().done()
     chain = MatMul.tile(32, 32).to(Block).split(8).load(A, SH, copy).load(B, SH, copy).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     assert left_out(chain) == []
 
 
-def test_what_is_needed_has_an_effect():
-    """Without its pipeline a chain is another kernel, and without `unchecked` one with a race is none."""
+def test_needed_refinements_have_an_effect():
+    """Without its pipeline a chain is another kernel, and without `unchecked` one with a race is refused."""
     chain = MatMul.tile(32, 32).to(Block).split(8).pipeline(2).load(A, SH).load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     assert left_out(chain) == []
 

@@ -278,9 +278,7 @@ def test_shared_memory_overflows():
         _ = program(**LARGE, stages=5).lowered
     error = caught.value
     lines = str(error).splitlines()
-    assert (
-        lines[0] == "245760 bytes of shared memory in a block, but sm_90 has 232448: a_sh 163840, b_sh 81920, store_c_sh 69632"
-    )
+    assert lines[0] == "245760 bytes of shared memory in a block, but sm_90 has 232448: a_sh 163840, b_sh 81920, store_c_sh 69632"
     assert lines[1].split() == ["a_sh", "163840", "bytes", "float16", "256", "x", "64,", "5", "stages", error.at]
     assert error.at.startswith("strategies/hmma_ampere.py:") and error.legal == "at most 232448 bytes"
     assert error.hint.startswith("pipeline(4), which takes 196608 (each of the 5 stages of a_sh, b_sh takes 49152 bytes)")

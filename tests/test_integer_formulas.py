@@ -334,7 +334,7 @@ def test_reductions_of_integers_that_become_floats_do_not_wrap_around(by, tmp_pa
 
 
 def test_a_fraction_is_no_factor_of_an_integer_sum():
-    with pytest.raises(ArgumentError, match="a factor that is none"):
+    with pytest.raises(ArgumentError, match="a factor that is not an integer"):
         Kind("Scaled", "C[m,n] += sum(k, 0.5 * A[m,k] * B[k,n])").starter(8, 8, 8, dtype=int8, c_dtype=int32)(GL, GL, GL)(Kernel)
     assert Kind("Scaled", "C[m,n] += sum(k, 2 * A[m,k] * B[k,n])").starter(8, 8, 8, dtype=int8, c_dtype=int32)(GL, GL, GL)(Kernel)
 

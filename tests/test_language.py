@@ -342,11 +342,11 @@ def test_refinements_chain_in_any_order():
 
 
 def test_a_refinement_that_the_next_one_would_replace_is_refused():
-    with pytest.raises(DecompositionError, match=r"pad\(8\): pad\(4\) of the same step would have no effect") as caught:
+    with pytest.raises(DecompositionError, match=r"pad\(8\): the step already has pad\(4\)") as caught:
         MatMul.load(A, SH).pad(4).pad(8)
-    assert "strategy.at(Load).refine(...) replaces one" in str(caught.value)
+    assert "strategy.at(Load).refine(...) replaces a refinement" in str(caught.value)
     for twice in (lambda: MatMul.tile(8, 8).unroll().unroll(), lambda: MatMul.load(A, SH).to_row_major().to_col_major()):
-        with pytest.raises(DecompositionError, match="would have no effect"):
+        with pytest.raises(DecompositionError, match="already has"):
             twice()
     assert MatMul.load(A, SH).pad(4).at(Load).refine(Pad(8)) == MatMul.load(A, SH).pad(8)
 
@@ -643,7 +643,7 @@ def test_swizzle_of_a_tile():
     by_text = MatMul.tile(4, 4).to(Thread).swizzle("((uid >> 1) & 7) | (uid & 0x30) | ((uid & 1) << 3)")
     assert by_call == by_text
     evaluates(by_call)
-    with pytest.raises(DecompositionError, match="no permutation"):
+    with pytest.raises(DecompositionError, match="not a permutation"):
         run(
             MatMul.tile(32, 32).to(Block).then(MatMul.tile(4, 4).to(Thread).swizzle(lambda uid: uid // 2)).split(1).tile(1, 1).done(),
             problem,
@@ -715,7 +715,7 @@ def test_accumulate(name):
     module = library(name)
     spec = module.spec(33, 40, 9, accumulate=True)
     if name in ("maxwell", "hgemm_nt"):
-        with pytest.raises(DecompositionError, match="deals elements to threads otherwise"):
+        with pytest.raises(DecompositionError, match="distributes elements over threads differently"):
             run(module.strategy, spec)
     elif name.startswith("wmma"):
         with pytest.raises(DecompositionError, match="whole fragments, and the last tile of C may overhang"):
@@ -849,5 +849,5 @@ def test_chains_for_any_kind_of_spec():
     assert both.start == Move == both.others[0].start
     for chosen in (inner.fallback(inner), both):
         assert [one.start for one in chosen(Move(8, 8)(GL, SH)(Block)).alternatives] == [Move, Move]
-    with pytest.raises(DecompositionError, match="starts from Move, what it is for is a Init"):
+    with pytest.raises(DecompositionError, match="starts from Move, but the spec is a Init"):
         both(Init(8, 8)(GL)(Kernel))

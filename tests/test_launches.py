@@ -102,11 +102,11 @@ def _part(total, size, number):
         (lambda spec, given: Launches((Asked("first", spec),), spec.at_level(Kernel)), "of Sequence"),
         (
             lambda spec, given: Launches((Asked("first", copied(spec.A, temporary("t", (16, 32))), steps=COPY.steps),), _with(spec, "t", (16, 32), float16)),
-            "the launches first and matmul see the array t otherwise",
+            "the launches first and matmul access the array t with different",
         ),
         (
             lambda spec, given: Launches((Asked("first", copied(spec.A, temporary("t", (16, 32))), steps=COPY.steps),), _with(spec, "t", (16, 32), float32, ColMajor)),
-            "the launches first and matmul see the array t otherwise",
+            "the launches first and matmul access the array t with different",
         ),
         (
             lambda spec, given: Launches((Asked("first", copied(temporary("u", (16, 32)), temporary("t", (16, 32))), steps=COPY.steps),), _with(spec, "t", (16, 32), float32)),

@@ -1,4 +1,4 @@
-"""Loops of unknown length inside each other: which of their lengths the race check follows, and that no fault needs the others."""
+"""Nested loops of unknown length: which of their lengths the race check combines, and that no fault needs the others."""
 
 import pytest
 from ringed import TARGET, errors, halves, product, ring_faults
@@ -7,8 +7,8 @@ from fireiron import *
 from fireiron.check.races.loops import Nested
 
 M, N, K = sym("M", multiple_of=8), sym("N", multiple_of=8), sym("K", multiple_of=8)
-TOLD = ("dropped: Acquire 1", "dropped: Release 1", "weaker: Wait 0", "load to another stage")
-"""Faults of the ring, of what flies, and of addresses: those of a run that is not of the long tier."""
+QUICK = ("dropped: Acquire 1", "dropped: Release 1", "weaker: Wait 0", "load to another stage")
+"""Faults of the ring, of asynchronous operations, and of addresses, which run outside of the nightly tier, too."""
 
 
 def kernel(stages):
@@ -16,7 +16,7 @@ def kernel(stages):
 
 
 def test_which_lengths_are_followed_together():
-    """Long runs of the outer loop where ends of the inner one meet; each place in the period at one end behind a long inner loop."""
+    """Long runs of the outer loop where ends of the inner one coincide; each phase of the period at one end after a long inner loop."""
     still, moving = (Nested(M, few, K, window=5, period=4) for few in (2, 3))
     followed = [(m, k) for m in (0, 1, 2, 9) for k in range(1, 14) if still.is_new({M: m, K: k})]
     assert [k for m, k in followed if m == 1] == list(range(1, 14))
@@ -26,11 +26,11 @@ def test_which_lengths_are_followed_together():
 
 
 @pytest.mark.parametrize("stages", [2, pytest.param(3, marks=pytest.mark.nightly)])
-def test_all_combinations_find_no_other_faults(stages, monkeypatch, request):
-    every = request.node.get_closest_marker("nightly") is not None
+def test_all_combinations_detect_no_other_faults(stages, monkeypatch, request):
+    nightly = request.node.get_closest_marker("nightly") is not None
     right = kernel(stages)
-    faults = [(name, one) for name, one in ring_faults(right) if every or any(told in name for told in TOLD)]
-    found = [(name, bool(errors(one))) for name, one in [("none", right), *faults]]
+    faults = [(name, one) for name, one in ring_faults(right) if nightly or any(told in name for told in QUICK)]
+    detected = [(name, bool(errors(one))) for name, one in [("none", right), *faults]]
     monkeypatch.setattr(Nested, "is_new", lambda self, lengths: True)
-    assert found == [(name, bool(errors(one))) for name, one in [("none", right), *faults]]
-    assert not found[0][1] and sum(told for _, told in found) >= len(TOLD)
+    assert detected == [(name, bool(errors(one))) for name, one in [("none", right), *faults]]
+    assert not detected[0][1] and sum(told for _, told in detected) >= len(QUICK)

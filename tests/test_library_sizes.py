@@ -136,7 +136,7 @@ def test_what_the_checks_refused_once(name, choice, step):
 def test_clusters_walk_over_a_known_number_of_columns(walk, columns):
     """The divisor of a cluster's number is known then, and so is folded into that of the block's."""
     spec = hopper.spec(symbol("M", 8), columns, 64)
-    kernel = hopper.strategy.with_(cm=1, cn=2, blocks=65536, walk=walk)(spec).program("sm_90a").lowered
+    kernel = hopper.strategy.with_(cluster_m=1, cluster_n=2, num_blocks=65536, raster=walk)(spec).program("sm_90a").lowered
     assert [one.message for one in safety(kernel) if one.severity == "error"] == []
 
 

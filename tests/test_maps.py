@@ -1,4 +1,4 @@
-"""Tensor maps at launches and in exports: what is encoded and when, what the kernel is given, and what is refused before."""
+"""Tensor maps at launches and in exports: encoding, kernel arguments, and refusals."""
 
 import ctypes
 import sys
@@ -54,19 +54,19 @@ def form(**changes):
 
 
 def values(gpu):
-    """What each launch was given: of a map the first word, which is the address that it is of."""
+    """The arguments of each launch: for a map its first word, which is its address."""
     return [step[-1] for step in gpu.launches]
 
 
-# ---------------------------------------------------------------------------------------------- what reaches the kernel
+# ---------------------------------------------------------------------------------------------- kernel arguments
 
 
-def test_a_kernel_is_given_the_map_in_place_of_the_pointer(gpu, program):
+def test_a_kernel_gets_the_map_instead_of_the_pointer(gpu, program):
     src, dst = halves(gpu, 100, 96), halves(gpu, 100, 96)
     kernel = kernel_of(program)
     assert kernel(src, out=dst) is dst
     assert values(gpu) == [[src.data.ptr, dst.data.ptr, 100, 96]]
-    none_128_zeros = (0, 3, 2, 0)  # not interleaved, a swizzle of 128 bytes, L2 promotion of 128 bytes, zeros outside
+    none_128_zeros = (0, 3, 2, 0)  # not interleaved, 128-byte swizzle, 128-byte L2 promotion, zeros out of bounds
     assert gpu.maps == [(6, src.data.ptr, (96, 100), (192,), (64, 64), none_128_zeros)]
 
 
@@ -89,8 +89,8 @@ def test_a_map_of_the_output(gpu):
     assert values(gpu) == [[src.data.ptr, dst.data.ptr, 100, 96]] and gpu.maps[0][1] == dst.data.ptr
 
 
-def test_reciprocals_of_sizes_stand_behind_these(gpu):
-    """Of 64 bits each, by calls and by prepared launches."""
+def test_reciprocals_follow_the_sizes(gpu):
+    """64 bits each, for calls and for prepared launches."""
     chosen = dict(hopper.defaults(4096, 4096, 4096)[0])
     program = hopper.strategy.with_(**chosen)(hopper.spec(*(sym(name, multiple_of=8) for name in "MNK"))).program("sm_90a")
     takes(gpu, 128, 128, 128, 4, 4, 4, 8, 8)
@@ -100,7 +100,7 @@ def test_reciprocals_of_sizes_stand_behind_these(gpu):
     kernel.prepare(a, b, out=c)()
     sizes = {"M": 1000, "N": 520, "K": 64}
     given = [one.data.ptr for one in (a, b, c)] + [sizes[var.name] for var in program.ir.symbols]
-    # 3 columns and bands of 4 lines, 4 of the 8 lines in the last
+    # 3 columns and groups of 4 rows, 4 of the 8 rows in the last
     assert values(gpu) == [[*given, -(-(1 << 63) // 12), 1 << 61]] * 2
     takes(gpu, 128, 128, 128, 4, 4, 4, 4, 4)
     with pytest.raises(LaunchError, match="its parameter has 4 bytes, the argument 8"):
@@ -108,13 +108,13 @@ def test_reciprocals_of_sizes_stand_behind_these(gpu):
 
 
 def test_the_parameters_of_the_machine_code_are_checked(gpu, program):
-    """Kernel and launcher must agree on who takes a map."""
+    """Kernel and launcher must agree on which parameters are maps."""
     takes(gpu, 8, 8, 4, 4)
     with pytest.raises(LaunchError, match="its parameter has 8 bytes, the argument 128"):
         kernel_of(program)(halves(gpu, 100, 96), out=halves(gpu, 100, 96))
 
 
-def test_by_columns_neighbours_are_along_the_first_dimension(gpu):
+def test_column_major_arrays_are_contiguous_along_the_first_dimension(gpu):
     program = copying(104, 96, src=ColMajor(ld=112), maps=(making.tensor_map("src_map", "src", (0, 1), (32, 96), 64),))
     takes(gpu, 128, 8)
     src, dst = halves(gpu, 104, 96, order="F", ld=112), halves(gpu, 104, 96)
@@ -123,7 +123,7 @@ def test_by_columns_neighbours_are_along_the_first_dimension(gpu):
 
 
 def test_one_row_has_no_stride(gpu):
-    """Where nothing is a stride away, the array's own, of 8 bytes here, need not be one for TMA."""
+    """If no element is a stride away, the array's own stride, 8 bytes here, need not be valid for TMA."""
     program = copying(1, sym("K", multiple_of=4))
     takes(gpu, 128, 8, 4)
     kernel_of(program)(halves(gpu, 1, 4), out=halves(gpu, 1, 4))
@@ -164,8 +164,8 @@ def test_without_a_swizzle_a_box_is_as_wide_as_any(gpu):
     assert gpu.maps[0][4] == (256, 256)
 
 
-def test_what_a_map_is_in_memory(gpu):
-    """128 bytes at a multiple of 64, which a launcher takes by value."""
+def test_memory_layout_of_a_map(gpu):
+    """128 bytes aligned to 64, which a launcher takes by value."""
     first, second = form().encode(4096), form().encode(8192)
     assert first.address % 64 == second.address % 64 == 0 and abs(first.address - second.address) >= 128
     assert bytes(first.value) == ctypes.string_at(first.address, 128) and len(bytes(first.value)) == 128
@@ -213,25 +213,25 @@ def test_another_shape_at_the_same_address_is_another_map(gpu, program):
     ]
 
 
-def test_maps_that_are_kept_are_bounded(gpu):
+def test_the_number_of_cached_maps_is_bounded(gpu):
     assert maps.encoded.cache_parameters()["maxsize"] == maps.KEPT
-    one = form()
+    tensor_form = form()
     for number in range(1, maps.KEPT + 10):
-        one.encode(16 * number)
-        one.encode(16)
+        tensor_form.encode(16 * number)
+        tensor_form.encode(16)
     assert maps.encoded.cache_info().currsize == maps.KEPT
     before = len(gpu.maps)
-    one.encode(16)  # the one that was used last
-    one.encode(32)  # the one that was not used for longest
+    tensor_form.encode(16)  # the most recently used one
+    tensor_form.encode(32)  # the least recently used one
     assert [asked[1] for asked in gpu.maps[before:]] == [32]
 
 
-def test_a_map_that_is_no_longer_kept_lives_as_long_as_a_launch_has_it(gpu, program):
+def test_an_evicted_map_lives_as_long_as_its_launch(gpu, program):
     kernel, src, dst = kernel_of(program), halves(gpu, 100, 96), halves(gpu, 100, 96)
     prepared = kernel.prepare(src, out=dst)
     maps.encoded.cache_clear()
     for number in range(1, 200):
-        form().encode(16 * number)  # would take the memory
+        form().encode(16 * number)  # would reuse the memory
     prepared()
     assert values(gpu) == [[src.data.ptr, dst.data.ptr, 100, 96]]
 
@@ -308,7 +308,7 @@ def test_threads_launch_at_once(gpu, program):
         ({"span": 256}, "legal   16 32 64 128"),
     ],
 )
-def test_what_tma_does_not_take(gpu, changes, message):
+def test_arrays_unsupported_by_tma(gpu, changes, message):
     with pytest.raises(LaunchError) as caught:
         form(**changes)
     assert message in str(caught.value)
@@ -323,7 +323,7 @@ def test_the_least_and_the_most_that_tma_takes(gpu):
 
 
 def test_arrays_that_tma_does_not_take(gpu):
-    """Messages call the array as the caller does."""
+    """Messages use the caller's name of the array."""
     program = copying(100, 100)
     with pytest.raises(LaunchError, match=r"src is read or written by TMA, which takes neighbouring rows so far apart") as caught:
         kernel_of(program)(halves(gpu, 100, 100), out=halves(gpu, 100, 100))
@@ -350,7 +350,7 @@ def test_a_driver_that_refuses(gpu):
         form().encode(4096)
     assert caught.value.got == "CUDA error 1; strides (192,) bytes, box (64, 64), swizzle 3"
     gpu.map_status = 0
-    assert form().encode(4096).address  # a refusal is not kept
+    assert form().encode(4096).address  # a refusal is not cached
 
 
 # ---------------------------------------------------------------------------------------------- exports
@@ -370,7 +370,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType kind, cuui
                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill);
 #endif
 """
-"""What the launcher needs of the driver's header beyond what kernels without maps do."""
+"""The additional parts of the driver's header that launchers with maps need."""
 
 MAIN_C = """
 #include <stdio.h>
@@ -432,7 +432,7 @@ def test_the_launcher_in_c_encodes_the_maps(tmp_path, monkeypatch):
     ]  # fmt: skip
 
 
-def test_the_contract_tells_of_maps(tmp_path):
+def test_the_contract_describes_maps(tmp_path):
     header, source = (path.read_text() for path in export(copying(), tmp_path, "gemm", cubin=False).files)
     assert "copied by TMA in boxes of 64 x 64, swizzled in spans of 128 bytes; the launcher makes the tensor map." in header
     assert "nvcc of CUDA 12.5 or newer" in header and "16 bytes apart" not in header  # N is a multiple of 8
@@ -442,14 +442,14 @@ def test_the_contract_tells_of_maps(tmp_path):
 
 
 def test_maps_at_an_address_of_bytes(tmp_path):
-    """The address of an array is a multiple of 16 bytes whatever its elements, if a map is of it."""
+    """The address of an array is a multiple of 16 bytes, whatever its elements, if it has a map."""
     spec = {"dtype": int8, "maps": (making.tensor_map("src_map", "src", (1, 0), (64, 64), 16),)}
     header, source = (path.read_text() for path in export(copying(64, 48, **spec), tmp_path, "gemm", cubin=False).files)
     assert "#define GEMM_ALIGN_SRC 16" in header and "CU_TENSOR_MAP_DATA_TYPE_UINT8" in source and "CU_TENSOR_MAP_SWIZZLE_NONE" in source
     assert "extents[] = {48, 64};" in source and "strides[] = {48};" in source
 
 
-def test_what_tma_does_not_take_is_not_exported(tmp_path):
+def test_arrays_unsupported_by_tma_are_not_exported(tmp_path):
     with pytest.raises(LaunchError, match="serves no sizes: rows of src lie a multiple of 16 bytes apart"):
         export(copying(100, 100), tmp_path, "gemm", cubin=False)
     with pytest.raises(LaunchError, match="64 x 300 elements of src by TMA"):
@@ -457,8 +457,8 @@ def test_what_tma_does_not_take_is_not_exported(tmp_path):
 
 
 @needs_nvcc
-def test_what_only_one_gpu_has_is_built_for_it_alone(tmp_path):
-    """Code for sm_90, which nvcc would make beside it for `-arch=sm_90a`, has no wgmma."""
+def test_code_for_one_gpu_is_built_for_it_alone(tmp_path):
+    """Code for sm_90, which nvcc would add for `-arch=sm_90a`, has no wgmma."""
     hopper = library("hopper")
     exported = export(hopper.strategy(hopper.spec(512, 512, 512)), tmp_path, "gemm", arch="sm_90a", cubin=False)
     source = exported.files[1].read_text()

@@ -1,5 +1,5 @@
-"""The facts of completion mechanisms beside a second table, written by hand from the PTX ISA: compiler, checks and simulator share the first one, so a
-wrong fact would be believed by all of them.
+"""Compare the properties of completion mechanisms with a second table, written by hand from the PTX ISA: compiler, checks and simulator
+share the first one, so none of them detects an error in it.
 """
 
 import types
@@ -10,8 +10,8 @@ from fireiron.executable import INSTRUCTIONS
 from fireiron.ir import AT_ONCE, mechanisms
 from fireiron.ir.mechanism import Mechanism, Order
 
-# By name: order, what of shared memory may still be read and written behind the instruction, by the asynchronous proxy, results in registers, waited
-# for before the kernel ends, issued and waited for by all lanes together.
+# By name: order; which shared memory may still be read and written after the instruction; whether by the async proxy; results in registers;
+# must be waited for before the kernel ends; issued and waited for by all lanes together.
 TABLE = {
     # PTX ISA, "cp.async": "non-blocking"; "cp.async.wait_group ... the executing thread": each thread waits for its own groups. Of the proxies only
     # bulk copies and wgmma are named under "Async proxy", so it is of the generic one.
@@ -93,16 +93,16 @@ def test_deferred_arrivals_are_the_instructions_of_the_ptx_isa(mechanism):
     ],
 )
 def test_instructions_name_their_own(prefix, name):
-    found = [one for one in INSTRUCTIONS if one.name.startswith(prefix)]
-    assert found and {one.mechanism.name for one in found} == {name}
+    instructions = [one for one in INSTRUCTIONS if one.name.startswith(prefix)]
+    assert instructions and {one.mechanism.name for one in instructions} == {name}
 
 
-def test_all_other_instructions_are_done_at_once():
+def test_all_other_instructions_are_synchronous():
     late = ("WGMMA_", "TMA_", "CP_ASYNC")
     assert {one.mechanism for one in INSTRUCTIONS if not one.name.startswith(late)} == {AT_ONCE}
 
 
-def test_a_mechanism_is_one_instance_and_lacks_what_it_does_not_state():
+def test_a_mechanism_is_one_instance_with_defaults_for_unstated_properties():
     class Own(Mechanism):
         name = "own"
 
@@ -111,7 +111,7 @@ def test_a_mechanism_is_one_instance_and_lacks_what_it_does_not_state():
         "commit": (None,),
         "wait": (None, 0, "", (), None),
         "fence": (None, (), None),
-        "held": (None, (), None),
+        "pin": (None, (), None),
     }.items():
         with pytest.raises(Exception, match=f"own: this completion mechanism has no text '{text}'"):
             getattr(Own(), text)(*arguments)

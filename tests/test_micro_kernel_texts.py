@@ -1,4 +1,6 @@
-"""All names of a micro-kernel's contract in the texts of some kernels, to read: `goldens/micro_kernels.cu`. What they compute the generators ask."""
+"""All names of a micro-kernel's contract in the texts of some kernels, as a readable golden: `goldens/micro_kernels.cu`. The generators
+test the results.
+"""
 
 from pathlib import Path
 
@@ -15,7 +17,7 @@ c[0] = accumulate ? c[0] + a[0] * b[0] : a[0] * b[0];
 /* b_stride_n is not used */ const char* said = "b_size_n";
 c[c_stride_m] = a[a_stride_m] * b[b_stride_k] + float(a_size_m + b_size_k + c_size_n);
 """
-HELD = """
+WITH_REGISTERS = """
 for (int r = 0; r < c_registers; ++r) {
   if (c_m(r) < a_size_m && c_n(r) < b_size_n)
     for (int p = 0; p < a_size_k; ++p)
@@ -33,10 +35,10 @@ def threads(chain):
     return chain.tile(8, 8).to(Block).tile(1, 1).to(Thread)
 
 
-def held(memory, text, **loads):
-    """A block whose accumulators its threads hold."""
-    one = Move.tile(2, 2).to(Thread).tile(1, 1).done()
-    chain = MatMul.tile(8, 8).to(Block).epilog(RF, Init.tile(2, 2).to(Thread).tile(1, 1).done(), one).split(4)
+def with_registers(memory, text, **loads):
+    """A block whose accumulators are owned by its threads."""
+    element_tiles = Move.tile(2, 2).to(Thread).tile(1, 1).done()
+    chain = MatMul.tile(8, 8).to(Block).epilog(RF, Init.tile(2, 2).to(Thread).tile(1, 1).done(), element_tiles).split(4)
     chain = (
         chain.load(A, memory, Move.tile(1, 1).to(Thread).done()).pad(1).load(B, memory, Move.tile(1, 1).to(Thread).done()).to_row_major()
     )
@@ -68,8 +70,8 @@ KERNELS = {
         threads(MatMul).split(Layout((2, 2, 3), (1, 4, 16))).done(MicroKernel("dot", DOT))(product(8, 8, K, dtype=float16, c_dtype=float32))
     ),
     "elements two apart": lambda: threads(MatMul).split(Layout(3, 2)).done(MicroKernel("dot", DOT))(product(8, 8, 7)),
-    "registers of a block": lambda: held(SH, HELD)(product(9, 8, 6)),
-    "registers of a block, at run time": lambda: held(SH, HELD)(product(9, K, 8, dtype=float16, c_dtype=float32, accumulator=float32)),
+    "registers of a block": lambda: with_registers(SH, WITH_REGISTERS)(product(9, 8, 6)),
+    "registers of a block, at run time": lambda: with_registers(SH, WITH_REGISTERS)(product(9, K, 8, dtype=float16, c_dtype=float32, accumulator=float32)),
     "factors in shared memory, swizzled": lambda: (
         MatMul.tile(8, 8).to(Block).split(4).load(A, SH).swizzle_storage(Swizzle(1, 0, 3)).load(B, SH).tile(1, 1).to(Thread)
         .done(MicroKernel("dot", DOT))(product(8, 9, 6))
@@ -91,5 +93,5 @@ def text():
 
 
 def test_the_texts_are_those_that_were_read():
-    said = differences(GOLDEN, text())
-    assert not said, said
+    changes = differences(GOLDEN, text())
+    assert not changes, changes

@@ -484,7 +484,7 @@ def test_the_spec_of_a_file_is_the_one_that_is_analysed(way, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["operands"] == "A float16 RowMajor, B float16 ColMajor, C float16 ColMajor"
     status = main(["show", str(path), "-M", "32"])
     stderr = capsys.readouterr().err
-    assert status == (0 if way == "function" else 2) and ("a function spec(M, N, K, **options)" in stderr) == (way != "function")
+    assert status == (0 if way == "function" else 2) and ("def spec(M, N, K, **options)" in stderr) == (way != "function")
 
 
 def test_storage_is_shown(capsys):

@@ -41,7 +41,7 @@ def fault(dim, extent):
     for digit in dim.fixed:
         size = constant(digit.size)
         if digit.index.low < 0 or (size is not None and digit.index.high >= size):
-            return f"the index {digit.index} is no digit of {digit.size}"
+            return f"the index {digit.index} is not a digit of {digit.size}"
     return None
 
 
@@ -67,7 +67,7 @@ def test_the_law_holds_in_drawn_strategies(part):
             program = drawn.strategy(drawn.spec).program(drawn.target)
             assert program.tree
         except FireironError as refusal:
-            assert "has no part of" not in str(refusal), "the package's own steps keep the law"
+            assert "is not a tile of" not in str(refusal), "the package's own steps keep the law"
             continue
         checked += 1
         assert faults(program) == [], drawn.strategy
@@ -114,13 +114,13 @@ def test_views_by_hand_that_obey_the_law(step):
 
 
 @pytest.mark.parametrize(("step", "message", "legal"), [
-    (ByHand(stride=3), "a digit of stride 3 follows where those below reach 4", "stride 4"),
-    (ByHand(stride=8), "a digit of stride 8 follows where those below reach 4", "stride 4"),
-    (ByHand(modes=(Mode(4, 2),)), "a digit of stride 2 follows where those below reach 1", "stride 1"),
-    (ByHand(count=9), "its digits count 36 coordinates of 32", "32, or a bound"),
-    (ByHand(count=7), "its digits count 28 coordinates of 32", "32, or a bound"),
-    (ByHand(count=7, bound=Const(32)), "its digits count 28 coordinates of 32", "at least 32"),
-    (ByHand(shift=1), "thread + 1, 1 to 8, is no digit of 8", "0 to 7"),
+    (ByHand(stride=3), "a digit of stride 3 follows digits that cover 4", "stride 4"),
+    (ByHand(stride=8), "a digit of stride 8 follows digits that cover 4", "stride 4"),
+    (ByHand(modes=(Mode(4, 2),)), "a digit of stride 2 follows digits that cover 1", "stride 1"),
+    (ByHand(count=9), "its digits cover 36 coordinates of 32", "32, or a bound"),
+    (ByHand(count=7), "its digits cover 28 coordinates of 32", "32, or a bound"),
+    (ByHand(count=7, bound=Const(32)), "its digits cover 28 coordinates of 32", "at least 32"),
+    (ByHand(shift=1), "thread + 1, 1 to 8, is not a digit of 8", "0 to 7"),
 ])  # fmt: skip
 def test_views_by_hand_that_break_the_law_are_refused(step, message, legal):
     """The error names the decomposition, its operand and dimension, and legal values."""
@@ -128,7 +128,7 @@ def test_views_by_hand_that_break_the_law_are_refused(step, message, legal):
         with pytest.raises(DecompositionError) as refusal:
             assert by_hand(attrs.evolve(step, operand=operand)).tree
         text = str(refusal.value)
-        assert f"ByHand: the view of {operand} has no part of {operand} along m: {message}" in text, text
+        assert f"ByHand: the view of {operand} is not a tile of {operand} along m: {message}" in text, text
         assert (
             "Dim(" not in text
             and "coordinates'" in text

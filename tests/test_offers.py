@@ -1,7 +1,7 @@
-"""What each step offers for specs of all kinds is what it offered before: the legal arguments that the tuner, the fuzzers and messages read.
+"""The choices of each step for specs of all kinds do not change: the legal arguments that the tuner, the fuzzers and messages use.
 
-The specs are those of trees of the corpus, as if nothing stood around them, and with their threads known. A digest says nothing of right and
-wrong, which `test_contracts` and `test_choices` do: it says that no offer changes by the way. `python -m goldens draw offers` takes other specs.
+The specs are those of corpus trees, without their surroundings, and with known threads. A digest does not prove choices right, which
+`test_contracts` and `test_choices` test: it detects unintended changes. `python -m goldens draw offers` selects other specs.
 """
 
 import functools
@@ -21,25 +21,25 @@ from fireiron.language.store import loads
 from fireiron.values.expr import Var
 
 EACH = 20
-"""Of the corpus every so many-th strategy is asked."""
+"""One in this many corpus strategies is used."""
 
 OF_A_TEST = 45
 CASES = cases("offers")
 
 MOST_SECONDS = 1.0
-"""Of processor time that the offers for one spec may take."""
+"""The limit of processor time for the choices of one spec."""
 
 
 @functools.lru_cache(maxsize=8)
 def specs_of(name):
-    """Some specs of a tree, other than each other."""
-    one = corpus.by_name()[name]
-    nodes = {str(node.spec): node.spec for node in loads(json.dumps(one.strategy)).program(one.target).tree.nodes()}
+    """Some distinct specs of a tree."""
+    stored = corpus.by_name()[name]
+    nodes = {str(node.spec): node.spec for node in loads(json.dumps(stored.strategy)).program(stored.target).tree.nodes()}
     return random.Random(name).sample([*nodes.values()], min(len(nodes), 4))
 
 
 def offers(spec):
-    """For each step the labels of what it offers, threads unknown and known."""
+    """The labels of the choices of each step, without and with known threads."""
     alone = context_of(spec)
     for step in steps_of_language():
         for context in (alone, attrs.evolve(alone, workers=64, thread=Var("thread", 0, 63))):
@@ -50,21 +50,21 @@ def offers(spec):
 
 
 def outcome(case):
-    """All labels that are offered for a spec: a line for each step, threads unknown, and one, threads known."""
+    """All labels for a spec: a line per step without known threads, and one with known threads."""
     name, _, number = case.rpartition(", ")
     try:
-        every = [*offers(specs_of(name)[int(number)])]
+        labels_by_step = [*offers(specs_of(name)[int(number)])]
     except FireironError as error:
         return Outcome.refused(error)
-    lines = [json.dumps([step.__name__, *labels]) for step, labels in every]
-    return Outcome("offers" if any(labels for _, labels in every) else "nothing", "\n".join(lines))
+    lines = [json.dumps([step.__name__, *labels]) for step, labels in labels_by_step]
+    return Outcome("offers" if any(labels for _, labels in labels_by_step) else "nothing", "\n".join(lines))
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", range(0, len(CASES), OF_A_TEST))
-def test_nothing_offered_changes_by_the_way(first):
-    said = differences("offers", [Case.of(one.name, outcome(one.name)) for one in CASES[first : first + OF_A_TEST]])
-    assert not said, said
+def test_choices_do_not_change_unintentionally(first):
+    changes = differences("offers", [Case.of(one.name, outcome(one.name)) for one in CASES[first : first + OF_A_TEST]])
+    assert not changes, changes
 
 
 def test_much_is_offered():
@@ -72,7 +72,7 @@ def test_much_is_offered():
 
 
 def drawn():
-    """The names of specs for which the offers do not take long."""
+    """The names of specs whose choices are quick to list."""
     names = []
     for name in corpus.accepted()[::EACH]:
         for number, _ in enumerate(specs_of(name)):

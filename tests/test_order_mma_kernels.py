@@ -24,9 +24,9 @@ TARGET = "sm_90a"
 
 def program(m, n, d, values=None, options=None, blocks=3, problem=None, **forms):
     """The kernel for a problem, of a definition with options, whose warpgroups take turns."""
-    made = attention.definition(**{"slack": 8, **(options or {})})
-    strategy = hopper_attention.by_rows(made, blocks=blocks, turns=True, **forms).with_(
-        **{"bm": 128, "bn": 16, "chunk": 16, **(values or {})}
+    made = attention.definition(**{"rescale_threshold": 8, **(options or {})})
+    strategy = hopper_attention.by_rows(made, num_blocks=blocks, order_mma=True, **forms).with_(
+        **{"bm": 128, "bn": 16, "epi_n": 16, **(values or {})}
     )
     return strategy(attention.spec(m, n, d, made=made, **(problem or {}))).program(TARGET)
 
@@ -44,15 +44,15 @@ CASES = {
     "two warpgroups, four tiles for three blocks": ((128, 48, 16), {}, {}, {"problem": {"heads": 4}}),
     "three, an odd number of turns": ((192, 40, 16), {"bm": 192}, {}, {"blocks": 1, "problem": {"heads": 2}}),
     "under a mask": ((200, 200, 16), {"bn": 64}, {"causal": True}, {}),
-    "under a mask, blocks that stay": ((256, 256, 16), {"bn": 64, "bm": 128}, {"causal": True}, {"stays": True, "blocks": 1}),
+    "under a mask, blocks that stay": ((256, 256, 16), {"bn": 64, "bm": 128}, {"causal": True}, {"persistent": True, "num_blocks": 1}),
     "under a mask, as blocks become free": (
         (384, 384, 16),
         {"bn": 64},
         {"causal": True},
         {"dynamic": True, "blocks": 1, "problem": {"heads": 2}},
     ),
-    "products of one turn": ((128, 48, 16), {}, {}, {"delayed": False}),
-    "products of one turn, and one stage": ((128, 48, 16), {"stages": 1}, {}, {"delayed": False, "problem": {"heads": 2}, "blocks": 1}),
+    "products of one turn": ((128, 48, 16), {}, {}, {"overlap": False}),
+    "products of one turn, and one stage": ((128, 48, 16), {"stages": 1}, {}, {"overlap": False, "problem": {"heads": 2}, "blocks": 1}),
 }
 
 NEAREST = ("three, an odd number of turns", "products of one turn, and one stage")
@@ -141,7 +141,7 @@ def test_a_wait_of_two_for_the_own_turn_is_found():
 
 def test_a_stage_given_back_in_a_turn_is_found():
     """A warpgroup that waits for its turn while it holds the stage that the others' turns need: all wait for ever."""
-    kernel = program(128, 48, 16, {"stages": 1}, delayed=False, blocks=1).ir
+    kernel = program(128, 48, 16, {"stages": 1}, overlap=False, blocks=1).ir
     arrays = inputs(kernel.spec)
     given_back = next(one for one in ir.statements(kernel.body) if of_kind(ir.Release, ring="v_sh_ring", state=ir.StageState.EMPTY)(one))
     without = with_changed(kernel, lambda one: one is given_back, 0, dropped)
@@ -169,13 +169,21 @@ def test_texts():
     assert (
         printed.count("mbarrier_wait(n_order_empty + (warpgroup + 2) % 3 * 8, ") == 2 == printed.count("mbarrier_arrive(n_order_empty + ")
     )
-    assert printed.count("the turn of this warpgroup") == 2 and "3 barriers: turns of warpgroups are over" in printed
+    assert printed.count("wait for the previous warpgroup") == 2 and "3 mbarriers: order of warpgroups" in printed
     inside = printed[printed.index("for (int n = 0; n < 3; ++n)") :]
-    order = ("k_sh_ring_full", "mbarrier_wait(n_order", "wgmma_fence", "wgmma_commit", "v_sh_ring_full", "wgmma_commit", "arrive(n_order")
+    order = (
+        "k_sh_ring_full",
+        "mbarrier_wait(n_order",
+        "wgmma_fence",
+        "wgmma_commit_group",
+        "v_sh_ring_full",
+        "wgmma_commit_group",
+        "arrive(n_order",
+    )
     places = [inside.index(order[0])]
     for part in order[1:]:
         places.append(inside.index(part, places[-1] + 1))
-    assert places[-1] < inside.index("wgmma_wait<1>()")
+    assert places[-1] < inside.index("wgmma_wait_group<1>()")
     account = synchronization(one.ir)
     assert "order n_order: 3 warpgroups of 128 threads issue products in turns" in text(account)
     assert [ring["each"] for ring in account.as_dict()["rings"] if ring["each"]] == [128]
@@ -185,14 +193,14 @@ def test_texts():
 
 def test_one_warpgroup_has_no_turns():
     ordered, plain = (program(64, 48, 16, {"bm": 64}).text.replace('.order_mma("s", "pv")', "") for _ in range(2))
-    assert ordered == plain and "order" not in plain
+    assert ordered == plain and "_order" not in plain
 
 
 @pytest.mark.nightly
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC")
 @pytest.mark.parametrize(
     ("d", "values"),
-    [(128, {"bm": 192, "bn": 80, "chunk": 64}), (64, {"bm": 192, "bn": 128, "chunk": 64}), (64, {"bm": 256, "bn": 64, "chunk": 64})],
+    [(128, {"bm": 192, "bn": 80, "epi_n": 64}), (64, {"bm": 192, "bn": 128, "epi_n": 64}), (64, {"bm": 256, "bn": 64, "epi_n": 64})],
 )
 def test_compiles(d, values):
     """Three and four warpgroups find room for their registers: nothing spills, and no products wait for each other."""
@@ -206,7 +214,7 @@ def test_compiles(d, values):
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 def test_the_printed_text(tmp_path):
     """Executed on the CPU, by threads in random order."""
-    one = program(192, 72, 32, {"bm": 192, "bn": 32, "chunk": 32}, blocks=1)
+    one = program(192, 72, 32, {"bm": 192, "bn": 32, "epi_n": 32}, blocks=1)
     arrays = inputs(one.spec)
     host = HostProgram([Printed.of(one)], tmp_path)
     near_softmax(one.spec, arrays).require(host.run(0, arrays, seed=3))
@@ -230,7 +238,7 @@ def blocks(*turns, start=None, producer=True):
 REFUSED = {
     "no such step": (lambda: blocks("s", "px"), r"order_mma\('s', 'px'\): the loop has no step px"),
     "the other way round": (lambda: blocks("pv", "s"), "s comes before pv"),
-    "no product": (lambda: blocks("s", "p"), "p is no product that runs by itself"),
+    "no product": (lambda: blocks("s", "p"), "p has no asynchronous MMA"),
     "no producer": (lambda: blocks("s", "pv", producer=False), "no producer whose stages"),
     "no names": (lambda: blocks("s", ""), "order_mma: the names of two steps of the definition"),
     "tiles in turns, too": (

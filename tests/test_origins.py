@@ -1,4 +1,4 @@
-"""What a strategy makes knows the line of Python that asked for it: buffers, statements and accesses, which messages and readers name."""
+"""Everything that a strategy creates knows its line of Python: buffers, statements and accesses, as messages and other outputs show."""
 
 import json
 
@@ -27,31 +27,31 @@ def examples():
 
 def drawn():
     for seed in range(24):
-        one, _ = generator.draw(71_000_000 + seed)
-        yield f"strategy {seed}", one.strategy, one.target
+        draw, _ = generator.draw(71_000_000 + seed)
+        yield f"strategy {seed}", draw.strategy, draw.target
     for seed in range(12):
-        one, _ = fused_generator.draw(71_000_000 + seed)
-        yield f"definition {seed}", one.strategy(one.bound), "sm_80"
+        draw, _ = fused_generator.draw(71_000_000 + seed)
+        yield f"definition {seed}", draw.strategy(draw.bound), "sm_80"
 
 
 def pasted():
-    """Strategies of the corpus, as Python that is pasted."""
+    """Strategies of the corpus, as pasted Python."""
     names = {**vars(fireiron), **vars(fireiron.values.machine)}
     for name in [one for one in corpus.accepted() if not one.startswith(("tasks", "near tasks"))][::20]:
-        one = corpus.by_name()[name]
-        yield one.name, eval(str(loads(json.dumps(one.strategy))), dict(names)), one.target
+        stored = corpus.by_name()[name]
+        yield stored.name, eval(str(loads(json.dumps(stored.strategy))), dict(names)), stored.target
 
 
 @pytest.mark.parametrize("kernels", [examples, drawn, pasted])
-def test_what_is_made_has_an_origin(kernels):
+def test_created_objects_have_an_origin(kernels):
     without = []
     for name, strategy, target in kernels():
         try:
             kernel = strategy.program(target).lowered
         except FireironError:
             continue
-        made = [one.tensor for one in kernel.buffers if not one.parameter and one.memory != COORD]
-        made += [one for one in ir.statements(kernel.body) if isinstance(one, (ir.Exec, ir.For))]
-        made += [access for one, _ in ir.execs(kernel.body) for access in one.accesses]
-        without += [(name, getattr(one, "name", None) or str(getattr(one, "var", one))) for one in made if one.origin is None]
+        created = [one.tensor for one in kernel.buffers if not one.parameter and one.memory != COORD]
+        created += [one for one in ir.statements(kernel.body) if isinstance(one, (ir.Exec, ir.For))]
+        created += [access for one, _ in ir.execs(kernel.body) for access in one.accesses]
+        without += [(name, getattr(one, "name", None) or str(getattr(one, "var", one))) for one in created if one.origin is None]
     assert not without

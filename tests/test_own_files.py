@@ -1,4 +1,4 @@
-"""A user's own file on the command line: what a name in it means, what is computed, and which requests contradict it."""
+"""A user's own file on the command line: the meaning of a name in it, what is computed, and which requests contradict it."""
 
 import json
 import sys
@@ -47,7 +47,7 @@ def folder(tmp_path_factory):
 
 
 def bound(folder, argument, sizes=None, **options):
-    """The spec that an argument means, and the strategy."""
+    """The spec that an argument denotes, and the strategy."""
     name, colon, rest = argument.partition(":")
     strategy = bind(find(f"{folder / name}.py{colon}{rest}"), sizes, options)
     return strategy.spec, strategy
@@ -78,7 +78,7 @@ def bound(folder, argument, sizes=None, **options):
         ("definitions:others", {"m": 8}, "scaled(8,1024)(GL,GL,GL)(Kernel)"),
     ],
 )
-def test_what_a_name_means(folder, argument, sizes, means):
+def test_the_meaning_of_a_name(folder, argument, sizes, means):
     if argument == "several:copy_spec":
         with pytest.raises(ArgumentError, match="several strategies start from copy_spec") as caught:
             bound(folder, argument, sizes)
@@ -89,7 +89,7 @@ def test_what_a_name_means(folder, argument, sizes, means):
     assert strategy.program().tree.complete
 
 
-def test_types_and_orders_come_from_the_file_unless_they_are_said(folder):
+def test_types_and_orders_default_to_those_of_the_file(folder):
     assert str(bound(folder, "value")[0].A.dtype) == "float16"
     assert "RowMajor" in str(bound(folder, "value:problem")[0].A.tensor.layout)
     assert str(bound(folder, "function", dtype="float32")[0].A.dtype) == "float32"
@@ -97,36 +97,36 @@ def test_types_and_orders_come_from_the_file_unless_they_are_said(folder):
 
 
 @pytest.mark.parametrize(
-    ("argument", "sizes", "options", "said", "do"),
+    ("argument", "sizes", "options", "message", "do"),
     [
-        ("value", {"M": 64}, {}, ": M cannot be chosen", "a function spec(M, N, K"),
+        ("value", {"M": 64}, {}, ": M cannot be chosen", "def spec(M, N, K"),
         ("value", {}, {"dtype": "float32"}, "dtype cannot be chosen", "**options"),
-        ("value:kernel", {"M": 64}, {}, "is bound to MatMul(48,32,20)", "not at all"),
-        ("value:compiled", {}, {"dtype": "float32"}, "is bound to MatMul(48,32,20)", "not at all"),
-        ("value:number", {}, {}, "number is no strategy but int", "value.py:NAME"),
-        ("value:kernl", {}, {}, "kernl is not there", "did you mean kernel?"),
+        ("value:kernel", {"M": 64}, {}, "is bound to MatMul(48,32,20)", "unbound"),
+        ("value:compiled", {}, {"dtype": "float32"}, "is bound to MatMul(48,32,20)", "unbound"),
+        ("value:number", {}, {}, "number is not a strategy but int", "value.py:NAME"),
+        ("value:kernl", {}, {}, "kernl does not exist", "did you mean kernel?"),
         ("function", {"M": 8}, {}, "its problem has no size M", "-s rows=64"),
-        ("function", {}, {"A": None}, "its problem takes no A", "**options"),
-        ("other", {"M": 64}, {}, "its file says one spec", "path.py:spec"),
-        ("clash", {}, {}, "spec and problem are different specs", "say one"),
-        ("clashing", {}, {}, "spec and problem are different functions", "say one"),
-        ("unplaced", {}, {}, "problem is no spec, but SpecShape", "(GL, GL, GL)(Kernel)"),
-        ("wrong", {}, {}, "spec is no spec, but int", "a function that makes a spec"),
-        ("problems", {}, {}, "strategy is not there", "problems.py:problem for the library's strategy"),
+        ("function", {}, {"A": None}, "its problem does not accept A", "**options"),
+        ("other", {"M": 64}, {}, "its file specifies one spec", "path.py:spec"),
+        ("clash", {}, {}, "spec and problem are different specs", "define one"),
+        ("clashing", {}, {}, "spec and problem are different functions", "define one"),
+        ("unplaced", {}, {}, "problem is not a spec, but SpecShape", "(GL, GL, GL)(Kernel)"),
+        ("wrong", {}, {}, "spec is not a spec, but int", "a function from sizes to a spec"),
+        ("problems", {}, {}, "strategy does not exist", "problems.py:problem for the library's strategy"),
         ("problems:scaled", {}, {}, "no strategy starts from scaled", "scaled.tile"),
-        ("definition", {"M": 8, "m": 9}, {}, "the size m is named twice", "[8, 9]"),
-        ("definitions", {}, {}, "strategy is not there", "rows others"),
+        ("definition", {"M": 8, "m": 9}, {}, "the size m is given twice", "[8, 9]"),
+        ("definitions", {}, {}, "strategy does not exist", "rows others"),
         ("definitions:problem", {}, {}, "several strategies start from problem", "rows others"),
     ],
 )  # fmt: skip
-def test_what_contradicts_a_file_is_refused(folder, argument, sizes, options, said, do):
+def test_options_that_contradict_a_file_are_refused(folder, argument, sizes, options, message, do):
     with pytest.raises(ArgumentError) as caught:
         bound(folder, argument, sizes, **options)
-    assert said in caught.value.asked and do in str(caught.value)
+    assert message in caught.value.asked and do in str(caught.value)
 
 
 def test_a_problem_without_a_strategy_takes_those_of_the_library(folder):
-    """The first that is legal on the target."""
+    """The first one that is legal on the target."""
     _, strategy = bound(folder, "problems:problem")
     assert [one.steps[0].origin.split(":")[0] for one in strategy.alternatives] == ["strategies/_gemm.py", "strategies/naive.py"]
     assert "gemm_nn" in find(f"{folder / 'problems'}.py:problem").strategy.steps[0].origin or strategy.cuda("sm_80")
@@ -141,7 +141,7 @@ COMMANDS = {
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("argument", ["value:problem", "definition"])
 def test_every_command_takes_them(folder, command, argument, capsys, tmp_path, monkeypatch):
-    """The spec of the file is the one that each command is about; of `tune` the one that its processes would be given."""
+    """Each command uses the spec of the file; `tune` also passes it to its processes."""
     ranked = []
 
     def rank(strategy, **_):
@@ -175,31 +175,32 @@ def test_the_target_of_a_compiled_kernel_is_the_one_that_is_meant(folder, capsys
 
 
 @pytest.mark.parametrize(
-    ("given", "said"), [(["-M", "4", "-s", "M=8"], "the size M is given twice"), (["-s", "m=4", "-s", "m=8"], "the size m is given twice")]
+    ("given", "message"),
+    [(["-M", "4", "-s", "M=8"], "the size M is given twice"), (["-s", "m=4", "-s", "m=8"], "the size m is given twice")],
 )
-def test_a_size_is_named_once(folder, given, said, capsys):
+def test_a_size_is_named_once(folder, given, message, capsys):
     assert main(["show", f"{folder / 'free'}.py", *given]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------------------------- fireiron new
 
 SMALL = {"move": ["-M", "40", "-N", "72"], "fused": ["-s", "m=72", "-s", "n=40", "-s", "k=64"]}
-"""Sizes to run a kind of file with, which are no multiples of its tiles; of a product M, N and K."""
+"""Sizes for running a kind of file, which are not multiples of its tiles; for GEMM M, N and K."""
 
 
 @pytest.mark.parametrize("kind", new.KINDS)
 def test_a_new_file_passes_check_and_run(kind, tmp_path, capsys, monkeypatch):
-    """Without a warning, without a step that does nothing, from another folder; its lines are as wide as those of a terminal."""
+    """Without a warning or an ineffective step, from another folder; its lines fit a terminal."""
     monkeypatch.setattr(launch, "gpu_available", lambda: False)
     path = tmp_path / "mine.py"
     assert main(["new", str(path.with_suffix("")), "--kind", kind]) == 0
-    said = capsys.readouterr().out
-    assert f"fireiron check {path}" in said and "what to try" in said
+    output = capsys.readouterr().out
+    assert f"fireiron check {path}" in output and "have suggestions" in output
     written = sorted(one.name for one in tmp_path.iterdir())
     assert written == (["mine.cu", "mine.py"] if kind == "micro-kernel" else ["mine.py"])
-    for one in tmp_path.iterdir():
-        assert "NAME" not in one.read_text() and max(map(len, one.read_text().splitlines())) <= 100
+    for file in tmp_path.iterdir():
+        assert "NAME" not in file.read_text() and max(map(len, file.read_text().splitlines())) <= 100
     monkeypatch.chdir(Path(__file__).parent)
     assert main(["check", str(path), "--json"]) == 0
     findings = json.loads(capsys.readouterr().out)["findings"]
@@ -210,11 +211,11 @@ def test_a_new_file_passes_check_and_run(kind, tmp_path, capsys, monkeypatch):
 
 
 def test_a_new_file_overwrites_nothing(tmp_path, capsys, monkeypatch):
-    """Neither of two files is written where one of them is there."""
+    """Neither of two files is written if one of them exists."""
     monkeypatch.chdir(tmp_path)
     Path("mine.cu").write_text("// mine\n")
     assert main(["new", "mine", "--kind", "micro-kernel"]) == 2
-    assert "mine.cu is there already" in capsys.readouterr().err
+    assert "mine.cu already exists" in capsys.readouterr().err
     assert [one.name for one in tmp_path.iterdir()] == ["mine.cu"] and Path("mine.cu").read_text() == "// mine\n"
     assert main(["new", "mine.py", "--kind", "micro-kernel", "--force"]) == 0
     assert "c_at(m, n)" in Path("mine.cu").read_text() and Path("mine.py").exists()
@@ -222,7 +223,7 @@ def test_a_new_file_overwrites_nothing(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("numpy", "would hide the module numpy"),
         ("json.py", "fireiron new my_json"),
@@ -231,10 +232,10 @@ def test_a_new_file_overwrites_nothing(tmp_path, capsys, monkeypatch):
         ("a/b", "mkdir -p a"),
     ],
 )
-def test_names_that_new_files_cannot_have(name, said, tmp_path, capsys, monkeypatch):
+def test_names_that_new_files_cannot_have(name, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["new", name]) == 2
-    assert said in capsys.readouterr().err and not list(tmp_path.iterdir())
+    assert message in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_the_kinds_of_new_files_are_those_that_are_there():
@@ -244,8 +245,8 @@ def test_the_kinds_of_new_files_are_those_that_are_there():
 # ---------------------------------------------------------------------------------------------- micro-kernels of files
 
 
-def test_a_text_keeps_its_file_wherever_it_is_read(tmp_path, monkeypatch):
-    """A stored strategy holds the text itself, so that it is the same without the file, in any folder."""
+def test_a_text_keeps_its_file_name(tmp_path, monkeypatch):
+    """A stored strategy contains the text itself, so it does not depend on the file or folder."""
     (tmp_path / "dot.cu").write_text("for (int k = 0; k < a_size_k; ++k) { c[0] += a_at(0, k) * b_at(k, 0); }\n")
     (tmp_path / "mine.py").write_text(
         NAIVE.replace(".split(1).tile(1, 1).done()", ".tile(1, 1).done('dot.cu')").replace("tile(4, 4).to", "tile(1, 1).to")
@@ -259,7 +260,7 @@ def test_a_text_keeps_its_file_wherever_it_is_read(tmp_path, monkeypatch):
 
 
 def test_names_in_comments_of_a_text_are_not_declared():
-    """Compilers refuse what is declared and not used; a comment, and a string, use nothing."""
+    """Compilers refuse unused declarations; a comment or a string uses nothing."""
     text = (
         '// a is read by a_at, b_stride_k is not used\n/* c */ asm volatile("// c_size_m" ::: "memory");\nc[0] += a_at(0, 0) * b_at(0, 0);'
     )
@@ -282,12 +283,12 @@ SUGGESTED = {
     "another order": ("move", "    .layout(ColMajor)  #", "    #", "coalescing"),
     "a swizzle": ("move", ".pad(1)", ".swizzle_storage()", "banks"),
 }
-"""What the files suggest: the kind, what is replaced by what, and what `check` warns of then."""
+"""Suggestions in the files: the kind, the replacements, and the warnings of `check` afterwards."""
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("change", SUGGESTED)
-def test_what_new_files_suggest_is_so(change, tmp_path, capsys):
+def test_suggestions_in_new_files_are_right(change, tmp_path, capsys):
     kind, old, new_text, warned = SUGGESTED[change]
     path = tmp_path / "mine.py"
     assert main(["new", str(path), "--kind", kind]) == 0

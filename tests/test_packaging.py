@@ -1,4 +1,4 @@
-"""What an installation has, what it says of itself, and how messages name it."""
+"""The contents and metadata of an installation, and its name in messages."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ TEXTS = sorted(
     for path in (ROOT.glob(pattern) if folder == "." else (ROOT / folder).rglob(pattern))
 )
 EXTRA = re.compile(r"(?P<before>.)(?:\bfireiron|(?<=[ '\"`])\.)\\?\[(?P<extras>[a-z][a-z0-9]+(?:,[a-z0-9]+)*)\\?\]")
-"""The package, or the folder `.`, with extras in brackets, and the character in front."""
+"""The package, or the folder `.`, with extras in brackets, and the character before it."""
 
 
 def test_hints_to_install_are_quoted_and_name_extras_that_exist() -> None:
-    """Shells take brackets as a pattern: zsh refuses them bare."""
+    """Shells treat brackets as a pattern: zsh refuses them unquoted."""
     extras, seen = set(CONFIG["options.extras_require"]), set()
     for path in TEXTS:
         for match in EXTRA.finditer(path.read_text()):
@@ -50,7 +50,7 @@ def test_hints_to_install_are_quoted_and_name_extras_that_exist() -> None:
     assert seen >= {"check", "cuda12", "cuda13", "plot", "tune", "bf16", "test"}
 
 
-def test_the_version_stands_in_one_place() -> None:
+def test_the_version_is_defined_in_one_place() -> None:
     version = fireiron.__version__
     assert CONFIG["metadata"]["version"] == "attr: fireiron._version.VERSION"
     stated = [path for path in (*(ROOT / "fireiron").rglob("*.py"), *ROOT.glob("*.[ct][fo][gm]*")) if f'"{version}"' in path.read_text()]
@@ -60,8 +60,8 @@ def test_the_version_stands_in_one_place() -> None:
     assert all(re.fullmatch(r"\d+\.\d+\.\d+ \((unreleased|\d{4}-\d\d-\d\d)\)", head) for head in heads)
 
 
-def test_the_two_files_of_settings_do_not_repeat_each_other() -> None:
-    """setup.cfg says what is installed, pyproject.toml how it is built and how the tools are set."""
+def test_the_two_settings_files_do_not_repeat_each_other() -> None:
+    """setup.cfg states what is installed, pyproject.toml how it is built and how the tools are configured."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert set(project) == {"build-system", "tool"} and "setuptools" not in project["tool"]
     assert all(section == "metadata" or section.startswith("options") for section in CONFIG.sections())
@@ -74,7 +74,7 @@ def test_the_two_files_of_settings_do_not_repeat_each_other() -> None:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist, and the wheel that is made of it."""
+    """A folder with the sdist, and the wheel built from it."""
     if not _builds():
         pytest.skip("needs setuptools 70.1, the build backend (pip install 'fireiron[test]')")
     out, tree = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("tree")
@@ -89,7 +89,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _builds() -> bool:
-    """Whether the backend that pyproject.toml asks for is installed: an isolated build would have to download it."""
+    """Whether the build backend of pyproject.toml is installed: an isolated build would have to download it."""
     try:
         return tuple(map(int, installed_version("setuptools").split(".")[:2])) >= (70, 1)
     except PackageNotFoundError:
@@ -97,7 +97,7 @@ def _builds() -> bool:
 
 
 def _copied(tree: Path) -> None:
-    """The files of the checkout, without what git does not know: a folder `build/` of before would get into the wheel."""
+    """The files of the checkout known to git: an old folder `build/` would otherwise get into the wheel."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
     for name in filter(None, listed.stdout.split("\0")):
         if (ROOT / name).is_file():
@@ -106,7 +106,7 @@ def _copied(tree: Path) -> None:
 
 
 def _hook(tree: Path, hook: str, out: Path) -> None:
-    """What a frontend does: call the build backend in the folder."""
+    """The action of a frontend: call the build backend in the folder."""
     script = f"import sys, setuptools.build_meta as backend; backend.{hook}(sys.argv[1])"
     run = subprocess.run([sys.executable, "-c", script, str(out)], cwd=tree, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
@@ -127,10 +127,10 @@ def test_the_wheel_has_all_that_the_package_needs(built: Path) -> None:
     installed = {name for name in names if ".dist-info/" not in name}
     assert installed == {*package, *library, "pytest_fireiron.py"}
     (about,) = (name for name in names if name.endswith("/METADATA"))
-    said = zipfile.ZipFile(wheel).read(about).decode()
-    assert f"Version: {fireiron.__version__}" in said and "Description-Content-Type: text/markdown" in said
-    assert "Typing :: Typed" in said and "Keywords: " in said and "\n\n# Fireiron" in said
-    assert "License" not in said  # the owner chooses
+    metadata = zipfile.ZipFile(wheel).read(about).decode()
+    assert f"Version: {fireiron.__version__}" in metadata and "Description-Content-Type: text/markdown" in metadata
+    assert "Typing :: Typed" in metadata and "Keywords: " in metadata and "\n\n# Fireiron" in metadata
+    assert "License" not in metadata  # the owner chooses
 
 
 @pytest.mark.nightly
@@ -152,7 +152,7 @@ COMMANDS = (
 
 
 @pytest.mark.nightly
-def test_what_is_installed_works_outside_the_checkout(built: Path, tmp_path: Path) -> None:
+def test_an_installation_works_outside_the_checkout(built: Path, tmp_path: Path) -> None:
     (wheel,) = built.glob("*.whl")
     place, outside = tmp_path / "place", tmp_path / "outside"
     outside.mkdir()

@@ -225,7 +225,7 @@ def test_the_text_of_strides():
         (lambda: Move(8, 8, src="rows"), "not a storage layout"),
         (lambda: Strides(m=1).aligned(3), "aligned\\(...\\): bytes"),
         (lambda: Strides(m=1).aligned(0), "aligned\\(...\\): bytes"),
-        (lambda: Move(8, 8, src=Strides(m=1, n=8).aligned(2)), "elements of float32 begin at multiples of 4 bytes"),
+        (lambda: Move(8, 8, src=Strides(m=1, n=8).aligned(2)), "elements of float32 are aligned to 4 bytes"),
         (lambda: Move(8, 8, dst=Strides(m=0, n=1))(GL, GL)(Kernel), "elements of the output dst overlap"),
         (lambda: Move(8, 8, dst=Strides(m=4, n=1))(GL, GL)(Kernel), "elements of the output dst overlap"),
         (lambda: Move(M, 8, dst=Strides(m=0, n=1))(GL, GL)(Kernel), "elements of the output dst overlap"),
@@ -623,7 +623,7 @@ def test_the_meaning_of_scalars():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: AXPY(8)(VAL, VAL, GL)(Kernel), "x has dimensions, and only one element is passed by value"),
+        (lambda: AXPY(8)(VAL, VAL, GL)(Kernel), "x has dimensions, but only single elements are passed by value"),
         (lambda: AXPY(8)(VAL, GL, VAL)(Kernel), "y has dimensions"),
         (lambda: AXPY(8)(SH, GL, GL)(Block), "a has no dimensions, so it is a parameter of the kernel"),
         (lambda: Kind("Total", "s = sum(m, x[m])"), "'s' without its indices"),

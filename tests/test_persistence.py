@@ -195,10 +195,10 @@ def test_whole_tiles_of_a_size_at_run_time_are_inside():
 
 def test_refusals():
     swizzled = MatMul.tile(16, 16).to(Block).swizzle(lambda uid: uid ^ 1).persistent(2).tile(2, 2).to(Thread).tile(1, 1).split(1).done()
-    with pytest.raises(DecompositionError, match=r"persistent\(2\): swizzle says which block does what"):
+    with pytest.raises(DecompositionError, match=r"persistent\(2\): swizzle also determines the tile of a block"):
         _ = swizzled(singles(64, 16, 8)).program("sm_80").ir
     parts = MatMul.split_k(2, Block, 4).tile(16, 16).to(Block).persistent(2).tile(2, 2).to(Thread).tile(1, 1).split(1).done()
-    with pytest.raises(DecompositionError, match=r"persistent\(2\): split_k\(.., Block\) says which block does what"):
+    with pytest.raises(DecompositionError, match=r"persistent\(2\): split_k\(.., Block\) also determines the tile of a block"):
         _ = parts(singles(64, 16, 8)).program("sm_80").ir
     with pytest.raises(
         DecompositionError,
@@ -211,9 +211,9 @@ def test_refusals():
 
 def test_text():
     text = plain()(singles(16 * 7, 16, 8)).program("sm_80").cuda
-    assert "for (int turn = 0; turn < (block == 0) + 2; ++turn) {\n    const int tile = turn * 3 + block;" in text
+    assert "for (int iteration = 0; iteration < (block == 0) + 2; ++iteration) {\n    const int tile = iteration * 3 + block;" in text
     assert "<<<3, 64>>>" in text
-    assert "turn" not in plain()(singles(48, 16, 8)).program("sm_80").cuda, "as many blocks as tiles"
+    assert "iteration" not in plain()(singles(48, 16, 8)).program("sm_80").cuda, "as many blocks as tiles"
 
 
 def test_tiles_of_run_time_sizes_are_distinct():

@@ -1,7 +1,7 @@
-"""What the passes make of kernel IR that is changed between two of them (`perturbed`) is what they made of it before.
+"""The results of the passes for kernel IR changed between two of them (`perturbed`) do not change.
 
-A digest says nothing of right and wrong, which the other oracles do of what strategies come to: it says that no decision of a pass changes by
-the way, also where no strategy leads. `python -m goldens draw perturbed` draws others.
+A digest does not prove a result right, which the other oracles test for strategies: it detects unintended changes of pass decisions, also
+where no strategy leads. `python -m goldens draw perturbed` draws others.
 """
 
 import pytest
@@ -14,10 +14,10 @@ CASES = cases("perturbed")
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", range(0, COUNT, OF_A_TEST))
-def test_nothing_changes_by_the_way(first):
-    found = [Perturbed.of(one.name).case() for one in CASES[first : first + OF_A_TEST]]
-    said = differences("perturbed", found)
-    assert not said, said
+def test_results_do_not_change_unintentionally(first):
+    computed = [Perturbed.of(one.name).case() for one in CASES[first : first + OF_A_TEST]]
+    changes = differences("perturbed", computed)
+    assert not changes, changes
 
 
 def test_most_go_through_all_passes():
@@ -27,6 +27,6 @@ def test_most_go_through_all_passes():
 
 
 def test_passes_refuse_and_do_not_crash():
-    """What the verifier lets through becomes a kernel, or one of our errors says why not."""
+    """A kernel that the verifier accepts is compiled, or refused by one of our errors."""
     kinds = {one.kind for one in CASES}
     assert kinds <= {TEXT, "ArgumentError", "DecompositionError", "ResourceError", "SynchronizationError", "VerificationError"}

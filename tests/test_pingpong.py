@@ -116,13 +116,13 @@ def test_each_group_has_its_iterations_and_its_memory():
 def test_text():
     text = in_turns()(halves(512, 64, 192)).program(TARGET).cuda
     assert ".persistent(2).pingpong(2)" in text and "const int group_thread = threadIdx.x % 128;" in text
-    assert re.findall(r"for \(int turn = .*\)", text) == [
-        "for (int turn = 0; turn < 4; turn += 2)",
-        "for (int turn = 1; turn < 4; turn += 2)",
-        "for (int turn = 0; turn < 4; ++turn)",
+    assert re.findall(r"for \(int iteration = .*\)", text) == [
+        "for (int iteration = 0; iteration < 4; iteration += 2)",
+        "for (int iteration = 1; iteration < 4; iteration += 2)",
+        "for (int iteration = 0; iteration < 4; ++iteration)",
     ]
-    assert text.count("mbarrier_wait(turn_order_empty + (turn + 1) % 2 * 8, ((turn + 1) / 2 + 1) % 2);") == 2
-    assert text.count("mbarrier_arrive(turn_order_empty + turn % 2 * 8);") == 2 and "turn_order_full" not in text
+    assert text.count("mbarrier_wait(iteration_order_empty + (iteration + 1) % 2 * 8, ((iteration + 1) / 2 + 1) % 2);") == 2
+    assert text.count("mbarrier_arrive(iteration_order_empty + iteration % 2 * 8);") == 2 and "iteration_order_full" not in text
     assert "__syncthreads();" in text and text.count("__syncthreads();") == 1
 
 
@@ -184,7 +184,7 @@ def test_the_printed_text(tmp_path):
 # ---------------------------------------------------------------------------------------------- refused
 
 REFUSED = {
-    "no persistent": (lambda: MatMul.tile(64, 64).to(Block).pingpong(2), "a block has one tile, so groups have nothing to alternate"),
+    "no persistent": (lambda: MatMul.tile(64, 64).to(Block).pingpong(2), "each block has one tile, so groups cannot alternate tiles"),
     "three": (lambda: MatMul.tile(64, 64).to(Block).persistent(2).pingpong(3), "pingpong: must be at most 2"),
     "none": (lambda: MatMul.tile(64, 64).to(Block).persistent(2).pingpong(0), "pingpong: must be a positive integer"),
 }

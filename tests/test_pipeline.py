@@ -194,8 +194,8 @@ def test_a_barrier_of_the_user_is_none_for_the_first_iteration():
 
 def test_text_of_a_pipeline():
     text = fma(4, 2)(MatMul(64, 64, 128)(GL, GL, GL)(Kernel)).cuda("sm_80")
-    assert text.count("cp_async_wait<2>();") == 2 and text.count("__syncthreads") == 2
-    assert text.count(" cp_async_commit();") == 2 and text.count("cp.async.cg.shared.global") == 1
+    assert text.count("cp_async_wait_group<2>();") == 2 and text.count("__syncthreads") == 2
+    assert text.count(" cp_async_commit_group();") == 2 and text.count("cp.async.cg.shared.global") == 1
     assert text.count("cp.async.wait_group") == 1 and text.count("cp.async.commit_group") == 1
     assert "cp.async" not in fma(4, 2)(MatMul(64, 64, 128)(GL, GL, GL)(Kernel)).cuda("sm_75")
 

@@ -281,6 +281,6 @@ def test_there_must_be_steps_to_spread_over():
 
 
 def test_nothing_is_spread_where_nothing_is_loaded():
-    steady = passed(making.asking(attrs.evolve(spread(), extent=as_expr(2)), stages=4)).body[-1]
+    steady = passed(making.with_asks(attrs.evolve(spread(), extent=as_expr(2)), stages=4)).body[-1]
     assert making.commit() not in tuple(ir.statements((steady,))) and not steady.asks
     assert all(one.active != FALSE for one, _ in ir.execs((steady,)))

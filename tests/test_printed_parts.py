@@ -181,11 +181,11 @@ def test_names_that_are_taken():
         symbols=(sym("M"),), reciprocals=(Reciprocal("by_rows", sym("M")),), counter=making.counter("count"),
     )  # fmt: skip
     assert _taken(kernel) == {
-        "handmade", "block", "thread", "smem", "piece", "warp_of_block", "M", "by_rows", "count", "blockIdx.x", "threadIdx.x", "src", "dst", "A_Tile",
+        "handmade", "block", "thread", "smem", "piece", "warp_index", "M", "by_rows", "count", "blockIdx.x", "threadIdx.x", "src", "dst", "A_Tile",
         "a_tile", "row", "k", "next", "room",
     }  # fmt: skip
     assert _taken(attrs.evolve(kernel, counter=None, reciprocals=(), body=())) == {
-        "handmade", "block", "thread", "smem", "piece", "warp_of_block", "M", "blockIdx.x", "threadIdx.x", "src", "dst", "A_Tile", "a_tile",
+        "handmade", "block", "thread", "smem", "piece", "warp_index", "M", "blockIdx.x", "threadIdx.x", "src", "dst", "A_Tile", "a_tile",
     }  # fmt: skip
 
 
@@ -224,7 +224,7 @@ def test_arrays_are_declared_as_they_are_aligned_and_used():
     text = emit(of(fill, keep, buffers=(registers, shared)))
     assert "[[maybe_unused]] float r[255];  // of 255 x 1\n" in text and "__shared__ __align__(16) float s[16];" in text
     text = emit(of(fill, buffers=(local("r", (256, 1), RF),)))
-    assert "[[maybe_unused]] float r[256];  // of 256 x 1; too many for registers: lives in local memory" in text
+    assert "[[maybe_unused]] float r[256];  // of 256 x 1; too large for registers, in local memory" in text
 
 
 def test_a_coordinate_alone_needs_its_names():
@@ -270,10 +270,10 @@ def test_parity_variables_of_a_ring():
     kernel = of(loop, buffers=(local("s", (4, 4), SH),), rings=(ring,))
     addressing = Addresses(kernel, Names(set()))
     addressing.enter(loop, False)
-    assert str(addressing.parity(k, 3, 0)) == "k_parity" and str(addressing.parity(k, 3, 0)) == "k_parity"
+    assert str(addressing.parity(k, 3, 0)) == "k_phase" and str(addressing.parity(k, 3, 0)) == "k_phase"
     lines = addressing.leave()
-    assert [str(line) for line in lines.before] == ["int k_stage = 0;", "int k_parity = 0;"] and lines.top == ()
-    assert texts(*lines.end) == ["if (++k_stage == 3) {", "  k_stage = 0;", "  k_parity ^= 1;", "}"]
+    assert [str(line) for line in lines.before] == ["int k_stage = 0;", "int k_phase = 0;"] and lines.top == ()
+    assert texts(*lines.end) == ["if (++k_stage == 3) {", "  k_stage = 0;", "  k_phase ^= 1;", "}"]
 
 
 # ---------------------------------------------------------------------------------------------- makers
@@ -372,7 +372,7 @@ def body_of(*body, buffers=(), **fields):
 class Moving(type(MOVE)):
     """A copy that changes nothing where its source is 1."""
 
-    def unless_one(self, spec):
+    def identity_operand(self, spec):
         return "src"
 
     def cuda(self, printer, statement):
@@ -611,8 +611,8 @@ def test_tiles_that_blocks_take(grid, blocks):
     makes, reads = (making.claim_tile(tile, as_expr(99), "tiles", Var("k", 0, 9) * 2 + 1, takes=takes) for takes in (True, False))
     kernel = attrs.evolve(kernel_of(Move(64, 1)(GL, GL), (), grid=grid, symbols=(N,)), rings=(ring,), counter=making.counter("count"))
     for stmt, line in (
-        (makes, f"const int tile = k * 2 + 1 == 0 ? block : take_tile(count, 99, {blocks});  // the next tile that is left"),
-        (reads, "const int tile = __shfl_sync(0xffffffff, tiles_numbers[1], 0);  // the same for all lanes, which have all read it"),
+        (makes, f"const int tile = k * 2 + 1 == 0 ? block : claim_tile(count, 99, {blocks});  // the block's own tile first"),
+        (reads, "const int tile = __shfl_sync(0xffffffff, tiles_numbers[1], 0);  // warp-uniform, and all lanes have read it"),
     ):
         lines = [
             text.strip()
@@ -670,7 +670,7 @@ def test_counts_go_on_through_the_loop_around():
     outer, inner, number = nest(extent=5)
     addressing, (around, _) = entered(outer, inner)
     name = addressing.turn(number, 6)
-    assert str(name) == "k + t_first" and list(around.named) == [outer.var * 4 % 6]
+    assert str(name) == "k + t_first_fill" and list(around.named) == [outer.var * 4 % 6]
     place = Var("place", 0, 99)
     outer, inner, number = nest(extent=5, names=(making.let(place, Var("t", 0, 99) // 2),))
     addressing, (around, _) = entered(outer, inner)
@@ -689,8 +689,8 @@ def test_parities_of_the_rings_of_a_loop():
     assert entered_loop.stages == {2, 3} and entered_loop.counted and entered(attrs.evolve(loop, period=0))[1][0].stages == set()
     assert (
         str(addressing.parity(k, 5, 0)) == "k // 5 % 2"
-        and str(addressing.parity(k, 3, 0)) == "k_parity"
-        and str(addressing.parity(k, 6, 0)) == "k_parity2"
+        and str(addressing.parity(k, 3, 0)) == "k_phase"
+        and str(addressing.parity(k, 6, 0)) == "k_phase2"
     )
     assert str(addressing.parity(k * 2, 3, 0)) == "k * 2 // 3 % 2" and str(addressing.parity(as_expr(4), 3, 1)) == "0"
     assert str(entered(attrs.evolve(loop, step=2))[0].parity(k, 3, 1)) == "(k // 3 + 1) % 2"
@@ -703,7 +703,7 @@ def test_stages_under_other_names_are_unchanged():
     addressing, (_, entered_loop) = entered(outer, inner)
     own, mixed = Mod(k + t * 4 + place, Const(3)), Mod(k + t * 4, Const(3))
     assert addressing.stage(own) == own and not entered_loop.named, "the name in the loop around is not known at the top of this one's turn"
-    assert str(addressing.stage(mixed)) == "k_stage" and [str(one) for one in entered_loop.named] == ["(k + t_first) % 3"]
+    assert str(addressing.stage(mixed)) == "k_stage" and [str(one) for one in entered_loop.named] == ["(k + t_first_fill) % 3"]
     assert str(addressing.stage(Mod(k + 1, Const(3)))) == "k_stage_1" and str(addressing.stage(Mod(k - 1, Const(3)))) == "k_stage2"
     for other in (Mod(k, Const(4)), Mod(t, Const(3)), k, as_expr(1)):
         assert addressing.stage(other) == other

@@ -244,7 +244,7 @@ def test_rings(name, tmp_path):
 
 CLUSTER_FAULTS = {
     "to itself alone": (r"0x3\);(\s+\})", r"0x1);\1"),
-    "arrives at home alone": (r"mbarrier_arrive_at\((.*), 0x3\)", r"mbarrier_arrive_at(\1, 1 << rank_m)"),
+    "arrives at home alone": (r"mbarrier_arrive_cluster\((.*), 0x3\)", r"mbarrier_arrive_cluster(\1, 1 << rank_m)"),
     "counts its own": (r"mbarrier_init\(k_ring_empty \+ stage \* 8, 8\)", "mbarrier_init(k_ring_empty + stage * 8, 4)"),
     "no start": (r"  cluster_sync\(\);  // the barriers.*\n", ""),
     "no end": (r"  cluster_sync\(\);  // no block ends.*\n", ""),
@@ -362,7 +362,7 @@ def test_a_misaligned_vector_is_found(tmp_path):
 
 def test_a_wait_for_too_few_groups_is_found(tmp_path):
     sizes = (64, 64, 512)
-    faulty = printed("small", sizes).changed(r"cp_async_wait<(\d+)>\(\)", r"cp_async_wait<1\1>()", 0)
+    faulty = printed("small", sizes).changed(r"cp_async_wait_group<(\d+)>\(\)", r"cp_async_wait_group<1\1>()", 0)
     results = outcomes(faulty, sizes, tmp_path)
     assert results.count("wrong") > ORDERS // 2, results
 
@@ -402,25 +402,25 @@ WARPGROUP_FAULTS = {
     "the next step of k": (r"a_sh_address \+ (\w+) \* 32", r"a_sh_address + \1 * 64", "wrong"),
     "fields beyond their bits": (r"address & 0x3FFFF", "(address & 0x3FFFF) << 5", "wrong|lie outside"),
     "fences of registers": (r"\n +wgmma_fence\(\);", "", "no wgmma.fence before the first"),
-    "commits": (r"\n +wgmma_commit\(\);", "", "a register of a product under way is touched"),
-    "waits": (r"\n +wgmma_wait<0>\(\);[^\n]*", "", "a register of a product under way is touched"),
+    "commits": (r"\n +wgmma_commit_group\(\);", "", "a register of a product under way is touched"),
+    "waits": (r"\n +wgmma_wait_group<0>\(\);[^\n]*", "", "a register of a product under way is touched"),
     "a register without a fence": (
         r"(wgmma_fence\(\);\n)",
         r"\1    asm volatile(\"\" : \"+f\"(c_rf[3]) :: \"memory\"); c_rf[3] += 0.0f;\n",
         "a register was touched, with no wgmma.fence behind it",
     ),
-    "the fence of the proxy": (r"\n +proxy_fence\(\);", "", "thread \\d+ wrote shared memory .* no fence.proxy.async"),
+    "the fence of the proxy": (r"\n +fence_proxy_async\(\);", "", "thread \\d+ wrote shared memory .* no fence.proxy.async"),
     "the fence of the proxy in some threads": (
-        r"\n +proxy_fence\(\);",
-        "\\n    if (threadIdx.x != 77) proxy_fence();",
+        r"\n +fence_proxy_async\(\);",
+        "\\n    if (threadIdx.x != 77) fence_proxy_async();",
         "thread 77 wrote shared memory .* no fence.proxy.async",
     ),
     "the fence of the proxy before the writes": (
-        r"(?s)(    // A to a_sh.*?)\n( +proxy_fence\(\);[^\n]*)",
+        r"(?s)(    // A to a_sh.*?)\n( +fence_proxy_async\(\);[^\n]*)",
         r"\2\n\1",
         "wrote shared memory .* no fence.proxy.async",
     ),
-    "some threads": (r"\n( +)wgmma_commit\(\);", r"\n\1if (threadIdx.x < 100) wgmma_commit();", " part: |deadlock"),
+    "some threads": (r"\n( +)wgmma_commit_group\(\);", r"\n\1if (threadIdx.x < 100) wgmma_commit_group();", " part: |deadlock"),
 }
 """Faults in the text of a warpgroup GEMM: the pattern, its replacement, and the outcome of the launch."""
 
@@ -439,20 +439,20 @@ RING_FAULTS = {
     "the wait for empty stages": (r"mbarrier_wait\(k_ring_empty[^;]*;", "", "wrong|more than|deadlock"),
     "its parity": (r"(mbarrier_wait\(k_ring_empty [^,]*, )", r"\g<1>1 ^ ", "deadlock"),
     "a parity of more than a bit": (r"(mbarrier_wait\(k_ring_full [^,]*, )", r"\g<1>2 + ", "parity [23]"),
-    "the bytes of a stage": (r"(mbarrier_expect\([^,]*, )\d+", r"\g<1>64", "deadlock"),
+    "the bytes of a stage": (r"(mbarrier_arrive_expect_tx\([^,]*, )\d+", r"\g<1>64", "deadlock"),
     "who empties a stage": (
         r"if \(thread % 32 == 0[^)]*\)\s+mbarrier_arrive",
         "if (thread % 32 <= 1) mbarrier_arrive",
         "more than|wrong|deadlock",
     ),
     "nobody does": (r"mbarrier_arrive\(k_ring_empty[^;]*;", ";", "deadlock"),
-    "barriers that are not there yet": (r"mbarrier_init_fence\(\);", "", "was not fenced after mbarrier.init"),
+    "barriers that are not there yet": (r"fence_mbarrier_init\(\);", "", "was not fenced after mbarrier.init"),
     "the coordinates of a box": (r"&A_map,\s+k \* 64", "&A_map, k * 32", "wrong"),
     "columns and rows": (r"&B_map,\s+([^;]*?),\s+k \* 64,", r"&B_map, k * 64, \1,", "wrong"),
-    "the wait for stores": (r"tma_store_wait<0>\(\);", "", "ends while stores read its shared memory"),
-    "the fence of a store": (r"\n +proxy_fence\(\);", "", "TMA store in line .* no fence.proxy.async"),
-    "the wait for products": (r"\n +wgmma_wait<0>\(\);", "", "a register of a product under way is touched"),
-    "the group of a store": (r"tma_store_commit\(\);", "", "ends while stores read its shared memory"),
+    "the wait for stores": (r"tma_store_wait_group<0>\(\);", "", "ends while stores read its shared memory"),
+    "the fence of a store": (r"\n +fence_proxy_async\(\);", "", "TMA store in line .* no fence.proxy.async"),
+    "the wait for products": (r"\n +wgmma_wait_group<0>\(\);", "", "a register of a product under way is touched"),
+    "the group of a store": (r"tma_store_commit_group\(\);", "", "ends while stores read its shared memory"),
 }
 """Faults in the text of a kernel with a producer."""
 
@@ -504,7 +504,7 @@ def test_encoder_arguments_describe_the_arrays():
 def test_a_missing_wait_for_products_is_found(tmp_path):
     sizes = (64, 128, 128)
     printed = Printed.of(product_of_warpgroups(WGMMA[0], (64, 128), 64, 1, 128, (RowMajor, RowMajor), sizes).program("sm_90a"))
-    results = outcomes(printed.changed(r"wgmma_wait<0>\(\);", "wgmma_wait<1>();", 0), sizes, tmp_path, 4)
+    results = outcomes(printed.changed(r"wgmma_wait_group<0>\(\);", "wgmma_wait_group<1>();", 0), sizes, tmp_path, 4)
     assert "right" not in results, results
 
 

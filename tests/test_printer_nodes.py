@@ -54,27 +54,27 @@ def test_steps_are_wrapped_where_that_is_proven_and_saves_a_division():
 
 
 ASKED = """\
-unsigned g_taken = 0;  // the turns of g that are taken, a bit for each
+unsigned g_mask = 0;  // iterations of g to execute, one bit each
 #pragma unroll
 for (int g = 0; g < {size}; ++g) {{
   asked;
-  g_taken |= static_cast<unsigned>(seen) << g;
+  g_mask |= static_cast<unsigned>(seen) << g;
 }}
-for (; g_taken != 0; g_taken &= g_taken - 1) {{
-  const int g = __ffs(g_taken) - 1;
+for (; g_mask != 0; g_mask &= g_mask - 1) {{
+  const int g = __ffs(g_mask) - 1;
   body;
 }}"""
 IN_PARTS = """\
-for (int g_next = 0; g_next < {size}; g_next += 32) {{
-  unsigned g_taken = 0;  // the turns of g that are taken, a bit for each
+for (int g_base = 0; g_base < {size}; g_base += 32) {{
+  unsigned g_mask = 0;  // iterations of g to execute, one bit each
 #pragma unroll
-  for (int g_ahead = 0; g_ahead < 32; ++g_ahead) {{
+  for (int g_bit = 0; g_bit < 32; ++g_bit) {{
     const int g = {place};
     asked;
-    g_taken |= {seen} << g_ahead;
+    g_mask |= {seen} << g_bit;
   }}
-  for (; g_taken != 0; g_taken &= g_taken - 1) {{
-    const int g = g_next + __ffs(g_taken) - 1;
+  for (; g_mask != 0; g_mask &= g_mask - 1) {{
+    const int g = g_base + __ffs(g_mask) - 1;
     body;
   }}
 }}"""
@@ -87,7 +87,7 @@ def test_skip_flags_are_read_a_word_at_a_time(size):
     skipping_loop = chosen_turns(loop(N if size == "N" else size, UNUSED, BEGIN, SEEN))
     items = skipping_loop.items(str(size), lambda name: name, ("asked;",), ("body;",))
     is_multiple = size in (64, 96)
-    place = "g_next + g_ahead" if is_multiple else f"min(g_next + g_ahead, {size} - 1)"
-    seen = "static_cast<unsigned>(seen)" if is_multiple else f"(g_next + g_ahead < {size} ? static_cast<unsigned>(seen) : 0u)"
+    place = "g_base + g_bit" if is_multiple else f"min(g_base + g_bit, {size} - 1)"
+    seen = "static_cast<unsigned>(seen)" if is_multiple else f"(g_base + g_bit < {size} ? static_cast<unsigned>(seen) : 0u)"
     expected = (ASKED if size in (2, 31, 32) else IN_PARTS).format(size=size, place=place, seen=seen)
     assert "\n".join(line.text for line in lines_of(items)) == expected

@@ -1,9 +1,9 @@
-"""On a GPU: every lane map of the matrix instructions, witnessed by the hardware.
+"""On a GPU: every lane map of the matrix instructions, confirmed by the hardware.
 
-A probe multiplies a matrix whose elements are all different by a part of the identity: each element of the result says which
-element of A, or of B, the hardware took for it. The kernels are those of the generator, bit-equal to NumPy. What no product can
-tell apart is a renaming of rows in A and C alike (of columns in B and C, of k in A and B); the copies through ldmatrix, movmatrix
-and stmatrix tie the names to addresses in shared memory.
+A probe multiplies a matrix of distinct elements by a part of the identity: each element of the result shows which element of A, or of B,
+the hardware used. The kernels are those of the generator, bit-equal to NumPy. Products cannot distinguish a permutation of rows in A and C
+alike (of columns in B and C, of k in A and B); the copies through ldmatrix, movmatrix and stmatrix tie the rows and columns to addresses in
+shared memory.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ named = pytest.mark.parametrize("form", FORMS, ids=lambda one: one.name)
 
 
 def launched(kernel, *inputs, out=None):
-    """The output of a kernel on the GPU; arrays go there as plain bytes, since CuPy lacks some element types."""
+    """The output of a kernel on the GPU; arrays are copied as plain bytes, since CuPy lacks some element types."""
     import cupy
 
     spec = kernel.program.spec
@@ -57,7 +57,7 @@ def need(capability):
 
 
 @named
-def test_each_element_in_its_place(form):
+def test_mma_lane_maps(form):
     target = need(form.capability)
     depth = max(form.shape[2], 4)
     for layouts in layouts_of(form):
@@ -68,7 +68,7 @@ def test_each_element_in_its_place(form):
 
 
 @named
-def test_each_accumulator_in_its_place(form):
+def test_accumulator_lane_maps(form):
     target = need(form.capability)
     spec = spec_of(form, *layouts_of(form)[0], sizes=(16, 16, 32), accumulate=True)
     generator = np.random.default_rng(2)
@@ -89,7 +89,7 @@ def test_products(form):
 
 
 def test_tf32_drops_the_last_bits():
-    """The simulator's model of what the hardware reads: the upper 19 bits, toward zero."""
+    """The simulator's model of what the hardware reads: the upper 19 bits, truncated toward zero."""
     target = need(80)
     for form in (HMMA_1688_F32_TF32, HMMA_1684_F32_TF32):
         depth = form.shape[2]
@@ -104,9 +104,9 @@ def test_tf32_drops_the_last_bits():
             np.testing.assert_array_equal(got, kernel(values, eye))
 
 
-@pytest.mark.parametrize("one", LDMATRIX, ids=lambda one: one.name)
-def test_ldmatrix(one):
-    kernel = loaded_by(one).compile(need(80))
+@pytest.mark.parametrize("instruction", LDMATRIX, ids=lambda one: one.name)
+def test_ldmatrix(instruction):
+    kernel = loaded_by(instruction).compile(need(80))
     a = np.tile(np.arange(32 * 32).reshape(32, 32), (1, 2)).astype(np.float16)
     eye = np.eye(64, 32, dtype=np.float16)
     np.testing.assert_array_equal(launched(kernel, a, eye), a[:, :32].astype(np.float32))
@@ -114,9 +114,9 @@ def test_ldmatrix(one):
     np.testing.assert_array_equal(launched(kernel, np.eye(32, 64, dtype=np.float16), b), b[:32].astype(np.float32))
 
 
-@pytest.mark.parametrize("one", [one for one in STMATRIX if one.pairs], ids=lambda one: one.name)
-def test_stmatrix(one):
-    kernel = stored_by(one).compile(need(90))
+@pytest.mark.parametrize("instruction", [one for one in STMATRIX if one.pairs], ids=lambda one: one.name)
+def test_stmatrix(instruction):
+    kernel = stored_by(instruction).compile(need(90))
     a = np.tile(np.arange(32 * 32).reshape(32, 32), (1, 2)).astype(np.float16)
     np.testing.assert_array_equal(launched(kernel, a, np.eye(64, 32, dtype=np.float16)), a[:, :32])
 

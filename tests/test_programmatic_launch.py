@@ -166,16 +166,24 @@ def behind_the_first_access(kernel):
 
 
 FAULTS = {
-    "no wait": ("threads", lambda kernel: attrs.evolve(kernel, body=tuple(one for one in kernel.body if one != WAIT)), "1 links stand"),
-    "no launch": ("ring", lambda kernel: attrs.evolve(kernel, body=tuple(one for one in kernel.body if one != LAUNCH)), "1 links stand"),
-    "two waits": ("ring", lambda kernel: attrs.evolve(kernel, body=(WAIT, *kernel.body)), "3 links stand"),
-    "behind the loads": ("threads", behind_the_first_access, "is touched before the kernel waits"),
-    "behind the first copies": ("copies", behind_the_first_access, "[AB] is touched before the kernel waits"),
-    "behind the roles": ("ring", lambda kernel: moved(kernel, len(kernel.body)), "[ABC] is touched before the kernel waits"),
-    "the consumers alone": ("ring", lambda kernel: in_a_role(kernel, 0), "1 links stand there, 1 in loops or roles"),
-    "the producer alone": ("ring", lambda kernel: in_a_role(kernel, 1), "1 links stand there, 1 in loops or roles"),
+    "no wait": (
+        "threads",
+        lambda kernel: attrs.evolve(kernel, body=tuple(one for one in kernel.body if one != WAIT)),
+        "got 1 at the top level",
+    ),
+    "no launch": (
+        "ring",
+        lambda kernel: attrs.evolve(kernel, body=tuple(one for one in kernel.body if one != LAUNCH)),
+        "got 1 at the top level",
+    ),
+    "two waits": ("ring", lambda kernel: attrs.evolve(kernel, body=(WAIT, *kernel.body)), "got 3 at the top level"),
+    "behind the loads": ("threads", behind_the_first_access, "is accessed before griddepcontrol.wait"),
+    "behind the first copies": ("copies", behind_the_first_access, "[AB] is accessed before griddepcontrol.wait"),
+    "behind the roles": ("ring", lambda kernel: moved(kernel, len(kernel.body)), "[ABC] is accessed before griddepcontrol.wait"),
+    "the consumers alone": ("ring", lambda kernel: in_a_role(kernel, 0), "1 at the top level, 1 in loops or roles"),
+    "the producer alone": ("ring", lambda kernel: in_a_role(kernel, 1), "1 at the top level, 1 in loops or roles"),
     "each iteration": ("threads", in_a_loop, "1 in loops or roles"),
-    "not chained": ("ring", lambda kernel: making.evolved(kernel, chained=False), "a kernel that is not chained waits"),
+    "not chained": ("ring", lambda kernel: making.evolved(kernel, chained=False), "griddepcontrol in a kernel without programmatic launch"),
 }
 
 
@@ -196,11 +204,11 @@ def test_the_printed_kernel(name):
     program = program_of(name)
     text, plain = program.cuda, without(CASES[name]).cuda(TARGET)
     body = text[text.index('extern "C"') :]
-    assert ", chained to the kernel before" in text and "chained" not in plain and "griddepcontrol" not in plain
-    assert body.count("launch_next_kernel();") == body.count("wait_for_kernel_before();") == 1
+    assert ", programmatic dependent launch" in text and "chained" not in plain and "griddepcontrol" not in plain
+    assert body.count("griddepcontrol_launch_dependents();") == body.count("griddepcontrol_wait();") == 1
     if name == "ring":
-        inits = body.index("mbarrier_init_fence();")
-        assert inits < body.index("__syncthreads();") < body.index("wait_for_kernel_before();") < body.index("if (warp_of_block")
+        inits = body.index("fence_mbarrier_init();")
+        assert inits < body.index("__syncthreads();") < body.index("griddepcontrol_wait();") < body.index("if (warp_index")
     else:
         # An input is still written while the kernel waits: nothing may say that nobody writes it.
         assert "__restrict__" not in text and "const float* A" in text and "const float* __restrict__ A" in plain

@@ -194,14 +194,14 @@ def later_wait(body):
 
 
 FAULTS = {
-    "consumers that do not wait": (without_wait_of_consumers, "1 links stand at its top, 1 inside"),
+    "consumers that do not wait": (without_wait_of_consumers, "1 at the top level, 1 inside"),
     "a producer that does not wait": (
         lambda kernel: in_producer(kernel, lambda body: tuple(one for one in body if one != WAIT)),
         "1 inside",
     ),
-    "A before the wait": (lambda kernel: in_producer(kernel, later_wait), "A is touched before the kernel waits"),
-    "B is not ready": (lambda kernel: making.evolved(kernel, ready=("A",)), "B is touched before the kernel waits"),
-    "nothing is ready": (lambda kernel: making.evolved(kernel, ready=()), "1 links stand there, 2 in loops or roles"),
+    "A before the wait": (lambda kernel: in_producer(kernel, later_wait), "A is accessed before griddepcontrol.wait"),
+    "B is not ready": (lambda kernel: making.evolved(kernel, ready=("A",)), "B is accessed before griddepcontrol.wait"),
+    "nothing is ready": (lambda kernel: making.evolved(kernel, ready=()), "1 at the top level, 2 in loops or roles"),
     "two waits": (lambda kernel: in_producer(kernel, lambda body: (WAIT, *body)), "3 inside"),
 }
 
@@ -330,7 +330,7 @@ def test_a_copy_before_the_wait_is_refused_unless_it_is_ready():
         kernel, body=tuple(making.roles((consumers, late, producer)) if isinstance(one, ir.Roles) else one for one in kernel.body)
     )
     assert verify(kernel, final=True) is kernel
-    with pytest.raises(VerificationError, match="B is touched before the kernel waits"):
+    with pytest.raises(VerificationError, match="B is accessed before griddepcontrol.wait"):
         verify(wrong, final=True)
 
 
@@ -356,10 +356,10 @@ def test_both_detectors_find_faults_of_arrivals(name, fault):
 
 def test_the_promise_stands_in_the_text():
     text = program_of("B, more turns than stages").cuda
-    assert "// requires: no kernel of the chain writes B, which is read before the wait for the kernel before" in text
+    assert "// requires: no kernel that may still run writes B, which is read before griddepcontrol.wait" in text
     body = text[text.index("// producer") :]
-    assert body.index("&B_map") < body.index("wait_for_kernel_before();") < body.index("&A_map")
-    assert text.count("wait_for_kernel_before();") == 2
+    assert body.index("&B_map") < body.index("griddepcontrol_wait();") < body.index("&A_map")
+    assert text.count("griddepcontrol_wait();") == 2
 
 
 def test_notation():
@@ -376,12 +376,12 @@ def test_notation():
 REFUSED = {
     "an output": ("C", small, halves(64, 64, 128), r"C is no input.*legal   A B"),
     "no operand": ("W", small, halves(64, 64, 128), "W is no input"),
-    "all of them": (("A", "B"), small, halves(64, 64, 128), "the producer loads all of it"),
-    "all of them, copied": (("A", "B"), fed(TMA, COPIES), halves(128, 64, 128), "the producer loads all of it"),
+    "all of them": (("A", "B"), small, halves(64, 64, 128), "the producer loads only these inputs"),
+    "all of them, copied": (("A", "B"), fed(TMA, COPIES), halves(128, 64, 128), "the producer loads only these inputs"),
     "several tiles, copied": ("B", fed(TMA, COPIES, (64, 64, 64), blocks=2), halves(256, 64, 128), "a block has several tiles"),
     "several tiles": ("B", product((64, 64, 64), (64, 64), 2, blocks=2), halves(256, 64, 128), "a block has several tiles"),
     "no producer": ("B", MatMul.tile(16, 16).to(Block).split(8).load(A, SH).load(B, SH).tile(2, 2).to(Thread).tile(1, 1).split(1).done(),
-                    halves(64, 64, 64), r"all threads load by themselves.*pipeline\(stages\)\.warp_specialize\(\)"),
+                    halves(64, 64, 64), r"the kernel has no producer.*pipeline\(stages\)\.warp_specialize\(\)"),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What a check reports as an error stops compilation, whichever way leads from a strategy to code."""
+"""An error of a check stops compilation, on every path from a strategy to code."""
 
 import ast
 import inspect
@@ -28,12 +28,12 @@ SMALL = MatMul.tile(8, 8).to(Block).tile(1, 1).to(Thread).split(1).tile(1, 1).do
 
 
 def shared(*body, **options):
-    """A kernel on shared memory, which asks for its bytes."""
+    """A kernel with shared memory, which needs its launch attribute."""
     return kernel(*body, **{"shared_bytes": 1 << 14, **options})
 
 
 def moved(row, *, rows=32, register=None):
-    """Each thread copies an element of an array, or a register to which nothing was written, to the same row of another one."""
+    """Each thread copies an element of an array, or an uninitialized register, to the same row of another one."""
     if register is None:
         accesses = [access(name, (row, 0), write=name == "dst") for name in ("src", "dst")]
         return kernel_of(Move(rows, 1)(GL, GL), (execution(MOVE, Move(1, 1)(GL, GL)(Thread), *accesses),))
@@ -57,7 +57,7 @@ def with_registers(*numbers):
 
 
 def of_large_sizes():
-    """An array of three sizes that nobody bounds: the place of an element may need more than 64 bits."""
+    """An array of three unbounded sizes: the offset of an element may need more than 64 bits."""
     sizes = [sym(name) for name in "MNK"]
     chain = Move.tile(1, 1, 1).to(Block).tile(1, 1, 1).to(Thread).done()
     return chain(Move(*sizes)(GL, GL)(Kernel)).program("sm_80").lowered
@@ -79,7 +79,7 @@ FAULTS = {
         ),
     ),
     "an A operand that ptxas overwrites": (
-        "check_ptxas_register_hazard", DecompositionError, lambda: attended(delayed=False, held=True).lowered,
+        "check_ptxas_register_hazard", DecompositionError, lambda: attended(overlap=False, q_in_registers=True).lowered,
     ),
     "a register before its first write": ("check_uninitialized_registers", DecompositionError, lambda: moved(THREAD, register=1)),
     "shared memory before its first write": ("check_uninitialized_shared", DecompositionError, lambda: shared(reads(T))),
@@ -97,7 +97,7 @@ FAULTS = {
 
 
 def program_of(faulty):
-    """A program of which the passes made this kernel."""
+    """A program whose passes produced the given kernel."""
     program = SMALL.program("sm_80")
     program.__dict__["lowered"] = faulty
     return program
@@ -121,7 +121,7 @@ def test_each_promise_has_a_kernel_that_it_alone_refuses():
 
 
 def test_all_checks_promise_or_advise():
-    """No check that reports an error is left out of compilation: those that advise have no severity but warning and note."""
+    """Compilation runs every check that reports errors: those that only advise report warnings and notes."""
     assert (*PROMISES, *ADVICE) == CHECKS
     for check in ADVICE:
         words = {node.value for node in ast.walk(ast.parse(inspect.getsource(inspect.getmodule(check)))) if isinstance(node, ast.Constant)}
@@ -133,11 +133,11 @@ def test_errors_alone_are_returned():
     assert any(finding.severity != "error" for check in PROMISES for finding in check(AccessTrace(clean))) and safety(clean) == ()
 
 
-# ---------------------------------------------------------------------------------------------- all ways to code
+# ---------------------------------------------------------------------------------------------- all paths to code
 
 
 class Planted:
-    """A check that reports an error about every kernel, and counts how often it is asked."""
+    """A check that reports an error for every kernel, and counts its calls."""
 
     def __init__(self, kind):
         self.kind, self.asked = kind, 0
@@ -152,7 +152,7 @@ def halves_of(*shape):
 
 
 def tuned(folder):
-    """What the tuner does with one candidate, in its worker process."""
+    """The tuner's work on one candidate, in its worker process."""
     strategy = MatMul.tile(Tunable("b", 4, 8), 8).to(Block).tile(1, 1).to(Thread).split(1).tile(1, 1).done()
     return build(
         task_of(strategy, SMALL.spec, "sm_80", fixed=None, sizes=None, name="small", instructions=None), {"b": 8}, None, compiles=False

@@ -1,4 +1,4 @@
-"""The pytest plugin, in sessions of its own, with measuring replaced by numbers that are known."""
+"""The pytest plugin, in separate sessions, with known numbers instead of measurements."""
 
 import json
 import subprocess
@@ -69,7 +69,7 @@ def test_gemm(gpu_benchmark):
 
 @pytest.fixture
 def suite(pytester, monkeypatch):
-    """A session in a process of its own, with the plugins that are named."""
+    """A session in a separate process, with the named plugins."""
     pytester.makeconftest(CONFTEST)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTHONPATH", str(fireiron.__path__[0]).rpartition("/")[0])
@@ -95,12 +95,12 @@ def test_json_holds_the_times_of_the_gpu(suite, pytester):
     result = suite(SUITE, "--benchmark-json=out.json", "--fireiron-rounds=5")
     result.assert_outcomes(passed=1)
     saved = records(pytester)
-    (one,) = saved["benchmarks"]
-    stats = one["stats"]
+    (benchmark,) = saved["benchmarks"]
+    stats = benchmark["stats"]
     assert stats["data"] == pytest.approx([100e-6, 100.001e-6, 100.002e-6, 100.003e-6, 100.004e-6], rel=1e-12)
     assert stats["median"] == pytest.approx(100.002e-6) and stats["rounds"] == 5 and stats["iterations"] == 1
-    assert one["options"]["timer"] == "gpu_clock"
-    info = one["extra_info"]
+    assert benchmark["options"]["timer"] == "gpu_clock"
+    info = benchmark["extra_info"]
     assert info["us"] == pytest.approx(100.002) and info["tflops"] == pytest.approx(2 * 128 * 128 * 64 / 100.002 / 1e6)
     assert info["gb_s"] == pytest.approx(2 * (128 * 64 * 2 + 128 * 128) / 100.002 / 1e3)
     assert (info["registers"], info["spills"], info["error"], info["rounds"], info["launches"]) == (168, 12, 2e-4, 5, 40)
@@ -126,8 +126,8 @@ def test_comparison_with_a_saved_run(suite, monkeypatch, us, fails):
 def test_own_settings_of_a_benchmark_stay(suite, pytester):
     text = "import pytest\n" + SUITE.replace("def test_gemm", '@pytest.mark.benchmark(group="gemm")\ndef test_gemm')
     suite(text, "--benchmark-json=out.json").assert_outcomes(passed=1)
-    (one,) = records(pytester)["benchmarks"]
-    assert one["group"] == "gemm" and one["options"]["timer"] == "gpu_clock"
+    (benchmark,) = records(pytester)["benchmarks"]
+    assert benchmark["group"] == "gemm" and benchmark["options"]["timer"] == "gpu_clock"
 
 
 def test_only_and_skip(suite):
@@ -207,7 +207,7 @@ def test_symbolic_sizes(suite):
     result.stdout.fnmatch_lines(["test_symbols*96x64x64*"])
 
 
-# ---------------------------------------------------------------------------------------------- where there is no GPU
+# ---------------------------------------------------------------------------------------------- without a GPU
 
 
 def test_no_gpu(suite, monkeypatch):
@@ -237,8 +237,8 @@ def test_sweeps_verify_in_the_simulator(suite, monkeypatch):
     result.stdout.no_fnmatch_line("*benchmark: 1 tests*")
 
 
-def test_markers_of_others_are_left_alone(suite, monkeypatch):
-    """A suite that does not use Fireiron has its own idea of `gpu`."""
+def test_markers_of_other_plugins_are_ignored(suite, monkeypatch):
+    """A suite that does not use Fireiron may define `gpu` differently."""
     monkeypatch.setenv("GPU", "0")
     suite("import pytest\n\n@pytest.mark.gpu\ndef test_theirs(): pass\n").assert_outcomes(passed=1)
 
@@ -277,8 +277,8 @@ def test_sweep_makes_marks():
     assert case.bound.spec == case.spec and str(case) == "gemm_nn-bk=8-128x128x64"
     from fireiron.strategies import gemm_nn, naive
 
-    several = sweep([gemm_nn, naive], iter([(8, 8, 8), (16, 8, 8)]), values=[{}], argument="one")
-    assert [one.id for one in several.args[1]] == ["gemm_nn-8x8x8", "gemm_nn-16x8x8", "naive-8x8x8", "naive-16x8x8"]
+    cases = sweep([gemm_nn, naive], iter([(8, 8, 8), (16, 8, 8)]), values=[{}], argument="one")
+    assert [one.id for one in cases.args[1]] == ["gemm_nn-8x8x8", "gemm_nn-16x8x8", "naive-8x8x8", "naive-16x8x8"]
     skipped = sweep(naive, [(0, 8, 8), (8, 8, 8)]).args[1]
     assert skipped[0].id == "naive-0x8x8" and "no such spec" in skipped[0].marks[0].kwargs["reason"] and not skipped[1].marks
 
@@ -303,6 +303,6 @@ def test_sweep_refuses(arguments, options):
 
 
 def test_import_stays_light():
-    """`fireiron.sweep` does not bring pytest along."""
+    """`fireiron.sweep` does not import pytest."""
     code = "import sys, fireiron; assert not {'pytest', 'numpy', 'fireiron.measure.timing'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -386,7 +386,7 @@ class Around(ir.Stmt):
 
 def test_a_statement_without_a_rule_is_refused():
     for body in ((Around((writes(T),)),), (loop(3, Around(())),), (loop(0, loop(K, Around(()), var=Var("j", 0, 9))),)):
-        with pytest.raises(VerificationError, match="the race check has no rule for the statement Around"):
+        with pytest.raises(VerificationError, match="the race check does not handle the statement Around"):
             races(*body, symbols=(K,))
 
 

@@ -105,8 +105,8 @@ def test_iterations_of_other_rows_are_skipped(program):
     few, all_of_them = (simulate(attrs.evolve(kernel, body=body), arrays) for body in (kernel.body, always))
     np.testing.assert_array_equal(few.outputs["D"], all_of_them.outputs["D"])
     overlapping = [(begin < 64 * tile + 64) and (end > 64 * tile) for tile in range(3) for begin, end in ((0, 37), (37, 101), (101, 140))]
-    assert sum(overlapping) == 5 and "g_taken |= static_cast<unsigned>(seen) << g;" in program.cuda
-    assert "for (; g_taken != 0; g_taken &= g_taken - 1) {" in program.cuda
+    assert sum(overlapping) == 5 and "g_mask |= static_cast<unsigned>(seen) << g;" in program.cuda
+    assert "for (; g_mask != 0; g_mask &= g_mask - 1) {" in program.cuda
     assert "const int begin_here = min(max(begin[g], 0), 140);" in program.cuda
 
 

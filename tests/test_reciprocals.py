@@ -111,13 +111,13 @@ def test_texts_of_constant_sizes_have_none():
 @pytest.mark.parametrize("stages", [3, 4])
 def test_addresses_of_products_are_those_of_a_warp(stages):
     """If the compiler cannot see that stages are uniform: loops whose trip count is known at run time."""
-    text = printed(hopper.spec(*SIZES), stages=stages, chunk=64).cuda
+    text = printed(hopper.spec(*SIZES), stages=stages, epi_n=64).cuda
     consumers, producer = text.split("// consumers\n")[1].split("// producer\n")
     assert "const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);" in text
-    assert re.search(r"k_stage_of_warp = __shfl_sync\(0xffffffff, k_stage, 0\);  // the same for all lanes", consumers)
-    products = [line for line in consumers.split("wgmma_commit")[0].splitlines() if "_sh_address +" in line]
-    assert len(products) == 2 and all("k_stage_of_warp" in line for line in products)
-    assert "k_stage_of_warp" not in producer and "_of_warp" not in printed(hopper.spec(4096, 4096, 4096), stages=stages, chunk=64).cuda
+    assert re.search(r"k_stage_uniform = __shfl_sync\(0xffffffff, k_stage, 0\);  // warp-uniform", consumers)
+    products = [line for line in consumers.split("wgmma_commit_group")[0].splitlines() if "_sh_address +" in line]
+    assert len(products) == 2 and all("k_stage_uniform" in line for line in products)
+    assert "k_stage_uniform" not in producer and "_uniform" not in printed(hopper.spec(4096, 4096, 4096), stages=stages, epi_n=64).cuda
 
 
 @pytest.mark.skipif(not disassemblers() or not toolchains(), reason="no NVRTC, or no disassembler (pip install 'fireiron[check]')")

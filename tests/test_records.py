@@ -848,7 +848,7 @@ def test_tune_where_nothing_is_recorded(tmp_path, monkeypatch):
     path = tmp_path / "mine.jsonl"
     monkeypatch.setenv("FIREIRON_RECORDS", str(written(path, made(halves(512)))))
     assert best_strategy(halves(), "sm_90", tune=True) == library.find("small").strategy.with_(
-        bm=64, bn=64, wm=32, wn=32, bk=64, stages=4, ahead=2
+        bm=64, bn=64, wm=32, wn=32, bk=64, stages=4, lookahead=2
     )(halves())
     assert asked == [(library.find("small").strategy, halves(), {"arch": "sm_90", "name": "small"})]
     assert len(Records.load(path)) == 2
@@ -969,7 +969,7 @@ def test_records_merge(fireiron, tmp_path):
 def test_records_check(fireiron, tmp_path):
     path = written(tmp_path / "a.jsonl", made(), made(us=3.0, date="2026-11-22"))
     status, out, _ = fireiron("records", "check", path)
-    assert status == 0 and "2 records, 1 of them measured again; 0 found wrong" in out
+    assert status == 0 and "2 records, 1 of them duplicates; 0 errors" in out
     path.write_text(path.read_text() + '{"format": 9}\n' + made(strategy_hash="0" * 16).line() + "\n")
     status, out, _ = fireiron("records", "check", path)
     assert status == 1 and f"{path}:3: another version" in out and "older version" in out and "2 found wrong" in out

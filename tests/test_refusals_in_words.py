@@ -1,5 +1,5 @@
 # ruff: noqa: F401 - names of the programs in the table
-"""What a refusal says, by program: the words of those that no other test reads."""
+"""The messages of refusals that no other test reads, by program."""
 
 import argparse
 import importlib
@@ -38,8 +38,8 @@ REFUSED = (
     ("algebra.complement(Layout(8, 1).swizzled(Swizzle(1, 0, 1)), 16)", "a layout without swizzle"), ("algebra.complement(3, 16)", "a Layout"),
     ("parsing.parse('(4,4):(1,4):(2)')", "a layout has one colon"), ("parsing.parse('((4,4)')", "parentheses do not match"), ("parsing.parse('4)x(4')", "is no integer"),
     ("Strides(m=-1)", "negative"), ("Strides(m=1).aligned(3)", ".aligned(...): bytes"), ("sym('class')", "is a keyword of Python or C++"),
-    ("MatMul(Var('x', 1, 9), 8, 8)", "x is no symbol"), ("Init(8, 8, value=1.5, dtype=int32)", "no exact int32"), ("Reduction(8, 8, by=3)", "by"),
-    ("MatMul.tile(Tunable('a', 8, 16), Tunable('a', 8, 32)).to(Block)(SQUARE).program('sm_80').tree", "two tunables are called a"),
+    ("MatMul(Var('x', 1, 9), 8, 8)", "x is not a symbol"), ("Init(8, 8, value=1.5, dtype=int32)", "not exact in int32"), ("Reduction(8, 8, by=3)", "by"),
+    ("MatMul.tile(Tunable('a', 8, 16), Tunable('a', 8, 32)).to(Block)(SQUARE).program('sm_80').tree", "two tunables have the name a"),
     ("Layout((2, 2)).coordinate('x')", "a coordinate is an integer or a tuple of coordinates"), ("Layout(2**30).offsets()", "1073741824 offsets are too many to list"),
     # notation
     ("parse_view('%a:[4].fp32.GL ?')", "behind a"), ("parse_view('%a:[4].fp32.GL[0][0][0]')", "3 pairs of brackets behind"), ("parse_tensor('%a:[4].fp32.GL{x}')", "behind a tensor?"),
@@ -57,7 +57,7 @@ REFUSED = (
     ("Move.split(8)(MOVED).program('sm_80').tree", "has no reduction dimension"), ("Move.split_k(2, Block, 4)(MOVED).program('sm_80').tree", "is not a matrix multiplication"),
     ("Move.mma_tile(16, 8)(MOVED).program('sm_80').tree", "mma_tile"), ("MatMul.load(A, GL)(SQUARE).program('sm_80').tree", "load(A, GL)"),
     ("BOUND.program('sm_80').tree.child('x')", "no child 'x' here"), ("MatMul.tile(4, 4).to(Block)(SQUARE).program('sm_80').cuda", "1 open leaf"),
-    ("MatMul.tile(8, 8).fallback(3)", "fallback: not a strategy"), ("MatMul.tile(8, 8).to(Block).split(8).load(A, SH, Move.tile(1, 1).done().fallback(Move.done()))", "chooses between whole strategies"), ("MatMul.set_memory('x', RF)(SQUARE).program('sm_80').tree", "has no temporaries"),
+    ("MatMul.tile(8, 8).fallback(3)", "fallback: not a strategy"), ("MatMul.tile(8, 8).to(Block).split(8).load(A, SH, Move.tile(1, 1).done().fallback(Move.done()))", "is legal for complete strategies only"), ("MatMul.set_memory('x', RF)(SQUARE).program('sm_80').tree", "has no temporaries"),
     # storage
     ("store.dumps(3)", "neither a strategy nor a spec"), ("store.loads('{}')", "not a stored strategy"), ("store.loads('[')", "no JSON"), ("store.loads('9' * 6000)", "no JSON"),
     ("store.loads(store.dumps(MatMul.tile(8, 8)).replace('\"Tile\"', '3'))", "needs its class under"), ("store.loads(store.dumps(MatMul.tile(8, 8)).replace('\"Tile\"', '\"Less\"'))", "unknown class 'Less'"),
@@ -88,26 +88,26 @@ REFUSED = (
     ("TaskMapping('i', 'v', HOST, [GLOBAL], group_m=-1)", "are numbers"), ("Mapping.from_json('{}')", "the field 'machine' is missing"), ("Mapping.from_json('[')", "no JSON"), ("cdiv(3, 0)", "divides by a positive number"),
     ("cdiv('x', 2)", "no integer expression"), ("tunable(3.5)", "an unknown kind"), ("Stored(pad=-1)", "an order and a pad"), ("partition(3, 4)", "a tensor of a task and a Partition"),
 )  # fmt: skip
-"""A program, and what its refusal says."""
+"""A program, and the message of its refusal."""
 
 
-@pytest.mark.parametrize(("program", "said"), REFUSED, ids=[program[:60] for program, _ in REFUSED])
-def test_what_is_refused_says_why(program, said):
+@pytest.mark.parametrize(("program", "message"), REFUSED, ids=[program[:60] for program, _ in REFUSED])
+def test_refusals_state_the_reason(program, message):
     with pytest.raises(FireironError) as caught:
         eval(program, globals())
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 LINES = (
-    (arguments.sized, "m64", "is not DIMENSION=SIZE, such as m=64"), (arguments.positive, "0", "is not a positive integer"), (bench._shape, "8x8", "is no MxNxK"),
-    (bench._swept, "bm=a", "NAME=INTEGER"), (tune._numbers, "0;1", "numbers of GPUs, such as 0,1"), (tune._seconds, "0", "is no positive number of seconds"),
+    (arguments.sized, "m64", "is not DIMENSION=SIZE, such as m=64"), (arguments.positive, "0", "is not a positive integer"), (bench._shape, "8x8", "is not MxNxK"),
+    (bench._swept, "bm=a", "NAME=INTEGER"), (tune._numbers, "0;1", "numbers of GPUs, such as 0,1"), (tune._seconds, "0", "is not a positive number of seconds"),
     (tune._prune, "0.5", "a factor of at least 1, or none"),
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("read", "word", "said"), LINES, ids=[word for _, word, _ in LINES])
-def test_words_of_a_command_line_that_are_none(read, word, said):
-    with pytest.raises(argparse.ArgumentTypeError, match=said):
+@pytest.mark.parametrize(("read", "word", "message"), LINES, ids=[word for _, word, _ in LINES])
+def test_invalid_command_line_values(read, word, message):
+    with pytest.raises(argparse.ArgumentTypeError, match=message):
         read(word)
 
 
@@ -118,7 +118,7 @@ def test_attributes_that_there_are_none_of(module):
 
 
 @pytest.mark.parametrize(
-    ("document", "said"),
+    ("document", "message"),
     [
         ([], "not a stored spec"),
         ({"fireiron": "strategy"}, "a spec is needed"),
@@ -126,29 +126,29 @@ def test_attributes_that_there_are_none_of(module):
         ({"fireiron": "spec", "version": 1}, "missing"),
     ],
 )
-def test_heads_of_documents(document, said):
-    with pytest.raises(FireironError, match=said):
+def test_heads_of_documents(document, message):
+    with pytest.raises(FireironError, match=message):
         check_head(json.loads(json.dumps(document)), "spec")
 
 
 COMMANDS = (
-    ("list --records --outdated", "--records and --outdated are two tables"), ("records show -o x", "records show writes no file"), ("records merge", "no file is named"),
-    ("cache prune", "prune what?"), ("draw naive -o -", "standard output takes one picture"), ("draw naive --what tree,flow -o -", "standard output takes one picture"),
-    ("draw naive --what all -o -", "standard output takes one picture"), ("draw naive --html x.html -o y.svg", "--html is a page of its own"),
-    ("draw naive --html x.html --what tree", "--html is a page of its own"), ("tune hmma_ampere --predict --save x", "there is no record to save"),
-    ("tune hmma_ampere --predict --trials 3 --seed 2", "--trials, --seed would do nothing"), ("list --arch sm_0", "unknown architecture"), ("records merge /dev/null -o /tmp", "/tmp exists"),
+    ("list --records --outdated", "--records and --outdated are two tables"), ("records show -o x", "records show writes no file"), ("records merge", "no file is given"),
+    ("cache prune", "nothing to remove is specified"), ("draw naive -o -", "standard output takes one picture"), ("draw naive --what tree,flow -o -", "standard output takes one picture"),
+    ("draw naive --what all -o -", "standard output takes one picture"), ("draw naive --html x.html -o y.svg", "--html writes a separate page"),
+    ("draw naive --html x.html --what tree", "--html writes a separate page"), ("tune hmma_ampere --predict --save x", "there is no record to save"),
+    ("tune hmma_ampere --predict --trials 3 --seed 2", "--trials, --seed would have no effect"), ("list --arch sm_0", "unknown architecture"), ("records merge /dev/null -o /tmp", "/tmp exists"),
     ("cost naive --gpu nothing", "unknown GPU"), ("cost naive --size Q=3", "the spec has no size Q"), ("cost naive -M M --size M=0", "M=0"), ("run naive -M M --size M=0", "--size M=0"),
-    ("new class", "is no name of a Python file"), ("new attrs", "would hide the module attrs"), ("new no/such/x", "there is no folder no/such"),
+    ("new class", "is not a module name"), ("new attrs", "would hide the module attrs"), ("new no/such/x", "the folder no/such does not exist"),
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("line", "said"), COMMANDS, ids=[line for line, _ in COMMANDS])
-def test_commands_that_are_refused(line, said, tmp_path, monkeypatch, capsys):
-    """In words, with exit status 2, before anything is worked out or written."""
+@pytest.mark.parametrize(("line", "message"), COMMANDS, ids=[line for line, _ in COMMANDS])
+def test_commands_that_are_refused(line, message, tmp_path, monkeypatch, capsys):
+    """With a message and exit status 2, before anything is computed or written."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path / "cache"))
     assert main(line.split()) == 2
-    assert said in capsys.readouterr().err and list(tmp_path.iterdir()) == []
+    assert message in capsys.readouterr().err and list(tmp_path.iterdir()) == []
 
 
 OF_GROUPS = Fused(
@@ -167,17 +167,17 @@ def test_a_condition_is_shown_as_it_was_written():
     assert refused.value.got == "m < q + g"
 
 
-def test_a_number_above_the_most_is_told_the_most():
-    halves = {"dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+def test_a_number_above_the_maximum_is_refused_with_the_maximum():
+    float16_rows = {"dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
     blocks = MatMul.tile(64, 64).to(Block).persistent(2).pingpong(3).epilog(RF, float32).split(64).pipeline(2).warp_specialize()
     strategy = blocks.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
     with pytest.raises(DecompositionError, match="pingpong: must be at most 2") as refused:
-        strategy(MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel)).cuda("sm_90a")
+        strategy(MatMul(512, 512, 512, **float16_rows)(GL, GL, GL)(Kernel)).cuda("sm_90a")
     assert refused.value.got == 3 and refused.value.legal == "1 ... 2"
 
 
 @pytest.mark.parametrize("formula", ["H[k] += sum(m, t[m,k])", "H[k] max= max(m, t[m,k])"])
 def test_an_output_that_is_added_to_is_an_operand(formula):
     steps = {"double": "t[m,k] = X[m,k] * 2", "add": formula}
-    with pytest.raises(ArgumentError, match="the operand H, which holds nothing before the kernel"):
+    with pytest.raises(ArgumentError, match="the operand H, which has no value before the kernel"):
         Fused(name="sums", dims="m k", operands={"X": "m k", "H": "k"}, body=steps)

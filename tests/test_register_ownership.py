@@ -18,7 +18,7 @@ from fireiron import *
 from fireiron.errors import FireironError
 from fireiron.executable.ldmatrix import LdMatrix
 from fireiron.ir import execs
-from fireiron.ir.holding import Holding
+from fireiron.ir.register_ownership import Ownership
 from fireiron.language.tree import held_by
 from fireiron.lower.distribute import holdings
 from fireiron.performing.held import first_difference
@@ -192,7 +192,7 @@ def test_indices_of_digits(base, digits, indices):
     one = (Mode(1, 1),)
     dealt = tuple(UnitMode(size, stride, True) for size, stride in digits)
     access = making.access(view.tensor.name, (base, ZERO), (one, one), (None, None), True, dealt=(dealt, ()))
-    holding = Holding.of(making.execution(INSTRUCTIONS[0], Init.on(Thread, view), (access,)), access, ())
+    holding = Ownership.of(making.execution(INSTRUCTIONS[0], Init.on(Thread, view), (access,)), access, ())
     assert [(digit.size, digit.stride) for digit in holding.digits] == list(digits)
     at = {"lane": np.arange(32)}
     for digit, index in zip(holding.digits, indices):
@@ -522,8 +522,8 @@ def test_lane_maps_come_back_from_digits(one):
     """A holding whose instruction is forgotten: its digits give the same lanes the same elements."""
     program = right(through_registers(Move.done(one), FOLLOWS, (32, 32)), COPY if one.along else _columns())
     (statement, loops) = next(pair for pair in execs(program.stages["walk"].body) if pair[0].instruction == one)
-    holding = Holding.of(statement, statement.accesses[1], loops)
-    forgotten = Holding(Warp, holding.first, holding.digits)
+    holding = Ownership.of(statement, statement.accesses[1], loops)
+    forgotten = Ownership(Warp, holding.first, holding.digits)
     context = program.grown.context
     again = lanes_of(statement.spec, "dst", forgotten, context)
     assert again is not None and again.threads == 32

@@ -185,7 +185,7 @@ def test_wait_at_a_warp_barrier_does_not_cover_other_warps(stages):
     for m, n, k in ((16, 16, 24), (17, 15, 9), (16, 32, 1)):
         program = kernel(chain, m, n, k).program("sm_80")
         right(program, m, n, k)
-        waits = re.findall(r"cp_async_wait<(\d+)>\(\);[^\n]*\n\s*(\w+)", program.cuda)
+        waits = re.findall(r"cp_async_wait_group<(\d+)>\(\);[^\n]*\n\s*(\w+)", program.cuda)
         assert {barrier for _, barrier in waits} == {"__syncthreads", "__syncwarp"} or k == 1
 
 
@@ -272,7 +272,7 @@ def test_excessive_sizes_are_refused_before_enumeration(name):
 def test_chains_are_not_deeper_than_python_can_go_down():
     right(kernel(chain_of(100), 8, 8, 4).program(), 8, 8, 4)
     for steps in (101, 2000):
-        with pytest.raises(DecompositionError, match="a chain of more than 100 steps") as caught:
+        with pytest.raises(DecompositionError, match="has more than 100 steps") as caught:
             _ = kernel(chain_of(steps), 8, 8, 4).program().tree
         assert "test_regressions.py" in caught.value.at
 
@@ -353,7 +353,7 @@ def test_many_illegal_combinations_are_given_up():
     thread_tiles = [start.tile(rows, 4).to(Thread).layout(ColMajor).tile(1, 1).done() for start in (Init, Move)]
     chain = MatMul.tile(Tunable("m", 16, 32, 64), Tunable("n", 16, 32, 64)).to(Block).epilog(RF, *thread_tiles)
     chain = chain.split(parts).pipeline(stages).load(A, SH).load(B, SH).tile(rows, 4).to(Thread).split(1).tile(1, 1).done()
-    with pytest.raises(DecompositionError, match="deals elements to threads otherwise") as caught:
+    with pytest.raises(DecompositionError, match="distributes elements over threads differently") as caught:
         kernel(chain, 1024, 1024, 1024).program()
     tried = int(re.search(r"(\d+) of the 540 combinations of the tunables were tried", caught.value.hint).group(1))
     assert 16 < tried < 100 and "strategy.legal_assignments(target)" in caught.value.hint
@@ -398,15 +398,15 @@ def test_parts_of_k_without_any_k_write_zeros(k):
         (lambda: Move.tile(64, 64).then(MatMul.split(8)), "starts from MatMul, this chain from Move"),
         (lambda: AnySpec.tile(8, 8).then(Move.tile(1, 1)).then(MatMul.done()), "starts from MatMul, this chain from Move"),
         (lambda: MatMul.load(A, SH, AnySpec), "load: AnySpec has no steps yet"),
-        (lambda: MatMul.load(A, SH, Init.tile(1, 1).done()), "load: the strategy starts from Init, what it decomposes is a Move"),
-        (lambda: MatMul.load(A, SH, MatMul.tile(1, 1).done()), "load: the strategy starts from MatMul, what it decomposes is a Move"),
-        (lambda: MatMul.split_k(2, Warp, 4, Move.tile(1, 1).done()), "combine: the strategy starts from Move, .* is a Reduction"),
-        (lambda: MatMul.epilog(RF, MatMul.tile(1, 1).done()), "epilog init: the strategy starts from MatMul, .* is a Init or a Move"),
-        (lambda: MatMul.epilog(RF, store=Init.tile(1, 1).done()), "epilog store: the strategy starts from Init, .* is a Move"),
-        (lambda: Move.tile(8, 8).done()(MatMul(8, 8, 8)(GL, GL, GL)(Kernel)), "starts from Move, what it is for is a MatMul"),
-        (lambda: MatMul.tile(8, 8).done()(Reduction(8, 8, 8)(GL, GL)(Kernel)), "from MatMul, what it is for is a Reduction"),
-        (lambda: MatMul.tile(8, 8).done().fallback(Move.tile(8, 8).done()), "starts from Move, what it is for is a MatMul"),
-        (lambda: Strategy((), Move(8, 8)(GL, GL)(Kernel), MatMul), "starts from MatMul, what it is for is a Move"),
+        (lambda: MatMul.load(A, SH, Init.tile(1, 1).done()), "load: the strategy starts from Init, but it must decompose a Move"),
+        (lambda: MatMul.load(A, SH, MatMul.tile(1, 1).done()), "load: the strategy starts from MatMul, but it must decompose a Move"),
+        (lambda: MatMul.split_k(2, Warp, 4, Move.tile(1, 1).done()), "combine: the strategy starts from Move, .* decompose a Reduction"),
+        (lambda: MatMul.epilog(RF, MatMul.tile(1, 1).done()), "epilog init: the strategy starts from MatMul, .* decompose a Init or a Move"),
+        (lambda: MatMul.epilog(RF, store=Init.tile(1, 1).done()), "epilog store: the strategy starts from Init, .* decompose a Move"),
+        (lambda: Move.tile(8, 8).done()(MatMul(8, 8, 8)(GL, GL, GL)(Kernel)), "starts from Move, but the spec is a MatMul"),
+        (lambda: MatMul.tile(8, 8).done()(Reduction(8, 8, 8)(GL, GL)(Kernel)), "from MatMul, but the spec is a Reduction"),
+        (lambda: MatMul.tile(8, 8).done().fallback(Move.tile(8, 8).done()), "starts from Move, but the spec is a MatMul"),
+        (lambda: Strategy((), Move(8, 8)(GL, GL)(Kernel), MatMul), "starts from MatMul, but the spec is a Move"),
     ],
 )  # fmt: skip
 def test_calls_that_do_not_fit_are_refused(call, message):
@@ -482,7 +482,7 @@ def _one_choice():
 
 
 def test_comparison_results_of_one_thread_are_not_read_by_others():
-    with pytest.raises(DecompositionError, match="t: this path deals elements to threads otherwise"):
+    with pytest.raises(DecompositionError, match="t: this path distributes elements over threads differently"):
         _ = _one_choice().program("sm_80").ir
 
 
@@ -504,7 +504,7 @@ def test_registers_of_other_warps_are_not_exchanged_in_a_warp():
 
 def test_clusters_of_more_blocks_than_stay():
     chain = MatMul.tile(64, 80).to(Block).persistent(1).cluster(2, 2).done()
-    with pytest.raises(ResourceError, match="1 blocks are no multiple of 4"):
+    with pytest.raises(ResourceError, match="1 blocks are not a multiple of 4"):
         _ = kernel(chain, 1, 1, 1).program("sm_90a").ir
 
 
@@ -575,7 +575,7 @@ def test_producer_without_loads_inside_a_pipeline_is_removed():
 
 def test_fewer_blocks_than_a_cluster_has_are_refused():
     """One persistent block with clusters of four raised AssertionError."""
-    with pytest.raises(ResourceError, match=r"persistent\(1\) in clusters of 4 blocks: 1 blocks are no multiple of 4"):
+    with pytest.raises(ResourceError, match=r"persistent\(1\) in clusters of 4 blocks: 1 blocks are not a multiple of 4"):
         _ = MatMul(8, 8, 8)(GL, GL, GL)(Kernel).tile(2, 2).to(Block).cluster(m=2, n=2).persistent(1).program("sm_90a").tree
 
 

@@ -170,7 +170,7 @@ def drawn(shape, dtype, seed):
 
 def product_of(dtype):
     return (hopper.integers if dtype == int8 else hopper.strategy).with_(
-        bm=64, bn=64, wm=64, wn=64, bk=128 // dtype.bytes, chunk=32, stages=2
+        bm=64, bn=64, wm=64, wn=64, bk=128 // dtype.bytes, epi_n=32, stages=2
     )
 
 
@@ -316,7 +316,7 @@ def test_stacks(sizes, signature, orders, dtype):
     batch, M, N, K = sizes
     layouts = {name: RowMajor if order == "N" else ColMajor for name, order in zip("AB", orders, strict=True)}
     library_strategy = hopper_batched.integers if dtype == int8 else hopper_batched.strategy
-    strategy = library_strategy.with_(bm=64, bn=64, wm=64, wn=64, bk=128 // dtype.bytes, chunk=32, stages=2)
+    strategy = library_strategy.with_(bm=64, bn=64, wm=64, wn=64, bk=128 // dtype.bytes, epi_n=32, stages=2)
     spec = hopper_batched.spec(M, N, K, batch=batch, signature=signature, dtype=dtype, c_dtype=TYPES.get(dtype, dtype), **layouts)
     left, right = signature.split("->")[0].split(",")
     shapes = [tuple({"b": batch, "m": M, "n": N, "k": K}[dim] for dim in dims) for dims in (left, right)]
@@ -377,7 +377,7 @@ ODD = halves(95, 97, 99)
 def test_the_text_is_one_unit_of_all_launches():
     program = HOPPER(ODD).program()
     text = program.cuda
-    assert text.startswith("// 3 launches, in the order of these kernels\n") and text.count("__global__ void") == 3
+    assert text.startswith("// 3 launches, in this order\n") and text.count("__global__ void") == 3
     assert [text.index(f"\n{name}(") for name in ("matmul_repack_a", "matmul_repack_b", "matmul")] == sorted(
         text.index(f"\n{name}(") for name in ("matmul_repack_a", "matmul_repack_b", "matmul")
     )

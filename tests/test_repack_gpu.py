@@ -42,7 +42,7 @@ def test_products(sizes, orders):
 @pytest.mark.parametrize("dtype", [tf32, int8], ids=str)
 def test_operands_turned_round(dtype, sizes, orders):
     whole = hopper.integers if dtype == int8 else hopper.strategy
-    strategy = whole.with_(bm=64, bn=128, wm=64, wn=128, stages=3, bk=128 // dtype.bytes, chunk=32)
+    strategy = whole.with_(bm=64, bn=128, wm=64, wn=128, stages=3, bk=128 // dtype.bytes, epi_n=32)
     check(strategy, halves(*sizes, orders=orders, dtype=dtype, c_dtype=int32 if dtype == int8 else float32))
 
 
@@ -52,7 +52,7 @@ def test_eight_bit_floats_turned_round(sizes, orders):
     """Small integers, which they hold; through PyTorch, which has such arrays."""
     torch = pytest.importorskip("torch")
     M, N, K = sizes
-    strategy = hopper.strategy.with_(bm=64, bn=128, wm=64, wn=128, stages=3, bk=128, chunk=32)
+    strategy = hopper.strategy.with_(bm=64, bn=128, wm=64, wn=128, stages=3, bk=128, epi_n=32)
     kernel = strategy(halves(M, N, K, f"{orders}N", dtype=float8_e4m3, c_dtype=float32)).compile()
     a, b = (torch.randint(-2, 3, shape, device="cuda").float() for shape in ((M, K), (K, N)))
     given = [one.to(torch.float8_e4m3fn) for one in (a, b)]
@@ -68,7 +68,7 @@ def test_stacks(orders):
     generator = np.random.default_rng(1)
     for dtype, result, whole in ((float16, float16, hopper_batched.strategy), (int8, int32, hopper_batched.integers)):
         spec = hopper_batched.spec(65, 130, 67, batch=5, dtype=dtype, c_dtype=result, **layouts)
-        kernel = whole.with_(bm=64, bn=64, wm=64, wn=64, bk=128 // dtype.bytes, chunk=32, stages=3)(spec).compile()
+        kernel = whole.with_(bm=64, bn=64, wm=64, wn=64, bk=128 // dtype.bytes, epi_n=32, stages=3)(spec).compile()
         a, b = (generator.integers(-2, 3, shape).astype(dtype.to_numpy()) for shape in ((5, 65, 67), (5, 67, 130)))
         given = [cupy.asarray(one if order == "N" else one.swapaxes(1, 2).copy()) for one, order in zip((a, b), orders, strict=True)]
         given = [one if order == "N" else one.swapaxes(1, 2) for one, order in zip(given, orders, strict=True)]

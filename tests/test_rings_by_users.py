@@ -360,9 +360,9 @@ def test_printed_texts_on_a_cpu(tmp_path):
 def test_texts_hold_what_a_wait_makes_known():
     """Each accumulator behind the wait for it, that of the last turns too; a product alone is waited for as it was."""
     text = pair("u v low").program(TARGET).cuda
-    inside, behind = text[text.index("wgmma_wait<1>();") :], text[text.rindex("wgmma_wait<0>();") :]
-    assert inside.splitlines()[1].strip() == "hold(u);" and behind.splitlines()[1].strip() == "hold(v);"
-    assert "hold(" not in product()(halves(128, 64, 192)).program(TARGET).cuda
+    inside, behind = text[text.index("wgmma_wait_group<1>();") :], text[text.rindex("wgmma_wait_group<0>();") :]
+    assert inside.splitlines()[1].strip() == "pin_registers(u);" and behind.splitlines()[1].strip() == "pin_registers(v);"
+    assert "pin_registers(" not in product()(halves(128, 64, 192)).program(TARGET).cuda
 
 
 @pytest.mark.skipif(not any(one.serves(TARGET) for one in toolchains()), reason="no NVRTC for sm_90a")
@@ -417,11 +417,11 @@ def test_registers_of_a_group_that_still_runs(order, number, said):
 def test_the_account_gives_the_reasons():
     account = synchronization(pair("u low v").program(TARGET).ir)
     assert [ring.why for ring in account.rings] == [
-        "a stage is given back where products are waited for anyway: u is there",
-        "a stage is given back a turn later where products are waited for anyway: u is there",
+        "a stage is given back where products are waited for anyway: u is complete",
+        "a stage is given back a turn later where products are waited for anyway: u is complete",
     ]
     account = synchronization(pair("u v low high").program(TARGET).ir)
     assert [(ring.name, ring.in_flight) for ring in account.rings] == [("a_sh_ring", 1), ("c_sh_ring", 0)]
     said = text(account)
     assert "the last one may be left, products of v" in said
-    assert "the wait in front (v is there) leaves no group that reads it" in said
+    assert "the wait in front (v is complete) leaves no group that reads it" in said

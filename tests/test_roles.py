@@ -13,6 +13,8 @@ from engines import COLUMNS, LANE, ROWS, STAGES, copied, numbered, streamed
 from handmade import access
 from printed_text import COMPILER, HostProgram, Printed, Refused
 from ringed import TARGET, all_of_kind, early_releases, errors, halves, in_roles, inputs_of, outcome, product, roles_of
+from test_hopper_attention import chain as keys_and_values
+from test_hopper_attention import require_right as require_attention
 from toys.counted_store import COUNTED_STORE
 from toys.counted_stores import COUNTED_STORES
 
@@ -20,12 +22,15 @@ from fireiron import *
 from fireiron import cuda, ir
 from fireiron.executable.cp_async import CP_ASYNC
 from fireiron.gpu import toolchain
+from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.ir import AT_ONCE
 from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
+from fireiron.language.store import dumps, loads
 from fireiron.lower.roles import Part, Partition
+from fireiron.strategies import attention
 from fireiron.values.expr import Var, less
 
 TMA = Move.done()
@@ -119,9 +124,9 @@ def test_text_of_a_deferred_arrival():
     assert "mbarrier_init(k_ring_full + stage * 8, 33);" in text
     lines = [line.strip() for line in text.splitlines()]
     wait = next(number for number, line in enumerate(lines) if line.startswith("mbarrier_wait(k_ring_full"))
-    assert lines[wait + 1] == "proxy_fence();  // b_sh, which threads copied, for the asynchronous proxy"
+    assert lines[wait + 1] == "fence_proxy_async();  // make b_sh, copied by threads, visible to the async proxy"
     assert "cp.async.wait_group" not in text and "cp.async.commit_group" not in text, "no thread waits for its copies"
-    arrival = next(number for number, line in enumerate(lines) if line.startswith("cp_async_arrive(k_ring_full"))
+    arrival = next(number for number, line in enumerate(lines) if line.startswith("cp_async_mbarrier_arrive(k_ring_full"))
     assert not any(line.startswith("cp_async_16") for line in lines[arrival:])
 
 
@@ -129,10 +134,10 @@ def test_text_of_elements():
     """Who stores at once brings it to the engine itself, in front of an ordinary arrival."""
     lines = [line.strip() for line in program("rows of odd length").cuda.splitlines()]
     arrival = next(number for number, line in enumerate(lines) if line.startswith("mbarrier_arrive(k_ring_full"))
-    assert lines[arrival - 1].startswith("proxy_fence();  // b_sh")
+    assert lines[arrival - 1].startswith("fence_proxy_async();  // make b_sh visible")
     wait = next(number for number, line in enumerate(lines) if line.startswith("mbarrier_wait(k_ring_full"))
-    assert not lines[wait + 1].startswith("proxy_fence"), "consumers have nothing to fence"
-    assert "proxy_fence" not in program("read by warps").cuda, "no engine reads the stages"
+    assert not lines[wait + 1].startswith("fence_proxy_async"), "consumers have nothing to fence"
+    assert "fence_proxy_async" not in program("read by warps").cuda, "no engine reads the stages"
 
 
 def test_names_of_roles():
@@ -149,9 +154,9 @@ def test_texts_on_a_cpu(name, tmp_path):
 
 
 TEXT_FAULTS = {
-    "not deferred": ("A by TMA, B copied", r"cp_async_arrive\((k_ring)", r"mbarrier_arrive(\1"),
-    "no fence": ("A by TMA, B copied", r" +proxy_fence\(\);  // b_sh.*\n", ""),
-    "no fence of elements": ("rows of odd length", r" +proxy_fence\(\);  // b_sh.*\n", ""),
+    "not deferred": ("A by TMA, B copied", r"cp_async_mbarrier_arrive\((k_ring)", r"mbarrier_arrive(\1"),
+    "no fence": ("A by TMA, B copied", r" +fence_proxy_async\(\);  // make b_sh.*\n", ""),
+    "no fence of elements": ("rows of odd length", r" +fence_proxy_async\(\);  // make b_sh.*\n", ""),
     "an arrival less": ("A by TMA, B copied", r"8, 33\)", "8, 32)"),
     "an arrival more": ("A by TMA, B copied", r"8, 33\)", "8, 34)"),
 }
@@ -365,6 +370,114 @@ def test_bytes_of_one_producer_are_found_by_both(change):
     assert errors(wrong) and outcome(wrong, arrays, expected, 1) not in ("right", "wrong")
 
 
+# ---------------------------------------------------------------------------------------------- operands with a producer of their own
+
+
+def separated(a, b, separate, threads=32, copies=True, stages=3, own=None, blocks=0, before=None):
+    """A product whose loads of some operands have a producer of their own."""
+    chain = MatMul.tile(128, 64).to(Block)
+    chain = chain.persistent(blocks) if blocks else chain
+    chain = chain if before is None else chain.programmatic_launch(before)
+    chain = chain.epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(stages)
+    chain = chain.warp_specialize(threads, copies=copies, separate=separate).load(A, SH, a).load(B, SH, b)
+    return (chain if own is None else chain.stages(own)).tile(64, 64).to(Warpgroup).done()
+
+
+# Of each kernel its strategy, and the names and threads of its producers.
+SEPARATED = {
+    "B, by TMA": (separated(TMA, TMA, B, copies=False), [("producer", 32), ("producer of B", 32)]),
+    "both, by TMA": (separated(TMA, TMA, (A, B), copies=False), [("producer of A", 32), ("producer of B", 32)]),
+    "B, copied": (separated(COPIES, COPIES, B), [("copying producer", 32), ("copying producer of B", 32)]),
+    "both, copied": (
+        separated(COPIES, COPIES, (A, B), threads=128),
+        [("copying producer of A", 128), ("copying producer of B", 128)],
+    ),
+    "B copied, A by TMA": (separated(TMA, COPIES, B), [("copying producer of B", 32), ("producer", 32)]),
+    "rings of their own": (separated(TMA, TMA, B, copies=False, own=2), [("producer", 32), ("producer of B", 32)]),
+    "persistent": (separated(TMA, TMA, B, copies=False, blocks=2), [("producer", 32), ("producer of B", 32)]),
+    "B is ready": (separated(TMA, TMA, B, copies=False, before=B), [("producer", 32), ("producer of B", 32)]),
+}
+
+
+@pytest.mark.parametrize("name", SEPARATED)
+def test_operands_with_a_producer_of_their_own(name):
+    strategy, producers = SEPARATED[name]
+    spec = halves(256, 64, 320)
+    made = strategy(spec).program(TARGET)
+    assert [(role.name, role.threads) for role in roles_of(made.ir)] == [("consumers", 256), *producers]
+    assert errors(made.ir) == []
+    arrays, expected = inputs_of(spec)
+    assert [outcome(made.ir, arrays, expected, order) for order in (None, 1, 2)] == ["right"] * 3
+    assert all(f"  // {producer}\n" in made.cuda for producer, _ in producers)
+    if toolchain.serving(TARGET, None) is not None:
+        assert toolchain.compile_cuda(made.cuda, TARGET).cubin
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
+@pytest.mark.parametrize("name", ["B, by TMA", "B, copied"])
+def test_texts_of_separate_producers_on_a_cpu(name, tmp_path):
+    arrays, expected = inputs_of(HALVES)
+    host = HostProgram([Printed.of(SEPARATED[name][0](HALVES).program(TARGET))], tmp_path)
+    assert all(np.array_equal(host.run(0, arrays, {}, seed)["C"], expected) for seed in range(3))
+
+
+@pytest.mark.parametrize("name", ["B, by TMA", "B copied, A by TMA"])
+@pytest.mark.parametrize("kind", [ir.Acquire, ir.Release])
+@pytest.mark.parametrize("role", [1, 2])
+def test_faults_of_separate_producers_are_found_by_both(name, kind, role):
+    kernel = SEPARATED[name][0](HALVES).program(TARGET).ir
+    roles = list(roles_of(kernel))
+    roles[role] = attrs.evolve(roles[role], body=ir.rewritten(roles[role].body, lambda one: () if isinstance(one, kind) else (one,)))
+    wrong = attrs.evolve(kernel, body=tuple(making.roles(tuple(roles)) if isinstance(one, ir.Roles) else one for one in kernel.body))
+    arrays, expected = inputs_of(HALVES)
+    assert errors(wrong) and outcome(wrong, arrays, expected, 1) not in ("right", "wrong")
+
+
+def test_keys_and_values_have_a_producer_each():
+    """In attention, where they are used, and released, at different times."""
+    strategy = keys_and_values(attention.definition())
+    separate = strategy.at(Split).refine(WarpSpecialize(32, False, ("K", "V")))
+    kernel = separate(attention.spec(64, 160, 64, made=attention.definition())).program(TARGET)
+    assert [role.name for role in roles_of(kernel.ir)] == ["consumers", "producer", "producer of K", "producer of V"]
+    require_attention(kernel, orders=(None, 1))
+
+
+def test_separate_is_written_and_read():
+    chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(64).pipeline(3)
+    assert str(chain.warp_specialize(copies=True, separate=(A, B))).endswith("warp_specialize(copies=True, separate=(A, B))")
+    assert str(chain.warp_specialize(separate="B")).endswith("warp_specialize(separate=B)")
+    strategy = SEPARATED["both, by TMA"][0]
+    assert eval(repr(strategy)) == strategy and loads(dumps(strategy)) == strategy
+    made = strategy(HALVES).program(TARGET)
+    assert parse_kernel(graphene_text(made)).cuda == made.cuda
+    ask = ProducerThreads(32, True, ("A", "B"))
+    assert ProducerThreads.read(ask.written(str), lambda text: None) == ask
+
+
+SEPARATE_REFUSED = {
+    "an output": (lambda: separated(TMA, TMA, C, copies=False), "C is no input"),
+    "an operand twice": (lambda: separated(TMA, TMA, (A, A), copies=False), "`separate` names operands, each once"),
+    "warpgroups of TMA": (lambda: separated(TMA, TMA, B, 128, copies=False), "each of several producers that load by TMA is a warp"),
+    "what no producer loads": (
+        lambda: MatMul.tile(64, 64).to(Block).epilog(RF, float32).load(B, SH, Move.coalesced_copy(8).done()).split(64).pipeline(3)
+        .warp_specialize(separate=B).load(A, SH, TMA).tile(64, 64).to(Warpgroup).done(),
+        "no producer loads",
+    ),
+    "a cluster": (
+        lambda: MatMul.tile(64, 64).to(Block).cluster(2, 1).epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(3)
+        .warp_specialize(separate=B).load(A, SH, TMA).load(B, SH, TMA).tile(64, 64).to(Warpgroup).done(),
+        "several producers fill a ring in a cluster",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEPARATE_REFUSED)
+def test_what_is_refused_of_separate_producers(name):
+    strategy, text = SEPARATE_REFUSED[name]
+    with pytest.raises(FireironError, match=text):
+        _ = strategy()(halves(128, 64, 192)).program(TARGET).ir
+
+
 def test_a_role_that_fills_no_ring_is_refused():
     divide = lambda kernel, producers: Partition(
         kernel,
@@ -427,13 +540,13 @@ def ringed(*copying, by=CP_ASYNC_GROUPS, **fields):
 @pytest.mark.parametrize(
     ("role", "text"),
     [
-        (ringed(by=TMA_LOADS), "by MBARRIER, whose arrivals cannot be deferred"),
-        (ringed(by=WGMMA_GROUPS), "by WGMMA_GROUP, whose arrivals cannot be deferred"),
+        (ringed(by=TMA_LOADS), "by MBARRIER, which cannot defer arrivals"),
+        (ringed(by=WGMMA_GROUPS), "by WGMMA_GROUP, which cannot defer arrivals"),
         (ringed(part=64), "by CP_ASYNC_GROUP with 64 bytes"),
-        (ringed(making.commit(CP_ASYNC_GROUPS)), "role copying has a commit of CP_ASYNC_GROUP, and an arrival that is deferred by it"),
+        (ringed(making.commit(CP_ASYNC_GROUPS)), "role copying has both a commit of CP_ASYNC_GROUP and an arrival deferred by it"),
         (
             ringed(making.wait(0, mechanism=CP_ASYNC_GROUPS)),
-            "role copying has a wait of CP_ASYNC_GROUP, and an arrival that is deferred by it",
+            "role copying has both a wait of CP_ASYNC_GROUP and an arrival deferred by it",
         ),
     ],
 )

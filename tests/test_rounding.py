@@ -188,7 +188,7 @@ def shapes_of_the_library():
         softmax,
     )
 
-    for options in ({}, {"causal": True, "lse": True}, {"window": 9}, {"slack": 8}):
+    for options in ({}, {"causal": True, "lse": True}, {"window": 9}, {"rescale_threshold": 8}):
         yield attention.spec(40, 70, 16, made=attention.definition(**options))
     for module in (dual, gated, gemm_row_sum, lstm):
         yield module.spec(30, 20, 40)

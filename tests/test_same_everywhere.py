@@ -1,4 +1,4 @@
-"""One strategy, one text, one result: in every process, with every hash seed, locale and time zone, in whatever order things are imported and found."""
+"""One strategy, one text, one result: in every process, with every hash seed, locale and time zone, and any order of imports and files."""
 
 import json
 import os
@@ -36,7 +36,7 @@ from fireiron.measure.data import drawn
 def digest(*parts):
     return hashlib.sha256(b"".join(one if isinstance(one, bytes) else one.encode() for one in parts)).hexdigest()[:16]
 
-said = {}
+digests = {}
 for name in names:
     if name.startswith("product "):
         one, _ = draw(int(name.split()[1]))
@@ -62,12 +62,12 @@ for name in names:
                 arrays[output] = np.zeros(shape_of(view, sizes), view.dtype.to_numpy())
         got = simulate(program.ir, arrays, symbols, order=random.Random(sys.argv[4])).outputs
         said[name].append(digest(*(np.ascontiguousarray(one).tobytes() for one in got.values())))
-print(json.dumps(said))
+print(json.dumps(digests))
 """
 
 
-def said(names, hash_seed="0", first=(), shuffled=None, order="1", **environment):
-    """What a process of its own says of some kernels: digests of the text, of the strategy, and of a simulated result."""
+def digests(names, hash_seed="0", first=(), shuffled=None, order="1", **environment):
+    """The answer of a separate process for some kernels: digests of the text, of the strategy, and of a simulated result."""
     given = [json.dumps(list(names)), json.dumps(list(first)), json.dumps(shuffled), order]
     variables = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PYTHONHASHSEED": hash_seed, **environment}
     ran = subprocess.run([sys.executable, "-c", PROGRAM, *given], env=variables, capture_output=True, text=True, cwd=ROOT)
@@ -91,9 +91,9 @@ FEW = ("hmma_ampere", "definition 20261122")
 
 
 def test_a_few_kernels_are_the_same_everywhere():
-    """Two processes that differ in all of it at once."""
+    """Two processes that differ in all of these at once."""
     everything = {"hash_seed": "4711", "shuffled": 3, "order": "9", "TZ": "Pacific/Kiritimati", "LC_ALL": "C", "PYTHONUTF8": "0"}
-    assert said(FEW) == said(FEW, first=["fireiron.executable.wgmma", "fireiron.cuda.printer"], **everything)
+    assert digests(FEW) == digests(FEW, first=["fireiron.executable.wgmma", "fireiron.cuda.printer"], **everything)
 
 
 @pytest.mark.nightly
@@ -101,7 +101,7 @@ def test_the_whole_library_and_drawn_kernels_are_the_same_everywhere():
     from problems import NAMES
 
     names = [*NAMES, *(f"product {seed}" for seed in range(100)), *(f"definition {seed}" for seed in range(60))]
-    here = said(names)
+    here = digests(names)
     for way, changes in WAYS.items():
-        there = said(names, **changes)
-        assert here == there, f"{way}: {[name for name in names if here[name] != there[name]]}"
+        elsewhere = digests(names, **changes)
+        assert here == elsewhere, f"{way}: {[name for name in names if here[name] != elsewhere[name]]}"

@@ -1,6 +1,6 @@
-"""One kernel, one call, and the same answer whatever the arrays are: NumPy's in the simulator, and those on a GPU.
+"""One kernel, one call, and the same answer for all arrays: NumPy's in the simulator, and those on a GPU.
 
-The GPU is pretended (fake_gpu.py), on the very memory of NumPy's arrays: what is refused of one is refused of the others, in the same words.
+The GPU is simulated (fake_gpu.py) on the memory of NumPy's arrays: a call refused for one is refused for the others with the same message.
 """
 
 import re
@@ -35,7 +35,7 @@ def gpu(monkeypatch):
 
 @pytest.fixture(scope="module")
 def programs():
-    """A product of rows, one whose rows are sizes of run time, and one that adds a number by value."""
+    """A GEMM with row-major arrays, one with run-time strides, and one with a scalar."""
     naive = library("naive").strategy
     axpy = Kind("Axpy", "y[m] += a * x[m]").starter
     added = axpy.tile(32).to(Block).tile(1).to(Thread).done()(axpy(64, accumulate=True)(VAL, GL, GL)(Kernel))
@@ -49,7 +49,7 @@ def programs():
 
 
 def ready(program):
-    """A kernel whose machine code is pretended too."""
+    """A kernel whose machine code is simulated, too."""
     kernel = CompiledKernel(program)
     kernel.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
     return kernel
@@ -73,7 +73,7 @@ def on_torch(gpu, array):
 
 
 def zeros(*shape, dtype=np.float32, order="C", ld=None, offset=0):
-    """An array that begins at a multiple of 512 bytes, or so many behind one."""
+    """An array that begins at a multiple of 512 bytes plus an offset."""
     dtype, wide = np.dtype(dtype), ld or shape[-1]
     flat = fake_gpu.memory((int(np.prod(shape[:-1], dtype=int)) * wide + 16) * dtype.itemsize, offset).view(dtype)
     if order == "F":
@@ -89,7 +89,7 @@ def both_of(*shapes):
 
 
 def wrong():
-    """By name a kernel, the arrays of a call, its keywords, and a part of what is said."""
+    """By name a kernel, the arrays of a call, its keywords, and a part of the message."""
     a, b, c = both_of(A_, B_, C_)
     square = zeros(8, 8)
     wide = zeros(8, 20)
@@ -136,21 +136,21 @@ def wrong():
 
 
 def refusal(kernel, arrays, keywords):
-    """What a call says, without addresses and names of types."""
+    """The message of a call, without addresses and type names."""
     with pytest.raises((ArgumentError, LaunchError)) as caught:
         kernel(*arrays, **keywords)
     return type(caught.value).__name__, re.sub(r"0x[0-9a-f]+|'ndarray'|'Tensor'", "HERE", str(caught.value))
 
 
 @pytest.mark.parametrize("case", wrong())
-def test_what_is_refused_is_refused_everywhere_in_the_same_words(gpu, programs, case):
-    name, arrays, keywords, said = wrong()[case]
+def test_refusals_are_equal_for_all_arrays(gpu, programs, case):
+    name, arrays, keywords, message = wrong()[case]
     kernel = ready(programs[name])
     here = refusal(kernel, arrays, keywords)
-    assert said in here[1]
+    assert message in here[1]
     for place in (on_cupy, on_torch):
-        there = refusal(kernel, [place(gpu, one) for one in arrays], {key: place(gpu, one) for key, one in keywords.items()})
-        assert there == here
+        elsewhere = refusal(kernel, [place(gpu, one) for one in arrays], {key: place(gpu, one) for key, one in keywords.items()})
+        assert elsewhere == here
     assert not gpu.launches
 
 
@@ -158,7 +158,7 @@ def test_what_is_refused_is_refused_everywhere_in_the_same_words(gpu, programs, 
 
 
 def first_program():
-    """The first block of Python of the README, executed: its names."""
+    """The first Python block of the README, executed: its variables."""
     block = re.search(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
     names = {}
     exec(compile(block[1], str(README), "exec"), names)
@@ -166,7 +166,9 @@ def first_program():
 
 
 def test_the_first_program_of_the_readme_takes_arrays_of_every_library_as_they_are(gpu):
-    """CuPy's and PyTorch's reach the driver, with as many blocks and in the order of the parameters; NumPy's run in test_documents.py."""
+    """Arrays of CuPy and PyTorch reach the driver, with the same number of blocks and order of parameters; NumPy's run in
+    test_documents.py.
+    """
     kernel = ready(first_program()["kernel"].program)
     a, b, c = zeros(500, 200), zeros(200, 300), zeros(500, 300)
     for place in (on_cupy, on_torch):

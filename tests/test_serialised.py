@@ -1,6 +1,6 @@
-"""No product of a warpgroup waits where the program does not say so: what ptxas would serialise is printed otherwise, or refused before there is a text.
+"""No warpgroup MMA waits unless the program states it: code that ptxas would serialize is printed differently, or refused before printing.
 
-The smallest strategies that were found with `hopper_generator`, by the message of ptxas; each compiles with all compilers that are installed.
+The smallest strategies found with `hopper_generator`, by ptxas message; each compiles with all installed compilers.
 """
 
 import pytest
@@ -13,7 +13,7 @@ TARGET = "sm_90a"
 COMPILERS = [one for one in toolchains() if one.serves(TARGET)]
 needs_nvrtc = pytest.mark.skipif(not COMPILERS, reason="no NVRTC for sm_90a (pip install 'fireiron[check]')")
 
-HALVES = {"dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+FLOAT16 = {"dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
 BYTES = {"A": RowMajor, "B": ColMajor}
 SCALED = Fused(
     name="scaled", dims="m n k", loop="k", operands={"A": "m k", "B": "k n", "D": "m n"}, init={"zero": "acc[m,n] = 0"},
@@ -26,7 +26,7 @@ def product(*sizes, **options):
 
 
 def ringed(spec, tiles, warpgroup, bk, stages, copy=None, store=None, accumulator=float32):
-    """A product through a ring, with the copies and the store as they are chosen unless said otherwise."""
+    """A GEMM through a ring, with default copies and store unless given."""
     chain = spec.tile(*tiles).to(Block)
     chain = chain.epilog(RF, accumulator) if store is None else chain.epilog(RF, accumulator, Init.done(), store)
     chain = chain.split(bk).pipeline(stages)
@@ -47,20 +47,20 @@ def by_warpgroup(*tile):
 
 
 def scaled(tile, **sizes):
-    """Accumulators that are multiplied in each turn, and begin with their first product."""
+    """Accumulators that are multiplied in each iteration, and initialized by their first MMA."""
     chain = SCALED(**sizes, dtype=float16, B=ColMajor).tile(m=tile, n=64).to(Block).split(k=64).pipeline(3).warp_specialize()
     chain = chain.load("A", SH, Move.done()).load("B", SH, Move.done()).tile(m=tile).to(Warpgroup)
     return chain.step("mm", MatMul.split(16).unroll().done()).done()
 
 
-def held(spec, tiles, warpgroup, bk):
-    """A factor in registers, which is loaded anew in each turn."""
+def in_registers(spec, tiles, warpgroup, bk):
+    """An operand in registers, loaded again in each iteration."""
     chain = spec.tile(*tiles).to(Block).epilog(RF, int32).split(bk).pipeline(3).warp_specialize()
     return chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(*warpgroup).to(Warpgroup).load(A, RF, Move.done()).done()
 
 
 STRATEGIES = {
-    "C7517, several tiles in a loop that is unrolled": lambda: ringed(product(512, 512, 128, **HALVES), (128, 64), (128, 64), 32, 3),
+    "C7517, several tiles in a loop that is unrolled": lambda: ringed(product(512, 512, 128, **FLOAT16), (128, 64), (128, 64), 32, 3),
     "C7517, one step of k in a loop over tiles": lambda: (
         product(128, 112, 256, dtype=float8_e4m3, c_dtype=float16, **BYTES).tile(128, 192).to(Block).persistent(132).epilog(RF, float32)
         .load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 192).to(Warpgroup).done()
@@ -87,7 +87,7 @@ STRATEGIES = {
     ),
     "C7515, accumulators without a first value": lambda: scaled(64, m=128, n=64, k=512),
     "C7515, the same in a loop of unknown length": lambda: scaled(128, m=sym("M"), n=64, k=sym("K", multiple_of=16)),
-    "C7515, the same with a factor in registers": lambda: held(
+    "C7515, the same with a factor in registers": lambda: in_registers(
         product(128, 192, 512, dtype=int8, A=RowMajor, C=RowMajor), (64, 64), (64, 32), 256
     ),
     "C7515, attention": lambda: hopper_attention.strategy(hopper_attention.spec(*hopper_attention.SIZES)),
@@ -103,7 +103,7 @@ def test_products_are_not_serialised(name):
 
 
 @pytest.mark.parametrize(
-    ("warpgroup", "groups", "threads", "said"),
+    ("warpgroup", "groups", "threads", "message"),
     [
         ((128, 256), 1, 32, "256 registers of a thread for products, of 255 with 160 threads in a block: c_rf 256"),
         ((128, 144), 2, 32, "144 registers of a thread for products, of 168 with 288 threads in a block: c_rf 144"),
@@ -111,19 +111,21 @@ def test_products_are_not_serialised(name):
         ((64, 256), 3, 128, "128 registers of a thread for products, of 152 with 512 threads in a block: c_rf 128"),
     ],
 )
-def test_accumulators_that_a_thread_cannot_hold_are_refused(warpgroup, groups, threads, said):
-    """ptxas would issue each product by itself (C7511, C7512), or refuse the text (C7602)."""
+def test_accumulators_that_a_thread_cannot_hold_are_refused(warpgroup, groups, threads, message):
+    """ptxas would serialize each MMA (C7511, C7512), or refuse the text (C7602)."""
     rows, columns = warpgroup
-    chain = product(1536, 1536, 512, **HALVES).tile(rows * groups, columns).to(Block).epilog(RF, float32).split(32).pipeline(2)
+    chain = product(1536, 1536, 512, **FLOAT16).tile(rows * groups, columns).to(Block).epilog(RF, float32).split(32).pipeline(2)
     chain = chain.warp_specialize(threads).load(A, SH, Move.done()).load(B, SH, Move.done()).tile(rows, columns).to(Warpgroup).done()
     with pytest.raises(ResourceError) as caught:
         chain.program(TARGET).lowered  # noqa: B018
-    assert str(caught.value).startswith(said)
-    assert "a smaller tile for Warpgroup" in str(caught.value) and ("warp_specialize(128)" in str(caught.value)) == (said.startswith("144"))
+    assert str(caught.value).startswith(message)
+    assert "a smaller tile for Warpgroup" in str(caught.value) and ("warp_specialize(128)" in str(caught.value)) == (
+        message.startswith("144")
+    )
 
 
 def test_accumulators_that_are_in_use_together_are_counted_together():
-    """Of one turn, too, which carries nothing."""
+    """Also within one iteration, without carried values."""
     each = {
         "left": "acc[m,n] = sum(k, A[m,k] * B[k,n])",
         "right": "more[m,n] = sum(k, A[m,k] * B2[k,n])",
@@ -137,8 +139,8 @@ def test_accumulators_that_are_in_use_together_are_counted_together():
 
 
 def test_more_registers_from_the_producer_serve():
-    """What is refused with a warp as the producer, and its hint."""
-    chain = product(512, 288, 512, **HALVES).tile(256, 144).to(Block).epilog(RF, float32).split(32).pipeline(2).warp_specialize(128)
+    """A strategy that is refused with one producer warp, and its hint."""
+    chain = product(512, 288, 512, **FLOAT16).tile(256, 144).to(Block).epilog(RF, float32).split(32).pipeline(2).warp_specialize(128)
     program = chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(128, 144).to(Warpgroup).done().program(TARGET)
     assert "setmaxnreg" in program.cuda
     for compiler in COMPILERS:
@@ -146,6 +148,6 @@ def test_more_registers_from_the_producer_serve():
 
 
 def test_accumulators_are_computed_before_they_are_converted():
-    """Adding -0 changes no number, and is no conversion that ptxas would move over the wait."""
-    text = ringed(product(64, 64, 64, **HALVES), (64, 64), (64, 64), 32, 2, store=by_warpgroup(64, 64)).program(TARGET).cuda
+    """Adding -0 changes no number, and is not a conversion that ptxas would move across the wait."""
+    text = ringed(product(64, 64, 64, **FLOAT16), (64, 64), (64, 64), 32, 2, store=by_warpgroup(64, 64)).program(TARGET).cuda
     assert "__float2half_rn(accumulated(c_rf[" in text and "return __fadd_rn(x, -0.0f);" in text

@@ -1,4 +1,4 @@
-"""`share`: loads that take turns in the slots of one ring, in the text, in the simulator, in faults that are planted, and refused."""
+"""`share_stages`: loads that share the stages of one ring, in the text, in the simulator, with injected faults, and refused."""
 
 import random
 import types
@@ -100,10 +100,10 @@ def test_faults_are_found_by_both(which, count):
         ({"shares": (("B", "A"),)}, "share_stages: a_sh, b_sh are used together"),
         (
             {"shares": (("C", "A"),)},
-            "share_stages: c_sh, e_sh are used together, so each of them fills slots of another buffer of one ring",
+            "share_stages: c_sh, e_sh are used together, so each must share the stages of another buffer of one ring",
         ),
         ({"shares": (("C", "A"), ("E", "A"))}, "share_stages: c_sh, e_sh are used together"),
-        ({"shares": BOTH, "stages": 1}, "share_stages: each iteration has 2 turns in the slots of a_sh, b_sh"),
+        ({"shares": BOTH, "stages": 1}, "share_stages: each iteration has 2 fills in the stages of a_sh, b_sh"),
         ({"shares": (("C", "B"),), "rows": 128}, "share_stages('B'): a stage holds tiles of one shape"),
     ],
 )
@@ -140,7 +140,7 @@ def test_two_that_are_used_together_need_two_slots():
     slots = SharedStages(types.SimpleNamespace(buffers=[types.SimpleNamespace(name=one.name, tensor=one) for one in (ring, *both)]))
     loop = types.SimpleNamespace(origin=None)
     assert slots.rings([["a_sh"], ["c_sh"]], {"a_sh": 2}, loop) == [[["a_sh"], ["c_sh"]]]
-    for others, legal in (([["a_sh"]], "those of a_sh"), ([], "there is no ring of others under this split")):
+    for others, legal in (([["a_sh"]], "those of a_sh"), ([], "this split has no ring of other buffers")):
         with pytest.raises(DecompositionError, match="share_stages: c_sh, e_sh are used together") as caught:
             slots.rings([*others, ["c_sh", "e_sh"]], {"a_sh": 4}, loop)
         assert caught.value.legal == legal

@@ -87,7 +87,7 @@ def test_a_level_that_consists_of_no_launches_is_refused(given):
 
 def test_operands_above_a_launch_are_in_global_memory():
     assert str(MatMul(16, 16, 16, A=RowMajor)(GL, GL, GL)(SEQUENCE)) == "MatMul(16,16,16)(GL,GL,GL)(Sequence) with A RowMajor"
-    with pytest.raises(ArgumentError, match=r"MatMul\(SH, GL, GL\)\(Sequence\): the operands of a kernel start in global memory"):
+    with pytest.raises(ArgumentError, match=r"MatMul\(SH, GL, GL\)\(Sequence\): the operands of a kernel must be in global memory"):
         MatMul(16, 16, 16)(SH, GL, GL)(SEQUENCE)
 
 

@@ -534,8 +534,8 @@ def test_threads_of_a_unit_must_agree():
 
 def test_element_that_no_thread_holds():
     kernel = kernel_of(64, 64, 16, inner(with_store(Move.done("// text\n"))))
-    rows, columns = kernel.buffer("c_rf").holder
-    moved = attrs.evolve(kernel.buffer("c_rf"), holder=(rows + 1, columns))
+    rows, columns = kernel.buffer("c_rf").register_origin
+    moved = attrs.evolve(kernel.buffer("c_rf"), register_origin=(rows + 1, columns))
     buffers = tuple(moved if buffer.name == "c_rf" else buffer for buffer in kernel.buffers)
     fails(attrs.evolve(kernel, buffers=buffers), r"no thread of Block 0 has c_rf\[0, 0\]")
 

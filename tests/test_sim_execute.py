@@ -875,7 +875,7 @@ def test_a_store_by_an_engine_is_waited_for(order):
 def test_what_each_thread_holds_in_each_register(holder, threads, held):
     """The number of the element, the last dimension fastest; none where it is no element of the buffer."""
     made, _ = dealt_registers()
-    made = attrs.evolve(made, holder=tuple(map(as_expr, holder)))
+    made = attrs.evolve(made, register_origin=tuple(map(as_expr, holder)))
     operand = types.SimpleNamespace(elements=2, sizes=(8, 8), buffer=made)
     group = ThreadGroup(np.array(list(threads)), {})
     env = {"thread": group.threads[:, None], "block": np.arange(3)[None, :]}

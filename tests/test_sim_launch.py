@@ -578,7 +578,7 @@ def test_a_kernel_in_front_of_its_last_pass_is_refused():
     """Nothing says which of its elements are stored."""
     kernel = by_blocks(64, 2)
     bare = attrs.evolve(kernel, body=tuple(attrs.evolve(one, pieces=()) for one in kernel.body))
-    with pytest.raises(VerificationError, match="nothing says which of its elements are stored"):
+    with pytest.raises(VerificationError, match="no pieces specify which elements are accessed"):
         simulate(bare, {"src": np.zeros(64, np.float32)})
 
 

@@ -860,7 +860,7 @@ def test_a_statement_of_several_warps_in_a_loop(order):
 
 @pytest.mark.parametrize("statement", [making.step_marker("a"), making.sync_point(None, "a"), making.hole("a")], ids=repr)
 def test_statements_that_nobody_executes(statement):
-    with pytest.raises(VerificationError, match=f"the simulator has no rule for the statement {type(statement).__name__}"):
+    with pytest.raises(VerificationError, match=f"the simulator does not handle the statement {type(statement).__name__}"):
         planned((statement,))
 
 

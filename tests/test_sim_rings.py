@@ -555,7 +555,7 @@ def test_numbers_of_tiles_in_stages():
 
 PLACE = Var("rank", 0, 3)
 CLUSTER = making.block_cluster((4,), (PLACE,))
-ALL = CLUSTER.peers((0,))
+ALL = CLUSTER.block_set((0,))
 
 
 def test_blocks_that_a_group_reaches_into():

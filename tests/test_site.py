@@ -1,4 +1,4 @@
-"""The documentation site: built without a warning, all of it reachable, nothing from elsewhere; and the language reference, complete."""
+"""The documentation site: built without a warning, completely reachable, no external files; and the complete language reference."""
 
 import re
 from html.parser import HTMLParser
@@ -20,11 +20,11 @@ from fireiron.inspect.main_loop import main_loop
 ROOT = Path(__file__).parent.parent
 
 FEW = "naive,listing_2"
-"""Strategies of the gallery of a site that is made quickly."""
+"""The gallery strategies of a quickly built site."""
 
 
 class Page(HTMLParser):
-    """The anchors of a page, what it links to, and what it loads."""
+    """The anchors of a page, its links, and the files that it loads."""
 
     def __init__(self, text):
         super().__init__()
@@ -42,7 +42,7 @@ class Page(HTMLParser):
 
 
 def strictly(configuration, **options):
-    """What `mkdocs build --strict` does."""
+    """The settings of `mkdocs build --strict`."""
     pytest.importorskip("mkdocs", reason="the site is made by MkDocs: pip install 'fireiron[docs]'")
     from mkdocs.commands.build import build
     from mkdocs.config import load_config
@@ -58,7 +58,7 @@ def build(folder, monkeypatch, strategies="", **options):
 
 
 def check_links(pages, folder):
-    """Each link leads to a file of the site, with the anchor that it names; every page is reached from the first one."""
+    """Each link leads to a file of the site with the anchor that it names; every page is reachable from the first one."""
     reached, waiting = set(), [(folder / "index.html").resolve()]
     while waiting:
         path = waiting.pop()
@@ -79,16 +79,16 @@ def check_links(pages, folder):
 def check_loaded(pages, folder):
     """Styles, scripts and pictures are files of the site."""
     for path, page in pages.items():
-        for one in page.loaded:
-            assert one == "data:," or (folder / one.removeprefix("/") if one[0] == "/" else path.parent / unquote(one)).is_file(), (
-                f"{path}: {one}"
+        for url in page.loaded:
+            assert url == "data:," or (folder / url.removeprefix("/") if url[0] == "/" else path.parent / unquote(url)).is_file(), (
+                f"{path}: {url}"
             )
     for sheet in [*folder.rglob("*.css"), *folder.rglob("*.svg")]:
         assert not re.search(r"@import|url\((?!#)|href=\"http", sheet.read_text()), sheet
 
 
 def test_the_site_is_whole(tmp_path, monkeypatch):
-    pages = build(tmp_path, monkeypatch, FEW, plugins=[])  # without the index of the search
+    pages = build(tmp_path, monkeypatch, FEW, plugins=[])  # without the search index
     check_links(pages, tmp_path.resolve())
     check_loaded(pages, tmp_path.resolve())
     first = pages[(tmp_path / "index.html").resolve()]
@@ -128,17 +128,19 @@ SECTIONS = list(reference.all_sections())
 
 @pytest.mark.parametrize("page", sorted({page for page, _ in SECTIONS}))
 def test_every_section_has_its_parts(page):
-    """Verbs and refinements: sentence, when legal, rewrite, source, an example that runs; specs and instructions: sentence, source, example."""
+    """Verbs and refinements: sentence, when legal, rewrite, source, an example that runs; specs and instructions: sentence, source,
+    example.
+    """
     lacking = {one.title: one.missing for place, one in SECTIONS if place == page and one.missing}
     assert not lacking, "the docstring says it: `Legal ...`, `rewrite: before --> after`, `Source: decision 12.`, `>>> ...`"
 
 
-def test_every_public_name_stands_in_the_reference():
+def test_every_public_name_is_in_the_reference():
     text = "\n".join(reference.pages().values())
     assert {name for name in fireiron.__all__ if not re.search(rf"`{name}\b", text)} == set()
 
 
-def test_every_verb_of_a_chain_stands_in_the_reference():
+def test_every_verb_of_a_chain_is_in_the_reference():
     titles = {name for _, one in SECTIONS for name in re.findall(r"`(?:at\(\.\.\.\)\.)?(\w+)`", one.title)}
     methods = {name for chain in sections.CHAINS.values() for name in dir(chain) if name[0] != "_"} - {
         "others",
@@ -150,15 +152,15 @@ def test_every_verb_of_a_chain_stands_in_the_reference():
     assert methods - titles == set()
 
 
-def test_examples_stand_where_doctest_finds_them():
-    """Not behind assignments, whose texts are no docstrings."""
+def test_examples_are_found_by_doctest():
+    """Not after assignments, where strings are not docstrings."""
     modules = {module for package in (sections.decomp, sections.refine, sections.executable) for module in package.MODULES}
     for module in (*modules, sections.machine, *sections.specs.modules()):
         assert not any(">>>" in text for text in docstrings.attribute_texts(module).values()), module.__name__
 
 
 def test_a_docstring_is_taken_apart():
-    """In one that says all, and in one that says nothing."""
+    """For a complete docstring, and for an empty one."""
     read = docstrings.parts(
         """Tiles of it. More text.
 
@@ -192,7 +194,7 @@ def test_links_that_leave_the_documents():
 
 
 def test_markdown_as_the_pages_are_written():
-    """Lists and fenced blocks begin behind an empty line; inside of blocks nothing changes; blocks for a GPU say so."""
+    """Lists and fenced blocks begin after an empty line; blocks are not changed; blocks for a GPU are marked."""
     assert readable("One:\n- a\n- b\n") == "One:\n\n- a\n- b\n"
     assert readable("```\nx\n- a\n```\n") == "```\nx\n- a\n```\n"
     assert readable("| `a\\|b` | c |\n") == "| `a|b` | c |\n"
@@ -200,7 +202,7 @@ def test_markdown_as_the_pages_are_written():
 
 
 def test_main_loop_of_a_kernel():
-    """The largest loop of not too many lines around the last product."""
+    """The largest loop with a limited number of lines around the last MMA."""
     inner = "    for (int m = 0; m < 2; ++m)\n      c[m] = fmaf(a[m], b[0], c[m]);\n"
     text = f"__global__ void k()\n{{\n  for (int k = 0; k < 8; ++k) {{\n#pragma unroll\n{inner}  }}\n  for (int m = 0; m < 2; ++m)\n    C[m] = c[m];\n}}\n"
     assert main_loop(text, 60) == (["for (int k = 0; k < 8; ++k) {", "#pragma unroll", *(line[2:] for line in inner.splitlines()), "}"])

@@ -1,6 +1,7 @@
-"""NaN, infinity, subnormal numbers, signed zeros: as IEEE 754 and the instructions have them, in the simulator and in the printed text on a CPU.
+"""NaN, infinity, subnormal numbers, signed zeros: as specified by IEEE 754 and the instructions, in the simulator and in the printed text
+on a CPU.
 
-Drawn formulas are the subject `special-formulas` of the campaigns; here stand the cases that it has found, and its oracle beside the rules.
+Random formulas are the subject `special-formulas` of the campaigns; these tests are the cases that it found, and tests of its oracle.
 """
 
 import functools
@@ -25,7 +26,7 @@ SPECIAL = np.array([0.0, -0.0, NAN, INF, -INF, 1.0, -1.0, 3e9, -3e9, 300.0, -129
 
 
 def bits(values):
-    """What is compared: the bits, all NaN alike."""
+    """The compared value: the bits, all NaN being equal."""
     return [("nan" if np.isnan(one) else (float(one), bool(np.signbit(one)))) for one in np.asarray(values).astype(np.float64).ravel()]
 
 
@@ -49,15 +50,15 @@ def test_conversions_by_hand():
         assert convert(np.float32([300, -1, INF]), uint8).tolist() == [44, 0, 255]
     assert bits(convert(np.float32([500, -INF, NAN]), float8_e4m3)) == bits([448, -448, NAN])
     assert bits(convert(np.float32([6e4, -INF]), float8_e5m2)) == bits([57344, -57344])
-    just_above = np.float64(1 + 2.0**-8 + 2.0**-40)  # by way of float32 it is the middle of two numbers, and rounded down
+    just_above = np.float64(1 + 2.0**-8 + 2.0**-40)  # rounded to float32 it is a tie of two numbers, and rounded down
     assert float(convert(just_above, bfloat16)) == 1 + 2.0**-7
     assert float(convert(np.int32(2**25 + 2**17 + 1), bfloat16)) == 2**25 + 2**18
     assert bits(convert(np.float64([1e39, -1e39, 1e-300]), bfloat16)) == bits([INF, -INF, 0])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, float16.to_numpy(), bfloat16.to_numpy()], ids=str)
-def test_maxima_of_zeros_and_of_what_is_no_number(dtype):
-    """PTX ISA, max: of a number and NaN the number; +0 > -0. `reduce` says the same of many, in whatever order they come."""
+def test_maxima_of_zeros_and_nan(dtype):
+    """PTX ISA, max: of a number and NaN the number; +0 > -0. `reduce` agrees for many values in any order."""
     left, right = (one.ravel().astype(dtype) for one in np.meshgrid(SPECIAL[:7], SPECIAL[:7]))
     ieee = Ieee(dtype)
     for extreme, name in ((LARGER, "max"), (SMALLER, "min")):
@@ -103,27 +104,27 @@ def test_special_numbers_in_the_simulator(formula, source, result, given, wanted
 
 
 def test_pairs_of_two_types_are_no_pair():
-    """bfloat16 and bfloat16 into float16: no instruction does it, and the text would not compile."""
+    """bfloat16 and bfloat16 to float16: no instruction does it, and the text would not compile."""
     spec = Pointwise("y[m,n] = x[m,n] + z[m,n]", 8, 16, dtype=(bfloat16, bfloat16), y_dtype=float16)(GL, GL, GL)(Kernel)
     pairs = Pointwise.tile(8, 16).to(Block).tile(1, 2).to(Thread).done()
     with pytest.raises(FireironError, match="all float16, or all bfloat16"):
         _ = pairs(spec).program("sm_90").ir
 
 
-# ---------------------------------------------------------------------------------------------- a product and a sum, rounded once
+# ---------------------------------------------------------------------------------------------- fused multiply-add
 
 FUSED = {
     bfloat16: [
-        (1 + 2.0**-4, 1 + 2.0**-4, 2.0**-30),  # the product is a tie: what is added decides, however small it is
+        (1 + 2.0**-4, 1 + 2.0**-4, 2.0**-30),  # the product is a tie: the addend decides, however small it is
         (1 + 2.0**-4, 1 + 2.0**-4, -(2.0**-100)),
         (-1 - 2.0**-4, 1 + 2.0**-4, 2.0**-133),
-        (1.5, 1 + 2.0**-6, 2.0**-70),  # an odd neighbour below, an even one above
+        (1.5, 1 + 2.0**-6, 2.0**-70),  # an odd number below, an even one above
         (1.5, 1 + 2.0**-6, -(2.0**-70)),
-        (2.0**-100, 2.0**-100, 1 + 2.0**-7),  # the sum is none: what is multiplied is small
+        (2.0**-100, 2.0**-100, 1 + 2.0**-7),  # the sum is not a tie: the product is small
         (2.0**64, 2.0**64, -(2.0**127)),  # infinite in float32 before the sum
         (2.0**127, 2 - 2.0**-8 + 2.0**-8, -(2.0**119)),
         (2.0**127, 2 - 2.0**-7, 2.0**118),
-        (2.0**-67, 2.0**-67, 2.0**-133),  # a tie of subnormal numbers, and beside it
+        (2.0**-67, 2.0**-67, 2.0**-133),  # a tie of subnormal numbers, and values next to it
         (2.0**-67, 2.0**-67, 0.0),
         (1.5 * 2.0**-67, 2.0**-67, -(2.0**-133)),
     ],
@@ -139,28 +140,28 @@ FUSED = {
 
 
 def once(a, b, c, dtype):
-    """a b + c rounded to nearest even, in Fractions: exact, and once."""
+    """a b + c rounded to nearest even, in Fractions: exact, and rounded once."""
     exact = Fraction(a) * Fraction(b) + Fraction(c)
     info = ml_dtypes.finfo(dtype.to_numpy())
     size, exponent = abs(exact), int(info.minexp)
     while size >= Fraction(2) ** (exponent + 1):
         exponent += 1
     step = Fraction(2) ** (exponent - info.nmant)
-    near = round(size / step) * step  # of Fractions to the even one
+    near = round(size / step) * step  # Fractions round to even
     return math.copysign(math.inf if near > Fraction(float(info.max)) else float(near), exact)
 
 
 def drawn_ties(dtype, count=150):
-    """Products that are ties, or near them, with what is small beside them."""
+    """Products that are ties, or near them, with small addends."""
     info, generator = ml_dtypes.finfo(dtype.to_numpy()), np.random.default_rng(4)
-    found = []
-    while len(found) < count:
+    cases = []
+    while len(cases) < count:
         a, b = (float(1 + generator.integers(2**info.nmant) * 2.0**-info.nmant) for _ in range(2))
         half = Fraction(a) * Fraction(b) * 2 ** (info.nmant + 1) / (2 if a * b >= 2 else 1)
         if half.denominator == 1 and half % 2:
             small = float(generator.choice([0.0, 1.0, -1.0])) * 2.0 ** float(generator.integers(info.minexp - info.nmant, -info.nmant - 2))
-            found.append((float(generator.choice([-a, a])), b, small))
-    return found
+            cases.append((float(generator.choice([-a, a])), b, small))
+    return cases
 
 
 def products(dtype, instruction, m, n):
@@ -172,9 +173,9 @@ def products(dtype, instruction, m, n):
 
 def formulas(dtype, text):
     """A formula on pairs."""
-    made = Fused(name="sums", dims="m n", operands=dict.fromkeys("abcy", "m n"), body={"y": text})
+    definition = Fused(name="sums", dims="m n", operands=dict.fromkeys("abcy", "m n"), body={"y": text})
     lane = Move.tile(1, 256).to(Warp).tile(1, 8).to(Lane).done()
-    return made.tile(m=1, n=256).to(Block).load("a", RF, lane).done()(made(m=1, n=256, dtype=dtype)).program("sm_90")
+    return definition.tile(m=1, n=256).to(Block).load("a", RF, lane).done()(definition(m=1, n=256, dtype=dtype)).program("sm_90")
 
 
 SUMS = [
@@ -187,7 +188,7 @@ CHAINS = [(bfloat16, BFMA2, 2, 1), (float16, HFMA, 1, 1)]
 
 @functools.cache
 def rounded_once():
-    """Programs, their inputs, and what `fma.rn.bf16x2` and `fma.rn.f16x2` make of them, at ties and beside them."""
+    """Programs, their inputs, and the results of `fma.rn.bf16x2` and `fma.rn.f16x2`, at and near ties."""
     cases = []
     for dtype, instruction, m, n in CHAINS:
         a, b, c = zip(*[*FUSED[dtype], *drawn_ties(dtype)][:16], strict=True)

@@ -46,7 +46,7 @@ def _short(one):
 # ---------------------------------------------------------------------------------------------- the pass before: a loop becomes a ring
 
 
-def test_a_ring_is_one_loop_without_anything_ahead():
+def test_a_ring_is_one_loop_without_anything_bit():
     """Loads and uses stay in their turn; buffers have a copy for each stage, and each access that of its turn."""
     before, after = (stages_of(product(stages=3))[name] for name in ("walk", "pipeline"))
     (ring,) = after.rings
@@ -73,7 +73,7 @@ def test_turns_are_numbered_through_all_loops_around():
     """A ring goes on where the next tile begins: 2 tiles of 3 turns are the turns 0 to 5."""
     kernel = product(blocks=2)(halves(512, 64, 192)).program(TARGET).ir
     (acquire,) = [one for one in all_of_kind(kernel, ir.Acquire) if one.state is ir.StageState.FULL]
-    assert [acquire.fill_index.evaluate({"turn": turn, "k": k}) for turn in range(2) for k in range(3)] == list(range(6))
+    assert [acquire.fill_index.evaluate({"iteration": turn, "k": k}) for turn in range(2) for k in range(3)] == list(range(6))
 
 
 # ---------------------------------------------------------------------------------------------- producer and consumers
@@ -262,7 +262,7 @@ def test_without_a_producer_all_threads_load(chain):
     spec = halves(136, 72, 104)
     kernel = finished(chain)(spec).program(TARGET).ir
     notes = [one.text for one in all_of_kind(kernel, ir.Comment)]
-    assert kernel.rings == () and notes.count("by all threads: TMA_LOAD does all loads of a producer, or none") >= 2
+    assert kernel.rings == () and notes.count("copied by all threads: TMA_LOAD performs either all loads of a producer or none") >= 2
     arrays, expected = inputs_of(spec)
     assert errors(kernel) == [] and outcome(kernel, arrays, expected) == "right"
 
@@ -278,11 +278,11 @@ def body_of(text):
 
 def test_text_of_the_barriers():
     body = body_of(TEXT)
-    assert re.search(r"const unsigned k_ring_full = shared_address\(.*\);  // 3 barriers: a_sh, b_sh are full", body)
+    assert re.search(r"const unsigned k_ring_full = shared_address\(.*\);  // 3 mbarriers: a_sh, b_sh full", body)
     assert "const unsigned k_ring_empty = k_ring_full + 24;" in body
     assert "mbarrier_init(k_ring_full + stage * 8, 1);" in body and "mbarrier_init(k_ring_empty + stage * 8, 8);" in body
-    assert body.index("mbarrier_init_fence();") < body.index("__syncthreads();") < body.index("if (warp_of_block < 8)")
-    assert f"mbarrier_expect(k_ring_full + k_stage3 * 8, {(128 + 64) * 64 * 2});" in re.sub(r"k_stage\d*", "k_stage3", body)
+    assert body.index("fence_mbarrier_init();") < body.index("__syncthreads();") < body.index("if (warp_index < 8)")
+    assert f"mbarrier_arrive_expect_tx(k_ring_full + k_stage3 * 8, {(128 + 64) * 64 * 2});" in re.sub(r"k_stage\d*", "k_stage3", body)
 
 
 def counted_of(text, turns):
@@ -348,17 +348,17 @@ def test_stages_have_names(stages, late, blocks):
 def test_whole_rounds_have_no_first_turn():
     """Eight turns a tile, of a ring of four stages: each tile begins like the first."""
     text = product((64, 64, 64), (64, 64), 4, blocks=2, in_flight=0)(halves(256, 64, 512)).program(TARGET).cuda
-    assert "turn_first" not in text and "mbarrier_wait(k_ring_full + k_stage * 8, k / 4)" in text, "0 or 1"
+    assert "iteration_first_fill" not in text and "mbarrier_wait(k_ring_full + k_stage * 8, k / 4)" in text, "0 or 1"
 
 
 def test_few_turns_are_not_counted():
     """Of as many turns as there are stages each has its own: nothing is to be counted, from tile to tile either."""
     body = body_of(product((64, 64, 64), (64, 64), 3, blocks=2, in_flight=0)(halves(512, 64, 192)).program(TARGET).cuda)
     waits = re.findall(WAITED, body)
-    assert [name for name, *_ in waits] == ["k_ring_full", "k_ring_empty"] and "_parity" not in body[body.index("// consumers") :]
+    assert [name for name, *_ in waits] == ["k_ring_full", "k_ring_empty"] and "_phase" not in body[body.index("// consumers") :]
     for (_, _, parity), shift in zip(waits, (0, 1), strict=True):
         for turn in range(4):
-            values = {"k": 2} | dict.fromkeys(re.findall(r"turn_first\d*", parity), turn % 2 * 3)
+            values = {"k": 2} | dict.fromkeys(re.findall(r"iteration_first_fill\d*", parity), turn % 2 * 3)
             assert eval(parity.replace("/", "//"), values) % 2 == (turn + shift) % 2
 
 
@@ -379,7 +379,7 @@ def test_one_thread_produces():
     assert re.search(r"// producer\n +else if \(threadIdx\.x == 256\) \{", text), text[-900:]
     assert "__launch_bounds__(288)" in text
     wide = body_of(product(producer=128)(HALVES).program(TARGET).cuda)
-    assert re.search(r"else \{\n +give_registers_to_40\(\);\n +if \(threadIdx\.x == 256\) \{", wide), wide[-900:]
+    assert re.search(r"else \{\n +setmaxnreg_dec_40\(\);\n +if \(threadIdx\.x == 256\) \{", wide), wide[-900:]
 
 
 def test_the_producer_is_not_among_those_who_share_work():

@@ -87,7 +87,7 @@ def test_parts(name, parts):
     if name == "split_k_blocks" and parts in (1, 3):
         pytest.skip("no value of its tunable")
     for values in ({}, {"bm": 32, "bn": 32}):
-        verify(library(name).strategy.with_(parts=parts, bk=32, stages=2, **values), library(name).spec(40, 40, 333))
+        verify(library(name).strategy.with_(num_splits=parts, bk=32, stages=2, **values), library(name).spec(40, 40, 333))
 
 
 @pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_86"])
@@ -241,7 +241,9 @@ def test_random_arrangements():
         except ResourceError:
             continue
         except DecompositionError as error:
-            assert "cannot be divided over the registers" in str(error) or "deals elements to threads" in str(error), f"{chain}\n{spec}"
+            assert "cannot be distributed over the registers" in str(error) or "distributes elements over threads" in str(error), (
+                f"{chain}\n{spec}"
+            )
             continue
         arrays = {name: array for name, array in arrays_of(spec, **sizes).items() if name != "C"}
         got = simulate(kernel, arrays, sizes if symbolic else {}, order=draw.choice((None, random.Random(1)))).outputs["C"]
@@ -482,7 +484,7 @@ def test_values(name):
     assert eval(repr(strategy.unrefined())) == strategy.unrefined()
     step = strategy.at(SplitK).step
     assert eval(f"MatMul.{step.label()}").steps == (step,)
-    assert strategy.with_(parts=4).at(SplitK).step.parts == 4
+    assert strategy.with_(num_splits=4).at(SplitK).step.parts == 4
 
 
 def test_specs_are_stored():

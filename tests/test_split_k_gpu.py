@@ -56,7 +56,7 @@ def test_sizes_known_at_run_time(name):
 @both
 def test_tunables(name):
     strategy = library(name).strategy
-    for values in ({"parts": 4}, {"parts": 8, "bk": 32, "stages": 3}, {"bm": 32, "bn": 32}, {"bm": 64, "bn": 64, "stages": 2}):
+    for values in ({"num_splits": 4}, {"num_splits": 8, "bk": 32, "stages": 3}, {"bm": 32, "bn": 32}, {"bm": 64, "bn": 64, "stages": 2}):
         verify(strategy.with_(**values), library(name).spec(100, 200, 1100))
 
 

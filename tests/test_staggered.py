@@ -138,19 +138,19 @@ def test_blocks_of_a_cluster_begin_together():
 def test_text():
     text = product(**SKINNY, stages=3, stagger=1)(halves(16, 512, 320)).program(TARGET).cuda
     assert ".stagger_blocks()" in text and "const int k_start = blockIdx.x % 5;" in text
-    assert text.count("const int k_turn = k + k_start < 5 ? k + k_start : k + k_start - 5;") == 1
-    assert "tma_load(" in text and "k_turn * 64" in text and "% 5" in text
+    assert text.count("const int k_shifted = k + k_start < 5 ? k + k_start : k + k_start - 5;") == 1
+    assert "tma_load(" in text and "k_shifted * 64" in text and "% 5" in text
     text = product(**SKINNY, stages=3, stagger=1)(halves(16, 512, 512)).program(TARGET).cuda
-    assert "const int k_turn = (block + k) % 8;" in text or "const int k_turn = (k + block) % 8;" in text
+    assert "const int k_shifted = (block + k) % 8;" in text or "const int k_shifted = (k + block) % 8;" in text
     text = product(**SKINNY, stages=3, stagger=1)(halves(M, N, K)).program(TARGET).cuda
-    assert re.search(r"const unsigned k_turn = k \+ k_start < (\(K \+ 63\) / 64) \? k \+ k_start : k \+ k_start - \1;", text)
+    assert re.search(r"const unsigned k_shifted = k \+ k_start < (\(K \+ 63\) / 64) \? k \+ k_start : k \+ k_start - \1;", text)
     assert "quotient(blockIdx.x, k_start_reciprocal)" in text
 
 
 def test_a_tunable_of_0_is_as_without():
-    spec, shift = halves(16, 320, 320), Tunable("shift", 0, 1)
+    spec, shift = halves(16, 320, 320), Tunable("stagger", 0, 1)
     strategy = product(**SKINNY, stagger=shift)
-    texts = [one(spec).program(TARGET).cuda for one in (product(**SKINNY), strategy.with_(shift=0), strategy.with_(shift=1))]
+    texts = [one(spec).program(TARGET).cuda for one in (product(**SKINNY), strategy.with_(stagger=0), strategy.with_(stagger=1))]
     assert texts[0] == texts[1] != texts[2]
 
 
@@ -168,7 +168,7 @@ def test_readers():
 @pytest.mark.parametrize(("order", "shift"), [(ColMajor, 1), (RowMajor, None)], ids=str)
 def test_the_library_takes_it_for_few_rows_where_b_is_stored_by_columns(order, shift):
     name, values = defaults(hopper_skinny.spec(16, 4096, 4096, B=order), TARGET)[0]
-    assert name == "hopper_skinny" and values.get("shift") == shift
+    assert name == "hopper_skinny" and values.get("stagger") == shift
 
 
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC")

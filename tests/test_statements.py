@@ -10,7 +10,7 @@ from instructions import product_of_warpgroups
 from problems import integers
 from ringed import halves
 from ringed import product as ring_product
-from test_pipeline import HALVES, ampere, fma
+from test_pipeline import FLOAT16, ampere, fma
 
 from fireiron import *
 from fireiron import ir
@@ -23,11 +23,11 @@ from fireiron.inspect import show
 from fireiron.inspect.synchronization import synchronization
 from fireiron.ir.ask import Asks
 from fireiron.ir.asks.pipelined import Pipelined
-from fireiron.ir.holding import By, Digit
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
+from fireiron.ir.register_ownership import Digit, DigitKind
 from fireiron.lower.passes import PASSES
 from fireiron.lower.programmatic_launch import programmatic_launch
 from fireiron.sim import simulate
@@ -79,7 +79,7 @@ def unwrapped(kernel):
 
 PROBLEMS = {
     "threads": lambda: fma(3)(MatMul(64, 64, 40)(GL, GL, GL)(Kernel)),
-    "tensor cores": lambda: ampere()(MatMul(64, 64, 128, **HALVES)(GL, GL, GL)(Kernel)),
+    "tensor cores": lambda: ampere()(MatMul(64, 64, 128, **FLOAT16)(GL, GL, GL)(Kernel)),
     "warpgroups": lambda: product_of_warpgroups(WGMMA[0], (64, 64), 32, 2, sizes=(64, 64, 96)),
     "roles": lambda: ring_product((64, 64, 64), (64, 64), 2, blocks=2)(halves(256, 64, 192)),
     "clusters": lambda: ring_product((64, 64, 64), (64, 64), 2, blocks=2, cluster=(2, 1))(halves(256, 64, 192)),
@@ -220,7 +220,7 @@ def test_what_is_written_out_keeps_every_field():
     stack = MatMul(2, 8, 8, 8, signature="bmk,bkn->bmn")(GL, GL, GL)(Kernel)
     for spec in (attrs.evolve(product, in_parts=True), Reduction(8, 8, by="max")(RF, RF)(Warp), stack):
         assert attrs.asdict(spec.at_level(Block), recurse=False) == attrs.asdict(attrs.evolve(spec, level=Block), recurse=False)
-    digit = Digit(1, 4, 2, By.THREADS, taken, False)
+    digit = Digit(1, 4, 2, DigitKind.THREADS, taken, False)
     assert digit.along(0) == attrs.evolve(digit, dim=0) and digit.between(16, 32) == attrs.evolve(digit, size=1)
     assert digit.between(4, 8) == attrs.evolve(digit, size=2, stride=4, index=taken // 2)
     assert tuple(attrs.fields_dict(Dim)) == ("modes", "bound", "fixed")

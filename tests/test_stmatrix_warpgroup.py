@@ -14,7 +14,7 @@ from fireiron.strategies import hopper, hopper_skinny
 from fireiron.values.machine import as_architecture
 
 TALL = {"bm": 128, "bn": 64, "wm": 64, "wn": 64, "stages": 2}
-FLAT = {"bm": 32, "bn": 128, "wm": 32, "wn": 64, "rows": 32, "stages": 2}
+FLAT = {"bm": 32, "bn": 128, "wm": 32, "wn": 64, "epi_m": 32, "stages": 2}
 FORMS = (
     (TALL, RowMajor, "STMATRIX_WARPGROUP", False),
     (TALL, ColMajor, "STMATRIX_WARPGROUP_COL", True),
@@ -48,9 +48,9 @@ def test_forms(tile, order, name, transposed, kind):
 @pytest.mark.parametrize(("rows", "chunk"), [(32, 32), (32, 16), (16, 32), (64, 64)])
 def test_no_bank_conflicts(tile, order, rows, chunk):
     """With spans of 128, 64 and 32 bytes."""
-    narrow = {"rows": min(rows, tile["wm"]), "chunk": chunk} if tile is FLAT else {"rows": 64, "chunk": chunk}
+    narrow = {"epi_m": min(rows, tile["wm"]), "epi_n": chunk} if tile is FLAT else {"epi_m": 64, "epi_n": chunk}
     if tile is FLAT:
-        narrow["chunk"] = 64
+        narrow["epi_n"] = 64
     stored = program({**tile, **narrow}, C=order)
     assert stores(stored.ir)
     (finding,) = [one for one in check(stored.ir) if "store_c_sh written by STMATRIX" in str(one)]
@@ -60,7 +60,7 @@ def test_no_bank_conflicts(tile, order, rows, chunk):
 def test_where_threads_store():
     """32-bit results, and rows that are not multiples of 16 bytes, are stored by each thread."""
     assert not stores(program(TALL, c_dtype=float32).ir)
-    eight = hopper_skinny.strategy.with_(bm=8, rows=8)(hopper_skinny.spec(8, 64, 256)).program("sm_90a")
+    eight = hopper_skinny.strategy.with_(bm=8, epi_m=8)(hopper_skinny.spec(8, 64, 256)).program("sm_90a")
     assert not stores(eight.ir) and errors(eight.ir) == []
     assert outcome(eight.ir, *inputs_of(eight.ir.spec), 1) == "right"
 
@@ -105,7 +105,7 @@ def test_products_are_not_serialised(bm, bk, stages, in_flight, order):
     """The compiler moves conversions of single accumulators before the wait, and then serializes all MMAs (C7514); not conversions of
     pairs.
     """
-    skinny = hopper_skinny.strategy.with_(bm=bm, rows=bm, bk=bk, stages=stages, in_flight=in_flight)
+    skinny = hopper_skinny.strategy.with_(bm=bm, epi_m=bm, bk=bk, stages=stages, mma_in_flight=in_flight)
     for K in (bk, 4 * bk, 4096):
         program_of_tile = skinny(hopper_skinny.spec(16, 128, K, B=order)).program("sm_90a")
         (resources,) = compile_cuda(program_of_tile.cuda, "sm_90a").resources.values()

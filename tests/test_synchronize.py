@@ -457,7 +457,7 @@ def test_an_unknown_statement_is_refused():
             return (self.body,)
 
     for body in (Around((writes(T),)), loop(3, Around(()))):
-        with pytest.raises(VerificationError, match="synchronize has no rule for the statement Around"):
+        with pytest.raises(VerificationError, match="synchronize does not handle the statement Around"):
             placed(body)
     assert placed(
         making.comment("what stands here"), writes(T), making.let(Var("x", 0, 1), as_expr(1)), reads(FAR), making.comment("end")

@@ -246,7 +246,7 @@ def test_programs_at_random_in_less_memory(seed):
         try:
             less = allocated(events, attrs.evolve(chosen, max_shared_bytes=within))
         except FireironError as error:
-            assert "in use together" in str(error)
+            assert "live at the same time" in str(error)
             continue
         assert all(int(one) <= (within or most) for one in re.findall(r"of a block: (\d+)", allocate.report(less))), source
         assert parse(text(less)) == less and hazards(less, most=1) == (), source

@@ -81,7 +81,7 @@ def test_a_mapping_changes_no_result(name, target, sizes, mapping):
     strategy, program, chosen = bound(name, target, *sizes, heads=2, **mapping)
     require_right(strategy, program, coarse(chosen), target)
     text = strategy.cuda(target)
-    words = ("cp_async_16", "ldmatrix_x4_trans", "mma_m16n8k16") if target == "sm_80" else ("tma_load", "_held_row_f32_f16", "// producer")
+    words = ("cp_async_16", "ldmatrix_x4_trans", "mma_m16n8k16") if target == "sm_80" else ("tma_load", "_reg_row_f32_f16", "// producer")
     assert all(word in text for word in words)
 
 
@@ -135,7 +135,7 @@ def test_seldom_rescaled(target):
     """Scores that grow along the keys: maxima stay for a while, and then rows are rescaled."""
     small = {"U": 64, "WGS": 1, "W": 32} if target == "sm_90a" else {}
     strategy, program, mapping = bound("FlashAttention-3", target, 64, 128, **small)
-    mapping = programs.seldom(mapping, 2)
+    mapping = programs.rescale_rarely(mapping, 2)
     kernel = tasks.strategy(program, mapping)(strategy.spec).program(target)
     assert not errors(kernel.ir) and "!= 1.0f" in kernel.cuda
     arrays = inputs(kernel.spec, ramp=True)
@@ -170,7 +170,8 @@ def synchronization(text):
     """What a kernel waits for and announces, and its products, in the order of its text, by rings and without numbers of registers."""
     body = text[text.index("// consumers") :]
     found = re.findall(
-        r"\b(mbarrier_wait\(\w+|mbarrier_arrive\(\w+|mbarrier_expect\(\w+|wgmma_\w+(?:<\d>)?|tma_\w+(?:<\d>)?|warpgroup_sync)", body
+        r"\b(mbarrier_wait\(\w+|mbarrier_arrive\(\w+|mbarrier_arrive_expect_tx\(\w+|wgmma_\w+(?:<\d>)?|tma_\w+(?:<\d>)?|warpgroup_sync)",
+        body,
     )
     return [re.sub(r"_m\d+n\d+k\d+\w*", "", one) for one in found]
 
@@ -179,11 +180,11 @@ def synchronization(text):
 def test_the_synchronization_of_the_fluent_twin(name):
     """FlashAttention-3 begins the next scores before the values at hand in its text; the twin is told to delay the latter."""
     made = attention.definition()
-    fluent = hopper_attention.by_rows(made, delayed=name == "FlashAttention-3").with_(bm=128, bn=64, stages=2, chunk=D, blocks=65536)
+    fluent = hopper_attention.by_rows(made, overlap=name == "FlashAttention-3").with_(bm=128, bn=64, stages=2, epi_n=D, num_blocks=65536)
     twin = fluent(attention.spec(128, 256, D, made=made)).cuda("sm_90a")
     mine = bound(name, "sm_90a", 128, 256)[0].cuda("sm_90a")
     assert synchronization(mine) == synchronization(twin)
-    assert ("wgmma_wait<1>();" in mine) == (name == "FlashAttention-3")
+    assert ("wgmma_wait_group<1>();" in mine) == (name == "FlashAttention-3")
 
 
 @pytest.mark.nightly

@@ -46,14 +46,14 @@ CASES = {
     "gemm, ampere": (gemm, gemm.ampere(16, 16, 32, 1, 2, 2), gemm.spec(16, 16, 40), FRAGMENTS),
     "gemm, staged": (gemm, gemm.ampere(16, 16, 32, 1, 2, 2, staged=True), gemm.spec(16, 16, 40), FRAGMENTS),
     "gemm, hopper": (gemm, gemm.hopper(128, 8, WGS=2, stages=2), gemm.spec(128, 8, 128), LOADS),
-    "gemm, through shared memory": (gemm, gemm.hopper(64, 16, WGS=1, chunk=16), gemm.spec(64, 16, 128), LOADS),
+    "gemm, through shared memory": (gemm, gemm.hopper(64, 16, WGS=1, epi_n=16), gemm.spec(64, 16, 128), LOADS),
     "batched": (batched, batched.ampere(16, 16, 32, 1, 2, 2), batched.spec(16, 16, 40, 2), FRAGMENTS),
     "dual, ampere": (dual, dual.ampere(16, 16, 32, 1, 2, 2), dual.spec(16, 16, 40), f"{THREE} SHARED-REGISTER" + " SHARED-REGISTER" * 2),
-    "dual, hopper": (dual, dual.hopper(64, 16, 64, 1, 2, chunk=16), dual.spec(64, 16, 128), THREE),
-    "gated, hopper": (gated, gated.hopper(64, 16, 64, 1, 2, chunk=16), gated.spec(64, 16, 128), THREE),
+    "dual, hopper": (dual, dual.hopper(64, 16, 64, 1, 2, epi_n=16), dual.spec(64, 16, 128), THREE),
+    "gated, hopper": (gated, gated.hopper(64, 16, 64, 1, 2, epi_n=16), gated.spec(64, 16, 128), THREE),
     "row sum, ampere": (row_sum, row_sum.ampere(16, 16, 32, 1, 2, 2), row_sum.spec(16, 16, 40), FRAGMENTS),
-    "row sum, hopper": (row_sum, row_sum.hopper(64, 16, 64, 1, 2, chunk=16), row_sum.spec(64, 16, 128), SUMS),
-    "row sum, shared": (row_sum, row_sum.hopper(64, 16, 64, 1, 2, chunk=16, parts=0), row_sum.spec(64, 16, 128), SUMS),
+    "row sum, hopper": (row_sum, row_sum.hopper(64, 16, 64, 1, 2, epi_n=16), row_sum.spec(64, 16, 128), SUMS),
+    "row sum, shared": (row_sum, row_sum.hopper(64, 16, 64, 1, 2, epi_n=16, parts=0), row_sum.spec(64, 16, 128), SUMS),
 }
 """Programs with a mapping, a problem, and the memories between which they copy in the end.
 

@@ -32,7 +32,7 @@ def heads(M, N, D):
 
 
 ONE_WARP = (16, 16, 32, 1, 1, 2)
-WARPGROUP = {"U": 64, "V": 32, "W": 32, "WGS": 1, "stages": 2, "chunk": 16}
+WARPGROUP = {"U": 64, "V": 32, "W": 32, "WGS": 1, "stages": 2, "epi_n": 16}
 ATTENTION = {"U": 32, "W": 16, "D": 16, "warps": 2}
 FACTORS = halves(64, 64), halves(64, 32)
 PROGRAMS = {

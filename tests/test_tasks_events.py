@@ -489,7 +489,7 @@ def test_the_command_line_shows_events(tmp_path, capsys):
     assert main(["show", str(path), "--events", "vectorise", *sizes]) != 0
     assert "vectorize?" in capsys.readouterr().err
     assert main(["show", "maxwell", "--events"]) != 0
-    assert "no program of tasks" not in (error := capsys.readouterr().err) and "events are those of a program of tasks" in error
+    assert "no program of tasks" not in (error := capsys.readouterr().err) and "only task programs have events" in error
 
 
 @pytest.mark.parametrize(("seed", "depth"), [(21003525, 2), (21001173, 2), (21001403, 2)])

@@ -236,12 +236,12 @@ def idle(dst, src, *, R=tunable(int), C=tunable(int)):
 
 REFUSED = {
     "a privilege exceeded": (program_of(unread), "whole reads src, which is src of unread, and unread may not"),
-    "two writers": (program_of(twice), "may touch the same elements"),
+    "two writers": (program_of(twice), "may access the same elements"),
     "a writer of what others read": (
         lambda: tasks.strategy(SHIFTED, copying(leaf=[NONE, NONE]).with_("block", variant="shifted", R=1, C=8, calls=["thread", "thread"]))(moved(16, 8)).cuda(
             "sm_80"
         ),
-        "may touch the same elements: whole.dst. writes what whole.src. reads",
+        "may access the same elements: whole.dst. writes what whole.src. reads",
     ),
     "a tensor of the host": (
         lambda: tasks.strategy(Tasks(through, blocks, whole), copying(R=4, C=4).with_("grid", variant="through", calls=["thread"] * 2))(

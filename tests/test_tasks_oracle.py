@@ -27,8 +27,8 @@ from fireiron.values.expr import as_expr
 NIGHTLY = pytest.mark.nightly
 GEMM = {
     "FFMA": (tasks_gemm.ffma(), "sm_80", (256, 256, 64)),
-    "mma.sync": (tasks_gemm.ampere(32, 32, 32, 2, 2, 3, ahead=2, staged=True), "sm_80", (128, 128, 128)),
-    "wgmma": (tasks_gemm.hopper(128, 128, 64, 2, 3, chunk=64), "sm_90a", (256, 256, 512)),
+    "mma.sync": (tasks_gemm.ampere(32, 32, 32, 2, 2, 3, lookahead=2, staged=True), "sm_80", (128, 128, 128)),
+    "wgmma": (tasks_gemm.hopper(128, 128, 64, 2, 3, epi_n=64), "sm_90a", (256, 256, 512)),
 }
 
 

@@ -63,12 +63,12 @@ def factors(M, N, K):
 
 
 SMALL = {"U": 16, "V": 16, "W": 32, "rows": 1, "columns": 2, "stages": 2}
-GROUP = {"U": 64, "V": 16, "W": 16, "WGS": 1, "stages": 2, "chunk": 16}
+GROUP = {"U": 64, "V": 16, "W": 16, "WGS": 1, "stages": 2, "epi_n": 16}
 CASES = {
     "gemm": Case(
         gemm.program,
         {
-            "ampere": gemm.ampere(**SMALL, ahead=2, staged=True, group_m=2),
+            "ampere": gemm.ampere(**SMALL, lookahead=2, staged=True, group_m=2),
             "hopper": gemm.hopper(**GROUP, group_m=2, persistent=2),
         },
         hopper.spec,
@@ -77,21 +77,24 @@ CASES = {
     ),
     "batched": Case(
         batched.program,
-        {"ampere": batched.ampere(**SMALL, ahead=2, staged=True, group_m=2), "hopper": batched.hopper(**GROUP, group_m=2, persistent=3)},
+        {
+            "ampere": batched.ampere(**SMALL, lookahead=2, staged=True, group_m=2),
+            "hopper": batched.hopper(**GROUP, group_m=2, persistent=3),
+        },
         lambda M, N, K: hopper_batched.spec(M, N, K, 2),
         lambda M, N, K: (halves(2, M, K), halves(2, K, N, seed=8)),
         lambda a, b: [product(a, b)],
     ),
     "dual": Case(
         dual.program,
-        {"ampere": dual.ampere(**SMALL, group_m=2), "hopper": dual.hopper(**GROUP, group_m=2, blocks=2)},
+        {"ampere": dual.ampere(**SMALL, group_m=2), "hopper": dual.hopper(**GROUP, group_m=2, num_blocks=2)},
         fluent_dual.spec,
         lambda M, N, K: (*factors(M, N, K), halves(K, N, seed=9)),
         lambda a, left, right: [product(a, left) + product(a, right)],
     ),
     "gated": Case(
         gated.program,
-        {"ampere": gated.ampere(**SMALL, group_m=2), "hopper": gated.hopper(**GROUP, group_m=2, blocks=2)},
+        {"ampere": gated.ampere(**SMALL, group_m=2), "hopper": gated.hopper(**GROUP, group_m=2, num_blocks=2)},
         fluent_gated.spec,
         lambda M, N, K: (*factors(M, N, K), halves(K, N, seed=9)),
         lambda *inputs: [activated(*inputs)],
@@ -101,8 +104,8 @@ CASES = {
         row_sum.program,
         {
             "ampere": row_sum.ampere(**SMALL, group_m=2),
-            "hopper": row_sum.hopper(**GROUP, group_m=2, blocks=2),
-            "hopper, sums shared": row_sum.hopper(**GROUP, group_m=2, blocks=2, parts=0),
+            "hopper": row_sum.hopper(**GROUP, group_m=2, num_blocks=2),
+            "hopper, sums shared": row_sum.hopper(**GROUP, group_m=2, num_blocks=2, parts=0),
         },
         gemm_row_sum.spec,
         factors,
@@ -173,15 +176,15 @@ def test_the_sequential_meaning(name, mapped):
 # ---------------------------------------------------------------------------------------------- twins
 
 
-WIDE = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "rows": 64, "chunk": 64, "stages": 4, "bands": 8}
-STAYS = {"chunk": 64, "group_m": 8, "persistent": 132}
+WIDE = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "epi_m": 64, "epi_n": 64, "stages": 4, "group_m": 8}
+STAYS = {"epi_n": 64, "group_m": 8, "persistent": 132}
 TWINS = {
     "gemm, Hopper": (gemm, gemm.hopper(128, 256, 64, 2, 4, **STAYS), hopper.product.with_(**WIDE), hopper.spec, "sm_90a"),
     "gemm, Hopper, clusters": (
-        gemm, gemm.hopper(128, 256, 64, 2, 4, **STAYS, cluster=(2, 1)), hopper.product.with_(**WIDE, cm=2), hopper.spec, "sm_90a",
+        gemm, gemm.hopper(128, 256, 64, 2, 4, **STAYS, cluster=(2, 1)), hopper.product.with_(**WIDE, cluster_m=2), hopper.spec, "sm_90a",
     ),
     "gemm, Ampere": (
-        gemm, gemm.ampere(128, 256, 32, 2, 4, 4, ahead=2, staged=True, group_m=8), hmma_ampere.strategy.with_(bm=128, bn=256, bk=32, stages=4),
+        gemm, gemm.ampere(128, 256, 32, 2, 4, 4, lookahead=2, staged=True, group_m=8), hmma_ampere.strategy.with_(bm=128, bn=256, bk=32, stages=4),
         hmma_ampere.spec, "sm_80",
     ),
     "gemm, Hopper, 128 rows a warpgroup": (
@@ -271,7 +274,7 @@ def test_sums_in_shared_memory_are_a_change_of_the_mapping():
 def test_one_copy_serves_all_launches_that_read_it():
     """A is one buffer for both products, and for the product and the sums."""
     for module, spec, names in ((dual, fluent_dual.spec, {"a_sh", "b_sh", "b_sh2"}), (row_sum, gemm_row_sum.spec, {"a_sh", "b_sh"})):
-        lowered = tasks.strategy(module.program, module.hopper(blocks=8))(spec(256, 256, 128)).program("sm_90a").lowered
+        lowered = tasks.strategy(module.program, module.hopper(num_blocks=8))(spec(256, 256, 128)).program("sm_90a").lowered
         assert {one.tensor.name for one in lowered.buffers if one.tensor.memory == SH} == {*names, "dst_sh"}
 
 
@@ -343,7 +346,7 @@ def dual_at_once(D, A, B1, B2, *, W=tunable(int)):
 
 def test_launches_side_by_side_have_copies_of_their_own():
     """Of one instance in one turn, where a warp loads ahead: a ring of each factor, not one that both fill."""
-    mapping = dual.hopper(**GROUP, blocks=2)
+    mapping = dual.hopper(**GROUP, num_blocks=2)
     mapping = mapping.with_("dual_block", variant="dual_at_once", calls=["clear_tile", "gemm_tile", "gemm_tile", "copy_tile"])
     kept = tuple(one for one in mapping.instances if one.instance != "dual_both")
     bound = tasks.strategy(Tasks(dual_at_once, *dual.program.variants), attrs.evolve(mapping, instances=kept))(fluent_dual.spec(64, 16, 64))
@@ -437,7 +440,7 @@ def test_processors_of_other_machines_are_refused():
 
 def test_a_pipeline_of_one_turn():
     """All of k in one step: nothing is loaded ahead, and fragments are still."""
-    mapping, inputs = gemm.ampere(16, 8, 32, 1, 1, stages=3, ahead=2), factors(16, 8, 30)
+    mapping, inputs = gemm.ampere(16, 8, 32, 1, 1, stages=3, lookahead=2), factors(16, 8, 30)
     bound = tasks.strategy(gemm.program, mapping)(gemm.spec(16, 8, 30))
     require_right(CASES["gemm"], inputs, simulated(bound, "sm_80")(*inputs))
 
@@ -474,7 +477,7 @@ def test_grids_at_random(seed):
         "cluster": cluster,
     }
     mapping = gemm.hopper(
-        64 * groups, 32, chosen.choice([32, 64]), groups, chosen.choice([2, 3]), chunk=chosen.choice([0, 16, 32]), **fields
+        64 * groups, 32, chosen.choice([32, 64]), groups, chosen.choice([2, 3]), epi_n=chosen.choice([0, 16, 32]), **fields
     )
     mapping = mapping.with_("gemm_block", producer_threads=chosen.choice([32, 128]), mma_in_flight=chosen.choice([None, 0, 1]))
     grid = [chosen.choice([2, 4]), chosen.choice([2, 4])]

@@ -42,13 +42,13 @@ def product(chosen):
     if chosen.random() < 0.5:
         target, rows, columns = "sm_80", *chosen.choice([(1, 1), (2, 1), (1, 2)])
         tile = rows * chosen.choice([16, 32]), columns * chosen.choice([8, 16]), chosen.choice([16, 32])
-        mapping = module.ampere(*tile, rows, columns, chosen.choice([0, 2, 3]), ahead=chosen.choice([0, 2]), group_m=group_m)
+        mapping = module.ampere(*tile, rows, columns, chosen.choice([0, 2, 3]), lookahead=chosen.choice([0, 2]), group_m=group_m)
     else:
         target, groups = "sm_90a", chosen.choice([1, 1, 2])
         tile = 64 * groups, chosen.choice([8, 16, 32]), chosen.choice([16, 32])
         stays = chosen.choice([1, 2, 132])
         held = {"persistent": stays} if name in ("gemm", "batched") else {"blocks": stays}
-        mapping = module.hopper(*tile, groups, chosen.choice([2, 3]), chunk=chosen.choice([8, 16]), group_m=group_m, **held)
+        mapping = module.hopper(*tile, groups, chosen.choice([2, 3]), epi_n=chosen.choice([8, 16]), group_m=group_m, **held)
     sizes = tuple(max(side * chosen.choice([1, 2]) - chosen.choice([0, 0, 8]), 8) for side in tile)
     known = chosen.random() < 0.7
     problem = sizes if known else tuple(sym(dim, high=4096, multiple_of=8) for dim in "MNK")

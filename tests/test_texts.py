@@ -1,7 +1,7 @@
-"""The printed text of small kernels is the text that was printed before: forms of the library, which run nearly every line of the printer.
+"""The printed texts of small kernels do not change: forms of the library that run nearly every line of the printer.
 
-Of some 20 the whole texts are stored, `goldens/texts/*.cu`, of all of them digests of the text with the steps that made each line. Neither says
-anything of right and wrong, which the other oracles do; they say that no text changes by the way.
+The whole texts of some 20 are stored, `goldens/texts/*.cu`, and digests of all, with the steps that made each line. Neither proves a text
+right, which the other oracles test; they detect unintended changes.
 """
 
 import functools
@@ -17,7 +17,7 @@ from fireiron.cuda import printed
 from fireiron.language.library import bind, find
 
 SIZES = {"M": 40, "N": 48, "K": 40, "D": 32, "L": 2, "P": 3, "groups": 3, "batch": 2, "size": 32}
-"""By parameter name of a problem; those of matrices are known at run time where the form says so, or all are the form's own."""
+"""By parameter name of a problem; matrix sizes are run-time sizes if the form states so, or all are the form's own."""
 
 FORMS = """
 hopper_skinny
@@ -29,7 +29,7 @@ attention_combine, run time
 attention_decode, run time
 attention_decode:hopper
 lstm:hopper
-lstm:in_turn
+lstm:two_loops
 wmma_simple:guarded
 hgemm_nt, run time
 gemm_row_sum:hopper, run time
@@ -38,7 +38,7 @@ hopper_ragged:clustered
 rmsnorm
 split_k_blocks
 attention_packed:hopper
-attention:held
+attention:q_in_registers
 hopper, run time
 hopper_small, run time
 listing_1
@@ -71,16 +71,17 @@ WHOLE = (
     "gemm_row_sum:hopper, run time",
     "tasks_gemm:warpgroups, own sizes",
     "mlp",
-    "lstm:in_turn",
+    "lstm:two_loops",
     "layernorm",
     "rmsnorm",
-    "attention:held",
+    "attention:q_in_registers",
     "attention_combine, run time",
     "attention_decode, run time",
     "attention_packed:hopper",
 )
-"""Those whose texts are stored in full: products by threads, by tensor cores of each generation, by warpgroups with rings, roles and clusters,
-as tasks; epilogues, reductions and attention."""
+"""Forms whose texts are stored in full: GEMM by threads, by tensor cores of each generation, by warpgroups with rings, roles and clusters,
+as tasks; epilogues, reductions and attention.
+"""
 
 
 @functools.cache
@@ -111,20 +112,20 @@ def outcome(form):
 
 
 def text(form):
-    """What is stored of a form whose text is stored in full."""
+    """The stored text of a form stored in full."""
     return "".join(f"{line.text}\n" for line in printed(kernel(form)))
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", WHOLE)
 def test_the_text_is_the_one_that_was_read(form):
-    said = readable.differences(readable.file_of(form), text(form))
-    assert not said, said
+    changes = readable.differences(readable.file_of(form), text(form))
+    assert not changes, changes
 
 
 def test_no_text_changes_by_the_way():
-    said = differences("library", [Case.of(form, outcome(form)) for form in forms()])
-    assert not said, said
+    changes = differences("library", [Case.of(form, outcome(form)) for form in forms()])
+    assert not changes, changes
 
 
 def test_each_case_is_stored():

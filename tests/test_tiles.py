@@ -1,4 +1,4 @@
-"""Tiles whose elements a layout gives (Graphene, section 3.3): from the views to the simulator, the checks and the printed text."""
+"""Tiles with layouts (Graphene, section 3.3): from the views to the simulator, the checks and the printed text."""
 
 import collections
 import itertools
@@ -23,11 +23,11 @@ SCALE = int(os.environ.get("FIREIRON_FUZZ", "1"))
 SEED = 20230326
 
 
-# -------------------------------------------------------------------------------------------------------- drawn strategies
+# -------------------------------------------------------------------------------------------------------- random strategies
 
 
 def draw_layout(rng, size):
-    """A layout of so many elements: some parts of them, one behind the other in any order, perhaps with gaps of 2 between."""
+    """A layout of a given number of elements: some parts of them, in any order, possibly with gaps of 2 between."""
     parts = []
     while size > 1 and len(parts) < 3:
         parts.append(rng.choice([part for part in range(2, size + 1) if size % part == 0]) if len(parts) < 2 else size)
@@ -41,7 +41,7 @@ def draw_layout(rng, size):
 
 
 def by_layouts(value, rng, chosen):
-    """A strategy with layouts in place of some sizes of tiles, the same wherever the same sizes stand: the paths stay equal."""
+    """A strategy with layouts instead of some tile sizes, equal for equal sizes, so that the paths remain equal."""
     if isinstance(value, Tile) and all(isinstance(size, int) for size in value.sizes):
         if value.sizes not in chosen:
             chosen[value.sizes] = tuple(draw_layout(rng, size) if rng.random() < 0.5 else size for size in value.sizes)
@@ -55,7 +55,7 @@ def by_layouts(value, rng, chosen):
 
 
 def drawn_with_layouts(seed):
-    """The next draw from a seed on that is legal, its program, and the layouts in it."""
+    """The next legal draw from a seed on, its program, and its layouts."""
     for attempt in itertools.count():
         rng, chosen = random.Random(f"{seed}/{attempt}/layouts"), {}
         try:
@@ -71,7 +71,7 @@ def drawn_with_layouts(seed):
 
 @pytest.mark.parametrize("part", range(4))
 def test_drawn_strategies_by_layouts(part):
-    """Simulated equal to NumPy, free of findings, stored and read back."""
+    """The simulation equals NumPy, has no findings, and the strategy is stored and loaded."""
     seen = collections.Counter()
     for seed in range(SEED + part * 12 * SCALE, SEED + (part + 1) * 12 * SCALE):
         drawn, program, layouts = drawn_with_layouts(seed)
@@ -93,16 +93,16 @@ def kinds_of(layout):
 def test_printed_texts_by_layouts(tmp_path):
     drawn = [drawn_with_layouts(f"printed {SEED} {number}")[:2] for number in range(8 * SCALE)]
     host = HostProgram([Printed.of(program) for _, program in drawn], tmp_path)
-    for number, (one, _) in enumerate(drawn):
-        arrays, expected = problem(one, number)
-        assert np.array_equal(host.run(number, arrays, one.symbols, number)["C"], expected), program_to_paste(one)
+    for number, (draw_of_seed, _) in enumerate(drawn):
+        arrays, expected = problem(draw_of_seed, number)
+        assert np.array_equal(host.run(number, arrays, draw_of_seed.symbols, number)["C"], expected), program_to_paste(draw_of_seed)
 
 
 # ------------------------------------------------------------------------------------------------------- by hand
 
 
 def test_overhanging_tiles():
-    """Every fourth row to one block, of a number of rows that only the launch knows."""
+    """Every fourth row to one block, for a number of rows known at launch only."""
     strategy = Move.tile(Layout((2, 4), (1, 8)), 8).to(Block).tile(Layout(2, 4), 1).to(Thread).tile(1, 1).done()
     rows = sym("M")
     program = strategy(Move(rows, 20, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)).program("sm_80")
@@ -112,8 +112,8 @@ def test_overhanging_tiles():
     assert "block_m2" in program.cuda and [one for one in safety(program.lowered) if one.severity == "error"] == []
 
 
-def test_neighbours_of_a_tile_are_one_access():
-    """Four neighbours in each of two groups of columns: two vectors; and where every second is taken, none."""
+def test_adjacent_elements_of_a_tile_are_one_access():
+    """Four adjacent elements in each of two groups of columns give two vectors; with every second element there is none."""
     copy = Move(8, 64, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)
     vectors = Move.tile(8, 64).to(Block).tile(1, Layout((4, 2), (1, 32))).to(Thread).tile(1, 4).unroll().done()
     assert vectors(copy).program("sm_80").cuda.count("float4") >= 2
@@ -121,7 +121,7 @@ def test_neighbours_of_a_tile_are_one_access():
 
 
 def test_steps_of_a_split_by_a_layout():
-    """Every eighth element of k in one step: summed up to the same."""
+    """Every eighth element of k in one step gives the same sum."""
     strategy = (
         MatMul.tile(16, 16).to(Block).split(Layout(4, 8)).load(A, SH).load(B, SH).tile(2, 2).to(Thread).split(k=Layout(2, 2)).split(1)
     )
@@ -136,7 +136,7 @@ def test_steps_of_a_split_by_a_layout():
 
 @pytest.mark.parametrize("warps", [Layout((8, 2), (1, 16)), Layout((8, 2), (1, 32)), Layout((2, 8), (8, 1))], ids=str)
 def test_tensor_cores_on_tiles_by_layouts(warps):
-    """Rows of the instruction's tile from two places; ldmatrix only where its eight rows and columns are whole."""
+    """Rows of the instruction's tile from two places; ldmatrix only if its eight rows and columns are contiguous."""
     path = lambda start: start.tile(warps, 32).to(Warp)
     strategy = MatMul.tile(64, 32).to(Block).epilog(RF, float32, path(Init).done(), path(Move).done()).split(32)
     strategy = path(strategy.load(A, SH).pad(8).load(B, SH).pad(8)).load(A, RF, Move.done()).load(B, RF, Move.done())
@@ -163,8 +163,10 @@ def test_wrong_sizes_are_refused_where_they_are_given(tile, reason):
     assert "test_tiles.py" in str(refusal.value)
 
 
-def test_steps_by_hand_are_refused_where_they_stand():
-    """A step that no verb made is judged when it is expanded, and says the line of the step, not of who asked for the program."""
+def test_hand_made_steps_are_refused_with_their_line():
+    """A step not created by a verb is checked when it is expanded, and the error names the line of the step, not that of the request for
+    the program.
+    """
     step = Tile((Layout(2, 0), 4), origin="mine.py:7")
     with pytest.raises(DecompositionError, match=r"no stride is 0(.|\n)*mine.py:7"):
         assert Move(8, 4)(GL, GL)(Kernel).tile(8, 4).to(Block).then(step).result
@@ -194,7 +196,7 @@ def test_sizes_of_dimensions_that_are_no_tiles(problem, sizes, hint):
 
 
 def test_more_sizes_than_dimensions_are_splits():
-    """The error names the dimensions that are summed over, and how they are cut."""
+    """The error names the reduced dimensions, and how to split them."""
     with pytest.raises(FireironError) as refused:
         MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16, 8).to(Block).tile(1, 1).to(Thread).done().cuda("sm_80")
     assert refused.value.hint == "split(k=8) after it loops over k" and "at most 2 sizes" in str(refused.value)

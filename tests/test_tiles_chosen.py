@@ -1,4 +1,4 @@
-"""Which tile is taken for a product on Hopper's tensor cores between the sizes that records are for."""
+"""The choice of tiles for GEMM on Hopper's tensor cores for sizes between the recorded ones."""
 
 import attrs
 import pytest
@@ -16,7 +16,7 @@ from fireiron.values.machine import as_architecture
 WIDE, SQUARE, FLAT = hopper.defaults(4096, 4096, 4096)[:3]
 
 
-def made(spec, values, us, name="hopper", **changes):
+def record_of(spec, values, us, name="hopper", **changes):
     """A record of a strategy with all values."""
     strategy = library.find(name).strategy
     values = {tunable: values.get(tunable, one.values[0]) for tunable, one in strategy.tunables().items()}
@@ -40,7 +40,7 @@ def test_the_last_wave_costs_as_much_as_a_full_one():
 
 def test_waves_of_the_problem_count_not_those_of_the_record():
     """At 3072 tiles of 128 x 256 are 2.2 waves, of 192 x 192 1.9: the nearest record's tile is not taken."""
-    records = [made(hopper.spec(2816, 3072, 3072), WIDE, 75.0), made(hopper.spec(5376, 5376, 2048), SQUARE, 158.9)]
+    records = [record_of(hopper.spec(2816, 3072, 3072), WIDE, 75.0), record_of(hopper.spec(5376, 5376, 2048), SQUARE, 158.9)]
     near = chosen(records, hopper.spec(3072, 3072, 3072))
     assert near.record is records[1] and "fastest of" in near.why and "256 blocks, 2 to a multiprocessor" in near.why and not near.exact
 
@@ -50,24 +50,24 @@ def test_waves_of_the_problem_count_not_those_of_the_record():
     [{"dtype": bfloat16, "c_dtype": bfloat16}, {"A": ColMajor}, {"A": ColMajor, "B": ColMajor}, {"B": ColMajor, "c_dtype": float32}],
     ids=str,
 )
-def test_what_multiplies_and_reads_as_much_takes_the_record(options):
-    """Though another tile was expected to be faster."""
+def test_equal_work_and_traffic_use_the_record(options):
+    """Although another tile was expected to be faster."""
     spec = hopper.spec(2048, 2048, 2048)
-    slow = made(spec, FLAT, 40.0)
-    choice = chosen([slow, made(hopper.spec(2048, 2048, 4096), WIDE, 45.0)], hopper.spec(2048, 2048, 2048, **options))
+    slow = record_of(spec, FLAT, 40.0)
+    choice = chosen([slow, record_of(hopper.spec(2048, 2048, 4096), WIDE, 45.0)], hopper.spec(2048, 2048, 2048, **options))
     assert choice.record is slow and "which multiplies and reads as much" in choice.why
-    own = made(hopper.spec(2048, 2048, 2048, **options), WIDE, 39.0)
+    own = record_of(hopper.spec(2048, 2048, 2048, **options), WIDE, 39.0)
     assert chosen([slow, own], hopper.spec(2048, 2048, 2048, **options)).record is own
 
 
-def test_a_record_says_how_a_tile_does_elsewhere():
-    """Twice as slow as estimated at one size is nearly so at the next, and says nothing of other tiles."""
+def test_a_record_rates_its_tile_at_other_sizes():
+    """A tile twice as slow as estimated at one size is nearly so at the next one, which does not affect other tiles."""
     spec, other = hopper.spec(4096, 4096, 4096), hopper.spec(4096, 4096, 3072)
     problem = Problem.of(describe(other))
     bare = {name: estimated_us(problem.work, values) for name, values in (("wide", WIDE), ("square", SQUARE))}
     near = [
-        (problem.apart(one.problem), one)
-        for one in known([made(spec, WIDE, 2 * estimated_us(Work(4096, 4096, 4096), WIDE))], ["hopper"], 90)
+        (problem.apart(rated.problem), rated)
+        for rated in known([record_of(spec, WIDE, 2 * estimated_us(Work(4096, 4096, 4096), WIDE))], ["hopper"], 90)
     ]
     corrected = corrections(near)
     assert 1.6 * bare["wide"] < expected_us(problem, WIDE, corrected) < 2.0 * bare["wide"]
@@ -75,22 +75,22 @@ def test_a_record_says_how_a_tile_does_elsewhere():
     assert "bm=128 bn=256" not in chosen([near[0][1].record], other).why
 
 
-def test_types_of_other_sizes_change_steps_and_chunks():
-    """A step along k is as many bytes; C in float32 leaves chunks of 128 bytes, halves a whole tile."""
-    record = made(hopper.spec(4096, 4096, 4096, B=ColMajor), WIDE, 176.4)
+def test_element_types_change_steps_and_chunks():
+    """A step along k has equally many bytes; float32 C leaves room for chunks of 128 bytes, float16 for a whole tile."""
+    record = record_of(hopper.spec(4096, 4096, 4096, B=ColMajor), WIDE, 176.4)
     for dtype, result, bk, chunk in ((tf32, float32, 32, 32), (float8_e4m3, bfloat16, 128, 256), (float8_e5m2, float32, 128, 32)):
         spec = hopper.spec(4096, 4096, 4096, B=ColMajor, dtype=dtype, c_dtype=result)
         values = candidates([record], Question(spec, as_architecture("sm_90a")))[0].values
-        assert (values["bk"], values["chunk"]) == (bk, chunk) and chosen([record], spec).program.ir.rings
+        assert (values["bk"], values["epi_n"]) == (bk, chunk) and chosen([record], spec).program.ir.rings
     across = chosen([record], hopper.spec(4096, 4096, 4096, dtype=tf32, c_dtype=float32))
     assert [one.name for one in across.program.preceding] == ["B"], "wgmma reads tf32 along k only: B is turned round first"
 
 
-def test_stacks_and_matrices_learn_from_each_other():
+def test_batches_and_single_matrices_share_records():
     matrix, stack = hopper.spec(1024, 1024, 1024), hopper_batched.spec(1024, 1024, 1024, 8, B=ColMajor)
-    choice = chosen([made(hopper.spec(2048, 4096, 1024), WIDE, 25.0)], stack)
+    choice = chosen([record_of(hopper.spec(2048, 4096, 1024), WIDE, 25.0)], stack)
     assert choice.program.strategy.spec == stack and "hopper" in choice.why
-    by_columns = made(stack, WIDE, 27.0, "hopper_batched")
+    by_columns = record_of(stack, WIDE, 27.0, "hopper_batched")
     again = chosen([by_columns], hopper_batched.spec(1024, 1024, 1024, 8, B=ColMajor, A=ColMajor))
     assert again.record is by_columns and "which multiplies and reads as much" in again.why
     assert Problem.of(describe(stack)).layouts == ("row", "col", "row")
@@ -115,23 +115,23 @@ def test_stacks_and_matrices_learn_from_each_other():
     ],
     ids=str,
 )
-def test_where_rows_begin_is_alike_of_specs_and_of_records(options, begins):
-    """Rows of A have 520 elements, those of B 512; what is copied first, for its distances or its address, begins at lines."""
+def test_row_alignment_is_equal_for_specs_and_records(options, begins):
+    """Rows of A have 520 elements, those of B 512; operands that are copied first, for their stride or address, are aligned to lines."""
     spec = hopper.spec(512, 512, 520, **options)
     assert Problem.of(describe(spec)).work == library.work_of(spec)
     assert library.work_of(spec).begins == begins
 
 
 def test_rows_across_lines_in_stacks():
-    """Matrices between lines put rows there too."""
+    """Matrices that are not aligned to lines misalign their rows, too."""
     for apart, begins in ((512 * 512, 128), (512 * 512 + 8, 16)):
         a, b = Strides(b=apart, m=512, k=1), Strides(b=512 * 512, k=512, n=1)
         spec = hopper_batched.spec(512, 512, 512, 4, A=a, B=b)
         assert Problem.of(describe(spec)).work == library.work_of(spec) and library.work_of(spec).begins == (begins, 128)
 
 
-def test_what_is_not_for_tensor_cores_of_hopper():
-    record = made(hopper.spec(1024, 1024, 1024), WIDE, 6.0)
+def test_problems_other_than_hopper_tensor_cores():
+    record = record_of(hopper.spec(1024, 1024, 1024), WIDE, 6.0)
     assert Records((record,)).by_tiles(hopper.spec(1024, 1024, 1024), "sm_90") is None
     assert chosen([], hopper.spec(1024, 1024, 1024)) is None, "the library's default is said to be one"
     assert chosen([record], MatMul(1024, 1024, 1024)(GL, GL, GL)(Kernel)) is None
@@ -141,7 +141,7 @@ def test_what_is_not_for_tensor_cores_of_hopper():
 
 
 def test_values_that_are_not_legal_are_passed_over():
-    crowded = made(hopper.spec(1024, 1024, 1024), {**WIDE, "stages": 16}, 1.0)
+    crowded = record_of(hopper.spec(1024, 1024, 1024), {**WIDE, "stages": 16}, 1.0)
     choice = chosen([crowded], hopper.spec(1000, 1024, 1024))
     assert choice is not None and choice.record is not crowded
     refused = chosen([crowded], hopper.spec(1024, 1024, 1024, A=ColMajor), accept=lambda program: False)
@@ -149,7 +149,7 @@ def test_values_that_are_not_legal_are_passed_over():
 
 
 def test_a_block_of_few_products_waits_for_its_stages():
-    """So stages that hold more of k are worth their room where k is long, and nothing where they hold all of it."""
+    """Stages that hold more of k are worth their memory if k is long, and useless if they hold all of it."""
     few, many = ({"bm": 16, "bn": 64, "bk": 128, "stages": stages} for stages in (4, 8))
     assert estimated_us(Work(256, 256, 2048), many) < 0.8 * estimated_us(Work(256, 256, 2048), few)
     assert estimated_us(Work(256, 256, 512), many) == estimated_us(Work(256, 256, 512), few)
@@ -160,30 +160,30 @@ def test_a_block_of_few_products_waits_for_its_stages():
     [((256, 8192, 8192), (128, 128)), ((8192, 256, 2048), (128, 128)), ((2304, 1536, 1024), (128, 224)), ((256, 256, 2048), (16, 64))],
 )
 def test_the_tile_that_was_the_fastest_is_expected_to_be(sizes, tile):
-    """By records of other sizes alone."""
+    """Predicted by records of other sizes alone."""
     others = [record for record in Records.shipped() if record.shape != sizes]
     first = candidates(others, Question(hopper.spec(*sizes), as_architecture("sm_90a")))[0]
     assert sorted((first.values["bm"], first.values["bn"])) == sorted(tile), "one way round or the other"
 
 
 def test_each_tile_once_the_expected_fastest_first():
-    records = [made(hopper.spec(4096, 4096, size), WIDE, us) for size, us in ((2048, 90.0), (4096, 176.4), (8192, 340.0))]
-    found = candidates(records, Question(hopper.spec(4096, 4096, 3072), as_architecture("sm_90a")))
-    assert [one.us for one in found] == sorted(one.us for one in found)
-    tiles = [(one.values["bm"], one.values["bn"], one.values.get("wm")) for one in found]
-    assert len(tiles) == len(set(tiles)) and found[0].record is records[1]
+    records = [record_of(hopper.spec(4096, 4096, size), WIDE, us) for size, us in ((2048, 90.0), (4096, 176.4), (8192, 340.0))]
+    choices = candidates(records, Question(hopper.spec(4096, 4096, 3072), as_architecture("sm_90a")))
+    assert [one.us for one in choices] == sorted(one.us for one in choices)
+    tiles = [(one.values["bm"], one.values["bn"], one.values.get("wm")) for one in choices]
+    assert len(tiles) == len(set(tiles)) and choices[0].record is records[1]
 
 
 def test_a_slow_record_of_an_older_target_gives_way(monkeypatch):
-    """`matmul` asks what is expected of the newer instructions where only the older ones were measured."""
+    """`matmul` estimates the newer instructions if only older ones were measured."""
     import numpy as np
 
     from fireiron.matmul import matmul
     from fireiron.tune.records import collection
 
     spec = hopper.spec(2048, 2048, 2048)
-    old = made(spec, {}, 38.9, "hmma_ampere", architecture="sm_90")
-    new = made(hopper.spec(2048, 2048, 4096), WIDE, 46.0)
+    old = record_of(spec, {}, 38.9, "hmma_ampere", architecture="sm_90")
+    new = record_of(hopper.spec(2048, 2048, 4096), WIDE, 46.0)
     a = np.lib.stride_tricks.as_strided(np.zeros(1, "float16"), (2048, 2048), (4096, 2))
     for records, wanted in (((old,), old), ((old, new), new), ((attrs.evolve(old, us=10.0), new), attrs.evolve(old, us=10.0))):
         monkeypatch.setattr(collection, "_shipped", lambda: ())

@@ -21,7 +21,7 @@ from ringed import (
 
 from fireiron import *
 from fireiron import ARCHITECTURES, ir
-from fireiron.ir.smem_layouts import chunk_layout, chunks_of, swizzle_of
+from fireiron.ir.smem_layouts import chunk_layout, smem_layout_of, swizzle_of
 from fireiron.lower.walk import grow_tree
 from fireiron.values.expr import constant
 from fireiron.values.tensor import whole_view
@@ -82,7 +82,7 @@ LOADS = {
         load(dst={"swizzle": None}),
         (
             "dst storage", "swizzled chunks, which a reader settles or storage_layout asks for",
-            "rows that are no chunks of 128, 64, 32 or 16 bytes ((64,64):(64,1), no swizzle)",
+            "rows that are not chunks of 128, 64, 32 or 16 bytes ((64,64):(64,1), no swizzle)",
         ),
     ),
     "the other order": (load(src={"layout": ColMajor}), ("dst storage", "neighbours where src has them", "the other order")),
@@ -100,7 +100,7 @@ STORES = {
         store(src={"swizzle": None}),
         (
             "src storage", "chunks with neighbours where dst has them",
-            "rows that are no chunks of 128, 64, 32 or 16 bytes ((64,64):(64,1), no swizzle)",
+            "rows that are not chunks of 128, 64, 32 or 16 bytes ((64,64):(64,1), no swizzle)",
         ),
     ),
     "the other order": (
@@ -156,7 +156,7 @@ def test_a_store_of_half_a_piece_is_reported():
 def stored(kernel, name):
     """The chunk layout of a buffer."""
     buffer = kernel.buffer(name)
-    return chunks_of(buffer.storage, whole_view(buffer.tensor), buffer.dtype.bytes)
+    return smem_layout_of(buffer.storage, whole_view(buffer.tensor), buffer.dtype.bytes)
 
 
 @pytest.mark.parametrize("orders", ORDERS)
@@ -183,9 +183,7 @@ def test_a_storage_that_the_load_asks_for():
     chain = MatMul.tile(64, 64).to(Block).split(64).pipeline(2).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
     program = chain.tile(8, 4).to(Thread).tile(1, 1).split(1).done()(halves(64, 64, 128)).program(TARGET)
     assert "tma_load(" not in program.cuda
-    assert (
-        "by all threads: TMA_LOAD requires dst storage swizzled chunks, which a reader settles or storage_layout asks for" in program.cuda
-    )
+    assert "copied by all threads: TMA_LOAD requires dst storage swizzled chunks, which" in program.cuda
 
 
 # ---------------------------------------------------------------------------------------------- maps and boxes
@@ -255,7 +253,7 @@ def test_maps_are_parameters_in_the_order_of_the_arrays():
     program = product()(halves(128, 64, 192)).program(TARGET)
     names = re.findall(r"const __grid_constant__ TensorMap (\w+)", program.cuda)
     assert names == ["A_map", "B_map", "C_map"] == [one.name for one in program.ir.maps]
-    assert all(f"prefetch_map(&{name});" in program.cuda for name in names)
+    assert all(f"prefetch_tensor_map(&{name});" in program.cuda for name in names)
 
 
 # ---------------------------------------------------------------------------------------------- copies by threads
@@ -267,19 +265,23 @@ def test_maps_are_parameters_in_the_order_of_the_arrays():
         (
             (128, 64, 100),
             {},
-            ["src strides multiples of 16 bytes, got 100 elements of 2 bytes", "TMA_LOAD does all loads of a producer, or none"],
+            ["src strides multiples of 16 bytes, got 100 elements of 2 bytes", "TMA_LOAD performs either all loads of a producer or none"],
         ),
         (
             (136, 71, 40),
             {},
-            ["TMA_LOAD does all loads of a producer, or none", "src strides multiples of 16 bytes, got 71", "dst strides multiples of"],
+            [
+                "TMA_LOAD performs either all loads of a producer or none",
+                "src strides multiples of 16 bytes, got 71",
+                "dst strides multiples of",
+            ],
         ),
         (
             (136, 71, 33),
             {},
             ["src strides multiples of 16 bytes, got 33", "src strides multiples of 16 bytes, got 71", "dst strides multiples of"],
         ),
-        ((128, 64, 128), {"A": RowMajor(ld=132)}, ["src strides multiples of 16 bytes, got 132", "TMA_LOAD does all loads"]),
+        ((128, 64, 128), {"A": RowMajor(ld=132)}, ["src strides multiples of 16 bytes, got 132", "TMA_LOAD performs either all loads"]),
     ],
     ids=["A", "B and C", "all", "a leading dimension"],
 )
@@ -287,7 +289,7 @@ def test_maps_are_parameters_in_the_order_of_the_arrays():
 def test_all_threads_copy(sizes, options, by_all, blocks):
     """One strategy for all sizes: a producer executes all loads of a ring or none, and the text states the reason."""
     program = require_right(product(blocks=blocks), halves(*sizes, **options))
-    comments = dict.fromkeys(re.findall(r"// by all threads: (.*)", program.cuda))
+    comments = dict.fromkeys(re.findall(r"// copied by all threads: (.*)", program.cuda))
     assert len(comments) == len(by_all) and all(any(wanted in one for one in comments) for wanted in by_all), comments
     assert "tma_load(" not in program.cuda and "mbarrier" not in program.cuda and program.ir.rings == ()
     assert program.ir.threads == program.ir.workers
@@ -296,7 +298,7 @@ def test_all_threads_copy(sizes, options, by_all, blocks):
 def test_a_store_by_all_threads_with_loads_by_a_producer():
     program = require_right(product(), halves(128, 72, 64, C=RowMajor(ld=76)))
     assert "tma_load(" in program.cuda and "tma_store(" not in program.cuda
-    assert "by all threads: TMA_STORE requires dst strides multiples of 16 bytes, got 76 elements of 2 bytes" in program.cuda
+    assert "copied by all threads: TMA_STORE requires dst strides multiples of 16 bytes, got 76 elements of 2 bytes" in program.cuda
 
 
 def test_sizes_without_known_factors():

@@ -1,4 +1,4 @@
-"""The compilers, and what of launching can be tested with no GPU; the last tests run where there is one."""
+"""The compilers, and the parts of launching that need no GPU; the last tests run only with one."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ UNUSED = 'extern "C" __global__ void k(float* a) {\n  int unused = 3;\n  a[threa
 
 
 def serving(arch: str) -> str:
-    """`arch`; the test is skipped if no installed compiler serves it."""
+    """`arch`; the test is skipped if no installed compiler supports it."""
     if not any(chain.serves(arch) for chain in toolchains()):
         pytest.skip(f"no installed NVRTC serves {arch}")
     return arch
 
 
 def common() -> str:
-    """An architecture that every CUDA 12 and 13 serves."""
+    """An architecture that every CUDA 12 and 13 supports."""
     return serving("sm_80")
 
 
@@ -93,7 +93,7 @@ def test_compiling_twice_gives_equal_values_that_hash_and_pickle() -> None:
 
 
 @needs_nvrtc
-def test_denormals_are_kept_unless_fast_math_is_asked_for() -> None:
+def test_denormals_are_preserved_unless_fast_math_is_requested() -> None:
     divide = 'extern "C" __global__ void divide(float* a) { a[0] = a[1] / a[2]; }'
     assert "div.rn.f32" in compile_cuda(divide, common()).ptx
     assert "div.approx.ftz.f32" in compile_cuda(divide, common(), fast_math=True).ptx
@@ -129,7 +129,7 @@ def test_a_warning_is_an_error_unless_allowed() -> None:
 
 
 @needs_nvrtc
-def test_an_error_shows_the_line_and_its_neighbours() -> None:
+def test_an_error_shows_the_line_and_its_context() -> None:
     text = refused('extern "C" __global__ void k(float* a) {\n  a[0] = foo;\n  bar(a);\n}\n', common())
     assert "sm_80: 2 errors" in text
     assert 'line 2: error: identifier "foo" is undefined' in text
@@ -172,7 +172,7 @@ def test_a_remark_that_wgmma_is_not_run_as_written_is_refused() -> None:
 
 @needs_nvrtc
 @pytest.mark.parametrize("arch", ["sm_20", "sm_999"])
-def test_an_arch_that_nothing_serves_says_what_is_served(arch: str) -> None:
+def test_an_unsupported_arch_lists_the_supported_ones(arch: str) -> None:
     text = refused(STORE, arch)
     assert f"no installed CUDA compiler generates code for {arch}" in text
     assert f"{toolchains()[0]}: sm_" in text
@@ -184,7 +184,7 @@ def test_a_malformed_arch_is_refused(arch: str) -> None:
     assert "a target is written sm_XX" in refused(STORE, arch)
 
 
-def test_without_a_compiler_the_error_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_the_error_explains_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "toolchains", tuple)
     text = refused(STORE, "sm_80")
     assert "none is installed" in text
@@ -204,7 +204,7 @@ def test_a_missing_header_and_a_bad_option_are_refused() -> None:
     assert "unrecognized option --nope" in refused(STORE, common(), options=("--nope",))
 
 
-def test_nothing_loadable_gives_no_toolchain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unloadable_libraries_give_no_toolchain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "_open", lambda library: None)
     assert toolchains() == ()
 
@@ -240,14 +240,14 @@ def test_a_called_function_does_not_overwrite_the_kernel_report() -> None:
         ("nvrtc: error: failed to open libnvrtc-builtins.so.13.0.", "error"),
     ],
 )
-def test_what_counts_as_a_complaint(line: str, kind: str | None) -> None:
-    found = toolchain._diagnostics(line)
-    assert [diagnostic.kind for diagnostic in found] == ([kind] if kind else [])
+def test_classification_of_diagnostics(line: str, kind: str | None) -> None:
+    diagnostics = toolchain._diagnostics(line)
+    assert [diagnostic.kind for diagnostic in diagnostics] == ([kind] if kind else [])
 
 
 def test_many_errors_are_cut() -> None:
-    found = [toolchain._Diagnostic("error", "no", line) for line in range(1, 21)]
-    assert "... and 12 more places" in toolchain._shown(found, "\n" * 20)
+    errors = [toolchain._Diagnostic("error", "no", line) for line in range(1, 21)]
+    assert "... and 12 more places" in toolchain._shown(errors, "\n" * 20)
 
 
 def bundling() -> Toolchain:
@@ -274,7 +274,7 @@ def test_a_cache_that_cannot_be_written_falls_back(tmp_path: Path, monkeypatch: 
 
 
 def test_headers_in_a_cache_that_is_shut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder that nobody can look into, or whose name is too long: the next candidate serves."""
+    """If a folder is unreadable, or its name too long, the next candidate is used."""
     monkeypatch.setattr(toolchain, "user_cache", lambda: Path("/tmp", "x" * 300))
     assert toolchain._bundled_headers(bundling()) is None
 
@@ -283,7 +283,7 @@ def test_headers_in_a_cache_that_is_shut(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class FakeArray:
-    """Stands for cupy.ndarray."""
+    """A stand-in for cupy.ndarray."""
 
 
 @frozen
@@ -306,7 +306,7 @@ class Stream:
 
 
 def recorder(*sizes: int) -> tuple[Launcher, list[tuple[object, ...]]]:
-    """A launcher of a kernel with parameters of these sizes, and the launches it makes."""
+    """A launcher of a kernel with parameters of given sizes, and its launches."""
     calls: list[tuple[object, ...]] = []
 
     def function(*args: object) -> None:
@@ -359,7 +359,7 @@ def test_an_empty_grid_is_refused(grid: int | tuple[int, ...]) -> None:
         launcher(grid, 1, ())
 
 
-def test_what_is_no_stream_is_refused() -> None:
+def test_arguments_other_than_streams_are_refused() -> None:
     launcher, calls = recorder()
     launcher(1, 1, (), 5)
     assert calls[0][-1] == launch._Stream(5)
@@ -367,7 +367,7 @@ def test_what_is_no_stream_is_refused() -> None:
         launcher(1, 1, (), "default")
 
 
-def test_a_refusal_of_the_driver_says_what_was_launched() -> None:
+def test_driver_errors_name_the_launch() -> None:
     def function(*args: object) -> None:
         raise RuntimeError("CUDA_ERROR_INVALID_VALUE: invalid argument")
 
@@ -376,7 +376,7 @@ def test_a_refusal_of_the_driver_says_what_was_launched() -> None:
 
 
 class FakeDriver:
-    """The parts of CuPy that `load` uses, of a GPU with 96 KiB of shared memory a block and a kernel with 1 KiB of its own."""
+    """The parts of CuPy that `load` uses, of a GPU with 96 KiB of shared memory per block and a kernel with 1 KiB of static memory."""
 
     CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 1, 8
 
@@ -436,7 +436,7 @@ def test_too_much_shared_memory_and_foreign_code_are_refused(driver: FakeDriver)
 
 @pytest.mark.skipif(gpu_available(), reason="there is a GPU")
 @pytest.mark.parametrize("ask", [device_arch, driver_version, lambda: load(b"", "k", 0)])
-def test_without_a_gpu_the_error_says_what_to_install(ask: Callable[[], object]) -> None:
+def test_without_a_gpu_the_error_explains_installation(ask: Callable[[], object]) -> None:
     with pytest.raises(LaunchError, match=r"pip install 'fireiron\[cuda13\]'"):
         ask()
 

@@ -1,4 +1,4 @@
-"""PyTorch's operators with PyTorch itself, without a GPU: tensors in host memory take part here, and the simulator is the GPU."""
+"""PyTorch's operators with PyTorch itself, without a GPU: tensors in host memory are accepted, and the simulator replaces the GPU."""
 
 import io
 import warnings
@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 
 def on_arrays(name, run, *arguments):
-    """An operator on the memory of its tensors, by the simulator; it stays registered, and on a GPU is what it was."""
+    """An operator on the memory of its tensors, by the simulator; it remains registered, and unchanged on a GPU."""
     if any(isinstance(one, torch.Tensor) and one.is_cuda for one in arguments):
         return run(*arguments)
 
@@ -25,8 +25,8 @@ def on_arrays(name, run, *arguments):
     def tensor(given):
         return torch.from_numpy(np.array(given, order="C")) if isinstance(given, np.ndarray) else given
 
-    made = run(*map(array, arguments))
-    return type(made)(map(tensor, made)) if isinstance(made, list | tuple) else tensor(made)
+    result = run(*map(array, arguments))
+    return type(result)(map(tensor, result)) if isinstance(result, list | tuple) else tensor(result)
 
 
 @pytest.fixture
@@ -56,31 +56,31 @@ SHAPES = [
 
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_gradients(simulated, shapes):
-    """As torch.matmul: vectors, stacks, dimensions that are repeated."""
+    """As torch.matmul: vectors, batches, repeated dimensions."""
     a, b = (doubles(*shape) for shape in shapes)
     got, expected = matmul(a, b), a @ b
     torch.testing.assert_close(got, expected)
     grad = torch.randn_like(expected)
-    for one, other in zip(torch.autograd.grad(got, (a, b), grad), torch.autograd.grad(expected, (a, b), grad), strict=True):
-        torch.testing.assert_close(one, other)
+    for gradient, other in zip(torch.autograd.grad(got, (a, b), grad), torch.autograd.grad(expected, (a, b), grad), strict=True):
+        torch.testing.assert_close(gradient, other)
 
 
 @pytest.mark.parametrize("shapes", [SHAPES[0], SHAPES[1], SHAPES[3], SHAPES[7]], ids=str)
 def test_second_derivatives(simulated, shapes):
-    """Of the gradients' gradients none is left out: those of a, of b and of the gradient that comes in."""
+    """All second derivatives are included: those of a, of b and of the incoming gradient."""
 
     def second(product, a, b, grad):
-        made = torch.autograd.grad(product(a, b), (a, b), grad, create_graph=True)
-        return torch.autograd.grad(sum(one.pow(3).sum() for one in made), (a, b, grad))
+        gradients = torch.autograd.grad(product(a, b), (a, b), grad, create_graph=True)
+        return torch.autograd.grad(sum(one.pow(3).sum() for one in gradients), (a, b, grad))
 
     a, b = (doubles(*shape) for shape in shapes)
     grad = torch.randn_like(a @ b).requires_grad_()
-    for one, other in zip(second(matmul, a, b, grad), second(torch.matmul, a, b, grad), strict=True):
-        torch.testing.assert_close(one, other)
+    for gradient, other in zip(second(matmul, a, b, grad), second(torch.matmul, a, b, grad), strict=True):
+        torch.testing.assert_close(gradient, other)
 
 
-def test_who_sees_an_operator(simulated, monkeypatch):
-    """Nobody of an eager call and its gradients; a dispatch mode all three, and each of several gradients at once is one."""
+def test_visibility_of_operators(simulated, monkeypatch):
+    """An eager call and its gradients are invisible; a dispatch mode sees all three, and several gradients at once as one."""
 
     class Seen(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -95,13 +95,13 @@ def test_who_sees_an_operator(simulated, monkeypatch):
     with Seen():
         torch.autograd.grad(matmul(a, b).sum(), (a, b))
     assert ran == ["matmul"] * 3 and names.count("fireiron.matmul.default") == 3
-    several = torch.autograd.grad(matmul(a, b), (a, b), grads, is_grads_batched=True)
-    torch.testing.assert_close(several, (grads @ b.T, a.T @ grads))
+    batched_gradients = torch.autograd.grad(matmul(a, b), (a, b), grads, is_grads_batched=True)
+    torch.testing.assert_close(batched_gradients, (grads @ b.T, a.T @ grads))
 
 
-def test_what_pytorch_checks(simulated):
+def test_checks_of_pytorch(simulated):
     a, b, out = doubles(2, 4, 5), doubles(5, 6), torch.empty(2, 4, 6, dtype=torch.float64)
-    matmul(a, b).sum().backward()  # of which the gradient repeats one element
+    matmul(a, b).sum().backward()  # its gradient repeats one element
     torch.testing.assert_close(b.grad, a.detach().reshape(-1, 5).T @ torch.ones(8, 6, dtype=torch.float64))
     torch.library.opcheck(torch.ops.fireiron.matmul.default, (a, b, None, None))
     with torch.no_grad():
@@ -112,7 +112,7 @@ def test_what_pytorch_checks(simulated):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled(simulated, dynamic):
-    """One graph, no warning, for the product, its gradient, an output that is given and an epilogue."""
+    """One graph, no warning, for the GEMM, its gradient, a given output and an epilogue."""
     out = torch.empty(4, 6)
 
     def layer(a, b):
@@ -154,7 +154,7 @@ def test_exported_and_mapped(simulated):
 
 
 def test_kernels(simulated):
-    """A kernel with sizes known at run time, and one that adds to its output."""
+    """A kernel with run-time sizes, and one that accumulates into its output."""
     rows = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
     spec = MatMul(sym("M"), sym("N"), sym("K"), **rows)(GL, GL, GL)(Kernel)
     kernel = find("gemm_tt").strategy.with_(bm=64, bn=64)(spec).compile("sm_80")
@@ -165,8 +165,8 @@ def test_kernels(simulated):
     graphs = []
     backend = lambda graph, given: graphs.append(graph) or graph
     compiled = torch.compile(lambda a, b: operator(a + 1, b).relu(), fullgraph=True, dynamic=True, backend=backend)
-    for one in (a, a[:32]):
-        torch.testing.assert_close(compiled(one, b), ((one + 1) @ b).relu())
+    for left in (a, a[:32]):
+        torch.testing.assert_close(compiled(left, b), ((left + 1) @ b).relu())
     assert len(graphs) == 1, "sizes are symbols"
     with pytest.raises(Exception, match="A has elements of another type"):
         compiled(a.double(), b)
@@ -180,7 +180,7 @@ def test_kernels(simulated):
 
 
 def test_refusals(monkeypatch):
-    """Tensors in host memory, eagerly, traced, and by the operator's name; gradients that there are none of."""
+    """Tensors in host memory, eagerly, traced, and by the operator's name; unsupported gradients."""
     a, b, bias = torch.randn(4, 5), torch.randn(5, 6), torch.randn(6)
     pytorch.register()
     for call in (

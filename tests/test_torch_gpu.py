@@ -1,4 +1,4 @@
-"""PyTorch's operators on a GPU: gradients of `matmul`, one graph of torch.compile, CUDA graphs, kernels of one's own, autocast."""
+"""PyTorch's operators on a GPU: gradients of `matmul`, one graph of torch.compile, CUDA graphs, user-defined kernels, autocast."""
 
 import warnings
 
@@ -19,12 +19,12 @@ pytestmark = [
 def torch(monkeypatch):
     monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
     monkeypatch.delenv("FIREIRON_REQUIRE_RECORD", raising=False)
-    found = pytest.importorskip("torch", reason="needs PyTorch")
-    if not found.cuda.is_available():
+    torch_module = pytest.importorskip("torch", reason="needs PyTorch")
+    if not torch_module.cuda.is_available():
         pytest.skip("needs PyTorch for CUDA")
-    found.manual_seed(0)
-    found._dynamo.reset()
-    return found
+    torch_module.manual_seed(0)
+    torch_module._dynamo.reset()
+    return torch_module
 
 
 def values(torch, *shape, dtype="float16", gradient=True):
@@ -33,7 +33,7 @@ def values(torch, *shape, dtype="float16", gradient=True):
 
 
 def close(torch, got, expected):
-    """Within a rounding of the result, of sums of some hundred terms."""
+    """Within one rounding of the result, for sums of some hundred terms."""
     assert got.shape == expected.shape and bool(torch.isfinite(got).all())
     tolerance = {torch.float16: 2e-3, torch.bfloat16: 1e-2}.get(got.dtype, 1e-5)
     right = expected.detach().double()
@@ -54,11 +54,13 @@ def test_gradients(torch, shapes, dtype):
     got, expected = matmul(a, b), torch.matmul(*wide)
     close(torch, got, expected)
     grad = torch.randn_like(expected)
-    for one, other in zip(torch.autograd.grad(got, (a, b), grad.to(got.dtype)), torch.autograd.grad(expected, wide, grad), strict=True):
-        close(torch, one, other)
+    for gradient, other in zip(
+        torch.autograd.grad(got, (a, b), grad.to(got.dtype)), torch.autograd.grad(expected, wide, grad), strict=True
+    ):
+        close(torch, gradient, other)
 
 
-def test_what_pytorch_checks(torch):
+def test_checks_of_pytorch(torch):
     a, b = values(torch, 64, 96), values(torch, 96, 128)
     pytorch.register()
     torch.library.opcheck(torch.ops.fireiron.matmul.default, (a, b, None, None))
@@ -77,7 +79,7 @@ def test_what_pytorch_checks(torch):
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiled(torch, backend):
-    """One graph, forward and backward, with no warning but the compiler's own."""
+    """One graph, forward and backward, with no warning except the compiler's own."""
 
     def layer(a, b, bias):
         return (matmul(a.relu(), b) + bias).sin()
@@ -88,16 +90,16 @@ def test_compiled(torch, backend):
         with warnings.catch_warnings():
             if backend == "aot_eager":
                 warnings.simplefilter("error")
-            made = compiled(a, b, bias)
-            gradients = torch.autograd.grad(made.float().sum(), (a, b, bias))
+            result = compiled(a, b, bias)
+            gradients = torch.autograd.grad(result.float().sum(), (a, b, bias))
         expected = layer(a, b, bias)
-        close(torch, made, expected)
+        close(torch, result, expected)
         for got, other in zip(gradients, torch.autograd.grad(expected.float().sum(), (a, b, bias)), strict=True):
             close(torch, got, other)
 
 
 def test_captured_forward_and_backward(torch):
-    """A CUDA graph of a product and its gradients replays them on what is in memory then."""
+    """A CUDA graph of a GEMM and its gradients uses the current memory contents on replay."""
     a, b, grad = values(torch, 128, 256), values(torch, 256, 192), values(torch, 128, 192, gradient=False)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -106,21 +108,21 @@ def test_captured_forward_and_backward(torch):
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        made = matmul(a, b)
-        gradients = torch.autograd.grad(made, (a, b), grad)
+        result = matmul(a, b)
+        gradients = torch.autograd.grad(result, (a, b), grad)
     with torch.no_grad():
-        for one in (a, b, grad):
-            one.normal_()
+        for tensor in (a, b, grad):
+            tensor.normal_()
     graph.replay()
     torch.cuda.synchronize()
     wide = [one.detach().double() for one in (a, b, grad)]
-    close(torch, made, wide[0] @ wide[1])
+    close(torch, result, wide[0] @ wide[1])
     close(torch, gradients[0], wide[2] @ wide[1].T)
     close(torch, gradients[1], wide[0].T @ wide[2])
 
 
 def test_kernel(torch):
-    """A kernel of one's own, of the target's fastest family, as an operator that is traced, exported and captured."""
+    """A user-defined kernel, of the target's fastest family, as an operator that is traced, exported and captured."""
     a, b = values(torch, 256, 128, gradient=False), values(torch, 128, 256, gradient=False)
     rows = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
     kernel = best_strategy(MatMul(256, 256, 128, dtype=float16, **rows)(GL, GL, GL)(Kernel), default=True).compile()
@@ -145,10 +147,10 @@ def test_autocast_export_and_map(torch):
     a, b = values(torch, 128, 96, dtype="float32"), values(torch, 96, 64, dtype="float32")
     for kind in (torch.float16, torch.bfloat16):
         with torch.autocast("cuda", kind):
-            made = matmul(a, b)
-            assert made.dtype == kind == torch.matmul(a, b).dtype
-            close(torch, made, a.double() @ b.double())
-            made.float().sum().backward()
+            result = matmul(a, b)
+            assert result.dtype == kind == torch.matmul(a, b).dtype
+            close(torch, result, a.double() @ b.double())
+            result.float().sum().backward()
     assert a.grad.dtype == torch.float32
 
     class Product(torch.nn.Module):

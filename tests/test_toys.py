@@ -305,11 +305,11 @@ def test_a_tile_order_states_the_tile_of_a_block():
 @pytest.mark.parametrize(
     ("build", "sizes", "message"),
     [
-        (on_curve(), (16, 12, 8), "morton is no permutation of the 12 blocks"),
-        (on_curve(), (32, 16, 8), "morton is no permutation of the 32 blocks"),
-        (on_curve(), (sym("M"), 16, 8), "morton of blocks whose number is known only at run time cannot be proved a permutation"),
+        (on_curve(), (16, 12, 8), "morton is not a permutation of the 12 blocks"),
+        (on_curve(), (32, 16, 8), "morton is not a permutation of the 32 blocks"),
+        (on_curve(), (sym("M"), 16, 8), "morton: the number of blocks is known only at run time, so the permutation cannot be checked"),
         (on_curve(lambda one: one.rasterize(group_m=2)), (16, 16, 8), "morton walks through the whole grid, without rasterize"),
-        (on_curve(lambda one: one.longest_first("m")), (16, 16, 8), "longest_first: morton says which tile is a block's too"),
+        (on_curve(lambda one: one.longest_first("m")), (16, 16, 8), "longest_first: morton also determines the tile of a block"),
         (on_curve(chain=MatMul.tile(8, 8).to(Block).tile(4, 4).to(Warp)), (16, 16, 8), "apply to blocks"),
     ],
 )
@@ -364,7 +364,7 @@ def test_launches_of_a_level_above_are_right(name):
 def test_launches_of_a_level_above_are_one_unit_in_order(name):
     program = launched(name)
     names = [launch.kernel.name for launch in program.launches]
-    assert len(set(names)) == len(names) and program.cuda.startswith(f"// {len(names)} launches, in the order of these kernels\n")
+    assert len(set(names)) == len(names) and program.cuda.startswith(f"// {len(names)} launches, in this order\n")
     places = [program.cuda.index(f"\n{kernel}(") for kernel in names]
     assert places == sorted(places) and program.cuda.count("__global__") == len(names)
     compiles(program)
@@ -436,7 +436,7 @@ def test_outputs_list_all_launches():
         (BY_THREADS, SEQUENCE, r"consists of launches: tile\(8, 8\).to\(Block\) divides the work of one launch"),
         (MatMul.then(InLaunches()).then(BY_THREADS), Level("Graph", consists_of=SEQUENCE), "2 parts of 32 at Graph"),
         (MatMul.then(InLaunches()).then(BY_THREADS), Kernel, "2 parts of 32 at Kernel"),
-        (MatMul.tile(8, 8).to(Block).then(InLaunches()).then(BY_THREADS), Kernel, "launches come before the first step that divides the work of one"),
+        (MatMul.tile(8, 8).to(Block).then(InLaunches()).then(BY_THREADS), Kernel, "it must precede all steps that divide the work of one launch"),
     ],
 )  # fmt: skip
 def test_launches_that_are_none_are_refused(chain, level, message):

@@ -524,7 +524,7 @@ def test_an_interrupted_program_keeps_its_journal(tmp_path, capfd, monkeypatch):
     assert status == 130
     said = capfd.readouterr().err
     done = len(results_in(journal))
-    assert 3 <= done < 24 and f"interrupted (measure: {done} of 24" in said and f"goes on from {journal}" in said
+    assert 3 <= done < 24 and f"interrupted (measure: {done} of 24" in said and f"continues from {journal}" in said
 
 
 # ---------------------------------------------------------------------------------------------- leaving out
@@ -1024,7 +1024,7 @@ def test_command_refuses(monkeypatch, capsys):
     assert command(monkeypatch, "--predict", "--save", "x.jsonl") == 2
     assert "measures nothing" in capsys.readouterr().err
     assert command(monkeypatch, "--predict", "--seed", "20", "--search", "random") == 2
-    assert "--search, --seed would do nothing" in capsys.readouterr().err
+    assert "--search, --seed would have no effect" in capsys.readouterr().err
 
 
 def test_no_candidate_survives(monkeypatch, capsys):

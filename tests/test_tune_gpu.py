@@ -13,7 +13,7 @@ pytestmark = [
     pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install 'fireiron[cuda13]')"),
 ]
 
-FEW = {"stages": 4, "ahead": 2, "bk": 64, "wm": 16}
+FEW = {"stages": 4, "lookahead": 2, "bk": 64, "wm": 16}
 """Values of `small` that leave few combinations."""
 
 QUICK = OnGpu(rounds=5, final_rounds=10)

@@ -26,7 +26,7 @@ def product():
 @pytest.fixture(scope="module")
 def rows():
     module = library("layernorm")
-    return module.strategy.with_(rows=2, turns=1, vector=4)(module.spec(5, 250)).program("sm_80").ir
+    return module.strategy.with_(rows=2, iterations=1, vector=4)(module.spec(5, 250)).program("sm_80").ir
 
 
 def found(kernel):
@@ -110,5 +110,5 @@ def test_a_statement_of_a_new_kind_fails_loudly():
         """A kind of statement that the check does not know."""
 
     whole = by_hand(on_registers(), Other(), buffers=(buffer("r", 4, memory=RF),))
-    with pytest.raises(VerificationError, match="the check of registers has no rule for the statement Other"):
+    with pytest.raises(VerificationError, match="the check of registers does not handle the statement Other"):
         check_uninitialized_registers(AccessTrace(whole))

@@ -1,4 +1,4 @@
-"""What PyTorch multiplies and kernels do not read as it lies, on a GPU: each beside PyTorch's own result."""
+"""Arrays that PyTorch multiplies and kernels cannot read as stored, on a GPU: each compared with PyTorch's own result."""
 
 import itertools
 
@@ -17,11 +17,11 @@ pytestmark = [
 def torch(monkeypatch):
     monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
     monkeypatch.delenv("FIREIRON_REQUIRE_RECORD", raising=False)
-    found = pytest.importorskip("torch", reason="needs PyTorch")
-    if not found.cuda.is_available():
+    torch_module = pytest.importorskip("torch", reason="needs PyTorch")
+    if not torch_module.cuda.is_available():
         pytest.skip("needs PyTorch for CUDA")
-    found.manual_seed(0)
-    return found
+    torch_module.manual_seed(0)
+    return torch_module
 
 
 def halves(torch, *shape):
@@ -46,10 +46,10 @@ LIE = {
 }
 
 
-@pytest.mark.parametrize(("one", "other"), [*itertools.product(LIE, LIE)])
-def test_products(torch, one, other):
+@pytest.mark.parametrize(("left", "other"), [*itertools.product(LIE, LIE)])
+def test_products(torch, left, other):
     for m, k, n in ((64, 96, 80), (33, 17, 65)):
-        a, b = LIE[one](torch, m, k), LIE[other](torch, k, n)
+        a, b = LIE[left](torch, m, k), LIE[other](torch, k, n)
         close(torch, matmul(a, b), a @ b)
 
 
@@ -82,12 +82,12 @@ def test_heads(torch, elements):
 def test_heads_that_lie_otherwise(torch):
     softmax = torch.nn.functional.scaled_dot_product_attention
     q, k, v = (halves(torch, 2, 256, 8, 64).transpose(1, 2) for _ in range(3))
-    for one, two in (
+    for keys, two in (
         (k, v),
         (halves(torch, 2, 1, 256, 64).expand(2, 8, 256, 64),) * 2,
         (halves(torch, 1, 8, 256, 64).expand(2, 8, 256, 64), v),
     ):
-        close(torch, attention(q, one, two), softmax(q, one, two))
+        close(torch, attention(q, keys, two), softmax(q, keys, two))
     repeated, stepped = halves(torch, 2, 8, 1, 64).expand(2, 8, 256, 64), halves(torch, 2, 8, 256, 128)[..., ::2]
     close(torch, attention(repeated, k, v), softmax(repeated, k, v))
     close(torch, attention(q, stepped, v), softmax(q, stepped, v))

@@ -55,7 +55,7 @@ def require_right(program, **masks):
 
 
 RIGHT = {
-    "turns in the slots of one ring": ((128, 32), {"rows": 128, "turns": ("s", "pv"), "share": True, "in_flight": 0}),
+    "order_mma with shared stages": ((128, 32), {"rows": 128, "turns": ("s", "pv"), "share": True, "in_flight": 0}),
     "turns of values alone": ((128, 32), {"rows": 128, "turns": ("pv", "pv"), "share": True, "in_flight": 0}),
     "loads in another order than they are used": ((64, 80), {"first": "V", "share": True, "stages": 3}),
     "tiles of one dimension, as blocks become free": ((192, 192), {"causal": True, "skip": True, "blocks": 2, "dynamic": True}),
@@ -72,7 +72,7 @@ def test_kernels_are_right(name):
 
 def test_the_tile_number_determines_the_trip_count():
     """As claimed from the counter, if the tiles have one dimension."""
-    assert "n_before += tile * 4 + 4;" in attended((192, 192), causal=True, skip=True, blocks=2, dynamic=True).cuda
+    assert "n_count += tile * 4 + 4;" in attended((192, 192), causal=True, skip=True, blocks=2, dynamic=True).cuda
 
 
 def test_fills_of_the_last_iteration_are_derived_from_the_trip_count():
@@ -122,7 +122,7 @@ def test_coordinates_of_tiles_from_a_counter_are_enumerated():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (both_read, "which is done a turn later, read stages of one ring"),
+        (both_read, "which runs an iteration later, read stages of one ring"),
         (lambda: attended((64, 80), delay=True, share=True, stages=4), "share the slots of k_sh are read in different turns"),
     ],
     ids=("one factor", "share"),

@@ -1,4 +1,6 @@
-"""Statements in two versions become branches of the text: neighbours with one condition stand in one, comments with what they are about."""
+"""Statements with an interior and a boundary version become branches: adjacent ones with one condition share a branch, comments stay with
+their statements.
+"""
 
 import attrs
 import making
@@ -14,15 +16,15 @@ B, N, T = Var("block", 0, 7), Var("n", 0, 1 << 20), Var("thread", 0, 31)
 SPEC = Move(1, 1)(RF, RF)(Thread)
 WHOLE, OTHER = less(B, 7), less(B, 5)
 EDGE = less(B * 32 + T, 250)
-"""What WHOLE implies."""
+"""A consequence of WHOLE."""
 
 
 def move(name, whole=WHOLE, implied=(EDGE,), more=TRUE):
-    """A statement in two versions, or in one where `whole` is false; `more` is a condition that stays."""
+    """A statement in two versions, or in one if `whole` is false; `more` is an additional condition."""
     pieces = ((making.piece(0, 1, condition=all_of((EDGE, more))),), (making.piece(0, 1, condition=EDGE),))
-    found = (access("x", (0,)), access(name, (0,), write=True))
-    made = making.execution(Step(), SPEC, found, active=all_of((EDGE, less(T, 9))), guard=EDGE, pieces=pieces)
-    return made if whole == FALSE else attrs.evolve(made, whole=whole, implied=implied)
+    operands = (access("x", (0,)), access(name, (0,), write=True))
+    stmt = making.execution(Step(), SPEC, operands, active=all_of((EDGE, less(T, 9))), guard=EDGE, pieces=pieces)
+    return stmt if whole == FALSE else attrs.evolve(stmt, whole=whole, implied=implied)
 
 
 def body(*statements):
@@ -31,15 +33,15 @@ def body(*statements):
 
 def shape(statements):
     """Names of what is written, lists for branches and loops, and texts of comments."""
-    found = []
-    for one in statements:
-        if isinstance(one, Branch):
-            found.append((str(one.whole), shape(one.inside), shape(one.outside)))
-        elif isinstance(one, For):
-            found.append(shape(one.body))
+    shapes = []
+    for stmt in statements:
+        if isinstance(stmt, Branch):
+            shapes.append((str(stmt.whole), shape(stmt.inside), shape(stmt.outside)))
+        elif isinstance(stmt, For):
+            shapes.append(shape(stmt.body))
         else:
-            found.append(one.text if isinstance(one, Comment) else one.accesses[1].buffer)
-    return found
+            shapes.append(stmt.text if isinstance(stmt, Comment) else stmt.accesses[1].buffer)
+    return shapes
 
 
 def test_without_versions_nothing_changes():
@@ -56,22 +58,22 @@ def test_the_version_inside_has_no_conditions_that_are_implied():
     assert all(one.whole == FALSE and one.implied == () for one in (inside, outside))
 
 
-def test_neighbours_of_one_condition_stand_together():
+def test_adjacent_statements_with_one_condition_share_a_branch():
     assert shape(body(move("y"), move("z"))) == [("block < 7", ["y", "z"], ["y", "z"])]
     assert shape(body(move("y"), move("z", OTHER))) == [("block < 7", ["y"], ["y"]), ("block < 5", ["z"], ["z"])]
     assert shape(body(move("y"), move("z", FALSE), move("w"))) == [("block < 7", ["y"], ["y"]), "z", ("block < 7", ["w"], ["w"])]
 
 
-def test_comments_stand_in_the_first_part_and_last_ones_behind():
-    found = body(making.comment("a"), move("y"), making.comment("b"), move("z"), making.comment("c"), making.comment("d"))
-    assert shape(found) == ["a", ("block < 7", ["y", "b", "z"], ["y", "z"]), "c", "d"]
+def test_comments_are_in_the_interior_version_and_trailing_ones_after_it():
+    stmts = body(making.comment("a"), move("y"), making.comment("b"), move("z"), making.comment("c"), making.comment("d"))
+    assert shape(stmts) == ["a", ("block < 7", ["y", "b", "z"], ["y", "z"]), "c", "d"]
     assert shape(body(move("y"), making.comment("c"), move("z", OTHER))) == [("block < 7", ["y"], ["y"]), "c", ("block < 5", ["z"], ["z"])]
 
 
 def test_loops_of_a_statement_are_its_own():
     assert shape(body(making.loop(N, as_expr(4), (move("y"),)), move("z"))) == [("block < 7", [["y"], "z"], [["y"], "z"])]
-    several = making.loop(N, as_expr(4), (move("y"), move("z", FALSE)))
-    assert shape(body(several)) == [[("block < 7", ["y"], ["y"]), "z"]]
+    loop_of_two = making.loop(N, as_expr(4), (move("y"), move("z", FALSE)))
+    assert shape(body(loop_of_two)) == [[("block < 7", ["y"], ["y"]), "z"]]
     assert shape(body(making.loop(N, as_expr(4), (move("y", less(N, 3)),)))) == [[("n < 3", ["y"], ["y"])]], "each turn decides"
 
 

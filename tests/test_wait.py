@@ -84,8 +84,8 @@ def test_groups_of_products_and_of_copies_are_counted_apart():
 
 def test_a_wait_for_registers_is_a_wait_for_factors_too():
     """`products` put it there: the barrier behind it need not ask again."""
-    body = (products(0), making.commit(PRODUCT), making.wait(0, reason="r is there", mechanism=PRODUCT), block(), writes(FAR))
-    assert waited(*body, buffers=WITH_REGISTERS) == [(0, "r is there")]
+    body = (products(0), making.commit(PRODUCT), making.wait(0, reason="r is complete", mechanism=PRODUCT), block(), writes(FAR))
+    assert waited(*body, buffers=WITH_REGISTERS) == [(0, "r is complete")]
 
 
 def test_factors_overwritten_without_a_barrier_are_refused():
@@ -203,7 +203,7 @@ def test_an_unknown_statement_is_refused():
     class Other(ir.Stmt):
         pass
 
-    with pytest.raises(VerificationError, match="wait has no rule for the statement Other"):
+    with pytest.raises(VerificationError, match="wait does not handle the statement Other"):
         wait(kernel(copies(T), making.commit(), Other(), reads(T)))
 
 

@@ -114,7 +114,7 @@ HALF, ROW, UNUSED, LOW = (Var(name, 0, 31) for name in ("half", "row", "unused",
 def named(*body, holder=()):
     """A kernel with four names: `row` is made of `half`, the others stand alone."""
     lets = (making.let(LOW, THREAD % 2), making.let(HALF, THREAD // 2), making.let(ROW, HALF * 2), making.let(UNUSED, THREAD % 4))
-    tile = attrs.evolve(local("r", (32, 1), RF), holder=holder)
+    tile = attrs.evolve(local("r", (32, 1), RF), register_origin=holder)
     return kernel_of(Move(32, 16)(GL, GL), (*lets, *body), tile)
 
 
@@ -176,7 +176,7 @@ VECTORS = "char1 uchar4 short2 ushort3 int4 uint2 long1 ulong4 longlong2 ulonglo
 
 
 PRINTED = """
-block thread warp_of_block warp_size smem scratch scratch_size piece pair index_0 index_1 index_2 index_3 accumulate held_register
+block thread warp_index warp_size smem scratch scratch_size piece pair index_0 index_1 index_2 index_3 accumulate held_register
 shared_address threadIdx blockIdx blockDim gridDim warpSize dim3 min max fma fmaf half half2 nv_bfloat16 nvcuda hilbert quotient
 a b c src dst a_at b_type c_registers a_stride_m b_size_k c_m src_at dst_type lhs rhs_at
 """

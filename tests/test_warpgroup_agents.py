@@ -32,7 +32,7 @@ ORDERING = (Acquire, Barrier, Commit, Fence, Release, Wait)
 KERNELS = {
     "dual": lambda: dual.hopper(dual.spec(512, 512, 128)),
     "row sum": lambda: gemm_row_sum.hopper(gemm_row_sum.spec(512, 512, 128)),
-    "attention": lambda: hopper_attention.strategy.with_(bm=128, bn=64, stages=2, chunk=64)(hopper_attention.spec(256, 128, 64)),
+    "attention": lambda: hopper_attention.strategy.with_(bm=128, bn=64, stages=2, epi_n=64)(hopper_attention.spec(256, 128, 64)),
 }
 
 

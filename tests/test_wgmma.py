@@ -19,7 +19,7 @@ from fireiron.cost.work import Work
 from fireiron.executable.wgmma import MODES, operand_map
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
-from fireiron.ir.smem_layouts import SPANS, Chunks, chunk_layout, chunks_of, swizzle_of, widest_span
+from fireiron.ir.smem_layouts import SPANS, SmemLayout, chunk_layout, smem_layout_of, swizzle_of, widest_span
 from fireiron.lower.walk import grow_tree
 from fireiron.performing.warpgroups import accumulator_map
 from fireiron.sim import simulate
@@ -126,7 +126,7 @@ def require_descriptors(kernel):
             view, access = statement.spec.operands[name], statement.at_first_lane(name)
             buffer = kernel.buffer(view.tensor.name)
             element, along_k = view.dtype.bytes, statement.spec.uses[name].index("k")
-            chunks = chunks_of(buffer.storage, view, element)
+            chunks = smem_layout_of(buffer.storage, view, element)
             extent, depth = (constant(view.shape[dim]) for dim in (1 - along_k, along_k))
             loops = list({one for base in (*access.base, access.copy) for one in base.variables()})
             for values in itertools.islice(itertools.product(*(range(var.low, var.high + 1) for var in loops)), 600):
@@ -236,9 +236,9 @@ def test_chunks_are_derived_from_a_storage(span, element):
         layout = chunk_layout(shape, along, span, element)
         storage = Storage(layout, 2 * width * rows, swizzle_of(span, element))
         view = whole_view(Tensor("t", shape, {1: int8, 2: float16, 4: float32}[element], SH, layout, swizzle=storage.swizzle))
-        assert chunks_of(storage, view, element) == Chunks(along, span, 8 * span, rows * span)
+        assert smem_layout_of(storage, view, element) == SmemLayout(along, span, 8 * span, rows * span)
         wrong = attrs.evolve(storage, swizzle=swizzle_of(128 if span < 128 else 64, element))
-        assert isinstance(chunks_of(wrong, view, element), str)
+        assert isinstance(smem_layout_of(wrong, view, element), str)
     assert widest_span(2 * width, element) >= span and widest_span(16 // element + 1, element) is None
 
 
@@ -267,7 +267,7 @@ def test_free_storage_follows_the_source(orders):
         for name, order in zip("AB", orders, strict=True):
             view = statement.spec.operands[name]
             assert view.tensor.free
-            assert chunks_of(kernel.buffer(view.tensor.name).storage, view, 2).along == (1 if order == RowMajor else 0)
+            assert smem_layout_of(kernel.buffer(view.tensor.name).storage, view, 2).along == (1 if order == RowMajor else 0)
     assert {one.vector for one, _ in ir.execs(kernel.body) if one.mechanism is CP_ASYNC_GROUPS} == {8}
 
 
@@ -298,9 +298,9 @@ def test_two_leaves_that_want_different_storages():
     with pytest.raises(DecompositionError) as caught:
         draft.settle(tensor, narrow)
     text = str(caught.value)
-    wanted = f"as {wide.layout}, {wide.swizzle} and as {narrow.layout}, {narrow.swizzle}"
-    assert text.startswith(f"a_sh: two leaves want it stored differently, {wanted}")
-    assert "load the operand twice, or say the storage: .storage_layout(...).swizzle_storage(...)" in text
+    wanted = f"{wide.layout}, {wide.swizzle} and {narrow.layout}, {narrow.swizzle}"
+    assert text.startswith(f"a_sh: two leaves need different storage, {wanted}")
+    assert "load the operand twice, or specify the storage: .storage_layout(...).swizzle_storage(...)" in text
     assert draft.expansion((), ()).settled == (("a_sh", wide),)
 
 
@@ -338,7 +338,7 @@ REFUSED = {
     "C memory": (F16, warpgroup_spec(memories=(SH, SH, SH)), "C memory", "RF", "SH"),
     "plain": (
         F16, warpgroup_spec(k=16, A=RowMajor), "A storage", "chunks of 128, 64, 32, 16 bytes, swizzled",
-        "rows that are no chunks of 128, 64, 32 or 16 bytes ((64,16):(16,1), no swizzle)",
+        "rows that are not chunks of 128, 64, 32 or 16 bytes ((64,16):(16,1), no swizzle)",
     ),
     "across": (
         BY_NAME["WGMMA_S8_S32"],
@@ -390,13 +390,13 @@ def test_a_padded_buffer_is_reported():
     spec = MatMul(64, 64, 64, dtype=float16, c_dtype=float32, A=RowMajor)(GL, GL, GL)(Kernel)
     with pytest.raises(MatchError) as caught:
         _ = chain.tile(64, 64).to(Warpgroup).split(16).done()(spec).program("sm_90a").ir
-    assert re.search(r"A storage +requires chunks of 128, 64, 32, 16 bytes, swizzled, got rows that are no chunks", str(caught.value))
+    assert re.search(r"A storage +requires chunks of 128, 64, 32, 16 bytes, swizzled, got rows that are not chunks", str(caught.value))
 
 
 def test_chunks_out_of_phase_are_reported():
     """Chunks are eight elements further apart: the second begins inside a swizzle period, which an address cannot express."""
     gapped = Layout(((64, 2), 64), ((1, 64 * 64 + 8), 64))
-    with pytest.raises(MatchError, match="groups that do not start at multiples of 1024 bytes, the period of their swizzle"):
+    with pytest.raises(MatchError, match="groups of rows that do not start at multiples of 1024 bytes, the period of their swizzle"):
         _ = by_hand(gapped, swizzle_of(128, 2), orders=ORDERS["TT"], tiles=(128, 64)).program("sm_90a").ir
 
 
@@ -618,7 +618,7 @@ def test_planted_faults_are_found_by_both_detectors(name):
         static = any(one.severity == "error" for one in safety(faulty))
         shadow = any(is_seen(faulty, arrays, order) for order in (None, 1, 2))
         kinds.append(fault.split(":")[0])
-        if not (static and shadow) and not (name == "one stage" and "c_rf is there" in fault):
+        if not (static and shadow) and not (name == "one stage" and "c_rf is complete" in fault):
             missed.append((fault, static, shadow))
         elif not (static and shadow):
             assert not static and not shadow, "each step of k waits for all before: the last wait makes no difference, and is no alarm"

@@ -115,7 +115,7 @@ def test_the_text_without_its_wait_is_wrong(tmp_path):
     """A register of an MMA in flight is accessed."""
     program = product_of_warpgroups(F16, tiles=(64, 64), stages=3, sizes=(64, 64, 512)).program("sm_90a")
     printed = Printed.of(program)
-    faulty = printed.changed(r"wgmma_wait<\d>\(\);.*\n", "\n", 0).changed(r"(  // c_rf to C)", r"  wgmma_wait<0>();\n\1")
+    faulty = printed.changed(r"wgmma_wait_group<\d>\(\);.*\n", "\n", 0).changed(r"(  // c_rf to C)", r"  wgmma_wait_group<0>();\n\1")
     host = HostProgram([printed, faulty], tmp_path)
     sizes = (64, 64, 512)
     assert all(agrees(host, 0, program.ir.spec, sizes, None, seed) for seed in range(4))

@@ -119,10 +119,10 @@ def test_the_wait_says_for_whom():
         for one in wgmma_waits(program(products(0), products(64, registers="q"), on_registers(), on_registers("q"))).body
         if isinstance(one, Wait)
     ]
-    assert said.reason == "r is there" and said.groups == 0
+    assert said.reason == "r is complete" and said.groups == 0
     both = program(products(0), products(64, registers="q"), loop(2, on_registers(), on_registers("q")))
     (said,) = [one for one in wgmma_waits(both).body if isinstance(one, Wait)]
-    assert said.reason == "q, r are there"
+    assert said.reason == "q, r are complete"
 
 
 def test_the_wait_stands_in_front_of_notes():
@@ -203,7 +203,7 @@ def test_a_fence_names_the_buffers():
     both = products(0)
     other = products(0, name="t")
     (found,) = [one for one in fence(program(writes(T), writes(T, name="t"), BLOCK_BARRIER, both, other)).body if isinstance(one, Fence)]
-    assert found == making.fence(FenceKind.ASYNC_PROXY, "s, t for the asynchronous proxy")
+    assert found == making.fence(FenceKind.ASYNC_PROXY, "make s, t visible to the async proxy")
 
 
 def test_passes_refuse_a_statement_that_they_do_not_know():
@@ -267,7 +267,7 @@ def test_each_statement_of_order_is_needed(name):
         number += 1
     assert number >= 5
     waits = [one for one in spare if isinstance(one, Wait)]
-    assert all(one.mechanism is PRODUCT and one.reason == "r is there" for one in waits), spare
+    assert all(one.mechanism is PRODUCT and one.reason == "r is complete" for one in waits), spare
     assert [one for one in spare if one not in waits] == ([making.fence(FenceKind.WGMMA_REGISTERS)] if name == "two buffers" else [])
 
 

@@ -85,7 +85,7 @@ def test_when_it_adds():
     (scaled,) = (one for one, _ in ir.execs(kernel_of(HORNER).stages["zero_init_elision"].body) if one.spec.pointwise)
     assert str(scaled.active) == "0 < k"
     text = kernel_of(HORNER).text
-    assert "acc begins with its first product" in text and "k > 0 || mm_k > 0);" in text
+    assert "the first MMA initializes acc" in text and "k > 0 || mm_k > 0);" in text
 
 
 def test_of_a_rotated_loop():

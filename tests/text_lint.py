@@ -288,7 +288,7 @@ def _registers(text: Text) -> Iterator[tuple[str, str]]:
     for block in text.program.items:
         if not isinstance(block, Block) or not block.header.startswith(("if", "else")):
             continue
-        below = re.search(r"warp_of_block < (\d+)", block.header)
+        below = re.search(r"warp_index < (\d+)", block.header)
         last = int(below[1]) if below else threads // 32
         own = [one for one in block.items if isinstance(one, str) and any(_is(op, "setmaxnreg") for op in text.called(one))]
         everything = [op for one in statements(block) for op in text.called(one)]
@@ -367,7 +367,7 @@ def _shared(text: Text) -> Iterator[tuple[str, str]]:
 
 def _cluster(text: Text) -> Iterator[tuple[str, str]]:
     dims = re.search(r"__cluster_dims__\((\d+), (\d+), (\d+)\)", text.kernel.head)
-    match = re.search(r"clusters of (\d+) neighbouring blocks", text.header)
+    match = re.search(r"clusters of (\d+) blocks", text.header)
     blocks = 1 if dims is None else int(dims[1]) * int(dims[2]) * int(dims[3])
     if blocks != (1 if match is None else int(match[1])) or (dims is None) != (match is None):
         yield "cluster", f"clusters of {blocks} blocks, and {match[1] if match else 'none'} are said"
@@ -480,14 +480,14 @@ def _products(text: Text) -> Iterator[tuple[str, str]]:
 
 
 def _chain(text: Text) -> Iterator[tuple[str, str]]:
-    chained = "chained to the kernel before" in re.sub(r"\n//\s*", " ", text.header)
+    chained = "shared memory, programmatic dependent launch" in re.sub(r"\n//\s*", " ", text.header)
     everything = [op for one in statements(text.program) for op in text.called(one)]
     links = [op for op in everything if _is(op, "griddepcontrol")]
     if not chained:
         if links:
             yield "griddepcontrol", f"{links[0]} in a kernel that is launched as any other"
         return
-    ready = set(re.findall(r"no kernel of the chain writes (\w+)", text.header))
+    ready = set(re.findall(r"no kernel that may still run writes (\w+)", text.header))
     names = _arrays(text)
     if "__restrict__" in text.kernel.head:
         yield "griddepcontrol", "a pointer is restricted, and the kernel before still writes to what it points to"

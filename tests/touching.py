@@ -1,4 +1,4 @@
-"""Programs that only touch shared memory, made by hand, and happens-before of them thread by thread."""
+"""Hand-made programs that only access shared memory, and a reference race check for them, thread by thread."""
 
 import itertools
 
@@ -18,7 +18,7 @@ from fireiron.values.machine import ARCHITECTURES
 from fireiron.values.tensor import Mode, Storage, Tensor
 
 SPEC = MatMul(64, 64, 64)(GL, GL, GL)(Kernel)
-"""What the kernels claim to compute; the race check does not read it."""
+"""The nominal spec of the kernels; the race check does not read it."""
 
 REGISTERS_FENCE, PROXY_FENCE = making.fence(FenceKind.WGMMA_REGISTERS), making.fence(FenceKind.ASYNC_PROXY)
 PRODUCT = WGMMA_GROUPS
@@ -28,7 +28,7 @@ BLOCK_BARRIER, WARP_BARRIER = making.barrier(BLOCK_SCOPE), making.barrier(WARP_S
 
 @attrs.frozen
 class Step:
-    """An instruction of which nothing matters but its name."""
+    """An instruction of which only the name matters."""
 
     name: str = "step"
     mechanism = AT_ONCE
@@ -39,7 +39,7 @@ class Step:
 
 @attrs.frozen
 class Engine(Step):
-    """One that reaches shared memory through the asynchronous proxy."""
+    """An instruction that accesses shared memory through the async proxy."""
 
     name: str = "engine"
     mechanism = TMA_LOADS
@@ -69,12 +69,12 @@ def reads(place, **options):
 
 
 def copies(place, **options):
-    """A copy under way until a wait."""
+    """A copy in flight until a wait."""
     return touch(place, write=True, mechanism=CP_ASYNC_GROUPS, **options)
 
 
 def products(*places, registers="r", level=Warpgroup, **options):
-    """A product under way until a wait: it reads 16 bytes a thread, at each of the places, and adds to registers."""
+    """An MMA in flight until a wait: it reads 16 bytes per thread at each of the places, and accumulates in registers."""
     reading = [reads(place, width=4, spread=True, level=level, **options).accesses[0] for place in places]
     adding = writes(0, name=registers, level=level).accesses[0]
     return making.execution(
@@ -83,7 +83,7 @@ def products(*places, registers="r", level=Warpgroup, **options):
 
 
 def on_registers(name="r", write=True):
-    """An ordinary statement that touches registers."""
+    """An ordinary statement that accesses registers."""
     return touch(0, write=write, name=name)
 
 
@@ -109,40 +109,40 @@ def loop(extent, *body, var=i, **options):
 
 
 def shape(body):
-    """A list with the scope of each barrier, `.` for what is executed, and lists for loops."""
+    """A list with the scope of each barrier, `.` for executions, and lists for loops."""
     shown = []
-    for one in body:
-        match one:
+    for stmt in body:
+        match stmt:
             case Barrier():
-                shown.append(one.scope.name)
+                shown.append(stmt.scope.name)
             case For():
-                shown.append(shape(one.body))
+                shown.append(shape(stmt.body))
             case Exec() | Commit() | Wait():
-                shown.append({Exec: ".", Commit: "commit", Wait: "wait"}[type(one)])
+                shown.append({Exec: ".", Commit: "commit", Wait: "wait"}[type(stmt)])
     return shown
 
 
 def placed(*body, **options):
-    """The shape of a program behind `synchronize`."""
+    """The shape of a program after `synchronize`."""
     return shape(synchronize(kernel(*body, **options)).body)
 
 
 def racy_by_hand(program, **sizes):
-    """Happens-before thread by thread, all loops run in full: whether two accesses conflict and are not ordered."""
+    """The reference check, with all loops executed completely: whether two accesses conflict and are unordered."""
     threads = program.threads
     known, issued = [0] * threads, [0] * threads
     groups = [[] for _ in range(threads)]
     touched, count = {}, itertools.count()
 
     def run(body, values):
-        for one in body:
-            match one:
+        for stmt in body:
+            match stmt:
                 case For():
-                    extent = one.extent.evaluate(values)
-                    if any(run(one.body, {**values, one.var.name: number}) for number in range(extent)):
+                    extent = stmt.extent.evaluate(values)
+                    if any(run(stmt.body, {**values, stmt.var.name: number}) for number in range(extent)):
                         return True
                 case Barrier():
-                    size = one.scope.threads or threads
+                    size = stmt.scope.threads or threads
                     for first in range(0, threads, size):
                         part = range(first, min(first + size, threads))
                         union = 0
@@ -156,19 +156,19 @@ def racy_by_hand(program, **sizes):
                         issued[thread] = 0
                 case Wait():
                     for thread in range(threads):
-                        done = max(len(groups[thread]) - one.groups, 0)
+                        done = max(len(groups[thread]) - stmt.groups, 0)
                         for group in groups[thread][:done]:
                             known[thread] |= group
                         del groups[thread][:done]
                 case Exec():
-                    if any(touches(one, thread, {**values, "thread": thread, "block": 0}) for thread in range(threads)):
+                    if any(touches(stmt, thread, {**values, "thread": thread, "block": 0}) for thread in range(threads)):
                         return True
         return False
 
-    def touches(one, thread, values):
-        if not one.active.evaluate(values):
+    def touches(stmt, thread, values):
+        if not stmt.active.evaluate(values):
             return False
-        (access,) = one.accesses
+        (access,) = stmt.accesses
         bit = 1 << next(count)
         places = [access.base[0].evaluate(values) + offset for (offset,) in access.elements()]
         for place in places:
@@ -177,7 +177,7 @@ def racy_by_hand(program, **sizes):
                     return True
         for place in places:
             touched[place].append((bit, access.write))
-        if one.asynchronous:
+        if stmt.asynchronous:
             issued[thread] |= bit
         else:
             known[thread] |= bit

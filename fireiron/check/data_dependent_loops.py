@@ -77,9 +77,9 @@ def _conditional_body(loop: For, lets: Mapping[Var, Expr]) -> For | None:
     return rest[0] if isinstance(rest[0].extent, Var) and _reads(rest[0].extent, lets) else None
 
 
-def _of_whole_clusters(prior_iterations: Expr, kernel: Kernel, lets: Mapping[Var, Expr]) -> bool:
+def _of_whole_clusters(executed: Expr, kernel: Kernel, lets: Mapping[Var, Expr]) -> bool:
     """Whether either all blocks of a cluster, which wait for each other, execute an iteration, or none does."""
-    return kernel.cluster is None or kernel.cluster.alike(prior_iterations, kernel.block, lets)
+    return kernel.cluster is None or kernel.cluster.is_uniform(executed, kernel.block, lets)
 
 
 def _reads(value: Expr, lets: Mapping[Var, Expr]) -> bool:

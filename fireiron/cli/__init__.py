@@ -1,6 +1,6 @@
-"""The command line. Nothing but the parser is imported until a command needs it, so that `--help` is quick.
+"""The command line. Only the parser is imported until a command runs, so that `--help` is fast.
 
-A command is one file: its `register` adds it to the parser and names the function that runs it.
+Each command is one file. Its `register` adds it to the parser, with the function that runs it.
 
 May import: everything.
 """
@@ -23,16 +23,16 @@ COMMANDS: Final = (
     "demo", "new", "list", "show", "emit", "check", "cost", "run", "bench", "explain", "diff", "draw", "tune", "export", "cache",
     "records", "doctor",
 )  # fmt: skip
-"""The commands, in the order of the help; each is the module of its name."""
+"""The commands, in the order of the help; each is a module of this name."""
 
-STATUSES: Final = "exit status: 0 all is well, 1 something was found wrong, 2 a mistake in the command, its files or the place it runs in"
-"""What every command's end means; `fireiron --help` says it."""
+STATUSES: Final = "exit status: 0 success, 1 a check or a run failed, 2 an error in the command, its files or its environment"
+"""The exit statuses of all commands, for `fireiron --help`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line: the exit status of a command (0, 1 where something is wrong, 2 for a user's mistake).
+    """Run a command and return its exit status (`STATUSES`).
 
-    An interruption ends with 130, a reader that leaves with 141, as the shell has it.
+    As in a shell, the status is 130 after an interruption, and 141 if the reader of the output closes the pipe.
     """
     arguments = _parser().parse_args(argv)
     named = [vars(arguments).get(name) for name in ("strategy", "left", "right")]
@@ -63,16 +63,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    looks: dict[str, Any] = {"formatter_class": _Help, "allow_abbrev": False, "epilog": STATUSES}
-    parser = argparse.ArgumentParser(prog="fireiron", description="A scheduling language for GPU kernels.", **looks)
+    options: dict[str, Any] = {"formatter_class": _Help, "allow_abbrev": False, "epilog": STATUSES}
+    parser = argparse.ArgumentParser(prog="fireiron", description="A scheduling language for GPU kernels.", **options)
     parser.add_argument("--version", action="version", version=f"fireiron {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     common = strategy_options()
 
     def add(name: str, run: Callable[[argparse.Namespace], int], text: str, strategy: bool = True) -> argparse.ArgumentParser:
         inherited = [common] if strategy else []
-        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", parents=inherited, **looks)
-        command.add_argument("--wide", action="store_true", help="lines of any length on a terminal, as in a pipe")
+        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", parents=inherited, **options)
+        command.add_argument("--wide", action="store_true", help="do not fold long lines on a terminal")
         command.set_defaults(run=run)
         return command
 
@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Help(argparse.HelpFormatter):
-    """Help as wide as the other output."""
+    """Help text as wide as other output."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26, width=terminal_width() - 1)

@@ -1,4 +1,4 @@
-"""`fireiron bench`: strategies, sizes and values of tunables as a table of times, beside the vendor's library."""
+"""`fireiron bench`: a table of times for strategies, sizes and values of tunables, compared with the vendor's library."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SECONDS: Final = 5.0
 """Approximate limit in seconds for verifying one kernel in the simulator."""
 
 FEWEST: Final = 24
-"""Least columns of a note."""
+"""Minimum columns of a note."""
 
 
 @attrs.frozen
 class Wanted:
-    """One line of the table to be: a strategy by name, sizes, values of its tunables."""
+    """A requested line of the table: a strategy by name, sizes, values of its tunables."""
 
     name: str
     sizes: Mapping[str, int]
@@ -39,20 +39,24 @@ class Wanted:
 
     @property
     def cells(self) -> tuple[str, str, str]:
-        """As the table shows it."""
+        """The cells of the table."""
         return (
             self.name,
             "x".join(map(str, self.sizes.values())) or "-",
-            " ".join(f"{name}={one}" for name, one in self.values.items()) or "-",
+            " ".join(f"{name}={value}" for name, value in self.values.items()) or "-",
         )
 
 
 @attrs.frozen
 class Line:
-    """What became of it. `status`: measured, verified (in the simulator), illegal, wrong, or failed; `note` says more.
+    """A result.
 
-    Times in microseconds: `us` measured, `predicted_us` by the cost model, `library_us` of the vendor's library beside it. `us` is the
-    median of so many `rounds`, each the mean of so many `launches`.
+    Attributes:
+        status: measured, verified (in the simulator), illegal, wrong, or failed.
+        note: details of the status.
+        us: the measured time in microseconds, the median of `rounds` rounds, each the mean of `launches` launches.
+        predicted_us: the prediction of the cost model.
+        library_us: the time of the vendor's library, measured in the same call.
     """
 
     strategy: str
@@ -77,11 +81,11 @@ class Line:
 def register(add: Add) -> None:
     """Add the command."""
     command = add(
-        "bench", run, "a table of times beside the library's; without a GPU: verified in the simulator, predicted, nothing measured"
+        "bench", run, "time strategies and compare with the vendor's library; without a GPU: verify in the simulator and predict times"
     )
-    command.add_argument("strategies", metavar="STRATEGY", nargs="+", help="names of the library, path.py, or path.py:name")
+    command.add_argument("strategies", metavar="STRATEGY", nargs="+", help="library strategies, path.py, or path.py:NAME")
     command.add_argument(
-        "--shape", action="append", default=[], type=_shape, metavar="MxNxK", help="sizes of a product, such as 512x512x4096 (repeatable)"
+        "--shape", action="append", default=[], type=_shape, metavar="MxNxK", help="sizes of a matmul, such as 512x512x4096 (repeatable)"
     )
     command.add_argument(
         "--sweep",
@@ -89,21 +93,21 @@ def register(add: Add) -> None:
         default=[],
         type=_swept,
         metavar="bm=64,128",
-        help="values of a tunable; bm alone: all it has (repeatable)",
+        help="values of a tunable; bm alone: all values (repeatable)",
     )
     takes_run_time_sizes(command)
-    command.add_argument("--rounds", type=positive, default=20, metavar="N", help="how often each is timed (20), if --seconds allow")
+    command.add_argument("--rounds", type=positive, default=20, metavar="N", help="rounds of timing per kernel (20), within --seconds")
     command.add_argument(
         "--seconds",
         type=positive,
         default=10,
         metavar="N",
-        help="how long timing a kernel may take (10): of a slow one there are fewer rounds, at least three",
+        help="time limit for timing one kernel (10); a slow kernel gets fewer rounds, at least three",
     )
     command.add_argument("--clocks", choices=("burst", "busy"), default="burst", help="time after pauses, or on a busy GPU (burst)")
     command.add_argument("--l2", choices=("rotated", "flushed", "hot"), default="rotated", help="the state of the L2 cache (rotated)")
-    command.add_argument("--gpu", metavar="NAME", help="without a GPU: the one to predict for, such as A100")
-    command.add_argument("--simulate", action="store_true", help="as without a GPU, though there is one")
+    command.add_argument("--gpu", metavar="NAME", help="without a GPU: predict times for this GPU, such as A100")
+    command.add_argument("--simulate", action="store_true", help="use the simulator even if there is a GPU")
     add_json(command)
 
 
@@ -115,51 +119,55 @@ def run(arguments: argparse.Namespace) -> int:
         measures = not arguments.simulate and launch.gpu_available()
     wanted = list(_wanted(arguments))
     lines = _lines(wanted, arguments, measures)
-    found = list(lines) if arguments.json else list(_printed(lines, wanted, measures, _where(measures, arguments)))
+    results = list(lines) if arguments.json else list(_printed(lines, wanted, measures, _where(measures, arguments)))
     if arguments.json:
         print_json(
-            {"measured": measures, "where": _environment(measures), "lines": [attrs.asdict(one) | {"ratio": one.ratio} for one in found]}
+            {
+                "measured": measures,
+                "where": _environment(measures),
+                "lines": [attrs.asdict(line) | {"ratio": line.ratio} for line in results],
+            }
         )
-    good = any(one.status in ("measured", "verified") for one in found)
-    return FAILED if any(one.status in ("wrong", "failed") for one in found) or not good else 0
+    good = any(line.status in ("measured", "verified") for line in results)
+    return FAILED if any(line.status in ("wrong", "failed") for line in results) or not good else 0
 
 
-# ---------------------------------------------------------------------------------------------- what is asked for
+# ---------------------------------------------------------------------------------------------- the requested lines
 
 
 def _shape(text: str) -> dict[str, int]:
     match = re.fullmatch(r"([1-9][0-9]{0,8})x([1-9][0-9]{0,8})x([1-9][0-9]{0,8})", text, re.ASCII)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no MxNxK, such as 512x512x4096")
+        raise argparse.ArgumentTypeError(f"{text!r} is not MxNxK, such as 512x512x4096")
     return dict(zip("MNK", map(int, match.groups()), strict=True))
 
 
 def _swept(text: str) -> tuple[str, tuple[int, ...]]:
     name, _, values = text.partition("=")
     if not name.isidentifier() or not re.fullmatch(r"([0-9]{1,10}(,[0-9]{1,10})*)?", values, re.ASCII):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=INTEGER,INTEGER,... and no NAME")
-    return name, tuple(int(one) for one in values.split(",") if one)
+        raise argparse.ArgumentTypeError(f"{text!r} is neither NAME=INTEGER,INTEGER,... nor NAME")
+    return name, tuple(int(value) for value in values.split(",") if value)
 
 
 def _wanted(arguments: argparse.Namespace) -> Iterator[Wanted]:
-    """All combinations, strategy by strategy; a tunable that only some strategies have is swept in those."""
+    """Yield all combinations, strategy by strategy; each tunable is swept in the strategies that have it."""
     from fireiron.language.library import find
     from fireiron.values.machine import as_architecture, as_dtype
 
     if arguments.dtype is not None:
-        as_dtype(arguments.dtype)  # what no combination can be is no matter of combinations
+        as_dtype(arguments.dtype)  # an unknown type is an error of the command, not of a combination
     if arguments.arch is not None:
         as_architecture(arguments.arch)
 
     named = {dim: getattr(arguments, dim) for dim in "MNK" if getattr(arguments, dim) is not None}
     if named and arguments.shape:
-        raise ArgumentError("bench: -M, -N, -K and --shape both say sizes", hint="give one of them")
+        raise ArgumentError("bench: -M, -N, -K and --shape both specify sizes", hint="use one of them")
     swept = {**{name: (value,) for name, value in arguments.set}, **dict(arguments.sweep)}
     tunables = {name: find(name).strategy.tunables() for name in arguments.strategies}
     for name in swept:
         if not any(name in known for known in tunables.values()):
-            legal = sorted({one for known in tunables.values() for one in known})
-            raise ArgumentError(f"{name}: no strategy here has such a tunable", legal=legal or "none")
+            legal = sorted({tunable for known in tunables.values() for tunable in known})
+            raise ArgumentError(f"{name}: no given strategy has such a tunable", legal=legal or "none")
     for strategy, known in tunables.items():
         here = {name: values or known[name].values for name, values in swept.items() if name in known}
         for shape in arguments.shape or [named]:
@@ -167,12 +175,12 @@ def _wanted(arguments: argparse.Namespace) -> Iterator[Wanted]:
                 yield Wanted(strategy, shape, dict(zip(here, chosen, strict=True)))
 
 
-def _bound(one: Wanted, arguments: argparse.Namespace, architecture: str | None) -> Strategy:
-    changed = {"strategy": one.name, "set": list(one.values.items()), **one.sizes}
+def _bound(wanted: Wanted, arguments: argparse.Namespace, architecture: str | None) -> Strategy:
+    changed = {"strategy": wanted.name, "set": list(wanted.values.items()), **wanted.sizes}
     return strategy_of(argparse.Namespace(**{**vars(arguments), **changed}), architecture=architecture)
 
 
-# ---------------------------------------------------------------------------------------------- what becomes of it
+# ---------------------------------------------------------------------------------------------- the results
 
 
 def _lines(wanted: Sequence[Wanted], arguments: argparse.Namespace, measures: bool) -> Iterator[Line]:
@@ -181,20 +189,20 @@ def _lines(wanted: Sequence[Wanted], arguments: argparse.Namespace, measures: bo
     from fireiron.measure.plugin import ILLEGAL
 
     architecture = arguments.arch or (target_for(launch.device_arch()) if measures else _target(arguments.gpu))
-    for number, one in enumerate(wanted, 1):
-        progress(f"{number} of {len(wanted)}: {' '.join(one.cells)} ...")
+    for number, wanted_line in enumerate(wanted, 1):
+        progress(f"{number} of {len(wanted)}: {' '.join(wanted_line.cells)} ...")
         try:
-            program = _bound(one, arguments, architecture).program(architecture)
+            program = _bound(wanted_line, arguments, architecture).program(architecture)
             _ = program.ir
         except ILLEGAL as error:
-            yield Line(one.name, " ".join(one.cells[1:2]), one.values, "illegal", error.headline)
+            yield Line(wanted_line.name, " ".join(wanted_line.cells[1:2]), wanted_line.values, "illegal", error.headline)
             continue
-        known = Line(one.name, str(program.spec), {**program.chosen, **one.values}, "wrong")
+        known = Line(wanted_line.name, str(program.spec), {**program.chosen, **wanted_line.values}, "wrong")
         try:
             yield (_measured if measures else _simulated)(known, program, arguments)
         except WrongResultError as error:
             yield attrs.evolve(known, note=str(error))
-        except FireironError as error:  # of measuring: a type that CuPy does not have, sets that do not rotate
+        except FireironError as error:  # an error of the measurement, such as a type that CuPy does not have
             yield attrs.evolve(known, status="failed", note=str(error))
 
 
@@ -205,7 +213,7 @@ def _target(gpu: str | None) -> str | None:
 
 
 def _measured(line: Line, program: Program, arguments: argparse.Namespace) -> Line:
-    """Verified against float64 and timed beside the library, in one call of the function that measures everything here."""
+    """Verify against float64, and time together with the library."""
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.measure import timing
 
@@ -216,12 +224,12 @@ def _measured(line: Line, program: Program, arguments: argparse.Namespace) -> Li
         data.check_rotation()
     calls = {OURS: data.calls(kernel)}
     error = data.verify(calls[OURS][0], data.tolerance_for(kernel))
-    beside = timing.library(data)
-    contenders = calls if beside is None else {**calls, LIBRARY: beside}
+    library_calls = timing.library(data)
+    contenders = calls if library_calls is None else {**calls, LIBRARY: library_calls}
     times = timing.measure(contenders, rounds=arguments.rounds, regime=arguments.clocks, l2=arguments.l2, seconds=arguments.seconds)
     ours = times[OURS]
     us, few = ours.us, len(ours.rounds) < arguments.rounds
-    note = "; ".join(filter(None, (ours.note, few and f"{len(ours.rounds)} rounds, as --seconds {arguments.seconds} allow")))
+    note = "; ".join(filter(None, (ours.note, few and f"{len(ours.rounds)} rounds within --seconds {arguments.seconds}")))
     library = times[LIBRARY].us if LIBRARY in times else None
     speed = timing.throughput(data.spec, us, data.sizes)
     return attrs.evolve(
@@ -242,9 +250,13 @@ def _simulated(line: Line, program: Program, arguments: argparse.Namespace) -> L
     from fireiron.measure.simulated import verified
 
     checked = verified(program, run_time_sizes(arguments, program.spec, line.strategy), seconds=SECONDS, tell=progress)
-    found = predict(program, arguments.gpu, dict(checked.at))
+    prediction = predict(program, arguments.gpu, dict(checked.at))
     return attrs.evolve(
-        line, status="verified", predicted_us=found.us, tflops=found.tflops, note=f"{checked} right; limited by {found.bottleneck}"
+        line,
+        status="verified",
+        predicted_us=prediction.us,
+        tflops=prediction.tflops,
+        note=f"{checked} correct; limited by {prediction.bottleneck}",
     )
 
 
@@ -253,7 +265,7 @@ def _simulated(line: Line, program: Program, arguments: argparse.Namespace) -> L
 
 def _where(measures: bool, arguments: argparse.Namespace) -> str:
     if not measures:
-        why = "as asked" if arguments.simulate else "no GPU here"
+        why = "--simulate" if arguments.simulate else "no GPU"
         return f"NOTHING WAS MEASURED ({why}): kernels are verified in the simulator, times are predictions of the cost model"
     about = _environment(True)
     rounds = f"medians of {arguments.rounds} rounds unless noted"
@@ -269,24 +281,24 @@ def _environment(measures: bool) -> dict[str, Any]:
 
 
 def _printed(lines: Iterator[Line], wanted: Sequence[Wanted], measures: bool, where: str) -> Iterator[Line]:
-    """The lines, each printed as soon as it is there."""
+    """Print each line as soon as it is available, and yield it."""
     numbers = ("us", "TFLOP/s", "library us", "speedup", "error") if measures else ("predicted us", "TFLOP/s")
     heads = ("strategy", "sizes", "values")
-    cells = [one.cells for one in wanted]
-    widths = [max(len(head), *(len(row[i]) for row in cells)) for i, head in enumerate(heads)] + [max(len(one), 8) for one in numbers]
+    cells = [line.cells for line in wanted]
+    widths = [max(len(head), *(len(row[i]) for row in cells)) for i, head in enumerate(heads)] + [max(len(head), 8) for head in numbers]
     print(f"{where}\n")
     _print_row((*heads, *numbers, "note"), widths)
     _print_row([*("-" * width for width in widths), "-" * FEWEST], widths)
-    for one, line in zip(wanted, lines, strict=True):
+    for wanted_line, line in zip(wanted, lines, strict=True):
         progress("")
         shown = (line.us, line.tflops, line.library_us, line.ratio, line.error) if measures else (line.predicted_us, line.tflops)
         note = line.note if line.status in ("measured", "verified") else f"{line.status}: {line.note}"
-        _print_row((*one.cells, *map(_number, shown), " ".join(note.split())), widths)
+        _print_row((*wanted_line.cells, *map(_number, shown), " ".join(note.split())), widths)
         yield line
 
 
 def _print_row(cells: Sequence[str], widths: Sequence[int]) -> None:
-    """Names to the left, numbers to the right, and the note as far as it fits."""
+    """Print names left-aligned, numbers right-aligned, and the note up to the width of the output."""
     padded = [
         f"{cell:<{width}}" if place < 3 else f"{cell:>{width}}" for place, (cell, width) in enumerate(zip(cells, widths, strict=False))
     ]

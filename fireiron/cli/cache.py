@@ -1,4 +1,4 @@
-"""`fireiron cache`: compiled kernels on disk, the programs that were proved, and what answered calls."""
+"""`fireiron cache`: the disk cache of compiled kernels, checked programs and chosen kernels."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _DAYS = {"d": 1.0, "h": 1 / 24, "m": 1 / 1440, "w": 7.0}
 
 def register(add: Add) -> None:
     """Add the command."""
-    command = add("cache", run, "compiled kernels, proved programs and choices on disk: show, prune or verify them", strategy=False)
+    command = add("cache", run, "show, prune or verify the disk cache of compiled kernels, programs and choices", strategy=False)
     command.set_defaults(action="show")
     add_json(command)
     actions = command.add_subparsers(dest="action", metavar="ACTION")
-    made = {
-        "show": actions.add_parser("show", help="a table of the entries (what `fireiron cache` does)", allow_abbrev=False),
-        "prune": actions.add_parser("prune", help="remove entries, those not used for longest first", allow_abbrev=False),
+    parsers = {
+        "show": actions.add_parser("show", help="print a table of the entries (default)", allow_abbrev=False),
+        "prune": actions.add_parser("prune", help="remove entries, least recently used first", allow_abbrev=False),
         "verify": actions.add_parser("verify", help="read every entry in full; exit status 1 if one is damaged", allow_abbrev=False),
     }
-    for action in made.values():
+    for action in parsers.values():
         action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
-    made["prune"].add_argument("--max-size", type=_size, metavar="100M", help="remove until so much is left (K, M, G: powers of 1024)")
-    made["prune"].add_argument("--older-than", type=_age, metavar="30d", help="remove what was not used for so long (w, d, h or m)")
-    made["prune"].add_argument("--all", action="store_true", help="remove everything")
-    made["verify"].add_argument("--fix", action="store_true", help="remove the damaged entries")
+    parsers["prune"].add_argument("--max-size", type=_size, metavar="100M", help="limit the cache to this size (K, M, G: powers of 1024)")
+    parsers["prune"].add_argument("--older-than", type=_age, metavar="30d", help="remove entries not used for this time (w, d, h or m)")
+    parsers["prune"].add_argument("--all", action="store_true", help="remove everything")
+    parsers["verify"].add_argument("--fix", action="store_true", help="remove the damaged entries")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -46,28 +46,28 @@ def run(arguments: argparse.Namespace) -> int:
 def _size(text: str) -> int:
     match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGT]?)(?:i?B)?", text, re.ASCII | re.IGNORECASE)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: a number of bytes, or 500K, 100M, 2G")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: give a number of bytes, or 500K, 100M, 2G")
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
 def _age(text: str) -> float:
-    """Days."""
+    """Parse a time; return days."""
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([wdhm])", text, re.ASCII)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no age: a number of weeks, days, hours or minutes, such as 30d or 12h")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time: give weeks, days, hours or minutes, such as 30d or 12h")
     return float(match[1]) * _DAYS[match[2]]
 
 
 def _show(arguments: argparse.Namespace) -> int:
     from fireiron.gpu.cache import entries, folder
 
-    found = entries()
+    cached = entries()
     if arguments.json:
-        total = sum(entry.size for entry in found)
-        return print_json({"folder": str(folder()), "bytes": total, "entries": [_plain(entry) for entry in found]})
-    if found:
-        _print_table(found)
-    print(f"{_counted(found)} in {folder()}")
+        total = sum(entry.size for entry in cached)
+        return print_json({"folder": str(folder()), "bytes": total, "entries": [_plain(entry) for entry in cached]})
+    if cached:
+        _print_table(cached)
+    print(f"{_counted(cached)} in {folder()}")
     return 0
 
 
@@ -76,7 +76,7 @@ def _prune(arguments: argparse.Namespace) -> int:
     from fireiron.gpu.cache import entries, prune
 
     if arguments.max_size is None and arguments.older_than is None and not arguments.all:
-        raise ArgumentError("prune what?", legal="--max-size 100M, --older-than 30d, or --all")
+        raise ArgumentError("prune: nothing to remove is specified", legal="--max-size 100M, --older-than 30d, or --all")
     removed = prune(arguments.max_size, arguments.older_than, arguments.all)
     kept = entries()
     if arguments.json:
@@ -107,7 +107,7 @@ def _plain(entry: Entry) -> dict[str, Any]:
     return attrs.asdict(entry) | {"path": str(entry.path), "kernels": list(entry.kernels), "toolchain": _version(entry)}
 
 
-def _print_table(found: Iterable[Entry]) -> None:
+def _print_table(cached: Iterable[Entry]) -> None:
     now = time.time()
     rows = [
         [
@@ -120,9 +120,9 @@ def _print_table(found: Iterable[Entry]) -> None:
             _ago(now - entry.created),
             _ago(now - entry.used),
         ]
-        for entry in found
+        for entry in cached
     ]
-    heads = ["kernel", "kind", "what it computes", "target", "NVRTC", "size", "age", "last use"]
+    heads = ["kernel", "kind", "computes", "target", "NVRTC", "size", "age", "last use"]
     print(table(rows, heads, right=heads[5:], width=width_of_output()))
 
 
@@ -130,8 +130,8 @@ def _version(entry: Entry) -> str:
     return ".".join(map(str, entry.toolchain))
 
 
-def _counted(found: Iterable[Entry]) -> str:
-    sizes = [entry.size for entry in found]
+def _counted(cached: Iterable[Entry]) -> str:
+    sizes = [entry.size for entry in cached]
     return f"{len(sizes)} entr{'y' if len(sizes) == 1 else 'ies'}, {_bytes(sum(sizes))}"
 
 

@@ -31,9 +31,9 @@ def register(add: Add) -> None:
 def run(arguments: argparse.Namespace) -> int:
     with working(f"checking {arguments.strategy}"):
         program, findings = _checked(arguments)
-    counts = {severity: sum(one.severity == severity for one in findings) for severity in ("error", "warning", "note")}
+    counts = {severity: sum(finding.severity == severity for finding in findings) for severity in ("error", "warning", "note")}
     if arguments.json:
-        print_json({"strategy": arguments.strategy, "counts": counts, "findings": [one.as_dict() for one in findings]})
+        print_json({"strategy": arguments.strategy, "counts": counts, "findings": [finding.as_dict() for finding in findings]})
     else:
         _print_findings(findings)
         _print_usage(program)
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _checked(arguments: argparse.Namespace) -> tuple[Program | FireironError, list[Any]]:
-    """The program, or why there is none, and all findings."""
+    """Return the program, or its error, and all findings."""
     from fireiron.check import check, ordered
     from fireiron.inspect.ineffective import ineffective
     from fireiron.inspect.oracle import check_events
@@ -60,7 +60,7 @@ def _checked(arguments: argparse.Namespace) -> tuple[Program | FireironError, li
 
 
 def _program_or_error(arguments: argparse.Namespace) -> Program | FireironError:
-    """The program; or why its tree or its tunables cannot be, where that is a finding."""
+    """Return the program, or the error of its tree or tunables if it is reported as a finding."""
     strategy = strategy_of(arguments)
     try:
         program = strategy.program(arguments.arch)
@@ -79,7 +79,7 @@ def _finding(error: FireironError) -> Any:
 
 
 def _of_texts(program: Program) -> Iterator[Any]:
-    """What is known of the texts of micro-kernels, which no check of the IR looks into."""
+    """Yield a finding for the texts of micro-kernels, which the checks of the IR do not read."""
     from fireiron.check import Finding
 
     known = examined(program)
@@ -95,29 +95,29 @@ def _print_findings(findings: Sequence[Any]) -> None:
     colours = {"error": 31, "warning": 33, "note": 36}
     width = width_of_output()
     rows, heads = [], ["severity", "kind", "access", "message", "line"]
-    for one in findings:
-        of, message = one.access or one.buffer or "", _without(one.message, one.access)
-        rows.append([paint(one.severity, colours[one.severity]), one.kind, of, message, one.at or ""])
+    for finding in findings:
+        of, message = finding.access or finding.buffer or "", _without(finding.message, finding.access)
+        rows.append([paint(finding.severity, colours[finding.severity]), finding.kind, of, message, finding.at or ""])
     if width is None:
         print(table(rows, heads, most=(None, None, 44, 72, None)))
-    else:  # below each message what it is about, and where that comes from
-        stacked = [[severity, kind, "\n".join(filter(None, (message, f"{of}  {at}".strip())))] for severity, kind, of, message, at in rows]
-        print(table(stacked, [*heads[:2], "message"], width=width))
+    else:  # the access and its line go below the message
+        narrow = [[severity, kind, "\n".join(filter(None, (message, f"{of}  {at}".strip())))] for severity, kind, of, message, at in rows]
+        print(table(narrow, [*heads[:2], "message"], width=width))
 
 
 def _print_usage(program: Program | FireironError) -> None:
-    """Registers and shared memory by buffer, as predicted, where the kernel could be built."""
+    """Print the predicted registers and the shared memory by buffer, if the kernel could be built."""
     from fireiron.check.resources import report
 
     if isinstance(program, FireironError):
         return
     try:
         kernel = program.ir
-    except (SynchronizationError, ResourceError, DecompositionError):  # which the findings tell
+    except (SynchronizationError, ResourceError, DecompositionError):  # reported as findings
         return
     print(f"\n{report(kernel)}\n")
 
 
 def _without(message: str, access: str | None) -> str:
-    """A message without the access it starts with, which has a column of its own."""
+    """Return a message without its leading access, which has a separate column."""
     return message.removeprefix(f"{access}: ")

@@ -1,4 +1,4 @@
-"""`fireiron cost`: the predicted time, and what limits it."""
+"""`fireiron cost`: the predicted time and the bottleneck."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from fireiron.cli.output import print_json, working
 
 def register(add: Add) -> None:
     """Add the command."""
-    command = add("cost", run, "the predicted time on a GPU, with the bottleneck; no compiler and no GPU needed")
+    command = add("cost", run, "predict the time on a GPU, with the bottleneck; needs no compiler and no GPU")
     add_strategy(command, json=True)
-    named = "a GPU, such as A100 (else the usual one of --arch); its target, unless --arch is named"
-    command.add_argument("--gpu", metavar="NAME", help=named)
+    command.add_argument("--gpu", metavar="NAME", help="a GPU, such as A100 (default: that of --arch); sets the target without --arch")
     takes_run_time_sizes(command)
 
 
@@ -26,11 +25,13 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.arch = gpu.architecture
     with working(f"predicting {arguments.strategy}"):
         program = program_of(arguments)
-        found = predict(program, gpu, run_time_sizes(arguments, program.spec))
+        prediction = predict(program, gpu, run_time_sizes(arguments, program.spec))
     if arguments.json:
-        return print_json({"strategy": arguments.strategy, "spec": str(program.spec), "chosen": dict(program.chosen), **found.as_dict()})
+        return print_json(
+            {"strategy": arguments.strategy, "spec": str(program.spec), "chosen": dict(program.chosen), **prediction.as_dict()}
+        )
     print(f"{arguments.strategy}: {program.spec}")
     if program.chosen:
         print("tunables      " + " ".join(f"{name}={value}" for name, value in program.chosen.items()))
-    print(found)
+    print(prediction)
     return 0

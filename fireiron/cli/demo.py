@@ -1,4 +1,4 @@
-"""`fireiron demo`: the way of one kernel on two screens, without a GPU."""
+"""`fireiron demo`: one kernel on two screens, from problem to verified result, without a GPU."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ STRATEGY: Final = "listing_2"
 """The paper's first complete strategy: three levels of tiles, no refinement."""
 
 SIZES: Final = {"M": 250, "N": 300, "K": 200}
-"""No multiples of any tile, and small enough for the simulator to execute every thread in a second."""
+"""Not multiples of any tile, and small enough for the simulator to execute every thread in a second."""
 
 MAIN_LOOP_LINES: Final = 32
-"""Most lines of CUDA that are shown."""
+"""Maximum number of CUDA lines to print."""
 
 WARNINGS: Final = 1
-"""Findings that are shown; the output names the command for the others."""
+"""Number of findings to print; the output names the command for the others."""
 
 SEED: Final = 0
-"""Seed of the random data, so that every run prints the same."""
+"""Seed of the random data, so that the output is always the same."""
 
 NEXT: Final = (
     ("fireiron emit listing_2", "all of the CUDA C++; --form ptx where NVRTC is installed"),
-    ("fireiron diff listing_2 maxwell", "the same product with vector loads, padding, swizzled lanes"),
+    ("fireiron diff listing_2 maxwell", "the same matmul with vector loads, padding, swizzled lanes"),
     ("fireiron check hmma_ampere", "tensor cores: bank conflicts, coalescing, registers by line"),
     ("fireiron cost hopper", "predicted time and bottleneck on an H200"),
-    ("fireiron draw listing_2 --what tiles", "who computes what, as a picture"),
-    ("fireiron doctor", "what is installed here, and what to install for what"),
+    ("fireiron draw listing_2 --what tiles", "which thread computes which elements, as a picture"),
+    ("fireiron doctor", "what is installed, and how to install what is missing"),
 )
-"""Commands to go on with, and what they show."""
+"""Commands to try next, with what they print."""
 
 
 def register(add: Add) -> None:
     """Add the command."""
-    add("demo", run, "one kernel in two screens: problem, tree, CUDA, checks, a run compared with NumPy; no GPU needed", strategy=False)
+    add("demo", run, "one kernel on two screens: problem, tree, CUDA, checks, a run compared with NumPy; needs no GPU", strategy=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit status 1 if the kernel is refused, or an element is further off than its bound."""
+    """Return exit status 1 if an element exceeds its error bound."""
     with working(f"lowering {STRATEGY}"):
         from fireiron.language.library import bind, find
 
@@ -74,7 +74,7 @@ def _print_problem(program: Program) -> None:
     ]
     _print_part("Problem", lines)
     head, *steps = tree(program.tree, glyphs()).splitlines()
-    _print_part("Strategy, Listing 2 of the Fireiron paper, with the spec that each step leaves", [head, *steps])
+    _print_part("Strategy, Listing 2 of the Fireiron paper, with the spec after each step", [head, *steps])
 
 
 def _print_main_loop(text: str) -> None:
@@ -92,17 +92,17 @@ def _print_part(title: str, lines: list[str]) -> None:
 
 
 def _checked(program: Program, strategy: Strategy) -> Iterator[str]:
-    """What the checks say, and what they say of the same strategy without its barriers."""
+    """Yield the findings, and the error of the same strategy without its barriers."""
     from fireiron.check import check
     from fireiron.inspect.show import barriers
 
     findings = list(check(program.ir))
-    counts = {name: [one for one in findings if one.severity == name] for name in ("error", "warning", "note")}
+    counts = {severity: [finding for finding in findings if finding.severity == severity] for severity in ("error", "warning", "note")}
     if not counts["error"]:
         inferred = len(list(barriers(program.ir.body)))
         yield f"no races, all accesses in bounds and aligned; the {inferred} barriers of the loop over k were inferred"
     shown = [*counts["error"], *counts["warning"]]
-    yield from (f"{one.severity}: {one.message}" for one in shown[:WARNINGS])
+    yield from (f"{finding.severity}: {finding.message}" for finding in shown[:WARNINGS])
     if len(shown) > WARNINGS:
         rest = f"{len(shown) - WARNINGS} more warnings and {len(counts['note'])} notes"
         yield f"{rest}: fireiron check {STRATEGY} {' '.join(f'-{dim} {size}' for dim, size in SIZES.items())}"
@@ -110,7 +110,7 @@ def _checked(program: Program, strategy: Strategy) -> Iterator[str]:
 
 
 def _refused(strategy: Strategy) -> Iterator[str]:
-    """What is said of a strategy without its barriers."""
+    """Yield the error of the strategy without its barriers."""
     from fireiron import A, B, Load, NoSync
     from fireiron.errors import SynchronizationError
 
@@ -122,7 +122,7 @@ def _refused(strategy: Strategy) -> Iterator[str]:
 
 
 def _compared(program: Program) -> tuple[bool, list[str]]:
-    """Whether each element of the simulated result lies within its own bound, and the error beside that of NumPy."""
+    """Return whether each element of the simulated result is within its error bound, and the errors of kernel and NumPy."""
     import numpy
 
     from fireiron.measure.inputs import drawn
@@ -134,12 +134,12 @@ def _compared(program: Program) -> tuple[bool, list[str]]:
     a, b = arrays["A"], arrays["B"]
     result = simulate(program.ir, arrays)
     right = a.astype(numpy.float64) @ b.astype(numpy.float64)
-    errors = [_error(one, right) for one in (result.outputs["C"], a @ b)]
+    errors = [_error(got, right) for got in (result.outputs["C"], a @ b)]
     judge = Judge(spec, {}, arrays)
     wrong = judge.wrong("C", result.outputs["C"])
     threads = program.ir.threads * int(str(program.ir.grid))
     lines = [
-        f"{threads} threads executed in the simulator in {result.seconds:.2f} s, each access watched for races",
+        f"{threads} threads executed in the simulator in {result.seconds:.2f} s, with race detection",
         f"relative error against float64: kernel {errors[0]:.2e}, NumPy's a @ b {errors[1]:.2e}",
         f"{paint('PASS', 32)}  at worst {judge.said('C')}" if wrong is None else f"{paint('FAIL', 31)}  {wrong['message']}",
     ]
@@ -147,7 +147,7 @@ def _compared(program: Program) -> tuple[bool, list[str]]:
 
 
 def _error(got: Any, right: Any) -> float:
-    """In the Frobenius norm."""
+    """Return the relative error in the Frobenius norm."""
     import numpy
 
     return float(numpy.linalg.norm(got - right) / numpy.linalg.norm(right))

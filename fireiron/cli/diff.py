@@ -1,4 +1,4 @@
-"""`fireiron diff`: two strategies side by side."""
+"""`fireiron diff`: compare two strategies."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 def register(add: Add) -> None:
     """Add the command."""
-    command = add("diff", run, "two strategies side by side")
+    command = add("diff", run, "compare two strategies side by side")
     command.add_argument("left", metavar="A", help="a strategy")
-    command.add_argument("right", metavar="B", help="another one")
+    command.add_argument("right", metavar="B", help="another strategy")
     add_json(command)
 
 
@@ -36,12 +36,12 @@ def run(arguments: argparse.Namespace) -> int:
         _ = left.tree, right.tree
     if value is not None:
         return print_json(value)
-    for part in diff(left, right, names, glyphs(), width_of_output()):  # the trees, before a later stage takes its time, or fails
+    for part in diff(left, right, names, glyphs(), width_of_output()):  # print the trees before later stages, which may be slow or fail
         print(part, flush=True)
     return 0
 
 
 def _program(arguments: argparse.Namespace, name: str) -> Program:
-    """The program of one of the two; what its file says of the target is not said of the other one."""
+    """Return the program of one strategy; the target of its file does not apply to the other strategy."""
     own = argparse.Namespace(**vars(arguments))
     return strategy_of(own, name, known_only=True).program(own.arch)

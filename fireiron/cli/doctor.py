@@ -1,4 +1,4 @@
-"""`fireiron doctor`: what is here of all that this package can use, what is wrong with it, and what to install for what."""
+"""`fireiron doctor`: list what is installed, what is broken, and how to install what is missing."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from fireiron.errors import FireironError
 
 OK: Final = "ok"
 MISSING: Final = "-"
-"""Not here, and nothing is wrong with that: `do` says what it would be good for."""
+"""Optional and not installed; `do` has the command that installs it."""
 WRONG: Final = "wrong"
-"""Here, and it cannot work; these decide about the exit status."""
+"""Installed and broken; the exit status is 1."""
 
 USES: Final = {
-    "cuda13": "run on a GPU from Turing on (driver of CUDA 13)",
-    "cuda12": "run on a GPU from Maxwell on, Volta and older included (driver of CUDA 12)",
+    "cuda13": "run on a GPU, Turing or newer (driver of CUDA 13)",
+    "cuda12": "run on a GPU, Maxwell or newer (driver of CUDA 12)",
     "check": "compile, disassemble and count registers without a GPU",
     "bf16": "bfloat16 and 8-bit floats in NumPy arrays",
     "plot": "pictures as PNG",
     "tune": 'tune with search="tpe"',
-    "bench": "gpu_benchmark in pytest, clocks and power beside times",
-    "distributed": "tune on the workers of Dask",
+    "bench": "gpu_benchmark in pytest, clocks and power next to times",
+    "distributed": "tune on Dask workers",
     "torch": "kernels on PyTorch tensors",
     "jax": "kernels on JAX arrays",
     "docs": "build the documentation",
     "test": "run the test suite",
     "dev": "format, lint and type-check this package",
 }
-"""What extras are for."""
+"""The use of each extra."""
 
 TOOL_SECONDS: Final = 20.0
 """Time limit in seconds for a tool to report its version."""
@@ -48,7 +48,7 @@ TOOL_SECONDS: Final = 20.0
 
 @attrs.frozen
 class Item:
-    """One thing: its part of the report, its name, what was found, whether that is well, and what to do where it is not."""
+    """An entry of the report: its part, its name, what was found, its state, and what to do if it is missing or broken."""
 
     part: str
     name: str
@@ -62,15 +62,15 @@ def register(add: Add) -> None:
     command = add(
         "doctor",
         run,
-        "Python, packages, compilers, GPU, cache and records here, and what to install; exit status 1 if something is wrong",
+        "check Python, packages, compilers, GPU, cache and records, and what to install; exit status 1 if something is broken",
         False,
     )
     add_json(command)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    with working("looking around"):
-        items = [item for look in LOOKS for item in look()]
+    with working("checking the installation"):
+        items = [item for part in PARTS for item in part()]
     wrong = [item for item in items if item.state == WRONG]
     if arguments.json:
         print_json({"version": VERSION, "wrong": len(wrong), "items": [attrs.asdict(item) for item in items]})
@@ -92,7 +92,7 @@ def _print(items: list[Item], wrong: list[Item]) -> None:
         if item.state == MISSING and item.do:
             offers.setdefault(item.do, USES.get(item.name, item.found))
     if offers:
-        print("\nto install, if you need it")
+        print("\noptional, not installed")
         width = max(map(len, offers))
         for do, use in offers.items():
             print(f"  {do:<{width}}  {use}")
@@ -111,14 +111,14 @@ def _python() -> Iterator[Item]:
 
 
 def _packages() -> Iterator[Item]:
-    """What the package needs, and each extra as a whole."""
+    """Yield the required packages, and each extra."""
     needs = _needs()
     if not needs:
-        yield Item("packages", "metadata", "fireiron is not installed, only imported from its folder", MISSING, "pip install -e .")
+        yield Item("packages", "metadata", "fireiron is imported from its folder, not installed", MISSING, "pip install -e .")
     for name, _ in needs.get("", ()):
         version = _version_of(name)
         yield Item("packages", name, version or "not installed", OK if version else WRONG, "" if version else f"pip install {name}")
-    for extra in (one for one in needs if one):
+    for extra in filter(None, needs):
         yield _extra(extra, needs[extra])
 
 
@@ -131,20 +131,20 @@ def _extra(extra: str, needed: list[tuple[str, str]]) -> Item:
 
 
 def _needs() -> dict[str, list[tuple[str, str]]]:
-    """By extra, "" for what is always needed: names of packages with what is asked of their versions."""
+    """Return required packages with their version constraints, by extra; "" is the key of those always required."""
     import importlib.metadata
 
     try:
         lines = importlib.metadata.requires("fireiron") or []
     except importlib.metadata.PackageNotFoundError:
         return {}
-    found: dict[str, list[tuple[str, str]]] = {"": []}
+    by_extra: dict[str, list[tuple[str, str]]] = {"": []}
     for line in lines:
         match = re.match(r"([\w.-]+)(?:\[[^]]*\])?\s*([^;]*)", line)
         extra = re.search(r"extra\s*==\s*[\"']([^\"']+)", line)
         if match is not None:
-            found.setdefault("" if extra is None else extra[1], []).append((match[1], match[2].strip()))
-    return found
+            by_extra.setdefault("" if extra is None else extra[1], []).append((match[1], match[2].strip()))
+    return by_extra
 
 
 def _version_of(package: str) -> str | None:
@@ -176,22 +176,22 @@ def _compilers() -> Iterator[Item]:
         yield Item("compilers", "nvdisasm", "shows machine code (emit --form sass)", MISSING, "pip install 'fireiron[check]'")
     nvcc = _nvcc()
     if nvcc is None:
-        yield Item("compilers", "nvcc", "not found; builds what `fireiron export` wrote, nothing else needs it", MISSING)
+        yield Item("compilers", "nvcc", "not found; only needed to build files of `fireiron export`", MISSING)
     else:
-        yield Item("compilers", "nvcc", f"{_said_version(nvcc)}, {nvcc}")
+        yield Item("compilers", "nvcc", f"{_reported_version(nvcc)}, {nvcc}")
 
 
 def _nvcc() -> Path | None:
     from fireiron import settings
     from fireiron.gpu.toolchain import toolkits
 
-    there = shutil.which("nvcc")
+    in_path = shutil.which("nvcc")
     places = [folder / "bin" / "nvcc" for folder in (*settings.toolkit_folders(), *toolkits())]
-    return Path(there) if there else next((place for place in places if os.access(place, os.X_OK)), None)
+    return Path(in_path) if in_path else next((place for place in places if os.access(place, os.X_OK)), None)
 
 
-def _said_version(tool: Path) -> str:
-    """What a tool says that its version is."""
+def _reported_version(tool: Path) -> str:
+    """Return the version that a tool reports."""
     import subprocess
 
     try:
@@ -199,11 +199,11 @@ def _said_version(tool: Path) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"does not answer: {error}"
     match = re.search(r"release ([\d.]+)", done.stdout)
-    return match[1] if match else "of an unknown version"
+    return match[1] if match else "unknown version"
 
 
 def _gpu() -> Iterator[Item]:
-    """The GPU, the driver and CuPy, in the words of the error that a launch would raise."""
+    """Yield the GPU, the driver and CuPy, with the error that a launch would raise."""
     from fireiron.errors import LaunchError
     from fireiron.gpu import launch
     from fireiron.gpu.toolchain import serving
@@ -214,18 +214,18 @@ def _gpu() -> Iterator[Item]:
     except LaunchError as error:
         broken = seen is not None or len(launch.cupy_builds()) > 1
         if seen is not None:
-            yield Item("GPU", "GPU", f"{seen}, as the driver says")
+            yield Item("GPU", "GPU", f"{seen}, reported by the driver")
         yield Item("GPU", "CuPy", error.asked, WRONG if broken else MISSING, "pip install 'fireiron[cuda13]'" if broken else "")
         return
     arch = launch.device_arch()
     name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
     driver = launch.driver_version()
     yield Item("GPU", "GPU", f"{name}, {arch}; {cupy.cuda.runtime.getDeviceCount()} visible")
-    yield Item("GPU", "driver", f"of CUDA {'.'.join(map(str, driver))}; CuPy {cupy.__version__}")
+    yield Item("GPU", "driver", f"CUDA {'.'.join(map(str, driver))}; CuPy {cupy.__version__}")
     chain = serving(arch, driver)
     if chain is None:
         extra = "cuda12" if driver < (13, 0) else "cuda13"
-        yield Item("GPU", "compiler", f"no NVRTC here compiles for {arch} and this driver", WRONG, f"pip install 'fireiron[{extra}]'")
+        yield Item("GPU", "compiler", f"no installed NVRTC compiles for {arch} and this driver", WRONG, f"pip install 'fireiron[{extra}]'")
     else:
         yield Item("GPU", "compiler", f"{chain} compiles for it")
 
@@ -240,23 +240,23 @@ def _cache() -> Iterator[Item]:
     folder = settings.cache_folder()
     try:
         if not settings.cache_enabled():
-            yield Item("cache", "kernels", "switched off by FIREIRON_NO_CACHE", MISSING)
+            yield Item("cache", "kernels", "disabled by FIREIRON_NO_CACHE", MISSING)
             return
-        found = cache.entries()
+        entries = cache.entries()
     except (FireironError, OSError) as error:
         yield Item("cache", "kernels", str(error), WRONG, "set FIREIRON_CACHE_DIR to a folder of yours")
         return
-    size = sum(entry.size for entry in found)
-    yield Item("cache", "kernels", f"{len(found)} compiled kernels, {size / 2**20:.1f} MiB, in {cache.folder()}")
+    size = sum(entry.size for entry in entries)
+    yield Item("cache", "kernels", f"{len(entries)} compiled kernels, {size / 2**20:.1f} MiB, in {cache.folder()}")
     try:
-        standing = next((one for one in (folder, *folder.parents) if one.exists()), folder)
-    except OSError as error:  # a name that is too long, or a folder that is shut
+        existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    except OSError as error:  # a name that is too long, or a folder without permission
         yield Item("cache", "folder", f"{folder} cannot be used: {error.strerror}", WRONG, "set FIREIRON_CACHE_DIR to a folder of yours")
         return
-    if not os.access(standing, os.W_OK | os.X_OK):
-        yield Item("cache", "folder", f"{standing} cannot be written to", WRONG, "set FIREIRON_CACHE_DIR to a folder of yours")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        yield Item("cache", "folder", f"{existing} is not writable", WRONG, "set FIREIRON_CACHE_DIR to a folder of yours")
     else:
-        yield Item("cache", "folder", f"{folder} can be written to" + ("" if folder.exists() else ", once it is needed"))
+        yield Item("cache", "folder", f"{folder} is writable" + ("" if folder.exists() else ", and is created when needed"))
 
 
 def _records() -> Iterator[Item]:
@@ -265,11 +265,11 @@ def _records() -> Iterator[Item]:
     try:
         records = list(available())
     except (FireironError, OSError) as error:
-        yield Item("records", "tuned", str(error), WRONG, "mend FIREIRON_RECORDS, or unset it")
+        yield Item("records", "tuned", str(error), WRONG, "correct FIREIRON_RECORDS, or unset it")
         return
-    gpus = sorted({one.gpu for one in records})
+    gpus = sorted({record.gpu for record in records})
     yield Item(
-        "records", "tuned", f"{len(records)} of {len({one.strategy for one in records})} strategies, on {', '.join(gpus) or 'no GPU'}"
+        "records", "tuned", f"{len(records)} of {len({record.strategy for record in records})} strategies, on {', '.join(gpus) or 'no GPU'}"
     )
 
 
@@ -278,7 +278,11 @@ def _variables() -> Iterator[Item]:
 
     for name, value in settings.given().items():
         known = name in settings.VARIABLES
-        do = "" if known else f"known are {', '.join(one for one in settings.VARIABLES if one.startswith('FIREIRON_'))}"
+        do = (
+            ""
+            if known
+            else f"known variables: {', '.join(variable for variable in settings.VARIABLES if variable.startswith('FIREIRON_'))}"
+        )
         yield Item("environment", name, value or "(empty)", OK if known else WRONG, do)
     for check in (settings.cache_enabled, settings.require_record):
         try:
@@ -287,5 +291,5 @@ def _variables() -> Iterator[Item]:
             yield Item("environment", "value", str(error), WRONG)
 
 
-LOOKS: Final[tuple[Callable[[], Iterator[Item]], ...]] = (_python, _packages, _compilers, _gpu, _cache, _records, _variables)
+PARTS: Final[tuple[Callable[[], Iterator[Item]], ...]] = (_python, _packages, _compilers, _gpu, _cache, _records, _variables)
 """The parts of the report, in order."""

@@ -11,14 +11,14 @@ from fireiron.cli.output import working
 
 def register(add: Add) -> None:
     """Add the command."""
-    command = add("draw", run, "pictures: the tree, tiles and their owners, lane maps, banks, the pipeline")
+    command = add("draw", run, "draw the tree, tiles and their owners, lane maps, banks, the pipeline")
     add_strategy(command)
     command.set_defaults(verbatim=True)
     kinds = "tree, flow, tiles, lanes, banks, timeline"
-    command.add_argument("--what", metavar="KINDS", help=f"what to draw, with commas between: {kinds} (all of them if none is named)")
-    text = "a page (.html), one picture (.svg or .png), a folder of SVG files, or - for SVG on standard output (STRATEGY.html if not given)"
+    command.add_argument("--what", metavar="KINDS", help=f"what to draw, separated by commas: {kinds} (default: all)")
+    text = "a page (.html), one picture (.svg or .png), a folder of SVG files, or - for SVG on standard output (default: STRATEGY.html)"
     command.add_argument("-o", dest="output", metavar="FILE", help=text)
-    command.add_argument("--html", metavar="FILE", help="write one page with the tree beside the CUDA text, lines linked to steps")
+    command.add_argument("--html", metavar="FILE", help="write a page with the tree next to the CUDA text, with lines linked to steps")
     command.add_argument("--force", action="store_true", help="overwrite files")
 
 
@@ -33,10 +33,10 @@ def _page(arguments: argparse.Namespace) -> int:
     from fireiron.errors import ArgumentError
 
     if arguments.what is not None or arguments.output is not None:
-        raise ArgumentError("--html is a page of its own", got="--what, or -o, beside it", legal="draw STRATEGY --html FILE")
+        raise ArgumentError("--html writes a separate page", got="--what or -o with --html", legal="draw STRATEGY --html FILE")
     with working(f"drawing {arguments.strategy}"):
         explore(program_of(arguments)).save(arguments.html, overwrite=arguments.force)
-    print(f"{arguments.html}  the tree beside the CUDA text")
+    print(f"{arguments.html}  the tree next to the CUDA text")
     return 0
 
 
@@ -56,12 +56,12 @@ def _pictures(arguments: argparse.Namespace) -> int:
         return 0
     files = gallery.save(arguments.output or f"{_plain(arguments.strategy)}.html", overwrite=arguments.force)
     for file in files:
-        names = [one.name for one in gallery] if len(files) == 1 else [file.stem]
+        names = [picture.name for picture in gallery] if len(files) == 1 else [file.stem]
         print(f"{file}  {', '.join(names)}")
     return 0
 
 
 def _plain(strategy: str) -> str:
-    """The name of a strategy as that of a file in this folder: `gemm_best` of `folder/gemm.py:best`."""
+    """Return a file name for a strategy: `gemm_best` for `folder/gemm.py:best`."""
     name = Path(strategy.replace("\\", "/")).name.replace(".py:", "_").removesuffix(".py")
     return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name) or "strategy"

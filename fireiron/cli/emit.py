@@ -1,4 +1,4 @@
-"""`fireiron emit`: the kernel as text, CUDA C++ or what the compiler makes of it."""
+"""`fireiron emit`: print the kernel as CUDA C++, PTX or SASS."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ FORMS: Final = ("cuda", "ptx", "sass")
 
 def register(add: Add) -> None:
     """Add the command."""
-    command = add("emit", run, "the kernel in CUDA C++, PTX or SASS")
+    command = add("emit", run, "print the kernel as CUDA C++, PTX or SASS")
     add_strategy(command)
     command.set_defaults(verbatim=True)
-    command.add_argument("--form", choices=FORMS, default="cuda", help="cuda (by default), ptx, or sass, the disassembled machine code")
+    command.add_argument("--form", choices=FORMS, default="cuda", help="cuda (default), ptx, or sass (disassembled machine code)")
     command.add_argument("-o", dest="output", metavar="FILE", help="write to a file instead")
     command.add_argument("--force", action="store_true", help="overwrite the file")
 

@@ -1,4 +1,4 @@
-"""`fireiron explain`: why a leaf matched, or what would make it match."""
+"""`fireiron explain`: why each leaf matched an instruction, or which steps would make it match."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def register(add: Add) -> None:
     command = add(
         "explain",
         run,
-        "why each leaf matched an instruction, or the steps that would close the gap; exit status 1 if no code can be made",
+        "why each leaf matched an instruction, or which steps would make it match; exit status 1 if the kernel is illegal",
     )
     add_strategy(command, json=True)
-    command.add_argument("--sync", action="store_true", help="which dependence became which barrier, wait, fence, or turn of a ring")
+    command.add_argument("--sync", action="store_true", help="which barrier, wait, fence or mbarrier orders each dependence")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
             | {
                 "leaves": [leaf.as_dict() for leaf in explanation.leaves],
                 "refused": refused,
-                "turns": [str(one) for one in turns(explanation)],
+                "turns": [str(entry) for entry in turns(explanation)],
             }
         )
     else:

@@ -1,4 +1,4 @@
-"""`fireiron export`: a kernel as files for C and C++."""
+"""`fireiron export`: write a kernel as files for C and C++."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fireiron.cli.output import print_json, working
 
 def register(add: Add) -> None:
     """Add the command."""
-    command = add("export", run, "a header, CUDA source with a launcher, machine code: usable from C and C++ without this package")
+    command = add("export", run, "write a header, CUDA source with a launcher, and machine code, for C and C++ without this package")
     add_strategy(command, json=True)
     command.set_defaults(verbatim=True)
-    command.add_argument("-o", dest="folder", metavar="FOLDER", required=True, help="the folder of the files; made if it is missing")
-    command.add_argument("--name", help="what the files and functions are called (as the strategy)")
-    command.add_argument("--no-cubin", dest="cubin", action="store_false", help="no machine code: no compiler is needed")
+    command.add_argument("-o", dest="folder", metavar="FOLDER", required=True, help="the folder of the files; created if missing")
+    command.add_argument("--name", help="the name of files and functions (default: that of the strategy)")
+    command.add_argument("--no-cubin", dest="cubin", action="store_false", help="write no machine code, so that no compiler is needed")
     command.add_argument("--force", action="store_true", help="overwrite the files")
 
 
@@ -37,5 +37,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _name(strategy: str) -> str:
-    """The strategy's own name: `NAME`, `path/NAME.py` or `path.py:NAME`."""
+    """Return NAME of `NAME`, `path/NAME.py` or `path.py:NAME`."""
     return re.sub(r"\.py$", "", re.split(r"[/\\:]", strategy)[-1])

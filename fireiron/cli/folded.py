@@ -1,4 +1,4 @@
-"""What a terminal shows: lines folded to its width, tables made for it. Pipes, files, JSON and `--wide` get everything as it is."""
+"""Fold lines and tables to the width of a terminal. Pipes, files, JSON and `--wide` get unfolded lines."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final
 
 WIDEST: Final = 100
-"""Most columns of a terminal that are used."""
+"""Maximum number of columns to use of a terminal."""
 
 NARROWEST: Final = 6
-"""Least columns of a table column."""
+"""Minimum width of a table column."""
 
 HANGING: Final = 28
-"""Columns within which the second column of a line must start for its continuation to be indented below it."""
+"""A continuation line is indented below the second column if that starts within these columns."""
 
 _GAP: Final = 2
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -23,8 +23,7 @@ _BRANCHES: Final = re.compile(r"(?:│  |\|  |   )*(?:├─ |└─ |\|- |`- )?
 
 
 class Folded:
-    """A text stream whose long lines are folded; everything else is what the stream behind it does. `before` is called once, before the
-    first line is written."""
+    """A text stream that folds long lines and otherwise behaves as the wrapped stream. It calls `before` once, before the first line."""
 
     def __init__(self, stream: Any, width: int, before: Callable[[], None] = lambda: None) -> None:
         self.stream = stream
@@ -36,7 +35,7 @@ class Folded:
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        """Write the lines that are complete; the rest waits for its end."""
+        """Write complete lines, and keep an incomplete one."""
         if self.before is not None:
             self.before()
             self.before = None
@@ -47,19 +46,19 @@ class Folded:
         return len(text)
 
     def flush(self) -> None:
-        """Write what waits, and flush the stream."""
+        """Write an incomplete line, and flush the stream."""
         self.stream.write(self.rest)
         self.rest = ""
         self.stream.flush()
 
 
 def terminal_width() -> int:
-    """The columns to use of the terminal that this process writes to."""
+    """Return the number of columns to use of the terminal."""
     return min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)
 
 
 def folded(line: str, width: int) -> Iterator[str]:
-    """A line in parts of at most so many columns, broken at spaces where there are some; branches of a tree go on beside the parts.
+    """Yield a line in parts of at most `width` columns, broken at spaces if possible; branches of a tree continue in all parts.
 
     >>> list(folded("|- tile(128, 128).to(Block)  MatMul(128,128,64)", 30))
     ['|- tile(128, 128).to(Block)', '|      MatMul(128,128,64)']
@@ -68,7 +67,7 @@ def folded(line: str, width: int) -> Iterator[str]:
     if len(letters) <= width:
         yield line
         return
-    end = line[sum(map(len, letters)) :]  # colours behind the last letter
+    end = line[sum(map(len, letters)) :]  # colours after the last letter
     indent = _continuation(_COLOUR.sub("", line))
     if len(indent) > width // 2:
         indent = ""
@@ -84,9 +83,9 @@ def folded(line: str, width: int) -> Iterator[str]:
 
 
 def _cut(letters: Sequence[str], room: int, least: int) -> int:
-    """Where to break: before the last column that does not fit, else behind the last space that fits, else anywhere.
+    """Return where to break: at the last gap between columns that fits, else at the last space, else at the width.
 
-    What is left behind a break is to be more than what further parts begin with anyway: `least` letters, and a third of the room.
+    The part before the break must be longer than `least` letters and a third of the width.
     """
     spaces = [place for place in range(max(least, room // 3) + 1, room + 1) if letters[place] == " "]
     gaps = [place for place in spaces if letters[place - 1] == " "]
@@ -94,12 +93,12 @@ def _cut(letters: Sequence[str], room: int, least: int) -> int:
 
 
 def _continuation(line: str) -> str:
-    """What the further parts of a line begin with."""
+    """Return the prefix of the continuation lines of a line."""
     match = _BRANCHES.match(line)
     branches = "" if match is None else match[0]
     if branches.strip():
-        beside = branches.replace("├─ ", "│  ").replace("|- ", "|  ").replace("└─ ", "   ").replace("`- ", "   ")
-        return f"{beside}    "
+        continued = branches.replace("├─ ", "│  ").replace("|- ", "|  ").replace("└─ ", "   ").replace("`- ", "   ")
+        return f"{continued}    "
     indent = line[: len(line) - len(line.lstrip())]
     second = re.match(r"\s*\S+(?: \S+)*  +", line)
     if second is not None and len(second[0]) <= HANGING:
@@ -115,9 +114,9 @@ def table(
     width: int | None = None,
     most: Sequence[int | None] | None = None,
 ) -> str:
-    """A table, its widest columns folded so that it is no wider than `width`; without one the columns are no wider than `most` says.
+    """Return a table. Its widest columns are folded to fit `width`; without `width`, columns are at most as wide as `most`.
 
-    `right` names the columns that are aligned to the right.
+    `right` names the right-aligned columns.
     """
     from tabulate import tabulate
 
@@ -128,14 +127,14 @@ def table(
 
 
 def _widths(rows: Sequence[Sequence[Any]], heads: Sequence[str], width: int) -> list[int | None]:
-    """The most columns for each column of a table, None for those that stay: those that are wider than their share give the rest up."""
+    """Return the maximum width of each column of a table; None for a column that is not folded."""
     least = [len(head) + _GAP for head in heads]  # as tabulate pads heads
     natural = [max(_longest(str(cell)) for cell in column) for column in zip(*rows, strict=True)]
     room = width - _GAP * (len(heads) - 1)
     limit = max(natural)
-    while limit > NARROWEST and sum(max(min(one, limit), head) for one, head in zip(natural, least, strict=True)) > room:
+    while limit > NARROWEST and sum(max(min(wide, limit), head) for wide, head in zip(natural, least, strict=True)) > room:
         limit -= 1
-    return [max(limit, head) if one > max(limit, head) else None for one, head in zip(natural, least, strict=True)]
+    return [max(limit, head) if wide > max(limit, head) else None for wide, head in zip(natural, least, strict=True)]
 
 
 def _longest(text: str) -> int:
@@ -143,5 +142,5 @@ def _longest(text: str) -> int:
 
 
 def shortened(text: str, width: int) -> str:
-    """A text of at most so many columns, with dots where something is left out."""
+    """Return a text of at most `width` columns, which ends with dots if it was cut."""
     return text if len(text) <= width else f"{text[: max(0, width - 3)].rstrip()}..."

@@ -1,4 +1,4 @@
-"""`fireiron list`: the strategy library as a table, with what is tuned."""
+"""`fireiron list`: print the strategy library as a table, with tuned records."""
 
 from __future__ import annotations
 
@@ -21,18 +21,16 @@ Row = dict[str, Any]
 
 HEADS: Final = ("name", "sizes", "tunables", "tuned", "what it is")
 FIGURES: Final = ("threads", "shared bytes")
-"""What only lowering tells: for one strategy, or for a target that is named."""
+"""Columns that need lowering: for one strategy, or for a given target."""
 
 
 def register(add: Add) -> None:
     """Add the command."""
-    command = add("list", run, "the strategy library as a table, with what is tuned", strategy=False)
+    command = add("list", run, "print the strategy library as a table, with tuned records", strategy=False)
     command.add_argument("name", nargs="?", metavar="NAME", help="only this strategy")
-    command.add_argument("--arch", help="a target: with threads and shared bytes there, and only what is tuned for it")
-    command.add_argument("--records", action="store_true", help="the tuned records instead")
-    command.add_argument(
-        "--outdated", action="store_true", help="the records that were tuned for another version of their strategy instead"
-    )
+    command.add_argument("--arch", help="a target: adds threads and shared bytes, and shows only records for this target")
+    command.add_argument("--records", action="store_true", help="print the tuned records instead")
+    command.add_argument("--outdated", action="store_true", help="print the records of older versions of their strategies instead")
     add_json(command)
 
 
@@ -44,19 +42,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.arch is not None:
         as_architecture(arguments.arch)
     if arguments.records and arguments.outdated:
-        raise ArgumentError("list: --records and --outdated are two tables", hint="give one of them")
+        raise ArgumentError("list: --records and --outdated are two tables", hint="use one of them")
     known = available()
     if arguments.name is not None and (
-        not (arguments.records or arguments.outdated) or all(one.strategy != arguments.name for one in known)
+        not (arguments.records or arguments.outdated) or all(record.strategy != arguments.name for record in known)
     ):
-        find(arguments.name)  # records may also be of strategies outside the library
+        find(arguments.name)  # records may also be of strategies that are not in the library
     records = only(known, arguments.name, arguments.arch)
     if arguments.records:
         return show(records, arguments.json)
     if arguments.outdated:
-        return _drift(records, arguments.json)
+        return _outdated(records, arguments.json)
     wanted = names() if arguments.name is None else (arguments.name,)
-    entries = (_listed(name, [one for one in records if one.strategy == name]) for name in wanted)
+    entries = (_listed(name, [record for record in records if record.strategy == name]) for name in wanted)
     if width_of_output() is not None:
         return _on_terminal(wanted, entries, arguments)
     rows = list(entries)
@@ -67,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _library(known: Sequence[Row], entries: Iterable[Row], heads: Sequence[str], as_json: bool) -> int:
-    """Prints each of the entries as soon as it is there; `known`, the rows without figures, decide how wide the columns are."""
+    """Print each entry as soon as it is available. The column widths follow from `known`, the rows before lowering."""
     if as_json:
         return print_json(list(entries))
     widths = [max(len(cell) for cell in (head, *(_cell(row.get(head, "")) for row in known))) for head in heads]
@@ -79,7 +77,7 @@ def _library(known: Sequence[Row], entries: Iterable[Row], heads: Sequence[str],
 
 
 def _on_terminal(names: Sequence[str], entries: Iterable[Row], arguments: argparse.Namespace) -> int:
-    """A line for each strategy as soon as it is loaded: name, the best on record, what it is; of one all there is, a line each."""
+    """Print one line per strategy as soon as it is loaded; for one strategy, print each property on a line."""
     width, room = width_of_output() or WIDEST, max(map(len, names))
     for entry in entries:
         row = entry if arguments.arch is None and arguments.name is None else _with_figures(entry, arguments.arch)
@@ -91,7 +89,7 @@ def _on_terminal(names: Sequence[str], entries: Iterable[Row], arguments: argpar
         figures = f"  {row['threads']:>4}  {row['shared bytes']:>6}" if arguments.arch is not None else ""
         print(shortened(f"{row['name']:<{room}}{figures}  {best:>4}  {row['what it is']}", width), flush=True)
     heads = f", threads, shared bytes on {arguments.arch}" if arguments.arch is not None else ""
-    print(f"\nname{heads}, the best record as a multiple of the library's speed, what it is; more: fireiron list NAME, or --wide")
+    print(f"\nname{heads}, speedup of the best record over the library, description; for more: fireiron list NAME, or --wide")
     return 0
 
 
@@ -114,7 +112,7 @@ def _cell(value: Any) -> str:
 
 
 def _listed(name: str, records: list[Record]) -> Row:
-    """A row of the table, from the file and the records alone."""
+    """Return a row of the table, from the file and the records."""
     from fireiron.language.library import find
 
     try:
@@ -127,13 +125,13 @@ def _listed(name: str, records: list[Record]) -> Row:
 
 
 def _with_figures(row: Row, architecture: str | None) -> Row:
-    """The row with what lowering tells; a strategy that cannot be built for the target says so."""
+    """Return the row with the columns that need lowering, or with the error if the strategy is illegal for the target."""
     from fireiron.language.library import bind, find
 
     unknown = row | {"threads": "-", "shared bytes": "-"}
     try:
         entry = find(row["name"])
-    except FireironError:  # as its row says
+    except FireironError:  # its row has the error
         return unknown
     try:
         kernel = bind(entry, architecture=architecture).program(architecture).lowered
@@ -148,12 +146,12 @@ def _tuned_of(strategy: Any, records: list[Record]) -> Row:
     if not records:
         return _tuned([], 0)
     now = strategy_hash(strategy)
-    current = [one for one in records if one.strategy_hash == now]
+    current = [record for record in records if record.strategy_hash == now]
     return _tuned(current, len(records) - len(current))
 
 
 def _tuned(records: list[Record], outdated: int) -> Row:
-    """How many records, on which GPUs, and the best of them."""
+    """Return the number of records, their GPUs, and the best ones."""
     return {
         "records": len(records),
         "outdated": outdated,
@@ -163,15 +161,15 @@ def _tuned(records: list[Record], outdated: int) -> Row:
     }
 
 
-def _drift(records: list[Record], as_json: bool) -> int:
-    """The records that are not used; the exit status says whether there are any."""
+def _outdated(records: list[Record], as_json: bool) -> int:
+    """Print the outdated records; return 1 if there are any."""
     from fireiron.tune.records import Records
 
-    found = Records(tuple(records)).drift()
+    outdated = Records(tuple(records)).drift()
     if as_json:
-        print_json([{"strategy": one.strategy, "recorded": one.recorded, "now": one.now, "records": one.records} for one in found])
+        print_json([{"strategy": one.strategy, "recorded": one.recorded, "now": one.now, "records": one.records} for one in outdated])
     else:
-        for one in found:
+        for one in outdated:
             print(one.message)
-        print(f"{len(records)} records, {sum(one.records for one in found)} of them not used")
-    return FAILED if found else 0
+        print(f"{len(records)} records, {sum(one.records for one in outdated)} of them not used")
+    return FAILED if outdated else 0

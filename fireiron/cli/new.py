@@ -1,4 +1,4 @@
-"""`fireiron new`: a commented strategy file to begin with."""
+"""`fireiron new`: write a commented strategy file to start from."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from fireiron.package_paths import PACKAGE
 
 KINDS: Final = {
     "matmul": "float32, through shared memory and registers",
-    "tensor-core": "halves, mma.sync, copies that run ahead (Ampere and newer)",
-    "hopper": "halves, TMA, wgmma, a producer warp",
-    "fused": "a definition of several steps: product, bias, ReLU",
-    "move": "a transposition through shared memory",
-    "micro-kernel": "float32, the innermost part in a .cu file of your own",
+    "tensor-core": "float16, mma.sync, pipelined copies (Ampere and newer)",
+    "hopper": "float16, TMA, wgmma, a producer warp",
+    "fused": "a definition of several steps: matmul, bias, ReLU",
+    "move": "a transpose through shared memory",
+    "micro-kernel": "float32, with the innermost part in your own .cu file",
 }
-"""What files there are to begin with; each is `templates/KIND.txt`, with `KIND.cu` where it needs one."""
+"""The templates: each is `templates/KIND.txt`, with `KIND.cu` if it needs one."""
 
 TEMPLATES: Final = PACKAGE / "templates"
 
 PLACEHOLDER: Final = "NAME"
-"""What stands in a template for the name of the file."""
+"""The placeholder for the name of the file in a template."""
 
 TAKEN: Final = ("fireiron", "numpy", "attrs", "cattrs", "tabulate", "cupy", "torch", "jax")
-"""Modules that a file of their name would hide from what is run beside it, as well as those of Python itself."""
+"""Modules, in addition to those of Python, that a file of the same name would hide from programs in its folder."""
 
 
 def register(add: Add) -> None:
     """Add the command."""
-    command = add("new", run, "write a commented strategy file to begin with, which passes check and run", strategy=False)
+    command = add("new", run, "write a commented strategy file to start from, which passes check and run", strategy=False)
     command.add_argument("name", metavar="NAME", help="of the file: mine for mine.py, or folder/mine.py")
     kinds = "; ".join(f"{kind}: {what}" for kind, what in KINDS.items())
     command.add_argument("--kind", choices=KINDS, default="matmul", metavar="KIND", help=f"{kinds} (matmul)")
@@ -50,48 +50,48 @@ def run(arguments: argparse.Namespace) -> int:
     steps = (
         (f"fireiron show {strategy}", "the decomposition, step by step"),
         (f"fireiron check {strategy}", "races, bounds, bank conflicts, registers"),
-        (f"fireiron run {strategy}", "all threads, compared with NumPy; no GPU is needed"),
+        (f"fireiron run {strategy}", "all threads, compared with NumPy; needs no GPU"),
         (f"fireiron emit {strategy}", "the CUDA C++"),
     )
     width = max(len(command) for command, _ in steps)
     for command, what in steps:
         print(f"  {command:<{width}}  {what}")
-    print("\nThen change it; the last lines of the file say what to try.")
+    print("\nThen change it; the last lines of the file have suggestions.")
     return 0
 
 
 def _path(name: str) -> Path:
-    """The file of a name.
+    """Return the path of a new file.
 
-    Raises: an `ArgumentError` where it could not be imported, or would hide another module.
+    Raises: an `ArgumentError` if it could not be imported, or would hide another module.
     """
     path = Path(name if name.endswith(".py") else name + ".py")
     if not path.stem.isidentifier() or keyword.iskeyword(path.stem):
-        raise ArgumentError(f"new: {path.stem!r} is no name of a Python file", legal="letters, digits and _, no digit first")
+        raise ArgumentError(f"new: {path.stem!r} is not a module name", legal="letters, digits and _, no digit first")
     if path.stem in TAKEN or path.stem in sys.stdlib_module_names:
         raise ArgumentError(f"new: a file {path.name} would hide the module {path.stem}", hint=f"fireiron new my_{path.stem}")
     if not there(path.parent) or not path.parent.is_dir():
-        raise ArgumentError(f"new: there is no folder {path.parent}", hint=f"mkdir -p {shlex.quote(str(path.parent))}")
+        raise ArgumentError(f"new: the folder {path.parent} does not exist", hint=f"mkdir -p {shlex.quote(str(path.parent))}")
     return path
 
 
 def _write(path: Path, kind: str, overwrite: bool) -> list[Path]:
-    """The files of a kind, all or none of them."""
+    """Write all files of a kind, or none."""
     from fireiron.language.store import write_text
 
-    texts = {path.with_suffix(".cu" if one.suffix == ".cu" else ".py"): one.read_text(encoding="utf-8") for one in _templates(kind)}
-    taken = [str(one) for one in texts if there(one)]
+    texts = {path.with_suffix(".cu" if file.suffix == ".cu" else ".py"): file.read_text(encoding="utf-8") for file in _templates(kind)}
+    taken = [str(place) for place in texts if there(place)]
     if taken and not overwrite:
         raise ArgumentError(
-            f"new: {' and '.join(taken)} {'is' if len(taken) == 1 else 'are'} there already", hint="another name, or --force to overwrite"
+            f"new: {' and '.join(taken)} already exist{'s' if len(taken) == 1 else ''}", hint="use another name, or --force to overwrite"
         )
     for place in texts:
         if there(place) and not place.is_file():
-            raise StoreError(f"{place} is no regular file")
+            raise StoreError(f"{place} is not a regular file")
     for place, text in texts.items():
         write_text(place, text.replace(PLACEHOLDER, path.stem), overwrite=overwrite)
     return list(texts)
 
 
 def _templates(kind: str) -> list[Path]:
-    return [one for one in (TEMPLATES / f"{kind}.txt", TEMPLATES / f"{kind}.cu") if one.exists()]
+    return [file for file in (TEMPLATES / f"{kind}.txt", TEMPLATES / f"{kind}.cu") if file.exists()]

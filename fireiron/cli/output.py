@@ -1,4 +1,4 @@
-"""What commands print: colours, progress, JSON."""
+"""Print colours, progress, errors and JSON."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ REFUSED: Final = 2
 
 
 def drop_output() -> None:
-    """Nobody can read the rest; without this, Python complains once more when it ends."""
+    """Redirect output after the reader closed the pipe; otherwise Python prints another error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def make_printable() -> None:
-    """Characters that the terminal does not have are escaped instead of ending the program."""
+    """Escape characters that the terminal cannot encode, instead of raising an error."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None and stream.errors == "strict":
@@ -42,21 +42,21 @@ def glyphs() -> tuple[str, ...]:
 
 
 def paint(text: str, colour: int, stream: Any = None) -> str:
-    """Coloured text for a terminal whose user has not set NO_COLOR."""
+    """Return coloured text if the stream is a terminal and NO_COLOR is not set."""
     stream = sys.stdout if stream is None else stream
     plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb" or not stream.isatty()
     return text if plain else f"\x1b[{colour}m{text}\x1b[0m"
 
 
 def progress(text: str) -> None:
-    """One line on a terminal that is overwritten; nothing elsewhere."""
+    """Overwrite the progress line on a terminal; print nothing elsewhere."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{shortened(text, terminal_width() - 1)}", end="", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def folding(arguments: argparse.Namespace) -> Iterator[None]:
-    """On a terminal lines are folded to its width meanwhile, unless the command's text is for other programs, or `--wide` is given."""
+    """Fold lines on a terminal, unless the command's output is for other programs, or `--wide` is given."""
     stream, options = sys.stdout, vars(arguments)
     if not stream.isatty() or any(options.get(name) for name in ("wide", "json", "graphene", "verbatim")):
         progress("")
@@ -71,12 +71,12 @@ def folding(arguments: argparse.Namespace) -> Iterator[None]:
 
 
 def width_of_output() -> int | None:
-    """The columns to use of standard output; None where lines may be of any length."""
+    """Return the number of columns of standard output; None if lines are not folded."""
     return sys.stdout.width if isinstance(sys.stdout, Folded) else None
 
 
 def say_error(message: str) -> None:
-    """An error as people read it, on the error stream."""
+    """Print an error on the error stream."""
     progress("")
     text = f"fireiron: {paint('error', 31, sys.stderr)}: {message}"
     if sys.stderr.isatty():
@@ -86,7 +86,7 @@ def say_error(message: str) -> None:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[None]:
-    """Says on a terminal, at once, what a command is busy with until it has something to print."""
+    """Show a progress line until the command has output."""
     progress(f"{what} ...")
     try:
         yield

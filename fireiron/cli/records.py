@@ -1,4 +1,4 @@
-"""`fireiron records`: tuned records shown, merged and checked."""
+"""`fireiron records`: show, merge and check tuned records."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ACTIONS = ("show", "merge", "check")
 def register(add: Add) -> None:
     """Add the command."""
     command = add("records", run, "show, merge or check files of tuned records", strategy=False)
-    command.add_argument("action", choices=ACTIONS, help="show a table; merge files into one; check every line, and the strategies")
-    command.add_argument("files", nargs="*", metavar="FILE", help="files or folders (show: those that answer here, if none is named)")
+    command.add_argument("action", choices=ACTIONS, help="print a table; merge files into one; check every line and the strategies")
+    command.add_argument("files", nargs="*", metavar="FILE", help="files or folders (show: default is the records in use)")
     command.add_argument("-o", "--output", metavar="FILE", help="merge: the file to write")
     command.add_argument("--force", action="store_true", help="merge: replace a file that is not among those merged")
     command.add_argument("--strategy", metavar="NAME", help="show: only records of this strategy")
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from fireiron.errors import ArgumentError
 
     if arguments.action != "show" and not arguments.files:
-        raise ArgumentError(f"records {arguments.action}: no file is named", hint=f"fireiron records {arguments.action} FILE ...")
+        raise ArgumentError(f"records {arguments.action}: no file is given", hint=f"fireiron records {arguments.action} FILE ...")
     if arguments.output is not None and arguments.action != "merge":
         raise ArgumentError(f"records {arguments.action} writes no file", hint="fireiron records merge FILE ... -o FILE")
     actions: dict[str, Callable[[argparse.Namespace], int]] = {"show": _show, "merge": _merge, "check": _check}
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def show(records: Iterable[Record], as_json: bool) -> int:
-    """Records as a table, or as JSON."""
+    """Print records as a table, or as JSON."""
     chosen = list(records)
     if as_json:
         return print_json([json.loads(record.line()) for record in chosen])
@@ -58,7 +58,7 @@ def show(records: Iterable[Record], as_json: bool) -> int:
     heads = ["strategy", "sizes", "types", "layouts", "values", "us", "TFLOP/s", "speedup", "clocks", "target", "GPU", "date"]
     rights = ("us", "TFLOP/s", "speedup")
     rows, width = [_row(record) for record in chosen], width_of_output()
-    if width is not None:  # a terminal: how it was measured, and where, is for --wide
+    if width is not None:  # a terminal: only --wide shows how and where records were measured
         kept = [heads.index(head) for head in ("strategy", "sizes", "values", *rights, "GPU")]
         heads, rows = [heads[i] for i in kept], [[row[i] for i in kept] for row in rows]
     print(table(rows, heads, right=rights, width=width))
@@ -66,13 +66,13 @@ def show(records: Iterable[Record], as_json: bool) -> int:
 
 
 def only(records: Iterable[Record], strategy: str | None, arch: str | None) -> list[Record]:
-    """Records of a strategy, for the compute capability of a target: those that `Records.find` takes for exact."""
+    """Return the records of a strategy for the compute capability of a target, as `Records.find` compares it."""
     from fireiron.tune.records.rules import capability_of
     from fireiron.values.machine import as_architecture
 
     capability = None if arch is None else as_architecture(arch).capability
-    alike = [one for one in records if strategy in (None, one.strategy)]
-    return [one for one in alike if capability in (None, capability_of(one.architecture))]
+    matches = [record for record in records if strategy in (None, record.strategy)]
+    return [record for record in matches if capability in (None, capability_of(record.architecture))]
 
 
 def _row(record: Record) -> list[str]:
@@ -118,46 +118,46 @@ def _merge(arguments: argparse.Namespace) -> int:
     target = Path(arguments.output)
     among = any(there(Path(file)) and there(target) and Path(file).samefile(target) for file in arguments.files)
     if there(target) and not among and not arguments.force:
-        raise ArgumentError(f"{target} exists", hint="name it among the files to merge, or give --force")
+        raise ArgumentError(f"{target} exists", hint="add it to the files to merge, or use --force")
     before, after = merge_files(arguments.files, target)
-    replaced = f", {before - after} were replaced by newer ones" if before > after else ""
+    replaced = f", {before - after} replaced by newer ones" if before > after else ""
     print(f"{target}: {after} records{replaced}")
     return 0
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    """Every line, and whether the strategies still are what was measured."""
+    """Check every line, and whether the strategies have changed since."""
     from fireiron.tune.records import Records, record_files
 
-    found: list[dict[str, Any]] = []
+    findings: list[dict[str, Any]] = []
     good: list[Record] = []
     for path in record_files(*arguments.files):
-        good += _lines(path, found)
-    found += [_finding(None, drift.message) for drift in Records(tuple(good)).drift()]
+        good += _lines(path, findings)
+    findings += [_finding(None, outdated.message) for outdated in Records(tuple(good)).drift()]
     duplicates = len(good) - len(Records().merged(Records(tuple(good))))
     if arguments.json:
-        print_json({"records": len(good), "measured twice": duplicates, "found": found})
+        print_json({"records": len(good), "measured twice": duplicates, "found": findings})
     else:
-        for one in found:
-            print(f"{one['at']}: {one['message']}" if one["at"] else one["message"])
-        print(f"{len(good)} records, {duplicates} of them measured again; {len(found)} found wrong")
-    return FAILED if found else 0
+        for finding in findings:
+            print(f"{finding['at']}: {finding['message']}" if finding["at"] else finding["message"])
+        print(f"{len(good)} records, {duplicates} of them duplicates; {len(findings)} errors")
+    return FAILED if findings else 0
 
 
-def _lines(path: Path, found: list[dict[str, Any]]) -> list[Record]:
+def _lines(path: Path, findings: list[dict[str, Any]]) -> list[Record]:
     from fireiron.tune.records import parse_line, read_text
 
     good = []
     try:
         lines = read_text(path).split("\n")
     except StoreError as error:
-        found.append(_finding(str(path), error.asked))
+        findings.append(_finding(str(path), error.asked))
         return []
     for number, line in enumerate(lines, 1):
         try:
             good += [parse_line(path, number, line)] if line.strip() else []
         except FireironError as error:
-            found.append(_finding(error.at, error.asked))
+            findings.append(_finding(error.at, error.asked))
     return good
 
 

@@ -1,4 +1,4 @@
-"""`fireiron run`: execute, and compare with the meaning of the spec."""
+"""`fireiron run`: execute a kernel and compare the result with the meaning of its spec."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
     from fireiron.measure.judge import Judge
     from fireiron.spec import Spec
 
-EXACT: Final = "small integers, whose sums are exact: all elements have to be equal"
-NORMAL: Final = "normal numbers: each element within the bound that is derived for it"
+EXACT: Final = "small integers with exact sums: all elements must be equal"
+NORMAL: Final = "normally distributed numbers: each element must be within its derived error bound"
 
 
 def register(add: Add) -> None:
     """Add the command."""
     command = add("run", run, "run on the GPU if there is one, else in the simulator; compare with the spec's meaning in NumPy")
     add_strategy(command, json=True)
-    command.add_argument("--simulate", action="store_true", help="use the simulator though there is a GPU")
+    command.add_argument("--simulate", action="store_true", help="use the simulator even if there is a GPU")
     command.add_argument(
         "--inputs",
         choices=("auto", "normal"),
         default="auto",
         help="normally distributed numbers, each element checked against its error bound; auto: small integers where the result is exact",
     )
-    command.add_argument("--seed", type=natural, help="of the random data (printed if not given)")
-    command.add_argument("--blocks", type=positive, metavar="N", help="simulate a sample of N blocks only")
+    command.add_argument("--seed", type=natural, help="seed of the random data (default: a new one, which is printed)")
+    command.add_argument("--blocks", type=positive, metavar="N", help="simulate only a sample of N blocks")
     takes_run_time_sizes(command)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Random small integers through the kernel, compared exactly with the spec's meaning.
+    """Run the kernel on random data. Small integers must give exact results.
 
-    Through a definition of several steps, or if asked for, go normal numbers; each element is compared within its own bound.
+    Definitions of several steps, and `--inputs normal`, use normally distributed numbers; each element has its own error bound.
     """
     from fireiron.gpu import launch
     from fireiron.gpu.kernel import target_for
@@ -49,11 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
     with working(f"building {arguments.strategy}"):
         gpu = not arguments.simulate and launch.gpu_available()
         if gpu and arguments.blocks is not None:
-            raise ArgumentError("a sample of blocks is simulated, there is none on a GPU", hint="--simulate, or leave --blocks out")
+            raise ArgumentError("--blocks simulates a sample of blocks; a GPU runs all", hint="add --simulate, or leave --blocks out")
         architecture = arguments.arch or (target_for(launch.device_arch()) if gpu else None)
         strategy = strategy_of(arguments, architecture=architecture)
         program = strategy.program(arguments.arch or architecture)
-        _ = program.ir  # refused before a line is printed
+        _ = program.ir  # report errors before the first line of output
     symbols = symbol_values(program.spec, run_time_sizes(arguments, program.spec))
     seed = time.time_ns() % 2**32 if arguments.seed is None else arguments.seed
     say = _Report(arguments.json)
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Report:
-    """Lines as they come, or one JSON object at the end."""
+    """Prints lines as they are known, or one JSON object at the end."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
@@ -93,12 +93,12 @@ class _Report:
         self.values |= {name: value if plain is None else plain} | more
         if not self.as_json:
             extra = "".join(
-                f"  {' '.join(f'{key}={number}' for key, number in one.items())}" for one in more.values() if isinstance(one, dict)
+                f"  {' '.join(f'{key}={number}' for key, number in value.items())}" for value in more.values() if isinstance(value, dict)
             )
             print(f"{name:<12}  {value}{extra}", flush=True)
 
     def verdict(self, wrong: Mapping[str, Any] | None) -> int:
-        """Says whether the result was right; the exit status."""
+        """Print whether the result was correct; return the exit status."""
         if self.as_json:
             print_json(self.values | {"passed": wrong is None} | ({} if wrong is None else {"wrong": dict(wrong)}))
         elif wrong is None:
@@ -111,7 +111,7 @@ class _Report:
 def _on_gpu(
     program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], judge: Judge | None, say: _Report
 ) -> Mapping[str, Any] | None:
-    """The first wrong element of a run on the GPU."""
+    """Run on the GPU; return the first wrong element, or None."""
     import cupy
 
     from fireiron.gpu.arguments import returned
@@ -139,7 +139,7 @@ def _on_gpu(
 
 
 def _placed(cupy: Any, program: Program, symbols: Mapping[str, int], name: str, array: Any) -> Any:
-    """An array on the GPU with the strides that the kernel was made for."""
+    """Return an array on the GPU with the strides that the kernel expects."""
     from fireiron.gpu.arguments import buffer_shape, byte_strides, evaluated
 
     buffer = program.stored(name)
@@ -153,6 +153,6 @@ def _placed(cupy: Any, program: Program, symbols: Mapping[str, int], name: str, 
 
 
 def _unseen(spec: Spec, symbols: Mapping[str, int]) -> set[str]:
-    """Sizes that no shape of an input tells."""
-    seen = {str(size) for name in spec.inputs for size in spec.operands[name].shape}
-    return {name for name in symbols if name not in seen}
+    """Return the run-time sizes that no shape of an input determines."""
+    from_shapes = {str(size) for name in spec.inputs for size in spec.operands[name].shape}
+    return {name for name in symbols if name not in from_shapes}

@@ -1,4 +1,4 @@
-"""`fireiron show`: the tree."""
+"""`fireiron show`: print the decomposition tree."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 def register(add: Add) -> None:
     """Add the command."""
-    command = add("show", run, "the decomposition tree, with the spec after every step, and the kernel in figures")
+    command = add("show", run, "print the decomposition tree, with the spec after every step, and figures of the kernel")
     add_strategy(command, json=True)
-    command.add_argument("--graphene", action="store_true", help="the kernel in the notation of Graphene, as commands read it again")
+    command.add_argument("--graphene", action="store_true", help="print the kernel in Graphene's notation, a .graphene file")
     command.add_argument(
-        "--events", nargs="?", const="", metavar="PASS", help="the event IR of a program of tasks after a pass, or after all of them"
+        "--events", nargs="?", const="", metavar="PASS", help="print the event IR of a task program after a pass (default: the last)"
     )
-    command.add_argument("--times", action="store_true", help="how long each stage of the compilation took, printing included")
+    command.add_argument("--times", action="store_true", help="print the time of each stage of the compilation")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         _ = program.tree
     if value is not None:
         return print_json(value | ({"seconds": _times(program)} if arguments.times else {}))
-    for part in show(program, glyphs(), width_of_output()):  # the tree, before a later stage takes its time, or fails
+    for part in show(program, glyphs(), width_of_output()):  # print the tree before later stages, which may be slow or fail
         print(part, flush=True)
     if arguments.times:
         _print_times(_times(program))
@@ -60,22 +60,22 @@ def _print_events(arguments: argparse.Namespace) -> int:
     from fireiron.tasks.step import TaskProgram
 
     strategy = program_of(arguments).strategy
-    step = next((one for one in strategy.steps if isinstance(one, TaskProgram)), None)
+    step = next((step for step in strategy.steps if isinstance(step, TaskProgram)), None)
     if step is None or strategy.spec is None:
         raise ArgumentError(
-            f"{arguments.strategy}: events are those of a program of tasks, and the strategy has none",
+            f"{arguments.strategy}: only task programs have events, and the strategy has none",
             hint="tasks.strategy(program, mapping)",
         )
     name = arguments.events or PASS_NAMES[-1]
-    found = events_of(step.program, step.mapped, strategy.spec, name)
-    for line in report_of(found, step.mapped, name).splitlines():
+    events = events_of(step.program, step.mapped, strategy.spec, name)
+    for line in report_of(events, step.mapped, name).splitlines():
         print(f"# {line}")
-    print(text(found), end="")
+    print(text(events), end="")
     return 0
 
 
 def _times(program: Program) -> dict[str, float]:
-    """The wall time of each stage in seconds; the text is printed too, where the tree is complete."""
+    """Return the wall time of each stage in seconds, including that of printing if the tree is complete."""
     if program.tree.complete:
         _ = program.cuda
     return dict(program.seconds)
@@ -84,5 +84,5 @@ def _times(program: Program) -> dict[str, float]:
 def _print_times(seconds: Mapping[str, float]) -> None:
     width = max(map(len, seconds))
     print()
-    for stage, spent in {**seconds, "in all": sum(seconds.values())}.items():
+    for stage, spent in {**seconds, "total": sum(seconds.values())}.items():
         print(f"{stage:<{width}}  {spent * 1e3:8.1f} ms")

@@ -1,4 +1,4 @@
-"""Micro-kernels on the command line: their text is compiled and executed where that can be done."""
+"""Compile and execute the texts of micro-kernels, as far as the installation permits."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Text:
-    """What is known of the texts of a kernel's micro-kernels.
+    """The results for the texts of a kernel's micro-kernels.
 
-    `names` are the micro-kernels, `said` what the compiler does with their text; `error` is its refusal. `compiled` is false where no
-    compiler was there. `trials` are what came of the texts on the host.
+    Attributes:
+        names: the micro-kernels.
+        said: the result of the compiler, as text.
+        compiled: False if no compiler is installed.
+        error: the compiler's error.
+        trials: the results of executing the texts on the host.
     """
 
     names: tuple[str, ...]
@@ -28,38 +32,37 @@ class Text:
     trials: tuple[Trial, ...] = ()
 
     def __str__(self) -> str:
-        parts = {one.said: [other.name for other in self.trials if other.said == one.said] for one in self.trials}
-        several = len(parts) > 1
-        tried = [f"{', '.join(names)} {said}" if several else said for said, names in parts.items()]
-        only = "" if self.error is not None or self.executed else "what it computes is only checked on a GPU"
+        parts = {trial.said: [other.name for other in self.trials if other.said == trial.said] for trial in self.trials}
+        tried = [f"{', '.join(names)} {said}" if len(parts) > 1 else said for said, names in parts.items()]
+        only = "" if self.error is not None or self.executed else "only a GPU can check what it computes"
         return f"{', '.join(self.names)}: " + "; ".join(filter(None, (self.said, *tried, only)))
 
     @property
     def executed(self) -> bool:
-        """Whether all of the texts were executed on the host."""
-        return bool(self.trials) and all(one.executed for one in self.trials)
+        """Whether all texts were executed on the host."""
+        return bool(self.trials) and all(trial.executed for trial in self.trials)
 
     @property
     def meant(self) -> bool:
-        """Whether somebody says what each of their specs means."""
-        return all(one.meant for one in self.trials)
+        """Whether each of their specs has a meaning."""
+        return all(trial.meant for trial in self.trials)
 
     @property
     def wrong(self) -> str | None:
-        """What is wrong with a text: the compiler refuses it, or it computes something else than its spec means."""
+        """The error of a text: the compiler refuses it, or its result differs from the meaning of its spec."""
         if self.error is not None:
             return str(self.error)
-        return next((f"{one.name}: {one.wrong}" for one in self.trials if one.wrong is not None), None)
+        return next((f"{trial.name}: {trial.wrong}" for trial in self.trials if trial.wrong is not None), None)
 
     @property
     def simulated(self) -> str:
-        """What is known, and what the simulator does in the place of the text."""
-        stands_in = self.wrong is None and self.meant
-        return f"{self}; the simulator uses the meaning of its spec" if stands_in else str(self)
+        """The results, and whether the simulator uses the meaning of the spec instead of the text."""
+        uses_meaning = self.wrong is None and self.meant
+        return f"{self}; the simulator uses the meaning of its spec" if uses_meaning else str(self)
 
 
 def examined(program: Program) -> Text | None:
-    """The kernel with its micro-kernels, compiled and tried as far as that is possible here; None where it has none."""
+    """Compile and execute the texts of a kernel's micro-kernels, as far as possible; return None if it has none."""
     from fireiron.inspect.show import micro_kernels
     from fireiron.inspect.trial import trials
 
@@ -71,7 +74,7 @@ def examined(program: Program) -> Text | None:
 
 
 def _compiled(program: Program) -> tuple[str, bool, LaunchError | None]:
-    """What the compiler says to a kernel, whether there is one, and its refusal."""
+    """Return the compiler's result as text, whether a compiler is installed, and its error."""
     from fireiron.gpu.kernel import CompiledKernel
 
     kernel = CompiledKernel(program)

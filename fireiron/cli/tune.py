@@ -1,4 +1,4 @@
-"""`fireiron tune`: find the fastest values of a strategy's tunables by measuring."""
+"""`fireiron tune`: find the fastest values of a strategy's tunables by measurement."""
 
 from __future__ import annotations
 
@@ -33,37 +33,37 @@ _MEASURES: dict[str, Any] = {  # options of the search and of the measurement, w
 
 def register(add: Add) -> None:
     """Add the command."""
-    command = add("tune", run, "find the fastest values of the tunables: verify and time candidates on the GPU, keep a journal")
+    command = add("tune", run, "find the fastest values of the tunables: verify and time candidates on the GPU, with a journal")
     add_strategy(command, json=True)
-    command.add_argument("--gpus", type=_numbers, metavar="0,1", help="GPUs to use, one process each (the current one)")
-    command.add_argument("--search", default="exhaustive", choices=("exhaustive", "random", "tpe"), help="how (exhaustive)")
-    command.add_argument("--trials", type=positive, metavar="N", help="legal candidates of a random or tpe search (100)")
-    command.add_argument("--seconds", type=_seconds, metavar="S", help="stop then, with the best so far (with --predict: 15)")
+    command.add_argument("--gpus", type=_numbers, metavar="0,1", help="GPUs to use, one process each (default: the current one)")
+    command.add_argument("--search", default="exhaustive", choices=("exhaustive", "random", "tpe"), help="the search (exhaustive)")
+    command.add_argument("--trials", type=positive, metavar="N", help="number of legal candidates of a random or tpe search (100)")
+    command.add_argument("--seconds", type=_seconds, metavar="S", help="time limit of the search (with --predict: 15)")
     command.add_argument(
         "--prune",
         type=_prune,
         default=True,
         metavar="FACTOR",
-        help="measure nothing predicted slower than FACTOR times the best prediction (3); or none",
+        help="skip candidates whose prediction is more than FACTOR times the best (3); or none",
     )
     command.add_argument("--measure-top", type=positive, metavar="N", help="measure only the N best predictions")
-    command.add_argument("--timeout", type=_seconds, default=30.0, metavar="S", help="for one candidate (30; slow kernels get more)")
-    command.add_argument("--seed", type=natural, default=0, help="of the search (0)")
-    command.add_argument("--jobs", type=positive, metavar="N", help="processes that lower and compile (one a processor)")
-    command.add_argument("--journal", metavar="FILE", help="results as they come; not measured again (a file in the cache folder)")
-    command.add_argument("--restart", action="store_true", help="empty the journal first")
-    command.add_argument("--save", metavar="RECORDS", help="append the best to a file of records")
+    command.add_argument("--timeout", type=_seconds, default=30.0, metavar="S", help="time limit per candidate (30; more for slow kernels)")
+    command.add_argument("--seed", type=natural, default=0, help="seed of the search (0)")
+    command.add_argument("--jobs", type=positive, metavar="N", help="processes that lower and compile (default: one per processor)")
+    command.add_argument("--journal", metavar="FILE", help="file of results, which are not measured again (default: in the cache folder)")
+    command.add_argument("--restart", action="store_true", help="discard the journal")
+    command.add_argument("--save", metavar="RECORDS", help="append the best result to a file of records")
     command.add_argument(
         "--predict",
         action="store_true",
-        help="rank combinations by the cost model, in random order until --seconds are over; no GPU, nothing is measured",
+        help="rank combinations by the cost model, in random order within --seconds; needs no GPU, measures nothing",
     )
     takes_run_time_sizes(command)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit status 1 if no candidate was verified and timed."""
-    progress(f"searching the tunables of {arguments.strategy} ...")  # until the first candidates are reported
+    """Return exit status 1 if no candidate was verified and timed."""
+    progress(f"searching the tunables of {arguments.strategy} ...")  # until the first report of candidates
     strategy = strategy_of(argparse.Namespace(**{**vars(arguments), "set": []}), open_values=True)
     common: dict[str, Any] = {
         "arch": arguments.arch,
@@ -95,8 +95,8 @@ def _predicted(strategy: Any, common: dict[str, Any], watch: _Watch, arguments: 
         raise ArgumentError("--predict measures nothing, so there is no record to save", hint="leave --save or --predict out")
     without = [f"--{name}" for name, default in _MEASURES.items() if getattr(arguments, name) != default]
     if without:
-        hint = "leave them or --predict out; --set bm=64 makes fewer combinations"
-        raise ArgumentError(f"--predict ranks combinations and measures nothing: {', '.join(without)} would do nothing", hint=hint)
+        hint = "leave them or --predict out; --set bm=64 reduces the combinations"
+        raise ArgumentError(f"--predict measures nothing: {', '.join(without)} would have no effect", hint=hint)
     return rank(strategy, report=watch, seconds=arguments.seconds or PREDICT_SECONDS, **common)
 
 
@@ -125,13 +125,13 @@ def _tuned(strategy: Any, common: dict[str, Any], watch: _Watch, arguments: argp
 
 
 def _shown(tuning: Tuning, arguments: argparse.Namespace) -> int:
-    best = next((one for one in tuning.ranking if one.status == "ok"), None)
+    best = next((result for result in tuning.ranking if result.status == "ok"), None)
     if arguments.json:
         print_json(tuning.plain())
     else:
         print(tuning.table(width_of_output()))
         if tuning.stopped:
-            print(f"\nstopped {tuning.stopped}" + ("; --seconds for more" if arguments.predict else ""))
+            print(f"\nstopped {tuning.stopped}" + ("; increase --seconds for more" if arguments.predict else ""))
         if best is not None:
             print(f"\nbest: {' '.join(f'--set {name}={value}' for name, value in best.values.items())}")
         if tuning.journal is not None:
@@ -142,7 +142,7 @@ def _shown(tuning: Tuning, arguments: argparse.Namespace) -> int:
 
 
 class _Watch:
-    """Shows progress, and remembers it for the message of an interruption."""
+    """Shows progress, and keeps it for the message after an interruption."""
 
     def __init__(self, quiet: bool) -> None:
         from fireiron.tune.progress import Display
@@ -156,27 +156,27 @@ class _Watch:
             self.display(progress)
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         display, self.display = self.display, None
         if display is not None:
             display.close()
 
     def farewell(self) -> str:
-        """Where it was, and how it goes on."""
+        """Return the message after an interruption: the progress, and how to continue."""
         if self.last is None or not self.last.journal:
             return "fireiron: interrupted"
-        return f"fireiron: interrupted ({self.last}); the same command goes on from {self.last.journal}"
+        return f"fireiron: interrupted ({self.last}); the same command continues from {self.last.journal}"
 
 
 def _numbers(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"[0-9]{1,3}(,[0-9]{1,3})*", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"{text!r}: numbers of GPUs, such as 0,1")
+        raise argparse.ArgumentTypeError(f"{text!r}: give indices of GPUs, such as 0,1")
     return tuple(map(int, text.split(",")))
 
 
 def _seconds(text: str) -> float:
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?", text, re.ASCII) or not float(text) > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
     return float(text)
 
 
@@ -184,5 +184,5 @@ def _prune(text: str) -> bool | float:
     if text == "none":
         return False
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text, re.ASCII) or not float(text) >= 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: a factor of at least 1, or none")
+        raise argparse.ArgumentTypeError(f"{text!r}: give a factor of at least 1, or none")
     return float(text)

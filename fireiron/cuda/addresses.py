@@ -25,7 +25,7 @@ SHARED_ADDRESS = Function(
     "shared_address",
     ("const void* pointer",),
     ("return static_cast<unsigned>(__cvta_generic_to_shared(pointer));",),
-    "the address of inline PTX for shared memory",
+    "32-bit shared-memory address for inline PTX",
     result="unsigned",
 )
 
@@ -296,7 +296,7 @@ class Addresses:
         if constant(value) is not None or value in self.fixed:  # nothing depends on the loops around
             return value + rest
         if value not in owner.named:
-            owner.named[value] = self._name(f"{owner.var.name}_first", value)
+            owner.named[value] = self._name(f"{owner.var.name}_first_fill", value)
         return owner.named[value] + rest
 
     def role(self) -> Callable[[], None]:
@@ -329,7 +329,7 @@ class Addresses:
                 self._collect_steps(child, names)
             return
         if value not in turns.rotated:
-            label = f"{turns.var.name}_turn_{step[1]}" if step[1] else f"{turns.var.name}_turn"
+            label = f"{turns.var.name}_shifted_{step[1]}" if step[1] else f"{turns.var.name}_shifted"
             turns.rotated[value] = self._name(label, value)
         names[value] = turns.rotated[value]
 
@@ -390,7 +390,7 @@ class Addresses:
         if turns is None:
             return stage
         if stage not in turns.of_warp:
-            turns.of_warp[stage] = self._name(f"{stage}_of_warp", stage)
+            turns.of_warp[stage] = self._name(f"{stage}_uniform", stage)
         return turns.of_warp[stage]
 
     def _swizzle(self, value: Expr, buffer: Buffer) -> Var:
@@ -407,7 +407,7 @@ class Addresses:
             return value
         if stage not in turns.parities:
             self._stage(stage, turns)  # which says when the next round begins
-            turns.parities[stage] = self._name(f"{turns.var.name}_parity", value), value
+            turns.parities[stage] = self._name(f"{turns.var.name}_phase", value), value
         return turns.parities[stage][0]
 
     def enter(self, loop: For, together: bool) -> Turns:
@@ -451,8 +451,7 @@ class Addresses:
             for value, name in turns.rotated.items()
         ]
         top += [
-            Noted(f"const {self._kind(stage)} {name} = {FIRST_LANE}{stage}, 0);", "the same for all lanes")
-            for stage, name in turns.of_warp.items()
+            Noted(f"const {self._kind(stage)} {name} = {FIRST_LANE}{stage}, 0);", "warp-uniform") for stage, name in turns.of_warp.items()
         ]
         return Lines(tuple(turns.before), tuple(top), tuple(_counted_on(value, name, turns) for value, name in counted.items()))
 

@@ -29,7 +29,7 @@ class ChosenTurns:
         """The text, where `count` is the extent's, and `asked` and `body` are the items of both parts."""
         var, most = self.loop.var.name, constant(self.loop.extent)
         seen = f"static_cast<unsigned>({self.names[-1].var})"
-        which, first, ahead = (fresh(f"{var}_{name}") for name in ("taken", "next", "ahead"))
+        which, first, ahead = (fresh(f"{var}_{name}") for name in ("mask", "base", "bit"))
         alone = most is not None and most <= AT_ONCE
         turn: tuple[Item, ...] = ()
         if alone:
@@ -41,7 +41,7 @@ class ChosenTurns:
             bit = f"{which} |= {seen if whole else f'({place} < {count} ? {seen} : 0u)'} << {ahead};"
         number = f"__ffs({which}) - 1" if alone else f"{first} + __ffs({which}) - 1"
         items: tuple[Item, ...] = (
-            Noted(f"unsigned {which} = 0;", f"the turns of {var} that are taken, a bit for each"),
+            Noted(f"unsigned {which} = 0;", f"iterations of {var} to execute, one bit each"),
             Braces(head, (*turn, *asked, bit), "#pragma unroll"),
             Braces(f"for (; {which} != 0; {which} &= {which} - 1)", (f"const int {var} = {number};", *body)),
         )

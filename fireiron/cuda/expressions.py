@@ -65,7 +65,7 @@ HILBERT = Function(
         "}",
         "return swapped ? second * columns + first : first * columns + second;",
     ),
-    "the tile, counted row by row, that is number `number` on Hilbert's curve, which passes over what is outside the grid",
+    "row-major index of tile `number` on a Hilbert curve that skips positions outside the grid",
     result="int",
 )
 """The text of the node of this name; `fireiron.values.expr.hilbert` says what it computes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fireiron.cuda.addresses import FIRST_LANE, Names
 from fireiron.cuda.expressions import HILBERT, document, expression
@@ -25,7 +25,7 @@ from fireiron.ir.opaque import at_tiles
 from fireiron.ir.text import Function, Item, Made, Noted, Path
 from fireiron.ir.usage import region_starts
 from fireiron.values.document import Assignment, Joined
-from fireiron.values.expr import INT_MAX, Expr, FloorDiv, Hilbert, Var
+from fireiron.values.expr import INT_MAX, ZERO, Expr, FloorDiv, Hilbert, Mod, Var, constant
 from fireiron.values.machine import bfloat16, float16
 
 
@@ -51,7 +51,7 @@ def printed(*kernels: Kernel) -> list[Line]:
         printer.functions = functions
         bodies.append(_body(printer))
     several = len(kernels) > 1
-    lines = plain([f"// {len(kernels)} launches, in the order of these kernels"] if several else _header(kernels[0]))
+    lines = plain([f"// {len(kernels)} launches, in this order"] if several else _header(kernels[0]))
     lines += plain(dict.fromkeys(line for kernel in kernels for line in _includes(kernel)))
     lines += plain(("", *TENSOR_MAP) if any(kernel.maps for kernel in kernels) else ())
     for function, name in functions.items():
@@ -93,7 +93,7 @@ def _taken(kernel: Kernel) -> set[str]:
         "thread",
         "smem",
         "piece",
-        "warp_of_block",
+        "warp_index",
         *(symbol.name for symbol in kernel.symbols),
         *(one.name for one in kernel.reciprocals),
         *(() if kernel.counter is None else (kernel.counter.name,)),
@@ -117,22 +117,22 @@ def _header(kernel: Kernel) -> Iterable[str]:
     for line in kernel.title:
         text = line.lstrip(" ")
         yield from comment(text, lead="//   " + " " * (len(line) - len(text)))
-    chained = ", chained to the kernel before" if kernel.effects[Chaining].chained else ""
+    chained = ", programmatic dependent launch" if kernel.effects[Chaining].chained else ""
     yield from comment(
         f"target {kernel.architecture}; launch <<<{_readable(kernel.grid)}, {kernel.threads}>>>, {_shared_text(kernel)}{chained}"
     )
     if kernel.cluster is not None:
-        yield from comment(f"clusters of {kernel.cluster.blocks} neighbouring blocks")
+        yield from comment(f"clusters of {kernel.cluster.blocks} blocks")
     for text, condition in kernel.facts:
         yield from comment(f"requires: {text}, {_readable(condition)}")
     for name in kernel.effects[Zeroed].names:
-        yield from comment(f"requires: {name} is zero before the launch, blocks add to it")
+        yield from comment(f"requires: {name} is zero before the launch (blocks add to it)")
     if kernel.counter is not None:
-        yield from comment(f"requires: {kernel.counter.name} is zero before the first launch, and no other launch uses it at the same time")
+        yield from comment(f"requires: {kernel.counter.name} is zero before the first launch, and no concurrent launch uses it")
     for name in kernel.effects[Chaining].ready:
-        yield from comment(f"requires: no kernel of the chain writes {name}, which is read before the wait for the kernel before")
+        yield from comment(f"requires: no kernel that may still run writes {name}, which is read before griddepcontrol.wait")
     for reason in kernel.effects[Unchecked].reasons:
-        yield from comment(f"UNCHECKED, races are not excluded: {reason}")
+        yield from comment(f"UNCHECKED, races are possible: {reason}")
 
 
 def _readable(value: object) -> str:
@@ -227,7 +227,7 @@ def _of_warp(value: Expr, kernel: Kernel) -> bool:
 
 def _buffers(kernel: Kernel) -> Iterable[Item]:
     """The declarations of buffers."""
-    makers = Makers(kernel)
+    makers, stages = Makers(kernel), _stages(kernel)
     shared = [buffer for buffer in kernel.buffers if buffer.memory.in_shared]
     read = _read(kernel)
     # Compilers warn of an array that nobody reads, unless the text says that it knows.
@@ -238,20 +238,22 @@ def _buffers(kernel: Kernel) -> Iterable[Item]:
         for buffer in shared:
             kind, start = buffer.dtype.cuda, f"smem + {buffer.offset}" if buffer.offset else "smem"
             line = f"{known[buffer.name]}{kind}* const {buffer.name} = reinterpret_cast<{kind}*>({start});"
-            yield Made(Noted(line, _shape(buffer)), makers.of_buffer(buffer.name))
+            yield Made(Noted(line, _shape(buffer, stages)), makers.of_buffer(buffer.name))
     else:
         for buffer in shared:
             align = max(16, buffer.tensor.align)
             line = f"{known[buffer.name]}__shared__ __align__({align}) {buffer.dtype.cuda} {buffer.name}[{expression(buffer.total)}];"
-            yield Made(Noted(line, _shape(buffer)), makers.of_buffer(buffer.name))
+            yield Made(Noted(line, _shape(buffer, stages)), makers.of_buffer(buffer.name))
     starts = region_starts(kernel.buffers)
     for buffer in kernel.buffers:
         if buffer.memory.region in starts and buffer.memory.of_block:
             place = buffer.offset - starts[buffer.memory.region]
             array = (buffer.dtype.cuda, buffer.name, str(expression(buffer.total)), max(16, buffer.tensor.align), place)
-            yield Made(Noted(known[buffer.name] + buffer.memory.region.declaration(*array), _shape(buffer)), makers.of_buffer(buffer.name))
+            yield Made(
+                Noted(known[buffer.name] + buffer.memory.region.declaration(*array), _shape(buffer, stages)), makers.of_buffer(buffer.name)
+            )
         if buffer.memory.private:
-            yield Made(_registers(kernel, buffer, known[buffer.name]), makers.of_buffer(buffer.name))
+            yield Made(_registers(kernel, buffer, known[buffer.name], stages), makers.of_buffer(buffer.name))
 
 
 def _read(kernel: Kernel) -> set[str]:
@@ -261,15 +263,15 @@ def _read(kernel: Kernel) -> set[str]:
     return own.union(access.buffer for stmt in inside for access in stmt.accesses if not access.write)
 
 
-def _registers(kernel: Kernel, buffer: Buffer, known: str) -> Item:
+def _registers(kernel: Kernel, buffer: Buffer, known: str, stages: Mapping[str, int]) -> Item:
     """The array of a thread, or the fragments of a warp."""
     if buffer.memory.fragment is not None:
-        return Noted(_toucher(kernel, buffer).instruction.declaration(kernel, buffer), f"of {_shape(buffer)}")
+        return Noted(_toucher(kernel, buffer).instruction.declaration(kernel, buffer), f"of {_shape(buffer, stages)}")
     size = buffer.total.high
     align = f"__align__({buffer.tensor.align}) " if buffer.tensor.align > buffer.dtype.bytes else ""
-    note = "" if size <= MOST_REGISTERS else "; too many for registers: lives in local memory"
+    note = "" if size <= MOST_REGISTERS else "; too large for registers, in local memory"
     first = " = {}" if buffer.name in begun_in_loops(kernel) else ""  # else ptxas gives some itself, between the products (C7515)
-    return Noted(f"{known}{align}{buffer.dtype.cuda} {buffer.name}[{size}]{first};", f"of {_shape(buffer)}{note}")
+    return Noted(f"{known}{align}{buffer.dtype.cuda} {buffer.name}[{size}]{first};", f"of {_shape(buffer, stages)}{note}")
 
 
 def _toucher(kernel: Kernel, buffer: Buffer) -> Exec:
@@ -280,7 +282,32 @@ def _toucher(kernel: Kernel, buffer: Buffer) -> Exec:
     raise VerificationError(f"no statement touches {buffer.name}")
 
 
-def _shape(buffer: Buffer) -> str:
+def _shape(buffer: Buffer, stages: Mapping[str, int]) -> str:
+    """The shape of one tile of a buffer, how many stages it has, and how many copies if units have their own."""
     shape = " x ".join(str(size) for size in buffer.tensor.shape)
-    copies = f", {buffer.tensor.copies} copies" if buffer.tensor.copies > 1 else ""
-    return f"{shape}{copies}"
+    number = stages.get(buffer.name, 1) if buffer.tensor.copies % stages.get(buffer.name, 1) == 0 else 1
+    copies = buffer.tensor.copies // number
+    return f"{shape}{f', {number} stages' if number > 1 else ''}{f', {copies} copies' if copies > 1 else ''}"
+
+
+def _stages(kernel: Kernel) -> dict[str, int]:
+    """The stages of each buffer that has several: those of its ring, or as many as the remainder that selects one."""
+    stages = {name: ring.stages for ring in kernel.rings for name in ring.buffers}
+    several = {buffer.name: buffer for buffer in kernel.buffers if buffer.tensor.copies > 1 and buffer.name not in stages}
+    stages |= {name: buffer.tensor.copies for name, buffer in several.items() if buffer.memory.private}
+    fixed = {kernel.block, kernel.thread, *(let.var for let in kernel.body if isinstance(let, Let))}
+    for stmt, _ in execs(kernel.body) if several else ():
+        for access in stmt.accesses:
+            if access.buffer in several and access.copy != ZERO:
+                number = max(_moduli(access.copy, fixed), default=1)
+                if several[access.buffer].tensor.copies % number == 0:
+                    stages[access.buffer] = max(stages.get(access.buffer, 1), number)
+    return stages
+
+
+def _moduli(value: Expr, fixed: set[Var]) -> Iterator[int]:
+    """The divisors of the remainders of an expression that loops change."""
+    if isinstance(value, Mod) and not value.variables() <= fixed:
+        yield constant(value.right) or 1
+    for child in value.children:
+        yield from _moduli(child, fixed)

@@ -172,7 +172,7 @@ class _MicroKernel:
         yield name, lambda: (f"{buffer.dtype.cuda} (&{name})[{count}] = {buffer.name};",)
         yield f"{name}_registers", lambda: (f"constexpr int {name}_registers = {count};",)
         register = Var("held_register", 0, buffer.elements.high - 1)
-        for label, coordinate in zip(dims, buffer.held(register), strict=True):
+        for label, coordinate in zip(dims, buffer.register_coordinates(register), strict=True):
             head = f"const auto {name}_{label} = [&](int held_register) {{"
             yield f"{name}_{label}", lambda head=head, coordinate=coordinate: self._lambda(head, coordinate)  # type: ignore[misc]
 

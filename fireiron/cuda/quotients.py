@@ -14,7 +14,7 @@ QUOTIENT = Function(
     "quotient",
     ("int number", "unsigned long long reciprocal"),
     ("return static_cast<int>(__umul64hi(2u * number, reciprocal));",),
-    "number / divisor for a number not below 0, where reciprocal is 2^63 / divisor, rounded up",
+    "number / divisor for number >= 0, where reciprocal is 2^63 / divisor, rounded up",
     result="int",
 )
 

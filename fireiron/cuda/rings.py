@@ -18,46 +18,46 @@ from fireiron.ir.text import Braces, Function, Item, Made, Noted
 from fireiron.values.expr import conjuncts, constant
 
 TENSOR_MAP = (
-    "// how TMA finds a matrix; the launcher encodes it (cuTensorMapEncodeTiled)",
+    "// TMA tensor map of a tensor, encoded by the launcher (cuTensorMapEncodeTiled)",
     "struct __align__(64) TensorMap { unsigned long long words[16]; };",
 )
 
 INIT = Function(
     "mbarrier_init",
-    ("unsigned barrier", "unsigned arrivals"),
-    ('asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");',),
-    "a barrier in memory whose phase is over when so many have arrived, and the bytes that they announced",
+    ("unsigned mbarrier", "unsigned arrivals"),
+    ('asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(mbarrier), "r"(arrivals) : "memory");',),
+    "mbarrier: a phase completes after all arrivals and expected transaction bytes",
 )
 
 VISIBLE = Function(
-    "mbarrier_init_fence",
+    "fence_mbarrier_init",
     (),
     ('asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',),
-    "the barriers are there for the asynchronous proxy too",
+    "make initialized mbarriers visible to the async proxy and to the cluster",
 )
 
 EXPECT = Function(
-    "mbarrier_expect",
-    ("unsigned barrier", "unsigned bytes"),
-    ('asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");',),
-    "arrive, and announce bytes that TMA will bring",
+    "mbarrier_arrive_expect_tx",
+    ("unsigned mbarrier", "unsigned bytes"),
+    ('asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(mbarrier), "r"(bytes) : "memory");',),
+    "arrive and expect `bytes` from TMA",
 )
 
 ARRIVE_AT = Function(
-    "mbarrier_arrive_at",
-    ("unsigned barrier", "unsigned blocks"),
+    "mbarrier_arrive_cluster",
+    ("unsigned mbarrier", "unsigned block_mask"),
     (
-        "for (unsigned left = blocks; left != 0; left &= left - 1) {",
+        "for (unsigned left = block_mask; left != 0; left &= left - 1) {",
         "  asm volatile(",
         '      "{\\n"',
-        '      ".reg .b32 there;\\n"',
-        '      "mapa.shared::cluster.u32 there, %0, %1;\\n"',
-        '      "mbarrier.arrive.shared::cluster.b64 _, [there];\\n"',
+        '      ".reg .b32 remote;\\n"',
+        '      "mapa.shared::cluster.u32 remote, %0, %1;\\n"',
+        '      "mbarrier.arrive.shared::cluster.b64 _, [remote];\\n"',
         '      "}"',
-        '      :: "r"(barrier), "r"(__ffs(left) - 1) : "memory");',
+        '      :: "r"(mbarrier), "r"(__ffs(left) - 1) : "memory");',
         "}",
     ),
-    "one arrival at this barrier in each of several blocks of the cluster, a bit for each",
+    "arrive at this mbarrier in each block of `block_mask` (one bit per rank in the cluster)",
 )
 
 CLUSTER_SYNC = Function(
@@ -67,38 +67,38 @@ CLUSTER_SYNC = Function(
         'asm volatile("barrier.cluster.arrive.release;" ::: "memory");',
         'asm volatile("barrier.cluster.wait.acquire;" ::: "memory");',
     ),
-    "all threads of all blocks of the cluster wait for each other",
+    "synchronize all threads of the cluster",
 )
 
 WAIT = Function(
     "mbarrier_wait",
-    ("unsigned barrier", "unsigned parity"),
+    ("unsigned mbarrier", "unsigned phase"),
     (
         "asm volatile(",
         '    "{\\n"',
-        '    ".reg .pred over;\\n"',
-        '    "again:\\n"',
-        '    "mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\\n"',
-        '    "@!over bra again;\\n"',
+        '    ".reg .pred done;\\n"',
+        '    "retry:\\n"',
+        '    "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\\n"',
+        '    "@!done bra retry;\\n"',
         '    "}"',
-        '    :: "r"(barrier), "r"(parity) : "memory");',
+        '    :: "r"(mbarrier), "r"(phase) : "memory");',
     ),
-    "until the phase of this parity is over",
+    "wait until the phase of this parity completes",
 )
 
 TAKE = Function(
-    "take_tile",
-    ("unsigned* counter", "unsigned tiles", "unsigned blocks"),
-    ("return static_cast<int>(min(atomicInc(counter, tiles - 1), tiles - blocks) + blocks);",),
-    "the next tile that no block has taken, or how many there are; launches ask as often, and the last time sets the counter to zero",
+    "claim_tile",
+    ("unsigned* counter", "unsigned num_tiles", "unsigned num_blocks"),
+    ("return static_cast<int>(min(atomicInc(counter, num_tiles - 1), num_tiles - num_blocks) + num_blocks);",),
+    "claim the next tile, or num_tiles if none is left; the last claim of a launch resets the counter",
     result="int",
 )
 
 PREFETCH = Function(
-    "prefetch_map",
+    "prefetch_tensor_map",
     ("const TensorMap* map",),
     ('asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");',),
-    "a tensor map is needed soon",
+    "prefetch a tensor map",
 )
 
 
@@ -106,10 +106,10 @@ def registers_function(count: int, gives: bool) -> Function:
     """The change of a warpgroup's registers."""
     way = "dec" if gives else "inc"
     return Function(
-        f"{'give' if gives else 'take'}_registers_to_{count}",
+        f"setmaxnreg_{way}_{count}",
         (),
         (f'asm volatile("setmaxnreg.{way}.sync.aligned.u32 {count};");',),
-        f"each thread of the warpgroup {'keeps' if gives else 'gets'} {count} registers",
+        f"{'decrease' if gives else 'increase'} the registers of each thread of the warpgroup to {count}",
     )
 
 
@@ -123,9 +123,13 @@ def numbers_of(ring: Ring) -> str:
     return f"{ring.name}_numbers"
 
 
+def _mbarriers(count: int) -> str:
+    return f"{count} mbarrier{'s' if count > 1 else ''}"
+
+
 def _held(ring: Ring) -> str:
     """What the stages of a ring hold."""
-    return ", ".join(ring.buffers) or "numbers of tiles"
+    return ", ".join(ring.buffers) or "tile indices"
 
 
 def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
@@ -144,8 +148,8 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
             yield f"__shared__ unsigned long long {ring.name}[{ring.barrier_bytes // 8}];"
         init = printer.function(INIT)
         if ring.is_order:
-            said = "turns of warpgroups are over" if ring.each else "products of the tile before are done"
-            yield Noted(f"const unsigned {empty} = {address}({start});", f"{ring.stages} barriers: {said}")
+            said = "order of warpgroups" if ring.each else "MMAs of the previous tile are complete"
+            yield Noted(f"const unsigned {empty} = {address}({start});", f"{_mbarriers(ring.stages)}: {said}")
             inits.append(
                 Braces(f"for (int stage = 0; stage < {ring.stages}; ++stage)", (f"{init}({empty} + stage * 8, {ring.consumers});",))
             )
@@ -154,10 +158,12 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
             numbers = (
                 f"reinterpret_cast<volatile int*>({f'{start} + {2 * ring.stages * 8}' if dynamic else f'{start} + {2 * ring.stages}'})"
             )
-            yield Noted(f"volatile int* const {numbers_of(ring)} = {numbers};", f"of {ring.stages} tiles of this block")
+            yield Noted(f"volatile int* const {numbers_of(ring)} = {numbers};", f"{ring.stages} stages of tile indices")
         makers = Makers(kernel).of_ring(ring.name)
-        yield Made(Noted(f"const unsigned {full} = {address}({start});", f"{ring.stages} barriers: {_held(ring)} are full"), makers)
-        yield Made(Noted(f"const unsigned {empty} = {full} + {ring.stages * 8};", "and empty again"), makers)
+        yield Made(Noted(f"const unsigned {full} = {address}({start});", f"{_mbarriers(ring.stages)}: {_held(ring)} full"), makers)
+        yield Made(
+            Noted(f"const unsigned {empty} = {full} + {ring.stages * 8};", f"{_mbarriers(ring.stages)}: {_held(ring)} empty"), makers
+        )
         lines = (f"{init}({full} + stage * 8, {ring.producers});", f"{init}({empty} + stage * 8, {ring.consumers});")
         inits.append(Braces(f"for (int stage = 0; stage < {ring.stages}; ++stage)", lines))
     maps = [f"{printer.function(PREFETCH)}(&{one.name});" for one in kernel.maps]
@@ -172,13 +178,9 @@ def acquired(printer: KernelPrinter, statement: Acquire) -> list[Item]:
     parity = printer.parity(ring.name, statement.fill_index, 0 if statement.state is StageState.FULL else 1)
     barrier = printer.barrier(ring.name, statement.state, statement.fill_index)
     state = "full" if statement.state is StageState.FULL else "empty"
-    note = (
-        f"the number of this turn's tile is {'there' if state == 'full' else 'read'}"
-        if ring.tiles
-        else f"{_held(ring)} of this turn are {state}"
-    )
+    note = f"wait until {_held(ring)} {'is' if len(ring.buffers) == 1 else 'are'} {state}"
     if ring.is_order:
-        note = "the turn of this warpgroup" if ring.each else "the products of the tile before are done"
+        note = "wait for the previous warpgroup" if ring.each else "wait for the MMAs of the previous tile"
     return [Noted(f"{printer.function(WAIT)}({barrier}, {printer.expression(parity)});", note)]
 
 
@@ -204,13 +206,13 @@ def next_tile(printer: KernelPrinter, statement: ClaimTile) -> list[Item]:
     ring = kernel.ring(statement.ring)
     place = f"{numbers_of(ring)}[{printer.expression(statement.fill_index % ring.stages)}]"
     if not statement.takes:
-        return [Noted(f"const int {statement.var} = {FIRST_LANE}{place}, 0);", "the same for all lanes, which have all read it")]
+        return [Noted(f"const int {statement.var} = {FIRST_LANE}{place}, 0);", "warp-uniform, and all lanes have read it")]
     assert kernel.counter is not None
     tiles, turn = (printer.expression(one) for one in (statement.tiles, statement.fill_index))
     blocks = "gridDim.x" if constant(kernel.grid) is None else printer.expression(kernel.grid)
     taken = f"{printer.function(TAKE)}({kernel.counter.name}, {tiles}, {blocks})"
     return [
-        Noted(f"const int {statement.var} = {turn} == 0 ? {printer.expression(kernel.block)} : {taken};", "the next tile that is left"),
+        Noted(f"const int {statement.var} = {turn} == 0 ? {printer.expression(kernel.block)} : {taken};", "the block's own tile first"),
         f"{place} = {statement.var};",
     ]
 
@@ -223,7 +225,7 @@ def left(printer: KernelPrinter, statement: ExitIfDone) -> list[Item]:
 def branch(kernel: Kernel, role: Role, number: int, items: Sequence[Item], printer: KernelPrinter) -> Item:
     """A role as a branch that all threads of a warp take, or none."""
     last = role.first + role.threads
-    head = f"{'else ' if number else ''}if (warp_of_block < {last // 32})" if last < kernel.threads else "else"
+    head = f"{'else ' if number else ''}if (warp_index < {last // 32})" if last < kernel.threads else "else"
     inner = list(items)
     if role.elected:
         inner = [guarded((f"threadIdx.x == {role.first}",), inner)]

@@ -57,7 +57,7 @@ _WARPGROUP_BARRIER = Function(
     "warpgroup_sync",
     (),
     ('asm volatile("bar.sync %0, 128;" :: "r"(1 + threadIdx.x / 128) : "memory");',),
-    "the 128 threads of a warpgroup wait for each other, at the named barrier of their number (0 is that of __syncthreads)",
+    "synchronize the 128 threads of a warpgroup, with one named barrier per warpgroup (0 is __syncthreads)",
 )
 """PTX ISA 9.7.13.1. The number is no constant, so that all 16 barriers of the block are taken: nothing else here uses one."""
 
@@ -83,34 +83,34 @@ def _numbered_barriers(groups: int) -> Function:
     """
     lines = [f'if (warpgroup == {number}) asm volatile("bar.sync {number + 1}, 128;" ::: "memory");' for number in range(groups)]
     body = ("const unsigned warpgroup = threadIdx.x / 128;", *(f"{'else ' if number else ''}{line}" for number, line in enumerate(lines)))
-    return Function("warpgroup_sync", (), body, "the 128 threads of a warpgroup wait for each other, at a named barrier of their own")
+    return Function("warpgroup_sync", (), body, "synchronize the 128 threads of a warpgroup, with one named barrier per warpgroup")
 
 
 def _role_barrier(threads: int, groups: int) -> Function:
     texts = [f'asm volatile("bar.sync {15 - group}, {threads};" ::: "memory");' for group in range(groups)]
     lines = [f"if (threadIdx.x / {threads} == {group}) {text}" for group, text in enumerate(texts)] if groups > 1 else texts
-    return Function("consumers_sync", (), tuple(lines), "the threads of a role wait for each other, at a named barrier of their own")
+    return Function("consumers_sync", (), tuple(lines), "synchronize the threads of a role at a named barrier")
 
 
 _PROXY_FENCE = Function(
-    "proxy_fence",
+    "fence_proxy_async",
     (),
     ('asm volatile("fence.proxy.async.shared::cta;" ::: "memory");',),
-    "what this thread wrote to shared memory is there for the asynchronous proxy too",
+    "make writes of this thread to shared memory visible to the async proxy",
 )
 
 _LINKS = {
     GridDepAction.LAUNCH_DEPENDENTS: Function(
-        "launch_next_kernel",
+        "griddepcontrol_launch_dependents",
         (),
         ('asm volatile("griddepcontrol.launch_dependents;" ::: "memory");',),
-        "the kernel behind this one in its stream may begin; it waits before it touches memory",
+        "allow the next kernel of the stream to start",
     ),
     GridDepAction.WAIT: Function(
-        "wait_for_kernel_before",
+        "griddepcontrol_wait",
         (),
         ('asm volatile("griddepcontrol.wait;" ::: "memory");',),
-        "until the kernel before this one in its stream is over, and all that it wrote is there",
+        "wait until the previous kernel of the stream has completed and its writes are visible",
     ),
 }
 
@@ -293,7 +293,7 @@ class Statements:
             case IfAnyLane(needed=needed):
                 # With a barrier of the warp inside, which costs nothing, the compiler branches: it would issue few instructions anyway, and
                 # what they read would be wanted, and waited for, earlier.
-                return [guarded((self._any_of_warp(needed),), [Noted("__syncwarp();", "a branch"), *self._list(statement.body)])]
+                return [guarded((self._any_of_warp(needed),), [Noted("__syncwarp();", "keep a branch"), *self._list(statement.body)])]
             case For() | Exec() if not self.moved and (factors := self._factors(statement)):
                 self.moved = True
                 inner = self._statement(statement)
@@ -319,7 +319,7 @@ class Statements:
         """That a factor is not 1, for each that a thread has in a statement that does nothing where all are; none where it may do more."""
         found: dict[str, Text] = {}
         for one, loops in execs((statement,)):
-            name = one.instruction.unless_one(one.spec)
+            name = one.instruction.identity_operand(one.spec)
             counts = [constant(loop.extent) for loop in loops]
             if not name or None in counts:
                 return []
@@ -336,7 +336,7 @@ class Statements:
 
     def _roles(self, statement: Roles) -> list[Item]:
         """A branch for each role, with addresses of its own."""
-        items: list[Item] = ["const int warp_of_block = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);"]
+        items: list[Item] = ["const int warp_index = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);"]
         for number, role in enumerate(statement.roles):
             forget = self.printer.addresses.role()
             items.append(f"// {role.name}")
@@ -382,7 +382,7 @@ class Statements:
         before, body = ((), self._unrolled(statement)) if unroll else self._running(statement)
         if statement.pinned_registers:
             one = self._one_of(lambda mechanism: mechanism.in_registers)
-            before = (*one.mechanism.held(self.printer, statement.pinned_registers, one), *before)
+            before = (*one.mechanism.pin(self.printer, statement.pinned_registers, one), *before)
         body = self._counting(statement, body)
         if statement.extent == Const(1) and statement.step == 1:
             return [*before, Braces("", (f"const int {statement.var} = 0;", *body))]

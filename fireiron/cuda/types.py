@@ -111,16 +111,16 @@ rsqrt and tanh; the others are rounded correctly. Of a number and NaN, a maximum
 
 
 COMPOSED: Mapping[str, tuple[str, str]] = {
-    "sigmoid": ("1{f} / (1{f} + exp{e}(-x))", "the logistic function"),
-    "silu": ("x / (1{f} + exp{e}(-x))", "x times the logistic function of x"),
-    "gelu": ("0.5{e} * x * (1{f} + erf{e}(x * 0.7071067811865476{e}))", "x times the normal distribution function at x"),
+    "sigmoid": ("1{f} / (1{f} + exp{e}(-x))", "1 / (1 + e^-x)"),
+    "silu": ("x / (1{f} + exp{e}(-x))", "x * sigmoid(x)"),
+    "gelu": ("0.5{e} * x * (1{f} + erf{e}(x * 0.7071067811865476{e}))", "x * Phi(x), Phi the standard normal distribution function"),
 }
 """Functions of formulas that are made of those of the standard: their texts, `{f}` and `{e}` for the type, and what they are."""
 
 
 APPROXIMATE: Mapping[str, tuple[str, str]] = {
-    "exp2": ("ex2.approx.ftz.f32", "2 to the power of x, with a relative error of at most 2^-22; 0 below 2^-126"),
-    "tanh_approx": ("tanh.approx.f32", "the hyperbolic tangent of x, with a relative error of at most 2^-10.987"),
+    "exp2": ("ex2.approx.ftz.f32", "2^x with a relative error of at most 2^-22; results below 2^-126 are 0"),
+    "tanh_approx": ("tanh.approx.f32", "tanh(x) with a relative error of at most 2^-10.987"),
 }
 """Functions in float that are an instruction (PTX ISA, "Floating Point Instructions", ex2 and tanh): its name, and what it is."""
 
@@ -172,13 +172,13 @@ def widened(source: DType) -> Function:
     Of sums of products of such integers it makes `dp4a`, where they are three with a byte of zeros; and of that ptxas of CUDA 12.6, 13.0
     and 13.5 makes wrong code at times (docs/decisions/0067-compilers.md). Who is after speed has tensor cores.
     """
-    note = "a factor of 8 bits; the empty asm keeps NVVM from dp4a of three products, of which ptxas makes wrong code at times"
+    note = "widen an 8-bit integer; the empty asm prevents a dp4a that ptxas miscompiles"
     return Function("widened", (f"{source.cuda} x",), ("int value = x;", 'asm("" : "+r"(value));', "return value;"), note, result="int")
 
 
 def through_bytes(by: str, kind: DType) -> Function:
     """A load or store of CUDA (`by`: `__ldcs`, `__stcs`) of one float of 8 bits, of which CUDA has none: by the byte that it is."""
-    name, note = by.strip("_"), f"{by} of a float of 8 bits, of which CUDA has none"
+    name, note = by.strip("_"), f"{by} for one 8-bit float, which CUDA lacks"
     if by.startswith("__ld"):
         byte = f"reinterpret_cast<unsigned char&>(value) = {by}(reinterpret_cast<const unsigned char*>(source));"
         return Function(name, (f"const {kind.cuda}* source",), (f"{kind.cuda} value;", byte, "return value;"), note, result=kind.cuda)
@@ -190,7 +190,7 @@ ACCUMULATED: Final = Function(
     "accumulated",
     ("float x",),
     ("return __fadd_rn(x, -0.0f);",),
-    "x, computed behind the wait for it: ptxas would convert an accumulator of products before it, and then let no product run on",
+    "x, read after wgmma.wait_group: ptxas would hoist the conversion above the wait and serialize the wgmma",
     result="float",
 )
 """The function around an accumulator of which a single element is converted. Adding -0 changes no number; no compiler leaves it out."""

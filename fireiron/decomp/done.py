@@ -127,8 +127,8 @@ class Done(Decomposition):
         notes: tuple[Stmt, ...] = ()
         if engine is not None:
             why = "; ".join(f"{mismatch.field} {mismatch.wanted}, got {mismatch.got}" for mismatch in engine.fits(spec, context))
-            text = f"{engine.name} requires {why}" if why else f"{engine.name} does all loads of a producer, or none"
-            notes = (Comment(f"by all threads: {text}"),)
+            text = f"{engine.name} requires {why}" if why else f"{engine.name} performs either all loads of a producer or none"
+            notes = (Comment(f"copied by all threads: {text}"),)
         return draft.expansion((Child("dealt", spec, steps),), (*notes, Hole("dealt")))
 
     def _whole_definition(self, spec: Spec, context: Context) -> Expansion:

@@ -43,7 +43,7 @@ class SplitPlan:
     staggered: int = 0
     asks: Asks = NOTHING
 
-    def asking(self, ask: Ask) -> SplitPlan:
+    def with_asks(self, ask: Ask) -> SplitPlan:
         """The plan with a request to a later pass."""
         return attrs.evolve(self, asks=self.asks.with_(ask))
 
@@ -166,7 +166,8 @@ class Split(Decomposition):
             _require_steps(spec, plan.asks[Deferred])
         if OrderedMma in plan.asks:
             _require_ordered_steps(spec, plan.asks)
-        program = tuple(attrs.evolve(stmt, asks=plan.asks) if isinstance(stmt, For) else stmt for stmt in program)
+        asks = _of_arrays(plan.asks, spec)
+        program = tuple(attrs.evolve(stmt, asks=asks) if isinstance(stmt, For) else stmt for stmt in program)
         if plan.sync is not None:
             program = _with_required_barrier(program, plan.sync, context)
         return draft.expansion((Child(name, child),), program)
@@ -221,6 +222,18 @@ class Split(Decomposition):
             total = constant(spec.size(dim))
             if dim not in spec.tile_dims and total is not None:
                 yield from (Split((), ((dim, size),)) for size in divisors(total) if fits(spec, dim, size))
+
+
+def _of_arrays(asks: Asks, spec: Spec) -> Asks:
+    """What is asked, with arrays for the operands whose loads have a producer of their own."""
+    separate = asks[ProducerThreads].separate
+    unknown = [name for name in separate if name not in spec.inputs]
+    if unknown:
+        raise DecompositionError(
+            f"warp_specialize(separate={', '.join(separate)}): {unknown[0]} is no input", legal=spec.inputs, within=spec
+        )
+    arrays = tuple(spec.operands[name].tensor.name for name in separate)
+    return asks.with_(attrs.evolve(asks[ProducerThreads], separate=arrays)) if arrays else asks
 
 
 def _require_stages(plan: SplitPlan) -> None:

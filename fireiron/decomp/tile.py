@@ -466,7 +466,7 @@ def _distributed_with_guard(
     """Distribute tiles that the units do not divide: a loop whose last iteration is guarded."""
     assert plan.level is not None
     turns = -(-deal.tiles // deal.units)
-    turn = Var(draft.fresh("turn"), 0, turns - 1)
+    turn = Var(draft.fresh("iteration"), 0, turns - 1)
     number = deal.unit + turn * deal.units
     conditions = less(number, as_expr(deal.tiles))
     tile = Var(draft.fresh("tile"), 0, deal.tiles - 1)

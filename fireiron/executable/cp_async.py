@@ -82,14 +82,14 @@ class CpAsync(Executable):
         size, cache = self.vector_bytes, "cg" if self.vector_bytes == 16 else "ca"
         if not fills:
             asm = f'asm volatile("cp.async.{cache}.shared.global [%0], [%1], {size};" :: "r"(target), "l"(source) : "memory");'
-            note = f"{size} bytes from global to shared memory, under way until they are waited for"
+            note = f"copy {size} bytes from global to shared memory asynchronously"
             return Function(f"cp_async_{size}", ("unsigned target", "const void* source"), (asm,), note)
         body = (
             f'asm volatile("cp.async.{cache}.shared.global [%0], [%1], {size}, %2;"',
-            f'    :: "r"(target), "l"(source), "r"(inside ? {size} : 0) : "memory");',
+            f'    :: "r"(target), "l"(source), "r"(in_bounds ? {size} : 0) : "memory");',
         )
-        note = f"{size} bytes from global to shared memory, or zeros where the source is not inside"
-        return Function(f"cp_async_{size}_or_zero", ("unsigned target", "const void* source", "bool inside"), body, note)
+        note = f"copy {size} bytes from global to shared memory asynchronously, or zeros if the source is out of bounds"
+        return Function(f"cp_async_{size}_zfill", ("unsigned target", "const void* source", "bool in_bounds"), body, note)
 
 
 CP_ASYNC: tuple[CpAsync, ...] = tuple(CpAsync(f"CP_ASYNC_{size}", size) for size in reversed(WIDTHS))

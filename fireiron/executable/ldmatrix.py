@@ -99,7 +99,7 @@ class LdMatrix(MatrixCopy):
             f"    : {listed('=r', 'words', self.count)}",
             '    : "r"(source) : "memory");',
         )
-        note = f"{matrices(self.count)} from shared memory to the registers of a warp{', transposed' if trans else ''}"
+        note = f"load {matrices(self.count)} from shared memory into the registers of a warp{', transposed' if trans else ''}"
         return Function(f"ldmatrix_x{self.count}{'_trans' if trans else ''}", ("void* target", "unsigned source"), body, note)
 
 

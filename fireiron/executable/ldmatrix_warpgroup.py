@@ -112,8 +112,8 @@ class LdMatrixWarpgroup(Executable):
             f"    : {listed('=r', 'words', 4)}",
             '    : "r"(source) : "memory");',
         )
-        note = f"each warp's part of a factor of wgmma from shared memory to registers{', transposed' if trans else ''}"
-        return Function(f"ldmatrix_factor{'_trans' if trans else ''}", ("void* target", "unsigned source"), body, note)
+        note = f"load a register operand of wgmma from shared memory, 16 rows per warp{', transposed' if trans else ''}"
+        return Function(f"ldmatrix_operand{'_trans' if trans else ''}", ("void* target", "unsigned source"), body, note)
 
 
 def _wanted(view: View) -> Storage:

@@ -43,7 +43,7 @@ _MOVMATRIX = Function(
         'asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;"',
         '    : "=r"(*static_cast<unsigned*>(target)) : "r"(*static_cast<const unsigned*>(source)));',
     ),
-    "an 8x8 matrix of 16-bit elements in the registers of a warp, rows for columns",
+    "transpose an 8x8 matrix of 16-bit elements in the registers of a warp",
 )
 
 

@@ -150,7 +150,7 @@ class SkipIfIdentity(ThreadPointwise):
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         found = super().mismatches(spec, architecture)
-        if spec.pointwise and not self.unless_one(spec):
+        if spec.pointwise and not self.identity_operand(spec):
             found = (*found, Mismatch("formula", "x[m,n] = x[m,n] * f[m], f in registers", str(spec.definition)))
         return found
 
@@ -160,7 +160,7 @@ class SkipIfIdentity(ThreadPointwise):
     def on_pairs(self, spec: Spec, architecture: Architecture) -> Executable | None:
         return None
 
-    def unless_one(self, spec: Spec) -> str:
+    def identity_operand(self, spec: Spec) -> str:
         """The name of the factor; empty where the spec is no such product."""
         only = spec.definition.only
         if only is None or only.joins or not isinstance(only.value, Operation) or only.value.name != "*":
@@ -408,7 +408,7 @@ _CHOSEN: Mapping[DType, Function] = {
         "chosen",
         ("bool low", "bool high", f"{kind} one", f"{kind} other"),
         (f"return {together}(low ? one.x : other.x, high ? one.y : other.y);",),
-        "of each of two neighbours the first value where its condition holds, and else the second",
+        "select each half of a pair: `one` if its condition holds, else `other`",
         result=kind,
     )
     for dtype, kind, together in ((float16, "__half2", "__halves2half2"), (bfloat16, "__nv_bfloat162", "__halves2bfloat162"))

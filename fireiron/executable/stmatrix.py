@@ -78,7 +78,7 @@ class StMatrix(MatrixCopy):
             f'asm volatile("{template}"',
             f'    :: "r"(target), {listed("r", "words", self.count)} : "memory");',
         )
-        note = f"{matrices(self.count)} from the registers of a warp to shared memory{', transposed' if trans else ''}"
+        note = f"store {matrices(self.count)} from the registers of a warp to shared memory{', transposed' if trans else ''}"
         return Function(f"stmatrix_x{self.count}{'_trans' if trans else ''}", ("unsigned target", "const void* source"), body, note)
 
 

@@ -123,8 +123,8 @@ class StMatrixWarpgroup(Executable):
             *((f"{loop} {{", f"  {pair}", f"  {clamp}", "}") if self.clamps else (loop, f"  {pair}")),
             *self._store(),
         )
-        negative = ", negative ones as zero" if self.clamps else ""
-        note = f"eight accumulators of each thread, rounded{negative}, to shared memory{', transposed' if trans else ''}"
+        negative = ", after relu" if self.clamps else ""
+        note = f"round eight accumulators per thread to 16 bits and store them to shared memory{negative}{', transposed' if trans else ''}"
         suffix = f"{'_trans' if trans else ''}{'_relu' if self.clamps else ''}"
         return Function(f"stmatrix_x4{suffix}_{name}", ("unsigned target", "const float* source"), body, note)
 
@@ -140,8 +140,8 @@ class StMatrixWarpgroup(Executable):
             "for (int pair = 0; pair < 4; ++pair)",
             f"  {clamp}",
         )
-        negative = ", negative ones as zero" if self.clamps else ""
-        note = f"eight elements of each thread{negative}, to shared memory{', transposed' if self.transposes else ''}"
+        negative = ", after relu" if self.clamps else ""
+        note = f"store eight 16-bit elements per thread to shared memory{negative}{', transposed' if self.transposes else ''}"
         body = (*(clamped if self.clamps else (words,)), *self._store())
         return Function(
             f"stmatrix_x4{trans}{'_relu' if self.clamps else ''}_pairs_{name}", ("unsigned target", "const void* source"), body, note

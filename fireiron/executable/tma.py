@@ -9,7 +9,7 @@ barrier of its ring counts the bytes.
 >>> blocks = MatMul(512, 512, 512, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).epilog(RF, float32)
 >>> turns = blocks.split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
 >>> text = turns.tile(64, 64).to(Warpgroup).done().cuda()
->>> text.count("prefetch_map(&")  # tensor maps of A and of B
+>>> text.count("prefetch_tensor_map(&")  # tensor maps of A and of B
 2
 """
 
@@ -25,7 +25,7 @@ from fireiron.errors import DecompositionError
 from fireiron.ir import BlockCluster, BlockSet, Commit, Exec, Mechanism, StageState, Stmt, TensorMap
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
-from fireiron.ir.smem_layouts import Chunks, chunk_storage, chunks_of, widest_span
+from fireiron.ir.smem_layouts import SmemLayout, chunk_storage, smem_layout_of, widest_span
 from fireiron.ir.text import If, Item, Printer
 from fireiron.language.dividing import divide, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
@@ -80,7 +80,7 @@ class TmaLoad(Executable):
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         chunks = _chunks(spec, draft)
-        assert isinstance(chunks, Chunks), chunks
+        assert isinstance(chunks, SmemLayout), chunks
         spec, peers = _own_part(spec, chunks, draft)
         accesses = tuple(access_of(view, name in spec.outputs, draft.origin) for name, view in spec.operands.items())
         statement = Exec(self, spec, accesses, spec.accumulate, draft.active, mechanism=self.mechanism, origin=draft.origin)
@@ -102,7 +102,7 @@ ROWS_OF_SWIZZLE = 8
 """Period of a swizzle in rows: parts of a chunk start at multiples of it."""
 
 
-def _own_part(spec: Spec, chunks: Chunks, draft: Draft) -> tuple[Spec, BlockSet | None]:
+def _own_part(spec: Spec, chunks: SmemLayout, draft: Draft) -> tuple[Spec, BlockSet | None]:
     """The part of a load that a block of a cluster does for all who want the same tile, and who they are; all of it where nobody does, or
     the tile has no equal parts: whole chunks, or groups of rows of them.
     """
@@ -122,7 +122,7 @@ def _own_part(spec: Spec, chunks: Chunks, draft: Draft) -> tuple[Spec, BlockSet 
     part, step = as_expr(0), 1
     for position in along:
         part, step = part + cluster.places[position] * step, step * cluster.sizes[position]
-    return spec.with_operands(**moved(views, spec, digit, part, unit=True)), cluster.peers(along)
+    return spec.with_operands(**moved(views, spec, digit, part, unit=True)), cluster.block_set(along)
 
 
 def _shared_along(spec: Spec, cluster: BlockCluster, draft: Draft) -> tuple[int, ...]:
@@ -170,7 +170,7 @@ def _order(view: View, along: int) -> tuple[int, ...]:
     return (*tile, *(axis for axis in reversed(range(len(view.numerals))) if axis not in tile))
 
 
-def _chunks(spec: Spec, context: Context) -> Chunks | str:
+def _chunks(spec: Spec, context: Context) -> SmemLayout | str:
     """How the target lies in chunks: as a leaf settled it, or as the load was asked for."""
     view = spec.dst
     storage: Storage = context.whole.settled.get(view.tensor.name) or view.tensor.storage()
@@ -178,7 +178,7 @@ def _chunks(spec: Spec, context: Context) -> Chunks | str:
         return "a tile of sizes known only at run time"
     if view.tensor.free and view.tensor.name not in context.whole.settled:
         return "a storage that a reader may still choose"
-    return chunks_of(storage, view, view.dtype.bytes)
+    return smem_layout_of(storage, view, view.dtype.bytes)
 
 
 @attrs.frozen
@@ -216,7 +216,7 @@ class TmaStore(Executable):
             return (Mismatch("src storage", "a buffer of two dimensions", "x".join(map(str, spec.src.tensor.shape))),)
         if spec.src.tensor.free:
             return ()
-        chunks = chunks_of(spec.src.tensor.storage(), spec.src, spec.src.dtype.bytes)
+        chunks = smem_layout_of(spec.src.tensor.storage(), spec.src, spec.src.dtype.bytes)
         along = _contiguous(spec.dst)
         if isinstance(chunks, str) or chunks.along != along:
             got = chunks if isinstance(chunks, str) else "neighbours along the other dimension"
@@ -238,8 +238,8 @@ class TmaStore(Executable):
                     hint="another tile, or .coalesced_copy(8) for a store by all threads",
                 )
             storage = draft.settle(view.tensor, chunk_storage(view, along, span))
-        chunks = chunks_of(storage, view, view.dtype.bytes)
-        assert isinstance(chunks, Chunks), chunks
+        chunks = smem_layout_of(storage, view, view.dtype.bytes)
+        assert isinstance(chunks, SmemLayout), chunks
         accesses = tuple(access_of(one, name in spec.outputs, draft.origin) for name, one in spec.operands.items())
         tensor_map = _map_of(spec.dst, chunks, spec.src)
         statement = Exec(
@@ -288,7 +288,7 @@ def _boxes(printer: Printer, statement: Exec, array: int) -> list[Box]:
     return found
 
 
-def _map_of(far: View, chunks: Chunks, near: View) -> TensorMap:
+def _map_of(far: View, chunks: SmemLayout, near: View) -> TensorMap:
     """The map of an array, of which boxes go to chunks of shared memory, or come from there."""
     width, rows = chunks.span // near.dtype.bytes, constant(near.shape[1 - chunks.along]) or 0
     order = _order(far, chunks.along)

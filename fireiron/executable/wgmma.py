@@ -27,7 +27,7 @@ from fireiron.ir import Exec, Mechanism, Stmt, edited
 from fireiron.ir.awaited import awaited
 from fireiron.ir.lanes import LaneMap, Part
 from fireiron.ir.mechanisms import wgmma
-from fireiron.ir.smem_layouts import PIECE, SPANS, Chunks, chunk_storage, chunks_of, widest_span
+from fireiron.ir.smem_layouts import PIECE, SPANS, SmemLayout, chunk_storage, smem_layout_of, widest_span
 from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Draft, Executable, Mismatch
 from fireiron.performing.by_lanes import (
@@ -160,10 +160,10 @@ class Wgmma(Executable):
             if len(view.tensor.shape) != 2:
                 return (Mismatch(f"{name} storage", "a buffer of two dimensions", shape),)
             best = self._wanted(spec, name)
-            if best is not None and isinstance(chunks_of(best, view, view.dtype.bytes), Chunks):
+            if best is not None and isinstance(smem_layout_of(best, view, view.dtype.bytes), SmemLayout):
                 return ()
             return (Mismatch(f"{name} size", "multiples of 16 bytes by 8 elements", shape),)
-        found = chunks_of(view.tensor.storage(), view, view.dtype.bytes)
+        found = smem_layout_of(view.tensor.storage(), view, view.dtype.bytes)
         if isinstance(found, str):
             return (Mismatch(f"{name} storage", f"chunks of {', '.join(map(str, SPANS))} bytes, swizzled", found),)
         if found.along == _along_k(spec, name):
@@ -191,13 +191,13 @@ class Wgmma(Executable):
         program = statements_by_lanes(self, spec, draft, maps, spread=self.in_shared, vectors=(pieces["A"], pieces["B"], 1))
         return edited(program, lambda statement: attrs.evolve(statement, mechanism=self.mechanism))
 
-    def _settled(self, spec: Spec, name: str, draft: Draft) -> Chunks:
+    def _settled(self, spec: Spec, name: str, draft: Draft) -> SmemLayout:
         """The chunks of a factor, which become its storage where it is still free."""
         view = spec.operands[name]
         wanted = self._wanted(spec, name) if view.tensor.free else None
         storage = view.tensor.storage() if wanted is None else draft.settle(view.tensor, wanted)
-        found = chunks_of(storage, view, view.dtype.bytes)
-        assert isinstance(found, Chunks), found
+        found = smem_layout_of(storage, view, view.dtype.bytes)
+        assert isinstance(found, SmemLayout), found
         return found
 
     def _wanted(self, spec: Spec, name: str) -> Storage | None:
@@ -250,22 +250,21 @@ class Wgmma(Executable):
         scales += "".join(f", {int(one)}" for one in across) if left.bytes == 2 else ""
         body = (
             *(() if words == "c" else ("unsigned* const words = reinterpret_cast<unsigned*>(c);",)),
-            *(("const unsigned* const factor = static_cast<const unsigned*>(left);",) if self.held else ()),
+            *(("const unsigned* const a_words = static_cast<const unsigned*>(a);",) if self.held else ()),
             "asm volatile(",
-            f'    "{{ .reg .pred adds; setp.ne.b32 adds, %{count + given + 1}, 0; "',
+            f'    "{{ .reg .pred scale_d; setp.ne.b32 scale_d, %{count + given + 1}, 0; "',
             f'    "wgmma.mma_async.sync.aligned.{shape}.{types} "',
-            *(f'    "{line}"' for line in _filled(f"{{{places}}}, {factor}, %{count + given}, adds{scales}; }}")),
+            *(f'    "{line}"' for line in _filled(f"{{{places}}}, {factor}, %{count + given}, scale_d{scales}; }}")),
             *wrapped(f"    : {listed('+' + letter, words, count)}"),
-            f'    : {listed("r", "factor", HELD)}, "l"(right), "r"(static_cast<int>(adds)));'
+            f'    : {listed("r", "a_words", HELD)}, "l"(b), "r"(static_cast<int>(accumulate)));'
             if self.held
-            else '    : "l"(left), "l"(right), "r"(static_cast<int>(adds)));',
+            else '    : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));',
         )
-        source = "const void* left" if self.held else "unsigned long long left"
-        parameters = (f"{kind.cuda}* c", source, "unsigned long long right", "bool adds")
-        sizes = f"{ROWS}, {columns}, {self.depth}"
-        where = ", left in registers" if self.held else ""
-        note = f"c (+)= left * right by a warpgroup: {sizes} elements along m, n, k{where}; under way until it is waited for"
-        orders = f"{'held' if self.held else 'col' if transposed[0] else 'row'}_{'row' if transposed[1] else 'col'}"
+        source = "const void* a" if self.held else "unsigned long long a"
+        parameters = (f"{kind.cuda}* c", source, "unsigned long long b", "bool accumulate")
+        where = "a in registers, b" if self.held else "a and b"
+        note = f"c = a * b, or c += a * b if accumulate: asynchronous {shape} of a warpgroup, {where} in shared memory"
+        orders = f"{'reg' if self.held else 'col' if transposed[0] else 'row'}_{'row' if transposed[1] else 'col'}"
         kinds = "_".join(dict.fromkeys(types.split(".")[1:]))
         return Function(f"wgmma_{shape}_{orders}_{_PTX[kind]}_{kinds}", parameters, body, note)
 
@@ -291,15 +290,15 @@ def _columns(spec: Spec, swapped: bool) -> int:
     return constant(spec.C.shape[0 if swapped else 1]) or 0
 
 
-def _chunks(printer: Printer, statement: Exec, name: str) -> Chunks:
+def _chunks(printer: Printer, statement: Exec, name: str) -> SmemLayout:
     """How a factor lies in the buffer that it is in."""
     view: View = statement.spec.operands[name]
-    found = chunks_of(printer.kernel.buffer(view.tensor.name).storage, view, view.dtype.bytes)
-    assert isinstance(found, Chunks), found
+    found = smem_layout_of(printer.kernel.buffer(view.tensor.name).storage, view, view.dtype.bytes)
+    assert isinstance(found, SmemLayout), found
     return found
 
 
-def _descriptor(printer: Printer, statement: Exec, name: str, chunks: Chunks) -> Text:
+def _descriptor(printer: Printer, statement: Exec, name: str, chunks: SmemLayout) -> Text:
     """Where a factor is. In a group that is waited for in each turn of its loop, the time between its products counts: there what unrolled
     loops add is added to a descriptor, which is made once. It stays inside the 14 bits that address shared memory.
     """
@@ -335,11 +334,11 @@ DESCRIPTOR = Function(
     "matrix_descriptor",
     ("unsigned address",),
     (
-        "return static_cast<unsigned long long>((address & 0x3FFFF) >> 4 | (chunk_stride >> 4) << 16)",
-        "     | static_cast<unsigned long long>(group_stride >> 4) << 32 | static_cast<unsigned long long>(swizzle) << 62;",
+        "return static_cast<unsigned long long>((address & 0x3FFFF) >> 4 | (leading_bytes >> 4) << 16)",
+        "     | static_cast<unsigned long long>(stride_bytes >> 4) << 32 | static_cast<unsigned long long>(swizzle) << 62;",
     ),
-    "where wgmma finds a factor: the bytes from chunk to chunk and from eight rows to the next, and how rows are swizzled",
-    "unsigned chunk_stride, unsigned group_stride, unsigned swizzle",
+    "wgmma matrix descriptor: start address, leading and stride byte offsets, swizzle mode (1: 128, 2: 64, 3: 32 bytes)",
+    "unsigned leading_bytes, unsigned stride_bytes, unsigned swizzle",
     "unsigned long long",
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.spec import Spec
     from fireiron.tune.records import Accept, Choice, Records
+    from fireiron.tune.records.choosing import Prove
 
 Aligned = Mapping[str, int]
 """Bytes by operand; what is not named is new memory, which is always aligned."""
@@ -51,9 +53,34 @@ class Place:
 
         return available(self.require_record)
 
-    def find(self, spec: Spec, accept: Accept, near: bool = False, lowered: Spec | None = None) -> Choice | None:
-        """The record of exactly a spec, or with `near` else that of a neighbour."""
-        return self.records.find(spec, self.architecture, near, gpu=self.gpu, accept=accept, lowered=lowered)
+    def find(
+        self, spec: Spec, accept: Accept, near: bool = False, lowered: Spec | None = None, prove: Prove | None = None
+    ) -> Choice | None:
+        """The record of exactly a spec, or with `near` else that of a neighbour; `prove` proves its program, by default `self.prove`."""
+        from fireiron.tune.records import choosing
+
+        question = choosing.Question(spec, self.architecture, self.gpu, {}, accept, lowered, prove or self.prove)
+        records = self.records.records
+        return choosing.exact(records, question) or (choosing.nearest(records, question) if near else None)
+
+    def by_tiles(self, spec: Spec, accept: Accept, prove: Prove | None = None, below: float = math.inf) -> Choice | None:
+        """The tile that is expected to take less time than all others, and than `below` microseconds, by records of other problems."""
+        from fireiron.tune.records import choosing, tiles
+
+        question = choosing.Question(spec, self.architecture, self.gpu, {}, accept, None, prove or self.prove)
+        return tiles.by_tiles(self.records.records, question, below)
+
+    def prove(self, program: Program) -> None:
+        """Make the final IR of a program that is about to be compiled, which all checks passed; on a GPU the compiler runs meanwhile.
+
+        Raises: what `Program.ir` raises.
+        """
+        if self.device is None:
+            _ = program.ir
+            return
+        from fireiron.gpu import early
+
+        early.prove(program)
 
     def exact_record(self, spec: Spec, accept: Accept) -> Choice:
         """The record of exactly a spec; a StoreError where there is none."""
@@ -71,14 +98,17 @@ class Place:
 
     def first_legal(self, programs: Iterable[tuple[str, Callable[[], Program]]], aligned: Aligned, refusals: list[str]) -> Program | None:
         """The first program that is legal and that the arrays serve; to `refusals` is added why others are not."""
+        from fireiron.tune.records.choosing import prove_only
+
         for name, make in programs:
             try:
                 program = make()
-                _ = program.ir
+                is_served = fits(aligned, program)
+                (self.prove if is_served else prove_only)(program)
             except FireironError as error:
                 refusals.append(f"{name}: {error.headline}")
                 continue
-            if fits(aligned, program):
+            if is_served:
                 return program
             refusals.append(f"{name}: the arrays are aligned to {dict(aligned)} bytes, it needs {needed(program)}")
         return None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
-import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -13,7 +11,7 @@ import attrs
 
 from fireiron.compiler import Program
 from fireiron.display import Displayed
-from fireiron.errors import ArgumentError, FireironError, LaunchError
+from fireiron.errors import ArgumentError, LaunchError
 from fireiron.gpu import programs, toolchain
 from fireiron.gpu.arguments import (
     check_apart,
@@ -31,7 +29,7 @@ from fireiron.gpu.arguments import (
     steps_of,
 )
 from fireiron.gpu.arrays import library_of, masked, refused
-from fireiron.gpu.launch import Launcher
+from fireiron.gpu.launch import Launcher, newest_loadable
 from fireiron.gpu.prepared import Calls, PreparedLaunch, PreparedLaunches, calls_of, refuse_reading
 from fireiron.gpu.sequence import Route, route
 from fireiron.ir import Kernel
@@ -102,13 +100,29 @@ class CompiledKernel(Displayed):
 
         text = programs.recalled(self.program).text
         programs.remember(self.program)
+        begun, newest = self.program.early, newest_loadable()
         with self.program.timed("nvrtc"):
-            return cache.compile_cached(text, self.program.architecture.name, options=self.options, newest=_newest())
+            if begun is not None and not self.options and (begun.text, begun.newest) == (text, newest):
+                return begun.result()
+            return cache.compile_cached(text, self.program.architecture.name, options=self.options, newest=newest)
 
     @property
     def compiler(self) -> toolchain.Toolchain | None:
         """The NVRTC that compiles it here; None where none that serves the target is installed."""
-        return toolchain.serving(self.program.architecture.name, _newest())
+        return toolchain.serving(self.program.architecture.name, newest_loadable())
+
+    def begin(self) -> None:
+        """Lower and check the program; where an NVRTC for the target is installed, it begins to compile the text meanwhile.
+
+        Raises: the errors of lowering and of the checks; what NVRTC refuses is reported where the machine code is needed.
+        """
+        from fireiron.gpu import early
+
+        program = programs.recalled(self.program)
+        if self.options or self.compiler is None:
+            _ = program.ir
+        else:
+            early.prove(program)
 
     def ready(self) -> CompiledKernel:
         """The kernel with everything made that can be made here: lowered, checked, printed, and compiled where an NVRTC for the target
@@ -118,7 +132,8 @@ class CompiledKernel(Displayed):
         """
         for launch in self.route.before:
             launch.kernel.ready()
-        _ = programs.recalled(self.program).cuda
+        self.begin()
+        _ = self.program.cuda
         programs.remember(self.program)
         if self.compiler is not None:
             _ = self.compiled
@@ -392,13 +407,6 @@ class _Before(CompiledKernel):
         return calls_of(self.ir, self._load, between=True)
 
 
-def _newest() -> tuple[int, int] | None:
-    """The newest CUDA whose machine code the driver here loads; None where there is no GPU to load it."""
-    from fireiron.gpu import launch
-
-    return launch.driver_version() if launch.gpu_available() else None
-
-
 class _Asm(dict[str, Any]):
     def __init__(self, kernel: CompiledKernel) -> None:
         super().__init__(cuda=kernel.program.cuda)
@@ -414,22 +422,6 @@ class _Asm(dict[str, Any]):
         else:
             self["ptx"], self["cubin"] = self.kernel.compiled.ptx, self.kernel.compiled.cubin
         return self[key]
-
-
-def compiled_together(*kernels: CompiledKernel) -> None:
-    """Machine code of several kernels, made at once: NVRTC lets other threads run meanwhile. What it refuses is told when it is needed."""
-
-    def compiled(kernel: CompiledKernel) -> None:
-        with contextlib.suppress(FireironError):
-            _ = kernel.compiled
-
-    for one in kernels:  # lowered one after the other: Python does one at a time
-        _ = programs.recalled(one.program).text
-    threads = [threading.Thread(target=compiled, args=(one,)) for one in kernels]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def architecture_here() -> str | None:

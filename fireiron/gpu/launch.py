@@ -97,6 +97,11 @@ def driver_version() -> tuple[int, int]:
     return number // 1000, number % 1000 // 10
 
 
+def newest_loadable() -> tuple[int, int] | None:
+    """The newest CUDA whose machine code the driver here loads; None where there is no GPU to load it."""
+    return driver_version() if gpu_available() else None
+
+
 _PORTABLE_CLUSTER = 8
 """The most blocks of a cluster that need no permission."""
 

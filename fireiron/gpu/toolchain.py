@@ -14,6 +14,7 @@ Source: NVRTC User Guide, https://docs.nvidia.com/cuda/nvrtc/.
 from __future__ import annotations
 
 import contextlib
+import csv
 import ctypes
 import ctypes.util
 import functools
@@ -154,18 +155,19 @@ def _add(found: dict[tuple[int, int], Toolchain], library: str) -> None:
 
 def _wheel_libraries() -> Iterator[str]:
     for wheel in _COMPILER_WHEELS:
-        for path in wheel_files(wheel):
+        for path in wheel_files(wheel, "libnvrtc.so"):
             if path.name.startswith("libnvrtc.so") and path.exists():
                 yield os.fspath(path)
 
 
-def wheel_files(wheel: str) -> tuple[Path, ...]:
-    """The files of an installed wheel; none if it is not installed."""
+def wheel_files(wheel: str, part: str = "") -> tuple[Path, ...]:
+    """The files of an installed wheel whose paths contain a text; none if it is not installed."""
     try:
-        files = importlib.metadata.files(wheel)
+        distribution = importlib.metadata.distribution(wheel)
     except importlib.metadata.PackageNotFoundError:
         return ()
-    return tuple(Path(os.fspath(file.locate())) for file in files or ())
+    lines = [line for line in (distribution.read_text("RECORD") or "").splitlines() if part in line]  # a wheel may have thousands of files
+    return tuple(Path(str(distribution.locate_file(row[0]))) for row in csv.reader(lines) if row and part in row[0])
 
 
 def toolkits() -> tuple[Path, ...]:
@@ -266,7 +268,7 @@ def _matrix_headers(chain: Toolchain) -> Path | None:
     major, minor = chain.version
     for wheel in _MATRIX_WHEELS:
         if _wheel_major(wheel) == major:
-            return next((path.parent.parent for path in wheel_files(wheel) if path.parts[-2:] == ("crt", "mma.h")), None)
+            return next((path.parent.parent for path in wheel_files(wheel, "mma.h") if path.parts[-2:] == ("crt", "mma.h")), None)
     folders = (_TOOLKITS / name / "include" for name in (f"cuda-{major}.{minor}", f"cuda-{major}", "cuda"))
     return next((path for path in folders if (path / "crt" / "mma.h").exists() and _header_major(path) == major), None)
 
@@ -284,7 +286,7 @@ def _header_folders(chain: Toolchain) -> Iterator[Path]:
     if os.sep in chain.library:
         yield Path(chain.library).parent.parent / "include"
     for wheel in _HEADER_WHEELS:
-        yield from (path.parent for path in wheel_files(wheel) if path.name == "cuda_fp16.h")
+        yield from (path.parent for path in wheel_files(wheel, "cuda_fp16.h") if path.name == "cuda_fp16.h")
     major, minor = chain.version
     yield from (_TOOLKITS / name / "include" for name in (f"cuda-{major}.{minor}", f"cuda-{major}", "cuda"))
 

@@ -1,7 +1,7 @@
-"""What statements touch: elements of buffers, where buffers lie, and the pieces in which elements are loaded and stored.
+"""What statements access: elements of buffers, where buffers are stored, and how elements are grouped into loads and stores.
 
-Accesses carry coordinates in the whole buffer. The only place that turns them into addresses is `Buffer.address`, so pad, swizzle and
-register numbers are decided once and are the same for what is printed, simulated and checked.
+Accesses have coordinates in the whole buffer. Only `Buffer.address` turns them into addresses. So padding, swizzles and register numbers
+are decided once, and the printer, the simulator and the checks agree on them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from fireiron.values.tensor import Mode, Storage, Tensor, UnitMode
 
 @attrs.frozen(cache_hash=True)
 class Access:
-    """Which elements of a buffer a statement touches, per executing thread.
+    """The elements of a buffer that a statement accesses, per executing thread.
 
-    `base` is the coordinate of the first element, `modes` the `(size, stride)` modes of the element tile, per dimension;
-    `bounds` the extent that a coordinate must stay below, where it may not. `dealt` are the modes that the path to this
-    access took out of the buffer, from which a distributed buffer gets its registers. `copy` selects the unit's own copy.
-    `storage` replaces the buffer's where a uniform write to registers numbers them in its own way. `points` are the offsets
-    of the elements in the order in which an instruction numbers a lane's values. With `spread`, which thread of the warp
-    touches which of the warp's elements is not specified: each counts as touched by all of them.
+    - `base`: the coordinate of the first element. `modes`: the `(size, stride)` modes of the element tile, by dimension.
+    - `bounds`: the extent that a coordinate must stay below; None if it always does.
+    - `dealt`: the modes that the path to this access distributed over units; a distributed buffer gets its registers from them.
+    - `copy`: the unit's own copy of the buffer.
+    - `storage`: replaces the buffer's storage where a uniform write numbers registers differently.
+    - `points`: the offsets of the elements, in the order in which an instruction numbers the values of a lane.
+    - `spread`: it is unspecified which thread of the warp accesses which of the warp's elements, so each counts as accessed by all of them.
     """
 
     buffer: str
@@ -63,20 +64,20 @@ class Access:
 
     @functools.cached_property
     def count(self) -> int:
-        """How many elements there are."""
+        """The number of elements."""
         return len(self.points) or math.prod(self.shape)
 
     @property
     def first(self) -> tuple[int, ...]:
-        """The offset from `base` of the first element."""
+        """The offset of the first element from `base`."""
         return self.points[0] if self.points else (0,) * len(self.modes)
 
     def table(self) -> Any:
-        """The offsets from `base` of all elements in their order, as an array `(elements, dimensions)` that nobody may write to."""
+        """The offsets from `base` of all elements in order, as a read-only array `(elements, dimensions)`."""
         return _table_of_points(self.points) if self.points else _table(self.modes)
 
     def offsets(self) -> tuple[tuple[int, ...], ...]:
-        """The offsets from `base` along each dimension, of elements that are no `points`: all combinations of them are elements."""
+        """The offsets from `base` along each dimension; all their combinations are elements. Legal without `points`."""
         return _offsets(self.modes)
 
     def steps(self, dim: int) -> tuple[int, ...]:
@@ -88,7 +89,7 @@ class Access:
         return tuple(base + step for base, step in zip(self.base, offset, strict=True))
 
     def inside(self, offset: tuple[int, ...]) -> Expr:
-        """The condition that an element lies inside the tensor."""
+        """The condition that an element is in bounds."""
         conditions = []
         for coordinate, bound in zip(self.coordinates(offset), self.bounds, strict=True):
             if bound is not None:
@@ -127,7 +128,7 @@ def _elements(modes: tuple[tuple[Mode, ...], ...]) -> tuple[tuple[int, ...], ...
 
 @functools.lru_cache(maxsize=4096)
 def _table(modes: tuple[tuple[Mode, ...], ...]) -> Any:
-    import numpy  # takes longer to load than the language, which needs it only here
+    import numpy  # slow to import, and only needed here
 
     axes = _offsets(modes)
     table = numpy.empty((*map(len, reversed(axes)), len(axes)), dtype=numpy.int64)
@@ -154,7 +155,7 @@ def _steps(modes: tuple[tuple[Mode, ...], ...], dim: int) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def _offsets(modes: tuple[tuple[Mode, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    """The offsets of a tile's elements along each dimension, in ascending order of the modes' digits."""
+    """The offsets of a tile's elements along each dimension, with the first mode fastest."""
     axes = []
     for dim in modes:
         offsets = [0]
@@ -168,11 +169,11 @@ def _offsets(modes: tuple[tuple[Mode, ...], ...]) -> tuple[tuple[int, ...], ...]
 
 @attrs.frozen(cache_hash=True)
 class Buffer:
-    """A tensor with its place.
+    """A tensor and where it is stored.
 
-    `storage` maps coordinates to an address in elements of one copy (for a distributed buffer: the register number);
-    `elements` is the size of one copy (per thread for a distributed buffer); `offset` the byte offset in shared memory.
-    `holder` are, for a distributed buffer, the coordinates of a thread's register 0.
+    `storage` maps coordinates to the address in elements of one copy; in a distributed buffer to the register number. `elements` is the
+    size of one copy, per thread in a distributed buffer. `offset` is the byte offset in shared memory. In a distributed buffer,
+    `register_origin` are the coordinates of register 0 of a thread.
     """
 
     tensor: Tensor
@@ -181,7 +182,7 @@ class Buffer:
     parameter: bool = False
     offset: int = 0
     written: bool = False
-    holder: tuple[Expr, ...] = ()
+    register_origin: tuple[Expr, ...] = ()
 
     @property
     def name(self) -> str:
@@ -195,7 +196,7 @@ class Buffer:
 
     @property
     def memory(self) -> Memory:
-        """Where it lies."""
+        """The memory that stores it."""
         return self.tensor.memory
 
     @property
@@ -212,15 +213,15 @@ class Buffer:
         return total * self.dtype.bytes
 
     def shares(self, other: Buffer) -> bool:
-        """Whether both lie in shared memory, in part in the same bytes."""
+        """Whether both are in shared memory and overlap."""
         both = self.memory.of_block and other.memory.of_block
         return both and self.offset < other.offset + other.bytes and other.offset < self.offset + self.bytes
 
-    def held(self, register: Expr) -> tuple[Expr, ...]:
+    def register_coordinates(self, register: Expr) -> tuple[Expr, ...]:
         """The coordinates of a register of a distributed buffer, in the executing thread."""
         coordinates = []
-        # A register number has the digits of the modes that no thread took out, each at its weight: a mixed radix read backwards.
-        for base, digits in zip(self.holder, self.storage.dims, strict=True):
+        # The digits of a register number are the modes that no thread owns alone, each with its weight: a mixed-radix number, decoded here.
+        for base, digits in zip(self.register_origin, self.storage.dims, strict=True):
             for digit in digits:
                 base = base + register // digit.weight % digit.size * digit.step
             coordinates.append(base)
@@ -233,18 +234,17 @@ class Buffer:
 
 @functools.lru_cache(maxsize=50_000)
 def _address(storage: Storage, elements: Expr, copy: Expr, coordinates: tuple[Expr, ...]) -> Expr:
-    # Printer, simulator and each check ask for the same elements, each of them many times.
+    # The printer, the simulator and each check ask for the same elements many times.
     address = storage.address(coordinates)
     return address if copy == ZERO else address + copy * elements
 
 
 @attrs.frozen(cache_hash=True)
 class Piece:
-    """Elements of an access that one load or store takes: `width` of them from number `first` on, as `Access.elements` counts.
+    """Elements of an access that one load or store moves: `width` elements, starting with number `first` in the order of `Access.elements`.
 
-    They are touched where `condition` holds, beside the statement's `active` and `guard`: elsewhere those of an input are not
-    read and count as zero, and those of an output keep their values. They lie side by side, the first at a multiple of
-    `width` elements.
+    They are accessed where `condition` holds, in addition to the statement's `active` and `guard`. Elsewhere those of an input are not read
+    and count as zero, and those of an output keep their values. They are contiguous, and the first is at a multiple of `width` elements.
     """
 
     first: int
@@ -258,10 +258,10 @@ class Piece:
 
 @functools.lru_cache(maxsize=1024)
 def whole_pieces(count: int, width: int) -> tuple[Piece, ...]:
-    """The pieces of an access of `count` elements that are touched without condition."""
+    """The pieces of an access of `count` elements without conditions."""
     return tuple(Piece(first, width) for first in range(0, count, width))
 
 
 def scratch_access(tensor: Tensor) -> Access:
-    """The access of a statement to all of its scratch memory."""
+    """The access of a statement to all its scratch memory."""
     return Access(tensor.name, (ZERO,), ((Mode(tensor.shape[0], 1),),), (None,), True, dealt=((),))

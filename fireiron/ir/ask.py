@@ -1,7 +1,7 @@
-"""What a refinement asks of a later pass: a value on the loop that it refines, in a file of its own in `fireiron.ir.asks`.
+"""Requests of a refinement to a later pass: values on the loop that it refines, one kind per file in `fireiron.ir.asks`.
 
-An ask names the pass that takes it. The verifier refuses what is left behind that pass, so nothing that a strategy says is lost in silence;
-`For` has no field for it, and a pass that does not know it hands it on.
+An `Ask` names the pass that handles it. After that pass the verifier refuses the request if it is still there, so no part of a strategy is
+ignored silently. `For` has no field per kind, and passes copy requests that they do not know.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from fireiron.values.expr import Expr, Var
 
 @attrs.frozen
 class Ask:
-    """What is asked of a pass, for one loop; made without arguments it asks for nothing."""
+    """A request to a pass for one loop; created without arguments, it requests nothing."""
 
     taker: ClassVar[str] = ""
-    """The pass that takes it, by its name: behind it no loop asks for this."""
+    """The name of the pass that handles it; after this pass no loop has the request."""
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Self:
-        """The ask with variables replaced in its expressions."""
+        """The request with variables replaced in its expressions."""
         return self
 
     options: ClassVar[tuple[str, ...]] = ()
-    """The options by which a listing writes it behind the loop, by example: `stages=3`; a flag is a word alone."""
+    """Examples of the options by which a listing writes it after the loop, such as `stages=3`; a flag is a single word."""
 
     def written(self, text_of: Callable[[Expr], str]) -> Mapping[str, str]:
-        """The options of this ask with their texts; a flag has an empty one. `text_of` writes an expression."""
+        """The options of this request with their values; a flag has an empty one. `text_of` writes an expression."""
         return {}
 
     @classmethod
     def read(cls, options: Mapping[str, str], expression_of: Callable[[str], Expr]) -> Self:
-        """The ask that options of its own say, as `written` gives them.
+        """The request for given options, the inverse of `written`.
 
-        Raises: LayoutError where one has a value that it cannot have.
+        Raises: LayoutError if an option has an illegal value.
         """
         return cls()
 
 
 def number_of(options: Mapping[str, str], name: str, otherwise: int) -> int:
-    """The number that an option says, or `otherwise` where it is not said; a LayoutError where it is none."""
+    """The number that an option specifies, or `otherwise` without the option; a LayoutError if it is not a number."""
     text = options.get(name, str(otherwise)).strip()
     if not re.fullmatch(r"[0-9]{1,10}", text):
         raise LayoutError(f"{name} is a number", got=text, legal="0, 1, 2, ...")
@@ -53,16 +53,16 @@ def number_of(options: Mapping[str, str], name: str, otherwise: int) -> int:
 
 
 def pair_of(options: Mapping[str, str], name: str) -> tuple[str, str]:
-    """The two words with a colon between them that an option says; a LayoutError where it says others."""
+    """The two names that an option specifies, separated by a colon; a LayoutError otherwise."""
     first, *others = options[name].split(":")
     if len(others) != 1:
-        raise LayoutError(f"{name} is two names", got=options[name], legal=f"{name}=one:other")
+        raise LayoutError(f"{name} takes two names", got=options[name], legal=f"{name}=one:other")
     return first, others[0]
 
 
 @attrs.frozen
 class Asks(Record[Ask]):
-    """What is asked of later passes for one loop.
+    """The requests to later passes for one loop.
 
     >>> from fireiron.ir.asks.pipelined import Pipelined
     >>> asks = Asks((Pipelined(3),))
@@ -71,11 +71,11 @@ class Asks(Record[Ask]):
     """
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Asks:
-        """The record with variables replaced in what is asked."""
+        """The requests with variables replaced in their expressions."""
         return Asks(tuple(one.substitute(values) for one in self.all)) if self.all else self
 
 
 NOTHING: Final = Asks()
-"""The record of a loop for which nothing is asked."""
+"""The record of a loop without requests."""
 
 __all__ = ["NOTHING", "Ask", "Asks", "number_of", "pair_of"]

@@ -1,7 +1,7 @@
-"""Thread block clusters (Hopper): blocks that run at the same time on neighbouring multiprocessors and reach each other's shared memory.
+"""Thread block clusters (Hopper): blocks that run concurrently on nearby SMs and access each other's shared memory.
 
-PTX ISA, "Cluster of Cooperative Thread Arrays". The blocks of a cluster are neighbours in the grid: the *rank* of a block in its cluster is
-the remainder of its number.
+PTX ISA, "Cluster of Cooperative Thread Arrays". The blocks of a cluster are adjacent in the grid. The *rank* of a block is its number
+modulo the cluster size.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ MULTIPROCESSORS = 132
 """SMs of an H100 or H200."""
 
 AT_ONCE = {1: 132, 2: 66, 4: 30, 8: 15, 16: 7}
-"""How many clusters of so many blocks run at once, if a multiprocessor holds one block: clusters do not cross the borders of its groups of
-multiprocessors, which are not all equal (measured on an H200, cuOccupancyMaxActiveClusters)."""
+"""The number of concurrent clusters by cluster size, at one block per SM. Clusters do not cross GPCs, which differ in their number of SMs
+(measured on an H200, cuOccupancyMaxActiveClusters).
+"""
 
 PORTABLE = 8
-"""Most blocks of a portable cluster; a launch must allow more (CUDA C++ Programming Guide)."""
+"""The largest portable cluster size; a launch must allow larger ones (CUDA C++ Programming Guide)."""
 
 
 def at_once(blocks: int) -> int:
-    """How many blocks of clusters of so many run at once, if a multiprocessor holds one."""
+    """The number of concurrent blocks in clusters of `blocks` blocks, at one block per SM."""
     return AT_ONCE.get(blocks, MULTIPROCESSORS // blocks) * blocks
 
 
@@ -35,8 +36,7 @@ def at_once(blocks: int) -> int:
 class BlockCluster:
     """A cluster of `sizes` blocks along some dimensions of the grid of tiles, the first the fastest.
 
-    `places` are the variables, one for each of the sizes, that say where in its cluster a block is: each names a value that the kernel
-    computes from the block's number.
+    `places` are the variables, one per size, of a block's coordinates in its cluster. The kernel computes them from the block's number.
     """
 
     sizes: tuple[int, ...]
@@ -44,30 +44,30 @@ class BlockCluster:
 
     @property
     def blocks(self) -> int:
-        """How many blocks a cluster has."""
+        """The number of blocks of a cluster."""
         return math.prod(self.sizes)
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """By how much ranks differ from a block to its neighbour, for each of the sizes."""
+        """The rank difference of adjacent blocks, for each of the sizes."""
         return tuple(math.prod(self.sizes[:position]) for position in range(len(self.sizes)))
 
     def values(self, rank: int) -> Mapping[str, int]:
-        """The places of the block of a rank, by the names of their variables."""
+        """The coordinates of the block with a rank, by the names of their variables."""
         return {var.name: rank // step % size for var, step, size in zip(self.places, self.steps, self.sizes, strict=True)}
 
-    def alike(self, value: Expr, block: Var, named: Mapping[Var, Expr]) -> bool:
-        """Whether a value of the block's number, with named values in it, is proved to be the same in all blocks of each cluster."""
+    def is_uniform(self, value: Expr, block: Var, named: Mapping[Var, Expr]) -> bool:
+        """Whether a value of the block's number, in which names have values, is proved equal in all blocks of each cluster."""
         first = Var("cluster", 0, block.high // self.blocks) * self.blocks
         try:
-            while found := {var: named[var] for var in value.variables() if var in named}:
-                value = value.substitute(found)
+            while definitions := {var: named[var] for var in value.variables() if var in named}:
+                value = value.substitute(definitions)
             return len({value.substitute({block: first + rank}) for rank in range(self.blocks)}) == 1
-        except ArgumentError:  # a divisor that is positive only because a name is bounded more closely than its value
+        except ArgumentError:  # a divisor that is positive only because a name has tighter bounds than its value
             return False
 
-    def peers(self, along: tuple[int, ...]) -> BlockSet:
-        """The blocks that differ from the one that says so in the places `along` alone, by position."""
+    def block_set(self, along: tuple[int, ...]) -> BlockSet:
+        """The blocks that differ from the executing one only in the coordinates with positions `along`."""
         spans = [[step * place for place in range(size)] for step, size in zip(self.steps, self.sizes, strict=True)]
         pattern = sum(1 << sum(one) for one in itertools.product(*(spans[position] for position in along)))
         first = as_expr(0)
@@ -79,22 +79,22 @@ class BlockCluster:
 
 @attrs.frozen
 class BlockSet:
-    """Blocks of a cluster: those of ranks `first + j` for each bit `j` of the `pattern`."""
+    """Blocks of a cluster: those with ranks `first + j` for each bit `j` of the `pattern`."""
 
     pattern: int
     first: Expr = attrs.field(converter=as_expr)
 
     @property
     def count(self) -> int:
-        """How many blocks they are."""
+        """The number of blocks."""
         return self.pattern.bit_count()
 
     def ranks(self, first: int) -> Iterator[int]:
-        """Their ranks, where `first` has this value."""
+        """Their ranks for a value of `first`."""
         return (first + bit for bit in range(self.pattern.bit_length()) if self.pattern >> bit & 1)
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> BlockSet:
-        """The same with variables replaced."""
+        """The set with variables replaced."""
         return attrs.evolve(self, first=self.first.substitute(values))
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Tiles that blocks take from a counter as they become free: how a block learns which one is its next."""
+"""Dynamic tile scheduling: blocks claim tiles from a counter in global memory as they become free."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fireiron.values.expr import Expr, Var
 
 @attrs.frozen
 class Counter:
-    """A parameter of a kernel: one int in global memory, which is 0 before a launch and behind it. Launches that may run at the same time
-    have one each.
+    """A kernel parameter: one int in global memory, 0 before and after a launch. Concurrent launches need separate counters.
 
-    A block takes its own number as its first tile, and then the number of blocks plus what the counter was, which it counts on. Each block
-    asks once in vain, so a launch asks as often as there are tiles, and the last time sets the counter to 0.
+    The first tile of a block is its own number. Each later one is the number of blocks plus the old value of the counter, which the block
+    increments. Each block makes one claim that fails, so the number of claims is the number of tiles, and the last claim resets the counter
+    to 0.
     """
 
     name: str
@@ -24,10 +24,10 @@ class Counter:
 
 @attrs.frozen(cache_hash=True)
 class ClaimTile(Stmt):
-    """The number of a block's tile at turn `fill_index` of the loop around, or `tiles` where none is left.
+    """Set `var` to the tile of fill `fill_index` of a ring of tiles, or to at least `tiles` if none is left.
 
-    Who `takes` it gets it from the kernel's counter, and leaves it in the stage of this turn of a ring of tiles, which it holds empty. The
-    others read it there while they hold the turn full; all lanes of a warp have read it when one of them goes on.
+    The warp that `takes` the tile claims it from the kernel's counter and writes it to the stage of this fill, which it has acquired empty.
+    The others acquire the fill full and read it there; all lanes of a warp have read it before any of them continues.
     """
 
     var: Var
@@ -38,7 +38,7 @@ class ClaimTile(Stmt):
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
-        """How many tiles there are, and the turn."""
+        """The number of tiles, and the fill index."""
         return (self.tiles, self.fill_index)
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> ClaimTile:
@@ -48,14 +48,14 @@ class ClaimTile(Stmt):
 
 @attrs.frozen(cache_hash=True)
 class ExitIfDone(Stmt):
-    """The loop around is over where `tile` is none of the `tiles`."""
+    """Exit the enclosing loop if `tile` is not less than `tiles`."""
 
     tile: Var
     tiles: Expr
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
-        """The two numbers."""
+        """The tile number and the number of tiles."""
         return (self.tile, self.tiles)
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> ExitIfDone:

@@ -1,8 +1,8 @@
-"""Effects of a kernel as a whole: what its steps say of all its blocks and of its launch, beside the program.
+"""Effects: properties of a kernel as a whole, of all its blocks and of its launch, in addition to the program.
 
-An effect is a value, in a file of its own in `fireiron.ir.effects`; steps and refinements state it, and one record keeps all of a kernel.
-Readers ask for the kinds that they know, `kernel.effects[Residency].blocks`; an effect speaks for itself by its methods, so a new one
-needs no reader that knows it.
+An effect is a value, one kind per file in `fireiron.ir.effects`. Steps and refinements state effects, and one record holds those of a
+kernel. Readers ask for the kinds that they know: `kernel.effects[Residency].blocks`. Other readers use the methods below, so a new kind
+needs no change in readers.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ EffectT = TypeVar("EffectT", bound="Effect")
 
 @attrs.frozen
 class Effect:
-    """What is said of a kernel as a whole; made without arguments it says nothing."""
+    """A property of a kernel as a whole; created without arguments, it is neutral."""
 
     def joined(self: EffectT, inner: EffectT) -> EffectT:
-        """The effect where a step further in says the same kind: that of the inner one."""
+        """The effect if an inner step states one of the same kind: the inner one, by default."""
         return inner
 
     def qualifiers(self, kernel: Kernel) -> tuple[str, ...]:
-        """What stands beside `__launch_bounds__` in the declaration of the kernel."""
+        """Qualifiers of the kernel's declaration, in addition to `__launch_bounds__`."""
         return ()
 
     def problems(self, kernel: Kernel) -> tuple[str, ...]:
-        """Why the final kernel does not keep what is said; an error each."""
+        """Why the final kernel violates the effect; each is an error."""
         return ()
 
 
@@ -46,20 +46,20 @@ class Effects(Record[Effect]):
     """
 
     def adding(self, *effects: Effect) -> Effects:
-        """The record behind a step that says further effects."""
+        """The record after a step that states more effects."""
         return self.joined(Effects(effects))
 
     def joined(self, inner: Effects) -> Effects:
-        """The record behind a step further in that says `inner`."""
+        """The record after an inner step that states `inner`."""
         if not self.all or not inner.all:
             return inner if not self.all else self
-        found: dict[type, Any] = {type(one): one for one in self.all}
-        for one in inner.all:
-            found[type(one)] = found[type(one)].joined(one) if type(one) in found else one
-        return Effects(tuple(found.values()))
+        by_kind: dict[type, Any] = {type(one): one for one in self.all}
+        for effect in inner.all:
+            by_kind[type(effect)] = by_kind[type(effect)].joined(effect) if type(effect) in by_kind else effect
+        return Effects(tuple(by_kind.values()))
 
 
 NONE: Final = Effects()
-"""The record of a kernel of which nothing is said."""
+"""The record of a kernel without effects."""
 
 __all__ = ["NONE", "Effect", "Effects"]

@@ -1,8 +1,8 @@
-"""WMMA fragments: which products there are, how the IR deals a fragment to lanes, and its type in CUDA C++.
+"""WMMA fragments: the supported MMAs, the lane map that the IR assumes for a fragment, and its type in CUDA C++.
 
-CUDA leaves open which lane holds which element of a fragment (CUDA C++ Programming Guide, "Warp Matrix Functions"). So the lane map
-below is an internal one, which gives each lane its share in some order; only the instructions of `executable/wmma.py` touch
-fragments, and they name them as a whole.
+CUDA does not specify which lane owns which element of a fragment (CUDA C++ Programming Guide, "Warp Matrix Functions"). The lane map below
+is internal and assigns each lane its share in some order. Only the instructions of `executable/wmma.py` access fragments, and they access
+them as a whole.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from fireiron.values.tensor import View
 
 @attrs.frozen
 class Form:
-    """A row of the table "Element Types and Matrix Sizes": `cuda` is the factors' type in a fragment, if not that in memory."""
+    """A row of the table "Element Types and Matrix Sizes". `cuda` is the type of the A and B operands in a fragment, if it differs from
+    that in memory.
+    """
 
     shapes: tuple[tuple[int, int, int], ...]
     factor: DType
@@ -42,7 +44,7 @@ FORMS: tuple[Form, ...] = (
 
 
 def forms_of(memory: Memory) -> tuple[Form, ...]:
-    """The products that fragments of a memory serve."""
+    """The MMAs that fragments of a memory support."""
     return tuple(form for form in FORMS if memory.fragment in form.shapes)
 
 
@@ -55,7 +57,7 @@ def fragment_map(rows: int, columns: int) -> LaneMap:
 
 
 def maps_of(memory: Memory) -> dict[str, LaneMap]:
-    """The maps of a product's fragments by operand."""
+    """The maps of an MMA's fragments by operand."""
     assert memory.fragment is not None
     m, n, k = memory.fragment
     return {"A": fragment_map(m, k), "B": fragment_map(k, n), "C": fragment_map(m, n)}
@@ -65,11 +67,11 @@ def maps_of(memory: Memory) -> dict[str, LaneMap]:
 
 
 def role(kernel: Kernel, buffer: Buffer) -> str:
-    """Which operand of products a fragment is: `matrix_a`, `matrix_b`, or `accumulator`; a `DecompositionError` if several."""
-    found = _roles(kernel, buffer)
-    if len(found) > 1:
-        raise DecompositionError(f"{buffer.name} is {' and '.join(sorted(found))} of products, and a fragment is one of them only")
-    return found.pop() if found else "accumulator"
+    """The operand that a fragment is: `matrix_a`, `matrix_b`, or `accumulator`; a `DecompositionError` if it is several."""
+    kinds = _roles(kernel, buffer)
+    if len(kinds) > 1:
+        raise DecompositionError(f"{buffer.name} is {' and '.join(sorted(kinds))} of MMAs, but a fragment is only one of them")
+    return kinds.pop() if kinds else "accumulator"
 
 
 def _roles(kernel: Kernel, buffer: Buffer) -> set[str]:
@@ -84,7 +86,7 @@ def _roles(kernel: Kernel, buffer: Buffer) -> set[str]:
 
 
 def _turned(kernel: Kernel, buffer: Buffer) -> bool:
-    """Whether products see a fragment transposed: its tensor has the columns first."""
+    """Whether MMAs use a fragment transposed, that is, its tensor has the columns first."""
     seen = {
         axes is not None and axes != tuple(sorted(axes))
         for statement, _ in execs(kernel.body)
@@ -94,18 +96,18 @@ def _turned(kernel: Kernel, buffer: Buffer) -> bool:
         for axes in (statement.spec.operands[name].axes,)
     }
     if len(seen) > 1:
-        raise DecompositionError(f"{buffer.name} is a factor as it stands and transposed", hint="two loads into two buffers")
+        raise DecompositionError(f"{buffer.name} is an operand both plain and transposed", hint="two loads into two buffers")
     return bool(seen and seen.pop())
 
 
 def matrix_order(kernel: Kernel, buffer: Buffer, matrix: View) -> str:
-    """The order of a matrix that is copied to or from a fragment, as the products see it that have the fragment: `row` or `col`."""
+    """The order, `row` or `col`, of a matrix that is copied to or from a fragment, as the MMAs that use the fragment see it."""
     along = (matrix.storage_order[0] == 1) != _turned(kernel, buffer)
     return "row" if along else "col"
 
 
 def fragment_type(kernel: Kernel, buffer: Buffer) -> str:
-    """The type of a buffer's fragments, and how many there are: `wmma::fragment<...> name[count]`."""
+    """The declaration of a buffer's fragments: `wmma::fragment<...> name[count]`."""
     kind = role(kernel, buffer)
     memory = buffer.memory
     assert memory.fragment is not None
@@ -119,7 +121,9 @@ def fragment_type(kernel: Kernel, buffer: Buffer) -> str:
 
 
 def _loaded_order(kernel: Kernel, buffer: Buffer) -> str:
-    """The order of the matrices that a fragment is loaded from, as products see it; all the same, as a fragment has it in its type."""
+    """The order of the matrices that a fragment is loaded from, as MMAs see it. It is part of the fragment's type, so all must be the
+    same.
+    """
     orders = {
         matrix_order(kernel, buffer, statement.spec.src)
         for statement, _ in execs(kernel.body)

@@ -1,6 +1,6 @@
-"""The kernel IR: a small structured program whose three readers are the CUDA printer, the simulator and the checks.
+"""The kernel IR: a small structured program, read by the CUDA printer, the simulator and the checks.
 
-A statement list is executed by every thread of every block in order.
+Every thread of every block executes a statement list in order.
 """
 
 from __future__ import annotations
@@ -30,16 +30,19 @@ from fireiron.values.units import BLOCK, THREAD
 
 @attrs.frozen(cache_hash=True)
 class Kernel(Displayed):
-    """A whole kernel.
+    """A kernel.
 
-    `grid` blocks of `threads` threads, of which tiles are dealt to the first `workers`: these run `body`. `buffers` by name,
-    parameters first; `symbols` are the run-time sizes, parameters too. `body` is the program. `facts` are conditions on sizes
-    that the launcher checks. `title` goes into the header of the printed kernel. `effects` are what is said of all blocks and of the launch
-    (`fireiron.ir.effects`): chaining, outputs that are zero before, a bound on shared memory, blocks of a multiprocessor, races taken on.
-    `rings` are the buffers that producers fill for consumers. With a `cluster`, whole clusters of neighbouring blocks are launched.
-    `reciprocals` are those of launch constants that it divides by, parameters behind the sizes. Where blocks take tiles as they become
-    free, `counter` counts them, the last parameter. `makers` says for readers which step of the tree made a name: of a value, a loop or a
-    buffer.
+    - `grid`, `threads`, `workers`: the grid has `grid` blocks of `threads` threads. Tiles are distributed over the first `workers` threads.
+    - `buffers`: parameters first. `symbols`: the run-time sizes, which are parameters, too.
+    - `body`: the program. `spec`: what it computes. `title`: the header comment of the printed kernel.
+    - `facts`: conditions on sizes that the launcher checks.
+    - `effects`: properties of all blocks and of the launch (`fireiron.ir.effects`): programmatic launch, outputs that are zeroed first, a
+      bound on shared memory, blocks per SM, accepted races.
+    - `rings`: the circular buffers that producers fill for consumers.
+    - `cluster`: the cluster that its blocks form, if any.
+    - `reciprocals`: those of launch constants that it divides by; parameters after the sizes.
+    - `counter`: with dynamic tile scheduling, the counter of claimed tiles; the last parameter.
+    - `makers`: by the name of a value, loop or buffer, the step of the tree that defined it, for readers.
     """
 
     name: str
@@ -67,7 +70,7 @@ class Kernel(Displayed):
 
     @property
     def thread(self) -> Var:
-        """The variable of the number, in its block, of a thread to which tiles are dealt."""
+        """The variable of a thread's number in its block, among the threads that tiles are distributed over."""
         return Var(THREAD.name, 0, self.workers - 1)
 
     @property
@@ -90,41 +93,41 @@ class Kernel(Displayed):
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of all memories of a block in one numbering: shared memory, and behind it other regions."""
-        beside = (one for one in self.buffers if one.memory.of_block and not one.memory.in_shared)
-        return max((one.offset + one.bytes for one in beside), default=self.shared_bytes)
+        """Bytes of all memories of a block in one numbering: shared memory, then other regions."""
+        other_regions = (one for one in self.buffers if one.memory.of_block and not one.memory.in_shared)
+        return max((one.offset + one.bytes for one in other_regions), default=self.shared_bytes)
 
     @property
     def dynamic_shared_bytes(self) -> int:
-        """Bytes of dynamic shared memory that a launch must ask for; 0 where static arrays serve."""
+        """Bytes of dynamic shared memory that a launch must request; 0 if static arrays suffice."""
         shared = [buffer for buffer in self.buffers if buffer.memory.in_shared]
-        # Arrays that share bytes have no declaration each in C++: they become pointers into one array.
+        # Overlapping arrays cannot be declared separately in C++: they become pointers into one array.
         pairs = itertools.combinations(shared, 2)
         overlap = any(a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes for a, b in pairs)
         return self.shared_bytes if overlap or self.shared_bytes > self.architecture.static_shared else 0
 
     @functools.cached_property
     def maps(self) -> tuple[TensorMap, ...]:
-        """The tensor maps that it takes."""
+        """The tensor maps that are parameters."""
         return tuple(one for one in self.parameters if isinstance(one, TensorMap))
 
     @functools.cached_property
     def parameters(self) -> tuple[TensorMap | Buffer | Var | Reciprocal | Counter, ...]:
-        """What the kernel takes, in order: of each parameter its maps, then a pointer if some statement loads or stores it by itself; then
-        sizes, then reciprocals, then the counter of tiles.
+        """The parameters in order: for each buffer its tensor maps, and a pointer if some statement accesses it without a map; then sizes,
+        reciprocals, and the tile counter.
         """
-        found: list[TensorMap | Buffer | Var] = []
-        inside = [one for one, _ in execs(self.body)]
+        result: list[TensorMap | Buffer | Var] = []
+        performed = [one for one, _ in execs(self.body)]
         for buffer in self.buffers:
             if buffer.parameter:
-                touching = [one for one in inside if any(access.buffer == buffer.name for access in one.accesses)]
+                touching = [one for one in performed if any(access.buffer == buffer.name for access in one.accesses)]
                 maps = dict.fromkeys(
                     one.tensor_map for one in touching if one.tensor_map is not None and one.tensor_map.buffer == buffer.name
                 )
-                found += maps
+                result += maps
                 if not maps or any(one.tensor_map is None for one in touching):
-                    found.append(buffer)
-        return (*found, *self.symbols, *self.reciprocals, *(() if self.counter is None else (self.counter,)))
+                    result.append(buffer)
+        return (*result, *self.symbols, *self.reciprocals, *(() if self.counter is None else (self.counter,)))
 
 
 def buffer_table(kernel: Kernel) -> Mapping[str, Buffer]:

@@ -1,8 +1,8 @@
-"""Value layouts: which element of an instruction's tile each of its lanes holds, or addresses, under which number.
+"""Lane maps, "TV layouts" in CuTe: (thread, value) -> element of an instruction's tile.
 
-Instructions of a warp (mma, ldmatrix, WMMA) spread a tile over the registers of their lanes. A `LaneMap` says how by two layouts,
-from the lane's and from the value's number to the number of an element of the tile, which counts the first dimension fastest: the two
-add up to the element. The PTX ISA draws these maps as figures; every one of them has this form, and so CUTLASS publishes them.
+Instructions of a warp (mma, ldmatrix, WMMA) distribute a tile over the registers of their lanes. A `LaneMap` specifies this by two layouts:
+one from the lane number and one from the value number to an element number of the tile, which counts the first dimension fastest. The
+element is their sum. The PTX ISA draws these maps as figures; all of them have this form, and CUTLASS publishes them so.
 
 >>> accumulator = LaneMap((16, 8), lanes=Layout((4, 8), (32, 1)), values=Layout((2, 2), (16, 8)))
 >>> accumulator.coordinate(lane=5, value=3)
@@ -69,12 +69,12 @@ class LaneMap:
 
     @property
     def threads(self) -> int:
-        """How many lanes take part."""
+        """The number of lanes."""
         return self.lanes.size()
 
     @property
     def count(self) -> int:
-        """Values of a lane."""
+        """The number of values per lane."""
         return self.values.size()
 
     def coordinate(self, lane: int, value: int) -> tuple[int, ...]:
@@ -83,7 +83,7 @@ class LaneMap:
 
     @functools.cached_property
     def table(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Coordinates of all values of all lanes; refused unless they are all elements of the tile."""
+        """Coordinates of all values of all lanes; an error unless they are exactly the elements of the tile."""
         return tuple(tuple(map(tuple, row)) for row in self.points.tolist())
 
     @functools.cached_property
@@ -123,7 +123,7 @@ class LaneMap:
         return numpy.ravel_multi_index(tuple(numpy.moveaxis(self.points, -1, 0)), self.tile)
 
     def access(self, view: View, lane: Expr, write: bool, origin: str | None) -> Access:
-        """What a lane touches of a view of this tile; its elements in the order of the values."""
+        """The access of a lane to a view of this tile, with its elements in the order of the values."""
         numerals = view.numerals
         base = [dim.base for dim in numerals]
         dealt = [list(dim.dealt) for dim in numerals]
@@ -169,17 +169,17 @@ def _points(parts: tuple[Part, ...], rank: int) -> list[tuple[int, ...]]:
 
 @functools.lru_cache(maxsize=4096)
 def _parts(layout: Layout, tile: tuple[int, ...]) -> tuple[Part, ...]:
-    """The leaves of a layout of element numbers, cut where they pass from one dimension of the tile into the next."""
-    found: list[Part] = []
+    """The leaves of a layout of element numbers, split where they cross from one dimension of the tile into the next."""
+    parts: list[Part] = []
     for size, stride in layout.modes:
-        found += ((part, dim, step) for dim, part, step in runs(tile, size, stride)) if stride else ((size, 0, 0),)
-    return tuple(found)
+        parts += ((part, dim, step) for dim, part, step in runs(tile, size, stride)) if stride else ((size, 0, 0),)
+    return tuple(parts)
 
 
 def _placed(layout: Layout, tile: tuple[int, ...], view: View) -> Iterator[Part]:
-    """The parts in coordinates of the tensor, split where the view's own modes end: the view's dimensions after the layout.
+    """The parts in coordinates of the tensor, split where the view's own modes end: the composition of the view and the layout.
 
-    An `ArgumentError` where the tile is smaller than the instruction's, or its modes do not divide those of the view.
+    Raises ArgumentError if the tile is smaller than the instruction's, or its modes do not divide those of the view.
     """
     for size, dim, stride in _parts(layout, tile):
         if not stride:
@@ -200,11 +200,11 @@ def placed(view: View, size: int, dim: int, stride: int) -> Iterator[tuple[int, 
     if (size - 1) * stride >= math.prod(sizes):
         raise ArgumentError(f"the tile of {view.tensor.name} is smaller than the instruction's")
     try:
-        found = runs(sizes, size, stride)
+        parts = runs(sizes, size, stride)
     except LayoutError:
         what = f"the {size} steps of {stride} elements of an instruction do not fit the tile's modes"
         raise ArgumentError(what, got=shown(sizes)) from None
-    for position, part, step in found:
+    for position, part, step in parts:
         yield part, steps[position] * step
 
 

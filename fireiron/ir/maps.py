@@ -1,7 +1,6 @@
-"""Tensor maps: how TMA finds a matrix in global memory, and how the box that it copies lies in shared memory.
+"""Tensor maps: the layout of an array in global memory, and of the box that TMA copies to or from shared memory.
 
-The launcher encodes a map for each array that it is used on (CUDA Driver API, `cuTensorMapEncodeTiled`), 128 bytes that the kernel takes as
-a parameter.
+The launcher encodes a map for each array (CUDA Driver API, `cuTensorMapEncodeTiled`): 128 bytes that are a kernel parameter.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import attrs
 
 @attrs.frozen
 class TensorMap:
-    """A map of parameter `buffer`: `order` are the tensor's dimensions, that of neighbours first, `box` the elements of a copy along each
-    of them; `span` is the swizzle's, in bytes (`fireiron.ir.smem_layouts`), 16 for none.
+    """A map of parameter `buffer`: `order` are the tensor's dimensions, the contiguous one first, and `box` the elements of a copy along
+    them. `span` is the swizzle span in bytes (`fireiron.ir.smem_layouts`), 16 for no swizzle.
     """
 
     name: str

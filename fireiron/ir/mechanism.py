@@ -1,7 +1,7 @@
-"""Completion mechanisms: when what a statement does is done, who waits for it, and by which text.
+"""Completion mechanisms: how the completion of an asynchronous statement is observed, and the PTX for it.
 
-A mechanism is a class with one instance, in a file of its own in `fireiron.ir.mechanisms`; an instruction names its own. Passes, checks and
-the simulator ask its facts, never which one it is, so a new mechanism is a new file.
+A mechanism is a class with one instance, in its own file in `fireiron.ir.mechanisms`; an instruction names its mechanism. Passes, checks
+and the simulator read its facts and never test which mechanism it is, so a new mechanism is a new file.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 
 
 class Order(enum.Enum):
-    """How what is under way is told to be done: AT_ONCE: it never is under way. GROUPS: a thread commits what it issued as a group, and
-    waits until at most so many of its last groups are under way; they are done in the order of their commits. COUNTED: a barrier of a
-    ring's stage counts it: the bytes of what fills the stage, or, of a mechanism with deferred arrivals, these.
+    """How completion is observed.
+
+    - AT_ONCE: the statement is synchronous.
+    - GROUPS: a thread commits issued operations as a group and waits until at most N of its last groups are pending. Groups complete in
+      commit order.
+    - COUNTED: the mbarrier of a ring's stage counts the bytes that arrive, or deferred arrivals.
     """
 
     AT_ONCE = "at once"
@@ -32,17 +35,23 @@ class Order(enum.Enum):
 
 @attrs.frozen(eq=False, repr=False, slots=False)
 class Mechanism:
-    """When what a statement does is done.
+    """How and when a statement completes.
 
-    Facts, of shared memory unless said otherwise: `reads_late`, `writes_late`: it may still read, write, when its thread goes on;
-    `by_engine`: it reaches memory by the asynchronous proxy (PTX ISA, "Proxies"), not by loads and stores of the threads; `in_registers`:
-    its result is in registers, which are not to be touched before it is done; `outlives`: the kernel waits for it at its end, as it reads
-    memory that is given back there; `shared_wait`: the lanes of a warp issue it together, and all of them wait.
+    Facts, about shared memory unless stated otherwise:
 
-    Words: `what` it does, for whom it is under way (`unit`), the `instruction`, what it has done when it is over (`done`), and what is
-    under way of a buffer (`under_way`). Waits at one place stand in the order of `rank`. `committing` and `waiting` are the functions that
-    commit a group and wait for groups; `waiting` takes their number as its template argument. `arriving` is the function of a barrier in
-    memory at which the thread arrives when all is done that it issued by the mechanism before; None: its arrivals cannot be deferred.
+    - `reads_late`, `writes_late`: it may still read or write when its thread continues.
+    - `by_engine`: it accesses memory through the async proxy (PTX ISA, "Proxies"), not by loads and stores of the threads.
+    - `in_registers`: its results are registers that must not be accessed before it completes.
+    - `outlives`: the kernel waits for it at its end, because it reads memory that is released there.
+    - `shared_wait`: the lanes of a warp issue it together, and all of them wait.
+
+    Texts: `what` names the operations, `unit` the threads whose operations they are, `instruction` the instruction. `done` is the
+    participle of completion, and `in_flight` begins a description of pending operations on a buffer. Waits at one position are ordered by
+    `rank`.
+
+    Functions of the printed CUDA: `committing` commits a group. `waiting` waits for groups and takes their number as its template argument.
+    `arriving` arrives at an mbarrier when all operations have completed that the thread issued by the mechanism before; None: arrivals
+    cannot be deferred.
     """
 
     name: ClassVar[str] = ""
@@ -58,18 +67,18 @@ class Mechanism:
     unit: ClassVar[str] = "each thread"
     instruction: ClassVar[str] = ""
     done: ClassVar[str] = ""
-    under_way: ClassVar[str] = ""
+    in_flight: ClassVar[str] = ""
     committing: ClassVar[Function | None] = None
     waiting: ClassVar[Function | None] = None
     arriving: ClassVar[Function | None] = None
 
     def __new__(cls) -> Mechanism:
-        """The instance of a class: there is one, so that it can be compared by identity, when it is read from a file too."""
-        found: Mechanism | None = cls.__dict__.get("_only")
-        if found is None:
-            found = super().__new__(cls)
-            cls._only = found
-        return found
+        """The only instance of the class. It can be compared by identity, even when read from a file."""
+        instance: Mechanism | None = cls.__dict__.get("_only")
+        if instance is None:
+            instance = super().__new__(cls)
+            cls._only = instance
+        return instance
 
     def __repr__(self) -> str:
         return self.name.upper()
@@ -81,37 +90,38 @@ class Mechanism:
 
     @property
     def counted(self) -> bool:
-        """Whether the barriers of a ring count its bytes."""
+        """Whether the mbarriers of a ring count its bytes."""
         return self.order is Order.COUNTED and self.arriving is None
 
     @property
     def arrives(self) -> bool:
-        """Whether what it writes to shared memory is there when its issuer has waited for it, or when a deferred arrival has happened."""
+        """Whether its writes to shared memory are visible after a wait of the issuer, or after a deferred arrival."""
         return self.writes_late and not self.counted
 
     @property
     def arrives_in_groups(self) -> bool:
-        """Whether what it writes to shared memory is there at a wait for its group."""
+        """Whether its writes to shared memory are visible after a wait for its group."""
         return self.in_groups and self.writes_late
 
     @property
     def reads_in_groups(self) -> bool:
-        """Whether it has read shared memory at a wait for its group, and writes no registers."""
+        """Whether its reads of shared memory have completed after a wait for its group, and it writes no registers."""
         return self.in_groups and self.reads_late and not self.in_registers
 
     def is_late(self, write: bool) -> bool:
-        """Whether what it writes, or reads, of shared memory may still be under way when its thread goes on."""
+        """Whether its writes, or reads, of shared memory may still be in flight when its thread continues."""
         return self.writes_late if write else self.reads_late
 
     def commit(self, printer: Printer) -> Sequence[Item]:
-        """The text by which what was issued becomes a group."""
+        """The CUDA that commits issued operations as a group."""
         if self.committing is None:
             self._lacks("commit")
         return [f"{printer.function(self.committing)}();"]
 
-    def wait(self, printer: Printer, groups: int, reason: str, holds: Sequence[str], of: Exec) -> Sequence[Item]:
-        """The text of a wait until at most `groups` groups are under way; `holds` are registers whose values are those behind it; `of` is
-        one of the statements that are waited for.
+    def wait(self, printer: Printer, groups: int, reason: str, pinned_registers: Sequence[str], of: Exec) -> Sequence[Item]:
+        """The CUDA of a wait until at most `groups` groups are pending.
+
+        `pinned_registers` are the registers that may be read only after it. `of` is one of the statements that it waits for.
         """
         if self.waiting is None:
             self._lacks("wait")
@@ -120,22 +130,24 @@ class Mechanism:
 
     @property
     def defers(self) -> bool:
-        """Whether an arrival by it comes later than its statement."""
+        """Whether an arrival by it is deferred."""
         return self.arriving is not None and self.order is not Order.AT_ONCE
 
     def arrive(self, printer: Printer, barrier: str) -> Sequence[Item]:
-        """The text of an arrival at a barrier in memory, which happens when all is done that the thread issued by the mechanism before."""
+        """The CUDA of an mbarrier arrival that is deferred until all operations have completed that the thread issued by the mechanism
+        before.
+        """
         if self.arriving is None:
             self._lacks("arrive")
         return [f"{printer.function(self.arriving)}({barrier});"]
 
-    def fence(self, printer: Printer, holds: Sequence[str], of: Exec) -> Sequence[Item]:
-        """The text of a fence of registers in front of statements such as `of`; `holds` are registers that have their values there."""
+    def fence(self, printer: Printer, pinned_registers: Sequence[str], of: Exec) -> Sequence[Item]:
+        """The CUDA of a fence of registers before statements such as `of`; `pinned_registers` must have their values before it."""
         self._lacks("fence")
 
-    def held(self, printer: Printer, holds: Sequence[str], of: Exec) -> Sequence[Item]:
-        """The text in front of a loop for registers that statements such as `of` fill in it."""
-        self._lacks("held")
+    def pin(self, printer: Printer, pinned_registers: Sequence[str], of: Exec) -> Sequence[Item]:
+        """The CUDA before a loop that pins registers which statements such as `of` write in the loop."""
+        self._lacks("pin")
 
     def _lacks(self, text: str) -> NoReturn:
         raise VerificationError(f"{self.name}: this completion mechanism has no text {text!r}")
@@ -143,14 +155,14 @@ class Mechanism:
 
 ARRIVE = Function(
     "mbarrier_arrive",
-    ("unsigned barrier",),
-    ('asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");',),
-    "one arrival",
+    ("unsigned mbarrier",),
+    ('asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(mbarrier) : "memory");',),
+    "arrive once",
 )
 
 
 class AtOnce(Mechanism):
-    """It is done when the next statement of the thread begins."""
+    """Synchronous: it completes before the next statement of the thread begins."""
 
     name: ClassVar[str] = "none"
     arriving: ClassVar[Function] = ARRIVE

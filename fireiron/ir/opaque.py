@@ -1,7 +1,7 @@
-"""Accesses of which only the whole warp's part is specified: WMMA fragments, and the tiles that they are loaded from.
+"""Accesses of a whole warp whose distribution over lanes is unspecified: WMMA fragments, and the tiles that they are loaded from.
 
-The IR gives each lane a part of such a tile, so that ownership, races and the simulator need no special case. The printed
-code names the tile as a whole: its first element, which is where lane 0 would begin.
+The IR assigns each lane a part of such a tile. So ownership, race checks and the simulator need no special case. The printed code names the
+tile as a whole, by its first element, which lane 0 owns.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def lane_variables(kernel: Kernel) -> frozenset[Var]:
 
 
 def tile_origin(kernel: Kernel, access: Access) -> Access:
-    """The access of lane 0, whose first element is the first of the warp's tile."""
+    """The access of lane 0, whose first element is the first element of the warp's tile."""
     return access.substitute(dict.fromkeys(lane_variables(kernel), 0))
 
 
 def at_tiles(kernel: Kernel) -> Kernel:
-    """The kernel with the accesses of opaque statements at their tiles, without names that only their lanes needed."""
+    """The kernel with the accesses of opaque statements replaced by their tiles, without names that only their lanes used."""
 
     def whole(statement: Exec) -> Exec:
         if not is_opaque(kernel, statement):
@@ -39,13 +39,13 @@ def at_tiles(kernel: Kernel) -> Kernel:
 
 
 def is_opaque(kernel: Kernel, statement: Exec) -> bool:
-    """Whether a statement touches fragments."""
+    """Whether a statement accesses fragments."""
     return any(kernel.buffer(access.buffer).memory.fragment is not None for access in statement.accesses)
 
 
 def _without_unused(kernel: Kernel, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """The program without names at its top that nothing refers to; what a buffer's holder refers to stays."""
-    used = {var for buffer in kernel.buffers for value in buffer.holder for var in value.variables()}
+    """The program without unused names at its top level; names that a buffer's register origin contains stay."""
+    used = {var for buffer in kernel.buffers for value in buffer.register_origin for var in value.variables()}
     needed = variables(one for one in body if not isinstance(one, Let))
     used = (used - lane_variables(kernel)) | needed
     kept: list[Stmt] = []

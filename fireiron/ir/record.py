@@ -1,6 +1,7 @@
-"""Open records: values of any kinds, at most one of a kind. Who reads one asks for the kinds that it knows, so a new kind needs no reader.
+"""Open records: values of different kinds, at most one of a kind. A reader asks for the kinds that it knows, so a new kind needs no change
+in readers.
 
-A value of a kind that is made without arguments says nothing; a record leaves it out, and gives it where nothing is said.
+A value created without arguments is neutral. A record omits neutral values and returns one for a kind that it does not contain.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ KindT = TypeVar("KindT")
 
 
 def _in_order(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Values that say something, one of a kind, by the names of their classes."""
+    """The values that are not neutral, one of a kind, ordered by class name."""
     return tuple(sorted((one for one in values if one != type(one)()), key=lambda one: (type(one).__name__, type(one).__module__)))
 
 
 @attrs.frozen
 class Record(Generic[T]):
-    """What is said, at most one value of a kind, in the order of the kinds' names."""
+    """At most one value of each kind, ordered by class name."""
 
     all: tuple[T, ...] = attrs.field(default=(), converter=_in_order)
 
     def __getitem__(self, kind: type[KindT]) -> KindT:
-        """That of a kind; one that says nothing where nothing is said."""
-        for one in self.all:
-            if type(one) is kind:
-                return one  # type: ignore[return-value]
+        """The value of a kind; a neutral one if there is none."""
+        for value in self.all:
+            if type(value) is kind:
+                return value  # type: ignore[return-value]
         return kind()
 
     def __contains__(self, kind: type) -> bool:
@@ -42,11 +43,11 @@ class Record(Generic[T]):
         return bool(self.all)
 
     def with_(self, *values: T) -> Self:
-        """The record with values in the place of those of their kinds."""
+        """The record with these values; they replace those of their kinds."""
         return type(self)((*self.without(*map(type, values)), *values))
 
     def without(self, *kinds: type) -> Self:
-        """The record without what it says of some kinds."""
+        """The record without the values of some kinds."""
         return type(self)(tuple(one for one in self.all if type(one) not in kinds)) if self.all else self
 
 

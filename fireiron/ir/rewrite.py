@@ -1,4 +1,4 @@
-"""How programs are walked and rewritten: every pass and reader goes through these, and through nothing of its own."""
+"""Traversal and rewriting of programs. All passes and readers use these functions."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ MOST_SMALL: Final = 4096
 
 
 def rewritten(body: Iterable[Stmt], rewrite: Callable[[Stmt], Sequence[Stmt]]) -> tuple[Stmt, ...]:
-    """The program with each statement replaced by what `rewrite` makes of it, inner statements before the one around them.
+    """The program with each statement replaced by the result of `rewrite`, inner statements first.
 
-    `rewrite` returns the statements that take the place of its argument: `(statement,)` leaves it, `()` removes it. A
-    statement of which nothing changed inside stays the same object.
+    `rewrite` returns the statements that replace its argument: `(statement,)` keeps it, `()` removes it. A statement without changes inside
+    stays the same object.
     """
     result: list[Stmt] = []
     for statement in body:
         children = statement.children
         if children:
-            # Unchanged statements stay the same objects: hashes are kept in them, and memo tables of readers find them again.
+            # Unchanged statements stay the same objects: they cache their hashes, and the caches of readers find them.
             others = tuple(rewritten(child, rewrite) for child in children)
             if any(len(child) != len(other) or any(map(operator.is_not, child, other)) for child, other in zip(children, others)):
                 statement = statement.rebuilt(others)
@@ -39,7 +39,7 @@ def rewritten(body: Iterable[Stmt], rewrite: Callable[[Stmt], Sequence[Stmt]]) -
 
 
 def edited(body: Iterable[Stmt], edit: Callable[[Exec], Exec]) -> tuple[Stmt, ...]:
-    """The program with each `Exec` replaced by what `edit` makes of it."""
+    """The program with each `Exec` replaced by the result of `edit`."""
     return rewritten(body, lambda statement: (edit(statement) if isinstance(statement, Exec) else statement,))
 
 
@@ -49,7 +49,7 @@ def substituted(body: Iterable[Stmt], values: Mapping[Var, Expr | int]) -> tuple
 
 
 def without_asks(body: tuple[Stmt, ...], *kinds: type[Ask]) -> tuple[Stmt, ...]:
-    """The program behind a pass that takes some kinds of asks: no loop has them any more."""
+    """The program after a pass that handles these kinds of requests: no loop has them."""
     if not any(kind in one.asks for one in statements(body) if isinstance(one, For) for kind in kinds):
         return body
     return rewritten(body, lambda statement: (statement.without(*kinds) if isinstance(statement, For) else statement,))
@@ -71,7 +71,7 @@ def located(body: Iterable[Stmt]) -> Iterator[tuple[Stmt, tuple[Stmt, ...]]]:
 
 
 def execs(body: Iterable[Stmt]) -> Iterator[tuple[Exec, tuple[For, ...]]]:
-    """All `Exec` with the loops around them, outermost first."""
+    """All `Exec` statements with the loops around them, outermost first."""
     return iter(_all_execs(body) if isinstance(body, tuple) else _looped(body, (), []))
 
 
@@ -81,70 +81,70 @@ def variables(body: Iterable[Stmt]) -> set[Var]:
 
 
 def by_identity(function: Callable[[Any], T]) -> Callable[[Any], T]:
-    """The function, which remembers its last answers for the very same object: to compare two equal programs would take longer."""
-    known: dict[int, tuple[Any, T]] = {}  # with the object, so that no other gets its number
+    """The function with a cache of its last results by object identity; comparing equal programs would take longer."""
+    known: dict[int, tuple[Any, T]] = {}  # with the object, so that its id stays unique
 
     @functools.wraps(function)
     def answer(value: Any) -> T:
-        found = known.get(id(value))
-        if found is None:
+        cached = known.get(id(value))
+        if cached is None:
             if len(known) >= MOST_REMEMBERED:
                 known.clear()
-            found = known[id(value)] = (value, function(value))
-        return found[1]
+            cached = known[id(value)] = (value, function(value))
+        return cached[1]
 
     return answer
 
 
 def by_identities(function: Callable[..., T]) -> Callable[..., T]:
-    """The same for small answers about several objects, such as a statement and what it stands in; `MOST_SMALL` are kept."""
+    """The same for small results from several objects, such as a statement and its context; the cache has `MOST_SMALL` entries."""
     known: dict[tuple[int, ...], tuple[tuple[Any, ...], T]] = {}
 
     @functools.wraps(function)
     def answer(*values: Any) -> T:
         key = tuple(map(id, values))
-        found = known.get(key)
-        if found is None:
+        cached = known.get(key)
+        if cached is None:
             if len(known) >= MOST_SMALL:
                 known.clear()
-            found = known[key] = (values, function(*values))
-        return found[1]
+            cached = known[key] = (values, function(*values))
+        return cached[1]
 
     return answer
 
 
 def _flat(body: Iterable[Stmt]) -> list[Stmt]:
-    found: list[Stmt] = []
+    result: list[Stmt] = []
     for statement in body:
-        found.append(statement)
+        result.append(statement)
         for child in statement.children:
-            found += _flat(child)
-    return found
+            result += _flat(child)
+    return result
 
 
 Located = tuple[Stmt, tuple[Stmt, ...]]
 
 
-def _placed(body: Iterable[Stmt], around: tuple[Stmt, ...], found: list[Located]) -> list[Located]:
+def _placed(body: Iterable[Stmt], around: tuple[Stmt, ...], result: list[Located]) -> list[Located]:
     for statement in body:
-        found.append((statement, around))
+        result.append((statement, around))
         for child in statement.children:
-            _placed(child, (*around, statement), found)
-    return found
+            _placed(child, (*around, statement), result)
+    return result
 
 
 Looped = tuple[Exec, tuple[For, ...]]
 
 
-def _looped(body: Iterable[Stmt], loops: tuple[For, ...], found: list[Looped]) -> list[Looped]:
+def _looped(body: Iterable[Stmt], loops: tuple[For, ...], result: list[Looped]) -> list[Looped]:
     for statement in body:
         if isinstance(statement, Exec):
-            found.append((statement, loops))
+            result.append((statement, loops))
         else:
             inside = (*loops, statement) if isinstance(statement, For) else loops
             for child in statement.children:
-                _looped(child, inside, found)
-    return found
+                _looped(child, inside, result)
+    return result
 
 
 @by_identity

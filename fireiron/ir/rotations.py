@@ -1,4 +1,6 @@
-"""Loops that each block begins at another turn and goes round: turn `k` is step `(k + start) % turns`, as `staggered` makes them."""
+"""Staggered loops: each block begins at another iteration and wraps around. Iteration `k` is step `(k + start) % trip_count`
+(`stagger_blocks`).
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ from fireiron.values.expr import Expr, Mod, Sum, Var, replaced
 
 
 class Rotations:
-    """The remainders of one kernel that are the steps of loops gone round, from places that named values or blocks say.
+    """The remainders in a kernel that are the steps of staggered loops; named values or blocks specify the start.
 
-    `steps` are they, each with its loop and how many turns ahead of the loop's own it is the step of. Of all of them the start is proven to
-    be less than the number of turns.
+    `steps` maps each remainder to its loop, and to how many iterations it is ahead of the current one. All starts are proved to be less
+    than the trip count.
     """
 
     def __init__(self, kernel: Kernel) -> None:
@@ -28,12 +30,12 @@ class Rotations:
                     self._find(value, loop)
 
     def whole(self, step: Expr) -> bool:
-        """Whether a step is that of the loop's own turn, and goes round once: each of so many comes once."""
+        """Whether a step belongs to the current iteration and the loop visits every step exactly once."""
         loop, ahead = self.steps[step]
         return ahead == 0 and isinstance(step, Mod) and loop.extent == step.right
 
     def straight(self, value: Expr) -> Expr:
-        """A value as it would be if all blocks began at turn 0."""
+        """The value if all blocks began at iteration 0."""
         return replaced(value, {step: loop.var for step, (loop, _) in self.steps.items() if self.whole(step)}) if self.steps else value
 
     def _find(self, value: Expr, loop: For) -> None:
@@ -46,7 +48,9 @@ class Rotations:
             self._find(child, loop)
 
     def _ahead(self, value: Mod, loop: For) -> int | None:
-        """How many turns ahead a remainder `(turn + start + ahead) % turns` is; None where it is none, or its start is not below turns."""
+        """How many iterations a remainder `(iteration + start + ahead) % trip_count` is ahead; None if it has another form or its start may
+        reach the trip count.
+        """
         rest = value.left - loop.var
         ahead = rest.constant if isinstance(rest, Sum) else 0
         start = rest - ahead

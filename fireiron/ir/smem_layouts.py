@@ -1,9 +1,9 @@
-"""Chunks: how wgmma and TMA want a matrix in shared memory, and how such a storage is told from others.
+"""Shared-memory layouts of wgmma and TMA: core matrices and swizzle modes.
 
-Along one dimension elements lie side by side in chunks of `span` bytes, 128, 64, 32 or 16; the rows of a chunk follow each other, eight of
-them a group, and the next chunk stands behind. Spans above 16 bytes are swizzled: the 16-byte pieces of a row are XORed with
-its number in the group (PTX ISA, "Asynchronous warpgroup level matrix shared memory layout"). Everything is read off the storage as it
-is, whoever made it.
+Along one dimension, elements are contiguous in *chunks* of `span` bytes: 128, 64, 32 or 16. The rows of a chunk follow each other in groups
+of eight; the next chunk follows the last row. For spans above 16 bytes, the number of a row in its group is XORed into the number of its
+16-byte units (PTX ISA, "Asynchronous warpgroup level matrix shared memory layout"). The functions below recognize these layouts in any
+storage, regardless of what specified it.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.tensor import Storage, View
 
 SPANS = (128, 64, 32, 16)
-"""Bytes of a row of a chunk, the best first: wider spans have fewer bank conflicts."""
+"""Bytes of a chunk's row, the best first: wider spans have fewer bank conflicts."""
 
 PIECE = 16
 """Bytes that a swizzle keeps contiguous."""
 
 GROUP = 8
-"""Rows of a core-matrix group."""
+"""Rows of a core matrix."""
 
 ALIGNMENT = 1024
 """Bytes: eight rows of the widest span. A chunk at a multiple of it starts at a swizzle period."""
 
 
 @attrs.frozen
-class Chunks:
-    """A tile of a matrix in chunks: `along` is the dimension whose neighbours lie side by side, `span` the bytes of a row.
+class SmemLayout:
+    """The layout of a matrix tile: `along` is the contiguous dimension, `span` the bytes of a chunk's row, which is the swizzle mode.
 
-    `group_stride` are the bytes from one group of eight rows to the next, `chunk_stride` those from chunk to chunk (0 where the tile is in
-    one).
+    `group_stride` is the byte offset from one group of eight rows to the next, `chunk_stride` from one chunk to the next (0 if there is
+    one). They become the stride and leading-dimension byte offsets of a wgmma descriptor.
     """
 
     along: int
@@ -47,13 +47,13 @@ class Chunks:
 
 
 def swizzle_of(span: int, element: int) -> Swizzle | None:
-    """The swizzle of a span, for elements of so many bytes."""
+    """The swizzle of a span, for elements of `element` bytes."""
     bits = (span // PIECE).bit_length() - 1
     return Swizzle(bits, (PIECE // element).bit_length() - 1, 3) if bits else None
 
 
 def widest_span(extent: int, element: int) -> int | None:
-    """The widest span of which a row of `extent` elements is a multiple."""
+    """The widest span that divides a row of `extent` elements."""
     return next((span for span in SPANS if extent * element % span == 0), None)
 
 
@@ -73,7 +73,7 @@ def chunk_layout(shape: Sequence[int], along: int, span: int, element: int) -> L
 
 
 def chunk_storage(view: View, along: int, span: int) -> Storage:
-    """The storage in chunks of the whole matrix of a view, with neighbours along one of the view's dimensions.
+    """The storage in chunks of the whole matrix of a view, contiguous along one of the view's dimensions.
 
     Legal when: the tensor has two dimensions, of known sizes.
     """
@@ -81,35 +81,35 @@ def chunk_storage(view: View, along: int, span: int) -> Storage:
     return Storage(chunk_layout(shape, view.axis(along), span, element), math.prod(shape), swizzle_of(span, element))
 
 
-def chunks_of(storage: Storage, view: View, element: int) -> Chunks | str:
-    """How the tile of a view lies in chunks of a storage, or why it does not. The view has two dimensions."""
+def smem_layout_of(storage: Storage, view: View, element: int) -> SmemLayout | str:
+    """The layout of a two-dimensional view in a storage, or the reason why it is none of these layouts."""
     sizes = [constant(size) for size in view.shape]
     if None in sizes or not storage.layout.static:
-        return "a storage of sizes known only at run time"
+        return "a storage of run-time sizes"
     if len(view.tensor.shape) != 2:
         return f"a buffer of {len(view.tensor.shape)} dimensions"
     if any(len(dim.modes) != 1 or constant(dim.modes[0].stride) != 1 for dim in view.dims):
-        return "a tile whose rows or columns are no neighbours"
+        return "a tile whose rows and columns are not contiguous"
     starts = [_places(storage, view.axis(dim), size or 0) for dim, size in enumerate(sizes)]
     along = next((dim for dim in (0, 1) if len(starts[dim]) > 1 and starts[dim][1] == 1), None)
     if along is None:
-        return "a storage without neighbours along rows or columns"
-    found = _spans(starts[along], starts[1 - along], element, storage)
-    if isinstance(found, str):
-        return found
-    span, chunk, group = found
+        return "a storage without contiguous rows or columns"
+    spans = _spans(starts[along], starts[1 - along], element, storage)
+    if isinstance(spans, str):
+        return spans
+    span, chunk, group = spans
     origin = {along: span // element if chunk else sizes[along] or 1, 1 - along: GROUP}
     for dim, multiple in origin.items():
         if view.dims[dim].base.factor % multiple:
             return f"a tile that does not start at a multiple of {multiple}"
     steps = {view.axis(along): span // element, view.axis(1 - along): GROUP}
     if not _in_phase(storage, view, steps, GROUP * span // element):
-        return f"groups that do not start at multiples of {GROUP * span} bytes, the period of their swizzle"
-    return Chunks(along, span, group * element, chunk * element)
+        return f"groups of rows that do not start at multiples of {GROUP * span} bytes, the period of their swizzle"
+    return SmemLayout(along, span, group * element, chunk * element)
 
 
 def _in_phase(storage: Storage, view: View, steps: Mapping[int, int], period: int) -> bool:
-    """Whether all groups of a tensor, and its copies, start where the swizzle begins anew: the address of a tile says no phase."""
+    """Whether all groups of rows of a tensor, and its copies, start at a swizzle period: a descriptor of a tile has no phase."""
     sizes = [constant(size) for size in (*view.tensor.shape, storage.extent)]
     if None in sizes or len(sizes) != 3 or (sizes[-1] or 0) % period:
         return False
@@ -119,12 +119,12 @@ def _in_phase(storage: Storage, view: View, steps: Mapping[int, int], period: in
 
 @functools.lru_cache(maxsize=256)
 def _places(storage: Storage, dim: int, size: int) -> tuple[int, ...]:
-    """What each coordinate adds to an address before the swizzle."""
+    """The address offset of each coordinate before the swizzle."""
     return tuple(storage.part(dim, coordinate) for coordinate in range(size))
 
 
 def _spans(line: Sequence[int], rows: Sequence[int], element: int, storage: Storage) -> tuple[int, int, int] | str:
-    """The span, and the elements from chunk to chunk and from group to group; or why there are none."""
+    """The span, and the offsets in elements from chunk to chunk and from group to group; or why there are none."""
     for span in SPANS:
         width = span // element
         if storage.swizzle != swizzle_of(span, element) or len(rows) < GROUP or list(rows[:GROUP]) != [row * width for row in range(GROUP)]:
@@ -135,4 +135,4 @@ def _spans(line: Sequence[int], rows: Sequence[int], element: int, storage: Stor
             place == row % GROUP * width + row // GROUP * group for row, place in enumerate(rows)
         ):
             return span, chunk, group
-    return f"rows that are no chunks of 128, 64, 32 or 16 bytes ({storage.layout}, {storage.swizzle or 'no swizzle'})"
+    return f"rows that are not chunks of 128, 64, 32 or 16 bytes ({storage.layout}, {storage.swizzle or 'no swizzle'})"

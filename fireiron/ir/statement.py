@@ -1,6 +1,6 @@
 """The statements of a kernel: what each thread of each block executes, in order.
 
-Units without work are a condition (`active`) on `Exec`, never control flow, so every barrier stands in uniform control flow.
+A thread without work skips an `Exec` by its condition `active`, never by control flow. So all threads reach every barrier.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class Instruction(Protocol):
     """What an `Exec` performs: an instruction of the target or a micro-kernel.
 
-    Its meaning for the simulator is that of the `spec` it performs; `cuda` is its text.
+    The simulator executes the `spec` of the statement. `cuda` returns the text.
     """
 
     @property
@@ -43,138 +43,138 @@ class Instruction(Protocol):
 
     @property
     def tests_edges(self) -> bool:
-        """Whether its text is told how many elements of each operand lie inside, and tests them itself: no `pieces` for it."""
+        """Whether its text receives the number of in-bounds elements of each operand and tests them itself; then it has no `pieces`."""
         ...
 
     @property
     def each(self) -> bool:
-        """Whether its text, that of one thread, takes any number of elements, each by itself."""
+        """Whether it is an instruction of one thread that handles any number of elements, one at a time."""
         ...
 
     @property
     def mechanism(self) -> Mechanism:
-        """When what it does is done, and by which proxy it reaches memory."""
+        """How its completion is observed, and by which proxy it accesses memory."""
         ...
 
     @property
     def packs(self) -> bool:
-        """Whether its text takes two neighbours of 16 bits as one register, where they are kept so."""
+        """Whether its text takes two adjacent 16-bit elements as one register, if they are stored so."""
         ...
 
     @property
     def loads_together(self) -> bool:
-        """Whether its text loads, or stores, neighbours in memory together, where they lie so."""
+        """Whether its text loads or stores adjacent elements of memory together, if they are contiguous."""
         ...
 
     @property
     def rounds(self) -> DType | None:
-        """The type in which its results are made before they are rounded, where it is another than the meaning of its spec says."""
+        """The type of its results before rounding, if it differs from the type that the spec implies."""
         ...
 
     def on_pairs(self, spec: Spec, architecture: Architecture) -> Instruction | None:
-        """The same on pairs of neighbours of 16 bits, each pair in one register; None where its text takes no such pairs."""
+        """The same instruction on pairs of adjacent 16-bit elements, one pair per register; None if its text takes no pairs."""
         ...
 
     def clamped_later(self, spec: Spec) -> Instruction | None:
-        """The same without the clamping at zero with which it ends, where all who read the result clamp it; None if it ends otherwise."""
+        """The same instruction without its final `max(x, 0)`, which all readers of the result apply; None if it does not end so."""
         ...
 
     def clamping(self, spec: Spec) -> Instruction | None:
-        """The same with zero in the place of negative elements, where that costs its text less than a reader before it; None if not."""
+        """The same instruction followed by `max(x, 0)`, if that costs less here than in a reader; else None."""
         ...
 
     @property
     def headers(self) -> tuple[str, ...]:
-        """The CUDA headers that its text needs, beside those of the element types."""
+        """The CUDA headers that its text needs, in addition to those of the element types."""
         ...
 
-    def unless_one(self, spec: Spec) -> str:
-        """The operand that changes nothing where it is 1: a thread with no other values of it leaves the statement out; empty for none."""
+    def identity_operand(self, spec: Spec) -> str:
+        """The operand whose value 1 changes nothing, so that a thread with only such values skips the statement; empty if none."""
         ...
 
     def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
-        """The declaration of a buffer in fragments, which only instructions like this one touch."""
+        """The declaration of a fragment buffer, which only instructions like this one access."""
         ...
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
-        """The CUDA C++ for one `Exec`, without the test of its `active` condition and its `guard`."""
+        """The CUDA C++ of an `Exec`, without the tests of its `active` condition and its `guard`."""
         ...
 
 
 class Stmt:
-    """A statement. One that contains others names them by `children` and is made anew from others by `rebuilt`.
+    """A statement. One with nested statements returns them in `children`; `rebuilt` returns a copy with other nested statements.
 
-    Every pass and reader goes through these two, or knows each kind of statement and refuses the others by `unknown`.
+    Passes and readers use these two methods, or list the kinds of statements and raise `unknown` for all others.
     """
 
     __slots__ = ()
 
     @property
     def children(self) -> tuple[tuple[Stmt, ...], ...]:
-        """The statement lists inside, each executed in order."""
+        """The nested statement lists, each executed in order."""
         return ()
 
     def rebuilt(self, children: tuple[tuple[Stmt, ...], ...]) -> Stmt:
-        """The same statement around other lists, as many as `children` has; a `VerificationError` if it has none."""
+        """A copy with other nested lists, as many as `children` has; a `VerificationError` if it has none."""
         if children:
-            raise VerificationError(f"{type(self).__name__} contains no statements, and was given {len(children)} lists")
+            raise VerificationError(f"{type(self).__name__} contains no statements, but got {len(children)} lists")
         return self
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
-        """The expressions of the statement itself, without those of its children."""
+        """The expressions of the statement itself, without those of nested statements."""
         return ()
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Stmt:
-        """The statement with variables replaced in its own expressions, not in its children's; an error where it does not know how."""
+        """The statement with variables replaced in its own expressions only; an error if the class does not implement it."""
         if self.expressions:
             raise unknown(self, "substitution")
         return self
 
 
 def unknown(statement: Stmt, reader: str) -> VerificationError:
-    """The error of a pass or reader that meets a kind of statement it has no rule for."""
+    """The error of a pass or reader for a kind of statement that it does not handle."""
     return VerificationError(
-        f"{reader} has no rule for the statement {type(statement).__name__}",
-        hint="a new kind of statement needs a rule in each pass and reader",
+        f"{reader} does not handle the statement {type(statement).__name__}",
+        hint="each pass and reader must handle a new kind of statement",
     )
 
 
 @attrs.frozen
 class Hole(Stmt):
-    """The place of a child's program; filled by the tree walker."""
+    """The place of a child's program; the tree walker fills it."""
 
     child: str
 
 
 @attrs.frozen
 class Comment(Stmt):
-    """A line for the reader of the generated code."""
+    """A comment line of the generated code."""
 
     text: str
 
 
 @attrs.frozen
 class StepMarker(Stmt):
-    """Here the statements of a definition's step begin; those of the one before end. Removed by `rotate`."""
+    """The start of a definition's step, and the end of the previous one. `defer` removes it."""
 
     step: str
 
 
 @attrs.frozen(cache_hash=True)
 class Let(Stmt):
-    """A name for an expression, valid until the end of the list."""
+    """A name for an expression, valid to the end of the list."""
 
     var: Var
     value: Expr
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
-        """Its value."""
+        """The value."""
         return (self.value,)
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Let:
-        """The name for the value with variables replaced."""
+        """The statement with variables replaced in its value."""
         return attrs.evolve(self, value=self.value.substitute(values))
 
 
@@ -207,17 +207,17 @@ class For(Stmt):
     asks: Asks = ask.NOTHING
 
     def values(self, count: int) -> range:
-        """The values of the variable, where the extent is `count`."""
+        """The values of the variable if the extent is `count`."""
         return range(self.first, count, self.step)
 
     @property
     def children(self) -> tuple[tuple[Stmt, ...], ...]:
-        """Its body."""
+        """The body."""
         return (self.body,)
 
     def rebuilt(self, children: tuple[tuple[Stmt, ...], ...]) -> For:
-        """The loop around another body."""
-        (body,) = children  # written out, as each pass makes most loops anew
+        """The loop with another body."""
+        (body,) = children  # no `attrs.evolve`: each pass copies most loops
         return For(
             self.var,
             self.extent,
@@ -235,48 +235,46 @@ class For(Stmt):
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
-        """Its extent."""
+        """The extent."""
         return (self.extent,)
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> For:
-        """The loop over the extent with variables replaced."""
+        """The loop with variables replaced in its extent, increment and requests."""
         return attrs.evolve(
             self, extent=self.extent.substitute(values), increment=self.increment.substitute(values), asks=self.asks.substitute(values)
         )
 
-    def asking(self, *asks: Ask) -> For:
-        """The loop for which passes are asked so, in the place of what was asked of these kinds."""
+    def with_asks(self, *asks: Ask) -> For:
+        """The loop with these requests; they replace earlier ones of the same kinds."""
         return attrs.evolve(self, asks=self.asks.with_(*asks))
 
     def without(self, *kinds: type[Ask]) -> For:
-        """The loop behind the passes that took these kinds of asks."""
+        """The loop without requests of these kinds, after the passes that handle them."""
         return attrs.evolve(self, asks=self.asks.without(*kinds))
 
 
 @attrs.frozen(cache_hash=True)
 class Exec(Stmt):
-    """Each thread for which `active` holds performs `spec` on the elements that `accesses` name.
+    """Each thread for which `active` is true performs `spec` on the elements that `accesses` specify.
 
-    The accesses stand in the order of the spec's operands. An element of an input that lies outside its tensor counts as
-    zero; one of an output is not written. `accumulate` holds where the old value of an output is added to.
-    `vector` is how many elements are moved together, `vectors` how many of them one load or store takes, per operand (set
-    after storage is known; one element each if empty). `scratch` is shared
-    memory of the statement's own. `lane_maps` say, for an instruction of a warp, which element of its tile each lane's
-    accesses name, per operand; `lane` is a lane's number among those that perform it. `mechanism` says when its effect is
-    there, if not at once; for a load by a `tensor_map` that is at turn `fill_index` of a `ring`. With `multicast` such a load is one of the
-    parts in which blocks of a cluster load a tile that all of them want: it arrives at the same place in each of them, and each one's full
-    barrier counts its bytes.
+    - `accesses`: in the order of the spec's operands. An out-of-bounds element of an input reads as zero; one of an output is not written.
+    - `accumulate`: the condition under which the result is added to the old value of the output.
+    - `vector`: elements moved together. `vectors`: elements per load or store, by operand; empty before storage is known (one each).
+    - `scratch`: shared memory that the statement uses internally.
+    - `lane_maps`: for a warp or warpgroup instruction, the elements of its tile that each lane accesses, by operand. `lane` is the number
+      of a lane among the lanes that perform it.
+    - `mechanism`: how its completion is observed. A TMA load has a `tensor_map` and is fill number `fill_index` of a `ring`.
+    - `multicast`: the load brings one part of a tile to all these blocks of a cluster, to the same address in each. The full mbarrier of
+      each block counts its bytes.
+    - `follows`: its registers are distributed as another statement specifies; it never determines the distribution.
+    - `path`: the step of the decomposition tree that produced it, for readers.
 
-    A statement that `follows` does what another made its threads hold: it decides nothing about that. `path` leads to the step of the
-    tree that it is of, which the walk notes for readers.
+    The pass `guard` decides which elements are accessed. `guard` is a condition in addition to `active`. `pieces` are, by operand, all
+    elements grouped by load or store, each group with its own condition. After the pass they replace the bounds of the accesses. Only a
+    statement whose instruction `tests_edges` has no pieces: its text receives the bounds.
 
-    The pass `guard` says who stores: `guard` is a condition, beside `active`, without which the statement does nothing, and
-    `pieces` are, per operand, all elements in the parts by which they are loaded or stored, each with its own condition. From then
-    on these decide, and no longer the bounds of the accesses. Only a statement whose instruction `tests_edges` has no pieces:
-    its text is told the bounds.
-
-    Where `whole` holds, a condition that is the same in a warp, `implied` holds too, parts of its conditions and of those of its pieces:
-    there it is performed without them (see `fireiron.ir.versions`).
+    If the warp-uniform condition `whole` is true, all conditions in `implied` are true, too. They are parts of its conditions and of those
+    of its pieces, and that version of the statement omits them (see `fireiron.ir.versions`).
     """
 
     instruction: Instruction
@@ -304,7 +302,7 @@ class Exec(Stmt):
 
     @functools.cached_property
     def expressions(self) -> tuple[Expr, ...]:
-        """Its conditions and the expressions of its accesses."""
+        """Its conditions, and the expressions of its accesses."""
         tested = (piece.condition for pieces in self.pieces for piece in pieces if piece.condition != TRUE)
         return (
             self.active,
@@ -324,12 +322,12 @@ class Exec(Stmt):
 
     @property
     def performed(self) -> Expr:
-        """The condition under which a thread performs it: it takes part, and something of what it writes lies inside."""
+        """The condition under which a thread performs it: it takes part, and some element that it writes is in bounds."""
         return self.active if self.guard == TRUE else all_of((self.active, self.guard))
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Exec:
         """The statement with variables replaced in its conditions and accesses."""
-        # Anew also where nothing changes: a copy of a program has statements of its own, which readers tell apart by identity.
+        # A new object even if nothing changes: readers distinguish the statements of copied programs by identity.
         return attrs.evolve(
             self,
             accesses=tuple(access.substitute(values) for access in self.accesses),
@@ -345,39 +343,39 @@ class Exec(Stmt):
 
     @property
     def asynchronous(self) -> bool:
-        """Whether it is still under way when the thread that issued it goes on."""
+        """Whether it may still be in flight when the issuing thread continues."""
         return self.mechanism is not AT_ONCE
 
     @property
     def collective(self) -> bool:
-        """Whether the threads of the spec's level perform it together, and no access belongs to one thread."""
+        """Whether the threads of the spec's level perform it together and no access belongs to one thread."""
         return self.spec.level.threads != 1 and not self.lane_maps
 
     @property
     def wide(self) -> bool:
-        """Whether lanes of several warps perform it together, each with elements of its own."""
+        """Whether lanes of several warps perform it together, each on its own elements."""
         return bool(self.lane_maps) and (self.spec.level.threads or 1) > 32
 
     @property
     def atomic(self) -> bool:
-        """Whether it adds to its output in one step that no other thread, of any block, sees half of."""
+        """Whether it adds to its output atomically for all threads of all blocks."""
         return self.spec.atomic
 
     def width(self, position: int) -> int:
-        """The most elements that one load or store instruction takes at an operand."""
+        """The most elements that one load or store instruction accesses at an operand."""
         if self.pieces:
             return max(piece.width for piece in self.pieces[position])
         return self.vectors[position] if self.vectors else 1
 
     def conditions(self, position: int) -> tuple[Expr, ...]:
-        """For each element of an operand, the condition beside `active` and `guard` under which it is touched."""
+        """For each element of an operand, the access condition in addition to `active` and `guard`."""
         if self.pieces:
             return tuple(piece.condition for piece in self.pieces[position] for _ in range(piece.width))
         access = self.accesses[position]
         return tuple(access.inside(offset) for offset in access.elements())
 
     def at_first_lane(self, operand: str) -> Access:
-        """The access to an operand of the lane whose number is 0."""
+        """The access of lane 0 to an operand."""
         return self.operands[operand].substitute({self.lane: 0} if isinstance(self.lane, Var) else {})
 
     @property
@@ -388,10 +386,10 @@ class Exec(Stmt):
 
 @attrs.frozen(eq=False)
 class Dependence:
-    """Why something must be ordered: `after` touches a buffer only when `before` is done with it, and one of the two writes there.
+    """A reason for synchronization: `after` may access a buffer only when `before` has completed, and at least one of them writes it.
 
-    `writes` says which of them does. `carried` names the loop from one iteration of which to a later one they meet; empty where they meet
-    in program order. Without a statement `after` it is the end of the block, whose memory is given back.
+    `writes` specifies which of them writes. `carried` is the loop that carries the dependence to a later iteration; empty if it follows
+    program order. If `after` is None, it is the end of the block, where its memory is released.
     """
 
     buffer: str
@@ -408,15 +406,15 @@ class Dependence:
 
 
 def _orders() -> Any:
-    """The dependences that a statement orders, as the pass that placed it knew them: for readers, and no part of what it is."""
+    """The dependences that a statement orders, as recorded by the pass that placed it. For readers; ignored by equality."""
     return attrs.field(default=(), eq=False, repr=False, kw_only=True)
 
 
 @attrs.frozen
 class Scope:
-    """Which threads of a block a barrier holds together: aligned groups of `threads` neighbours; None: the whole block.
+    """The threads that a barrier synchronizes: aligned groups of `threads` adjacent threads of a block; None: the whole block.
 
-    Scopes are ordered by inclusion: `WARP_SCOPE <= BLOCK_SCOPE`, because a barrier of the block orders whatever one of a warp does.
+    Scopes are ordered by inclusion: `WARP_SCOPE <= BLOCK_SCOPE`, because a block barrier orders everything that a warp barrier orders.
     """
 
     name: str
@@ -436,7 +434,7 @@ BLOCK_SCOPE = Scope("block", None)
 
 @attrs.frozen
 class Barrier(Stmt):
-    """All threads of a group of the `scope` arrive before any of them goes on; `reason` says which hazard it orders."""
+    """All threads of a group of the `scope` arrive before any of them continues; `reason` is the hazard that it orders."""
 
     scope: Scope
     reason: str = ""
@@ -445,9 +443,9 @@ class Barrier(Stmt):
 
 @attrs.frozen
 class ClusterBarrier(Stmt):
-    """All threads of all blocks of the cluster arrive before any of them goes on; `reason` says what it orders.
+    """All threads of all blocks of the cluster arrive before any of them continues; `reason` is what it orders.
 
-    Behind the first one the blocks' barriers in memory are there for each other, and no block ends in front of the last one.
+    After the first one, the mbarriers of each block are initialized for the other blocks. No block exits before the last one.
     """
 
     reason: str = ""
@@ -455,22 +453,22 @@ class ClusterBarrier(Stmt):
 
 @attrs.frozen
 class Commit(Stmt):
-    """The copies, or products, that a thread issued since its last commit of them become a group."""
+    """The copies or MMAs that a thread issued since its last commit of this mechanism become a group."""
 
     mechanism: Mechanism = CP_ASYNC_GROUPS
 
 
 def commits_copies(statement: Stmt) -> bool:
-    """Whether a statement makes copies a group, which are there at a wait for it."""
+    """Whether a statement commits a group of copies, whose data arrives by a wait for the group."""
     return isinstance(statement, Commit) and statement.mechanism.arrives_in_groups
 
 
 @attrs.frozen
 class Wait(Stmt):
-    """A thread waits until at most `groups` of the groups that it committed last are in flight.
+    """A thread waits until at most `groups` of its most recently committed groups are in flight.
 
-    `pinned_registers` are the buffers in registers that the thread may read only after the wait. The compiler does not know this, so an
-    empty `asm` keeps their uses after it. `requested` is the number that a refinement requested; None if none did.
+    `pinned_registers` are buffers in registers that the thread may read only after the wait. The compiler does not know this, so an empty
+    `asm` keeps their uses after it. `requested` is the number that a refinement requested; None if none did.
     """
 
     groups: int
@@ -482,8 +480,11 @@ class Wait(Stmt):
 
 
 class FenceKind(enum.Enum):
-    """For whom a fence orders what a thread did before: REGISTERS: its registers, for the products that follow; PROXY: what it wrote to
-    shared memory, for the asynchronous proxy, by which TMA and wgmma reach memory (PTX ISA, "Proxies").
+    """What a fence orders.
+
+    - WGMMA_REGISTERS: accesses of this thread to registers before later wgmmas (`wgmma.fence`).
+    - ASYNC_PROXY: its writes to shared memory before accesses by the async proxy, which TMA and wgmma use (`fence.proxy.async`; PTX ISA,
+      "Proxies").
     """
 
     WGMMA_REGISTERS = "registers"
@@ -492,8 +493,9 @@ class FenceKind(enum.Enum):
 
 @attrs.frozen
 class Fence(Stmt):
-    """What a thread did before is there for engines too. That of the proxy is executed by the thread that wrote, in front of the barrier
-    behind which others rely on it. `pinned_registers` are registers, by buffer, that have their values in front of one for products.
+    """A fence. The thread that wrote executes the fence of the async proxy, before the barrier that other threads rely on.
+
+    `pinned_registers` are buffers in registers that must have their values before a fence of registers.
     """
 
     kind: FenceKind
@@ -503,8 +505,10 @@ class Fence(Stmt):
 
 
 class GridDepAction(enum.Enum):
-    """What a kernel says to its neighbours in a stream, launched as their dependent (PTX ISA, "griddepcontrol"): LAUNCH: the next one may
-    begin; WAIT: go on when the one before is over, and all that it wrote is there.
+    """What `griddepcontrol` does (PTX ISA), in kernels launched with programmatic dependent launch.
+
+    - LAUNCH_DEPENDENTS: the next kernel in the stream may start.
+    - WAIT: wait until the preceding kernel has completed and its writes are visible.
     """
 
     LAUNCH_DEPENDENTS = "launch_dependents"
@@ -513,24 +517,24 @@ class GridDepAction(enum.Enum):
 
 @attrs.frozen
 class GridDepControl(Stmt):
-    """A link of a chain of kernels; nothing where the kernel is launched as any other."""
+    """Programmatic dependent launch: without effect if the kernel is launched normally."""
 
     action: GridDepAction
 
 
 @attrs.frozen
 class Ring:
-    """Buffers in shared memory in `stages` copies, which a producer fills and consumers empty, one after the other, round and round.
+    """A circular buffer: buffers in shared memory with `stages` copies, which producers fill and consumers empty in order.
 
-    Each stage has two barriers in memory (mbarrier, PTX ISA 9.7.13.15): *full* counts the `bytes` of a stage and the arrivals of its
-    `producers`, which are threads; *empty* counts one arrival of each of the `consumers`, which are warps, those of other blocks of the
-    cluster included that this block's loads come to. The barriers begin at byte `offset`, first those of full stages.
+    Each stage has two mbarriers (PTX ISA 9.7.13.15). *Full* expects the `bytes` of a stage and the arrivals of `producers` threads. *Empty*
+    expects one arrival of each of the `consumers`, which are warps, including those of other cluster blocks that receive the loads of this
+    block. The mbarriers start at byte `offset`, the full ones first.
 
-    A ring without buffers is an order of as many groups as it has stages, and has no barriers of full ones: at tile `t` a group acquires
-    the turn `t + stages - 1` empty, and then says that turn `t` is, for which the group of the next tile waits. With `each` its turns are
-    not those of tiles, but of units of so many threads of one role: one turn after the other belongs to one unit after the other.
+    A ring without buffers orders groups of threads. It has as many stages as groups and no full mbarriers. For tile `t` a group acquires
+    fill `t + stages - 1` as empty and later releases fill `t`, for which the group of the next tile waits. If `each` is not 0, fills
+    belong to units of `each` threads of one role instead of tiles; successive units own successive fills.
 
-    One of `tiles` has no buffers either: behind its barriers lies an int for each stage, the number of the tile of that turn.
+    A ring of `tiles` has no buffers either. Its mbarriers are followed by one int per stage, the tile number of that fill.
     """
 
     name: str
@@ -545,17 +549,17 @@ class Ring:
 
     @property
     def is_order(self) -> bool:
-        """Whether it is an order of groups."""
+        """Whether it only orders groups of threads."""
         return not self.buffers and not self.tiles
 
     @property
     def barrier_bytes(self) -> int:
-        """Bytes of its barriers, and of the numbers behind them."""
+        """Bytes of its mbarriers, and of the tile numbers after them."""
         return (1 if self.is_order else 3 if self.tiles else 2) * self.stages * 8
 
 
 class StageState(enum.Enum):
-    """What a ring's barrier says of a stage: it is FULL, or EMPTY."""
+    """What a ring's mbarrier signals for a stage: it is FULL, or EMPTY."""
 
     FULL = "full"
     EMPTY = "empty"
@@ -565,9 +569,9 @@ class StageState(enum.Enum):
 
 @attrs.frozen(cache_hash=True)
 class Acquire(Stmt):
-    """Wait until the stage of a ring's turn `fill_index` is full, or empty.
+    """Wait until the stage of fill `fill_index` of a ring is full, or empty.
 
-    Turns count from 0: turn `n` is round `n / stages` of stage `n % stages`.
+    Fills count from 0: fill `n` uses stage `n % stages`, in phase `n / stages`.
     """
 
     ring: str
@@ -576,7 +580,7 @@ class Acquire(Stmt):
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
-        """Its turn."""
+        """The fill index."""
         return (self.fill_index,)
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Acquire:
@@ -586,15 +590,15 @@ class Acquire(Stmt):
 
 @attrs.frozen(cache_hash=True)
 class Release(Stmt):
-    """Say that the stage of turn `fill_index` will be full when the ring's bytes are there (FULL), or is empty for this warp (EMPTY).
+    """Arrive at the FULL or EMPTY mbarrier of fill `fill_index` of a ring: EMPTY releases the stage for this warp.
 
-    One thread of the unit says so, where `active` holds. In a cluster it says so to all blocks of `to`, each once: those whose loads come
-    to this stage. None: to its own block.
+    One thread of the unit arrives, if `active` is true. In a cluster it arrives once at each block of `to`, the blocks whose loads fill
+    this stage; without `to` at its own block.
 
-    `by` a mechanism each thread arrives at the FULL barrier, and announces no bytes: the arrival is deferred until all is done that the
-    thread issued by the mechanism before, and the thread goes on meanwhile (PTX ISA, "cp.async.mbarrier.arrive", "tcgen05.commit"). By
-    `AT_ONCE`, whose work is done when the next statement begins, it is an ordinary arrival. Without a mechanism, `part` are the bytes that
-    the arrival announces; None: all of the ring's.
+    `by` a mechanism, each thread arrives at the FULL mbarrier without expected bytes. The arrival is deferred until all operations have
+    completed that the thread issued by the mechanism before; the thread continues meanwhile (PTX ISA, "cp.async.mbarrier.arrive",
+    "tcgen05.commit"). By `AT_ONCE`, whose operations complete before the next statement, it is an ordinary arrival. Without a mechanism the
+    arrival expects `part` bytes; None: all bytes of the ring.
     """
 
     ring: str
@@ -607,7 +611,7 @@ class Release(Stmt):
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
-        """Its turn and condition, and where the blocks of `to` begin."""
+        """The fill index, the condition, and the first rank of each set in `to`."""
         return (self.fill_index, self.active, *(peers.first for peers in self.to))
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Release:
@@ -618,9 +622,9 @@ class Release(Stmt):
 
 @attrs.frozen
 class Role:
-    """Threads `first` to `first + threads` with a program of their own; one of them runs it if `elected`.
+    """Threads `first` to `first + threads` with their own program; if `elected`, one of them runs it.
 
-    `registers` is how many a thread keeps of those that it was launched with, or gets (0: as launched).
+    `registers` is the number of registers per thread after `setmaxnreg` (0: as launched).
     """
 
     name: str
@@ -633,7 +637,7 @@ class Role:
 
 @attrs.frozen
 class Roles(Stmt):
-    """The threads of a block part: each runs the program of its role, and no barrier of the block stands inside."""
+    """The threads of a block diverge: each runs the program of its role. No block barrier may be inside."""
 
     roles: tuple[Role, ...]
 
@@ -649,10 +653,10 @@ class Roles(Stmt):
 
 @attrs.frozen
 class IfAnyLane(Stmt):
-    """A warp performs the body if one of its threads has a number other than 0 in the registers `needed`; else it leaves it out.
+    """A warp executes the body if any of its threads has a nonzero value in the registers `needed`; else it skips the body.
 
-    The body does nothing but work of single threads on registers of their own: no barrier, no wait, no statement of several lanes. What
-    threads that take no part have in `needed` may be anything: they do nothing in the body.
+    The body contains only work of single threads on their own registers: no barrier, no wait, no statement of several lanes. `needed` may
+    have any value in inactive threads, which do nothing in the body.
     """
 
     needed: str
@@ -660,20 +664,20 @@ class IfAnyLane(Stmt):
 
     @property
     def children(self) -> tuple[tuple[Stmt, ...], ...]:
-        """Its body."""
+        """The body."""
         return (self.body,)
 
     def rebuilt(self, children: tuple[tuple[Stmt, ...], ...]) -> IfAnyLane:
-        """The same condition around another body."""
+        """The statement with another body."""
         (body,) = children
         return attrs.evolve(self, body=body)
 
 
 @attrs.frozen
 class SyncPoint(Stmt):
-    """A wish for this position: `require` a block barrier here, or forbid one; None: the best place, if one is needed.
+    """A request for this position: `require` a block barrier here, or forbid one; None: the best position, if one is needed.
 
-    Removed by `synchronize`.
+    `synchronize` removes it.
     """
 
     require: bool | None

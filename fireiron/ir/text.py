@@ -1,7 +1,7 @@
-"""What the CUDA of a statement is made of, and what an instruction may ask of the printer.
+"""The items that the CUDA of a statement consists of, and the interface of the printer to instructions.
 
-An instruction's `cuda(printer, statement)` returns items: lines, each a text, and blocks of them. Helper functions, such as those
-that wrap a line of PTX, are declared by the instruction and printed once per kernel, in the order of their first use.
+An instruction's `cuda(printer, statement)` returns items: lines of text, and blocks of items. An instruction declares helper functions,
+such as wrappers of PTX instructions; the printer prints each once per kernel, in the order of first use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 COLUMNS = 120
-"""Columns of a line of text, if its parts allow."""
+"""Columns of a line of text, if its parts allow it."""
 
 Path: TypeAlias = "tuple[str, ...]"
 """A step of a decomposition tree: the names of children that lead from the root to the spec that it decomposes."""
@@ -31,7 +31,7 @@ Path: TypeAlias = "tuple[str, ...]"
 
 @attrs.frozen
 class Function:
-    """A small `__device__` function in front of the kernel: `note` is the comment above it, `body` its lines."""
+    """A small `__device__` function before the kernel: `note` is the comment above it, `body` its lines."""
 
     name: str
     parameters: tuple[str, ...]
@@ -41,7 +41,7 @@ class Function:
     result: str = "void"
 
     def text(self, name: str) -> tuple[str, ...]:
-        """Its lines, under a name that nothing else in the kernel has."""
+        """Its lines, under a name that is unique in the kernel."""
         note = (f"// {self.note}",) if self.note else ()
         template = (f"template <{self.template}>",) if self.template else ()
         start, parameters = f"__device__ __forceinline__ {self.result} {name}(", f"{', '.join(self.parameters)})"
@@ -51,7 +51,7 @@ class Function:
 
 @attrs.frozen
 class Braces:
-    """Items in braces behind a head such as `for (...)`; a single line needs no braces. `pragma` stands in front of it."""
+    """Items in braces after a head such as `for (...)`; a single line needs no braces. `pragma` is printed before the head."""
 
     head: Text
     body: tuple[Item, ...]
@@ -60,7 +60,7 @@ class Braces:
 
 @attrs.frozen
 class If:
-    """Items under conditions that must all hold, and others for where they do not; one that has only another inside is printed as one."""
+    """Items under a conjunction of conditions, and items for the other case. A nested `If` that is the only item is merged into it."""
 
     conditions: tuple[Text, ...]
     body: tuple[Item, ...]
@@ -69,7 +69,7 @@ class If:
 
 @attrs.frozen
 class Noted:
-    """A line with a comment behind it."""
+    """A line followed by a comment."""
 
     line: Text
     note: str
@@ -77,14 +77,14 @@ class Noted:
 
 @attrs.frozen
 class Remark:
-    """Comment lines that somebody wrote, with their `//`: kept as they are where they fit, else filled anew, paragraph by paragraph."""
+    """A user's comment lines with their `//`: kept if they fit, else wrapped again by paragraph."""
 
     lines: tuple[str, ...]
 
 
 @attrs.frozen
 class Made:
-    """An item that some steps of the tree made; it is printed as if it stood alone."""
+    """An item with the tree steps that produced it; printed like the plain item."""
 
     item: Item
     steps: tuple[Path, ...]
@@ -96,9 +96,9 @@ Item: TypeAlias = "str | Doc | Braces | If | Noted | Remark | Made"
 
 @attrs.frozen
 class Registers:
-    """The values of one lane at an operand, side by side: `place` points to the first.
+    """The contiguous values of one lane at an operand: `place` points to the first.
 
-    Where they are kept apart, `before` gathers them into an array of their own, and `after` brings back what was written there.
+    If they are not stored contiguously, `before` copies them into an array and `after` copies written values back.
     """
 
     place: Text
@@ -108,7 +108,7 @@ class Registers:
 
 @attrs.frozen
 class Copy:
-    """One load and store of an asynchronous copy: the address in the window of shared memory, the source, and when it is read."""
+    """One part of an asynchronous copy: the shared-memory address, the source, and the condition under which the source is read."""
 
     target: Text
     source: Text
@@ -116,7 +116,9 @@ class Copy:
 
 
 class Printer(Protocol):
-    """What an instruction may ask while its text is made. The printer decides nothing: widths and conditions stand in the statement."""
+    """What an instruction may ask while its text is printed. The printer makes no decisions: widths and conditions are part of the
+    statement.
+    """
 
     @property
     def kernel(self) -> Kernel:
@@ -124,13 +126,13 @@ class Printer(Protocol):
         ...
 
     def function(self, function: Function) -> str:
-        """The name under which a helper function is called here; it is printed once per kernel."""
+        """The name of a helper function in this kernel; it is printed once."""
         ...
 
     # ------------------------------------------------------------------------------------------ values
 
     def expression(self, value: Expr) -> str:
-        """The text of an expression, in 64 bits where 32 could overflow."""
+        """The text of an expression, in 64 bits where 32 bits could overflow."""
         ...
 
     def literal(self, number: float, dtype: DType) -> str:
@@ -142,7 +144,7 @@ class Printer(Protocol):
         ...
 
     def applied(self, name: str, dtype: DType, *arguments: Text) -> Text:
-        """A function of a formula on values of float32, float64 or int32."""
+        """The call of a formula's function, on float32, float64 or int32 values."""
         ...
 
     # ------------------------------------------------------------------------------------------ operands
@@ -156,76 +158,76 @@ class Printer(Protocol):
         ...
 
     def element(self, statement: Exec, name: str) -> Text:
-        """The only element of an operand as an lvalue; the statement's guard says that it is there."""
+        """The only element of an operand as an lvalue; the statement's guard ensures that it is in bounds."""
         ...
 
     def factor(self, statement: Exec, name: str, dtype: DType) -> Text:
-        """The only element of an input in another type, zero where it is not read."""
+        """The only element of an input, converted to another type; zero where it is not read."""
         ...
 
     def value(self, statement: Exec, position: int, number: int, dtype: DType) -> Text:
-        """Element `number` of the input at a position in another type, zero where it is not read."""
+        """Element `number` of the input at a position, converted to another type; zero where it is not read."""
         ...
 
     def counted(self, statement: Exec, terms: Mapping[int, tuple[int, int]], number: int, dtype: DType) -> tuple[Text, ...]:
-        """A sum of coordinates and a number in a type, in one part or two that are added; nothing where it may not be exact.
+        """A weighted sum of coordinates and a number, converted to a type, as one part or two parts to add; empty if it may be inexact.
 
-        By the position of an input: which of its elements, and how often it counts.
+        `terms` maps the position of an input to an element of it and its weight.
         """
         ...
 
     def accumulator(self, statement: Exec, text: Text, dtype: DType, nothing: float = 0) -> Text:
-        """The old value of an output, or `nothing` where the statement does not accumulate."""
+        """The old value of an output, or `nothing` if the statement does not accumulate."""
         ...
 
     def unless_adding(self, statement: Exec, items: Sequence[Item]) -> tuple[Item, ...]:
-        """Items for where the old value of an output does not count."""
+        """Items that run only if the statement does not accumulate."""
         ...
 
     def local(self, wanted: str) -> str:
-        """A name for what lives in a scope of its own: the wanted one, with a number where it means something else in the kernel."""
+        """A name for a local variable: the requested one, with a number if the kernel uses it for anything else."""
         ...
 
     def loaded(self, statement: Exec, position: int, piece: Piece, into: str) -> Item:
-        """The load of a piece to an array from an element on, zero where it is not read."""
+        """The load of a piece into an array; zero where it is not read."""
         ...
 
     def stored(self, statement: Exec, position: int, piece: Piece, source: str) -> Item:
-        """The store of a piece from an array from an element on, where it is written."""
+        """The store of a piece from an array, where it is written."""
         ...
 
     def under(self, condition: Expr, item: Item) -> Item:
-        """An item under a condition beside those of the statement."""
+        """An item under a condition in addition to those of the statement."""
         ...
 
     def registers(self, statement: Exec, position: int) -> Registers:
-        """The values of a lane at an operand in registers, as one array, in the order in which the instruction numbers them."""
+        """The register values of a lane at an operand as one array, in the order in which the instruction numbers them."""
         ...
 
     def shared_address(self, access: Access, offset: tuple[int, ...] | None = None) -> Text:
-        """The address of an element (the first one) in the window of shared memory, in bytes: what inline PTX takes."""
+        """The address of an element (the first one) in the shared-memory window in bytes, as inline PTX needs it."""
         ...
 
     def shared_address_and_step(self, access: Access) -> tuple[Text, Expr]:
-        """The address of the first element where unrolled loops begin, and the bytes that they add to it."""
+        """The address of the first element at the start of unrolled loops, and the bytes that the loops add."""
         ...
 
     def barrier(self, ring: str, side: StageState, number: Expr) -> str:
-        """The address of a ring's barrier for a turn, in the window of shared memory."""
+        """The address of a ring's mbarrier for a fill, in the shared-memory window."""
         ...
 
-    def blocks(self, *several: BlockSet) -> str:
-        """Blocks of a cluster as a mask, a bit for each rank."""
+    def blocks(self, *sets: BlockSet) -> str:
+        """Blocks of a cluster as a mask with one bit per rank."""
         ...
 
     # ------------------------------------------------------------------------------------------ whole statements
 
     def each(self, statement: Exec, text: Callable[[Text, Text], Text]) -> list[Item]:
-        """A line `text(source, target)` for each element of a statement from one operand to another, where it is written."""
+        """A line `text(source, target)` for each element that a statement copies between operands, where it is written."""
         ...
 
     def moved(self, statement: Exec, load: str = "", store: str = "") -> list[Item]:
-        """A copy of one thread by loads and stores; those of global memory by functions, where they are given."""
+        """A copy by one thread with loads and stores; `load` and `store` are functions for global memory, if given."""
         ...
 
     def copies(self, statement: Exec) -> list[Copy]:
@@ -233,5 +235,5 @@ class Printer(Protocol):
         ...
 
     def micro_kernel(self, statement: Exec, text: str) -> list[Item]:
-        """A user's text in a scope of its own, with those names of its contract that it uses."""
+        """A user's text in its own scope, with the names of its contract that it uses."""
         ...

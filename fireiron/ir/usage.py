@@ -1,4 +1,4 @@
-"""What the buffers of a kernel take: bytes of shared memory a block, registers a thread; and which stages they stand in."""
+"""Resource usage of a kernel's buffers: bytes of shared memory per block, registers per thread, and pipeline stages."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fireiron.values.region import Region
 
 @attrs.frozen
 class Usage:
-    """What one buffer takes.
+    """The usage of one buffer.
 
-    `amount` counts bytes a block for shared memory, 32-bit registers a thread for registers; `what` is its element type and
-    shape, `origin` the line of the strategy that made it.
+    `amount` is in bytes per block for shared memory and in 32-bit registers per thread for registers. `what` is the element type and shape,
+    `origin` the line of the strategy that created the buffer.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Usage:
 
 @attrs.frozen
 class Stages:
-    """The shared buffers of a pipeline that have so many stages: all `stages` take `bytes`, so one takes `bytes // stages`."""
+    """The shared buffers of a pipeline with `stages` stages, which take `bytes` in total, `bytes // stages` each."""
 
     stages: int
     bytes: int
@@ -49,21 +49,21 @@ def shared_usage(buffers: Iterable[Buffer], stages: Iterable[Stages] = ()) -> tu
 
 
 def region_starts(buffers: Iterable[Buffer]) -> dict[Region, int]:
-    """Where the regions of a block's memory beside shared memory begin, in the one numbering of all bytes of a block."""
+    """The first byte of each memory region of a block except shared memory, in the common numbering of all bytes of a block."""
     starts: dict[Region, int] = {}
-    for one in buffers:
-        if one.memory.of_block and not one.memory.in_shared:
-            starts[one.memory.region] = min(starts.get(one.memory.region, one.offset), one.offset)
+    for buffer in buffers:
+        if buffer.memory.of_block and not buffer.memory.in_shared:
+            starts[buffer.memory.region] = min(starts.get(buffer.memory.region, buffer.offset), buffer.offset)
     return starts
 
 
 def register_words(buffer: Buffer) -> int:
-    """The 32-bit registers of a thread that an array takes."""
+    """The 32-bit registers per thread that an array takes."""
     return -(-buffer.bytes // 4)
 
 
 def register_usage(kernel: Kernel) -> tuple[Usage, ...]:
-    """The arrays in registers. One with more elements than a thread has registers lies in local memory, and is left out."""
+    """The arrays in registers. Arrays with more elements than a thread has registers are in local memory and are omitted."""
     return tuple(
         Usage(one.name, register_words(one), _described(one, 1), one.tensor.origin)
         for one in kernel.buffers
@@ -72,8 +72,8 @@ def register_usage(kernel: Kernel) -> tuple[Usage, ...]:
 
 
 def pipelines(kernel: Kernel) -> tuple[Stages, ...]:
-    """The pipelines of a kernel, outermost first: which shared buffers they multiply."""
-    found = []
+    """The pipelines of a kernel, outermost first, with the shared buffers that have stages."""
+    result = []
     counted: set[str] = set()
     rings = {name: ring.stages for ring in kernel.rings for name in ring.buffers}
     for loop in statements(kernel.body):
@@ -82,19 +82,19 @@ def pipelines(kernel: Kernel) -> tuple[Stages, ...]:
             buffers = [kernel.buffer(name) for name in names if name not in counted]
             depth = {one.name: rings.get(one.name, loop.period) for one in buffers}
             for stages in dict.fromkeys(depth.values()):
-                alike = (one for one in buffers if depth[one.name] == stages)
-                staged = [one for one in alike if one.memory.in_shared and one.tensor.copies % stages == 0]
+                candidates = (one for one in buffers if depth[one.name] == stages)
+                staged = [one for one in candidates if one.memory.in_shared and one.tensor.copies % stages == 0]
                 counted |= {one.name for one in staged}
                 if staged:
-                    found.append(Stages(stages, sum(one.bytes for one in staged), tuple(one.name for one in staged), loop.origin))
-    return tuple(found)
+                    result.append(Stages(stages, sum(one.bytes for one in staged), tuple(one.name for one in staged), loop.origin))
+    return tuple(result)
 
 
 def _staged(loop: For, body: tuple[Stmt, ...]) -> Iterable[str]:
-    """The buffers of which an iteration of the loop uses another copy than the one before."""
-    for one in statements(body):
-        if isinstance(one, Exec):
-            yield from (access.buffer for access in one.accesses if loop.var in access.copy.variables())
+    """The buffers of which successive iterations of the loop use different copies."""
+    for stmt in statements(body):
+        if isinstance(stmt, Exec):
+            yield from (access.buffer for access in stmt.accesses if loop.var in access.copy.variables())
 
 
 def _described(buffer: Buffer, stages: int) -> str:

@@ -1,4 +1,4 @@
-"""The verifier: what every pass leaves behind is a kernel that all readers can take at its word."""
+"""The verifier: checks after every pass that the kernel is well formed, so that readers need not."""
 
 from __future__ import annotations
 
@@ -42,15 +42,16 @@ from fireiron.values.machine import int32
 
 
 def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
-    """The kernel itself, if it is well formed; a `VerificationError` names the first thing that is not.
+    """The kernel, if it is well formed; a `VerificationError` reports the first violation.
 
-    Names are bound before use and once; accesses fit their buffers and the specs; conditions are truth values; loop
-    extents do not depend on the thread. With `final`, no hole, no sync point and nothing that is asked of a pass is left; statements
-    are done when their instructions are.
+    Names are bound once, before use. Accesses fit their buffers and specs. Conditions are truth values. Loop extents do not depend on the
+    thread. With `final`, no hole, sync point or request to a pass is left, and statements have the completion mechanisms of their
+    instructions.
     """
     if kernel.threads != kernel.workers and not any(isinstance(one, Roles) for one in kernel.body):
         raise VerificationError(
-            f"a block has {kernel.threads} threads, tiles are dealt to {kernel.workers}: no statement says what the others do"
+            f"tiles are distributed over {kernel.workers} of a block's {kernel.threads} threads, and no role specifies the program of the "
+            "others"
         )
     _verify_cluster(kernel)
     scope = {var.name: var for var in (*kernel.symbols, kernel.thread, kernel.block)}
@@ -66,22 +67,22 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
     return kernel
 
 
-def verify_asks(kernel: Kernel, behind: Collection[str] | None) -> None:
-    """No loop asks for what a pass had to take that the kernel is behind, by name; None: it is behind all of them."""
+def verify_asks(kernel: Kernel, passed: Collection[str] | None) -> None:
+    """No loop has a request for a pass that has run; `passed` are the names of these passes, None: all passes."""
     for loop in statements(kernel.body):
         if not isinstance(loop, For):
             continue
-        for one in loop.asks:
-            if behind is None or one.taker in behind:
+        for ask in loop.asks:
+            if passed is None or ask.taker in passed:
                 raise VerificationError(
-                    f"loop {loop.var} still asks for {one}", hint=f"the pass {one.taker or 'of no name'} takes that, or refuses it"
+                    f"loop {loop.var} still requests {ask}", hint=f"the pass {ask.taker or 'of no name'} must handle or refuse it"
                 )
 
 
 def _verify_groups(kernel: Kernel) -> None:
-    """Commits and waits, fences of registers and loops that hold some, are for statements of the kernel."""
+    """Commits, waits, fences of registers and pinned registers of loops refer to asynchronous statements of the kernel."""
     inside = tuple(statements(kernel.body))
-    mechanisms = {one.mechanism for one in inside if isinstance(one, Exec)}
+    mechanisms = {stmt.mechanism for stmt in inside if isinstance(stmt, Exec)}
     for one in inside:
         what = type(one).__name__.lower()
         if isinstance(one, (Commit, Wait)):
@@ -96,35 +97,39 @@ def _verify_groups(kernel: Kernel) -> None:
 
 
 def _verify_cluster(kernel: Kernel) -> None:
-    """Whole clusters are launched, and only blocks of a cluster reach into each other; all of their threads come to its barriers."""
+    """The grid consists of whole clusters, only blocks of a cluster access each other's memory, and all their threads reach cluster
+    barriers.
+    """
     cluster = kernel.cluster
     if cluster is not None and (len(cluster.sizes) != len(cluster.places) or min(cluster.sizes, default=0) < 2 or cluster.blocks > 16):
-        raise VerificationError(f"a cluster of {cluster.sizes} blocks, placed by {cluster.places}")
+        raise VerificationError(f"illegal cluster of {cluster.sizes} blocks with coordinates {cluster.places}")
     if cluster is not None and kernel.grid.factor % cluster.blocks:
-        raise VerificationError(f"{kernel.grid} blocks are no whole clusters of {cluster.blocks}")
-    for one in statements(kernel.body):
-        if not isinstance(one, (ClusterBarrier, Exec, Release)):
+        raise VerificationError(f"{kernel.grid} blocks are not a multiple of the cluster size {cluster.blocks}")
+    for stmt in statements(kernel.body):
+        if not isinstance(stmt, (ClusterBarrier, Exec, Release)):
             continue
-        if isinstance(one, ClusterBarrier) and (cluster is None or all(one is not other for other in kernel.body)):
-            raise VerificationError("a barrier of a cluster stands where not all threads of its blocks come once")
-        across = (isinstance(one, Exec) and one.multicast is not None) or (isinstance(one, Release) and bool(one.to))
-        if across and (cluster is None or any(not set(value.variables()) <= set(cluster.places) for value in _first(one))):
-            raise VerificationError(f"{_described(one)} reaches into other blocks, and no cluster says which")
+        if isinstance(stmt, ClusterBarrier) and (cluster is None or all(stmt is not other for other in kernel.body)):
+            raise VerificationError("not all threads of a cluster reach its barrier exactly once")
+        across = (isinstance(stmt, Exec) and stmt.multicast is not None) or (isinstance(stmt, Release) and bool(stmt.to))
+        if across and (cluster is None or any(not set(value.variables()) <= set(cluster.places) for value in _first(stmt))):
+            raise VerificationError(f"{_described(stmt)} accesses other blocks, and no cluster specifies which")
 
 
 def _first(statement: Stmt) -> tuple[Expr, ...]:
-    """Where the blocks begin that a statement reaches into."""
+    """The first rank of each set of blocks that a statement accesses."""
     if isinstance(statement, Exec):
         return () if statement.multicast is None else (statement.multicast.first,)
     return tuple(peers.first for peers in statement.to) if isinstance(statement, Release) else ()
 
 
 def _verify_chain(kernel: Kernel) -> None:
-    """A chained kernel waits for the one before, in all its threads, in front of whatever touches global memory; any other has no links."""
+    """With programmatic launch, all threads of a kernel wait for the preceding kernel before they access global memory; other kernels have
+    no `griddepcontrol`.
+    """
     inside = [one.action for one in statements(kernel.body) if isinstance(one, GridDepControl)]
     if not kernel.effects[Chaining].chained:
         if inside:
-            raise VerificationError("a kernel that is not chained waits for the one before it")
+            raise VerificationError("griddepcontrol in a kernel without programmatic launch")
         return
     if kernel.effects[Chaining].ready:
         _verify_ready(kernel)
@@ -134,34 +139,34 @@ def _verify_chain(kernel: Kernel) -> None:
         link.value for link in (GridDepAction.LAUNCH_DEPENDENTS, GridDepAction.WAIT)
     ]:
         raise VerificationError(
-            f"a chained kernel lets the next one begin, and waits for the one before, once each, in all threads: {len(links)} links stand "
-            f"there, {len(inside) - len(links)} in loops or roles"
+            f"programmatic launch needs griddepcontrol.launch_dependents and griddepcontrol.wait once each in all threads: got "
+            f"{len(links)} at the top level, {len(inside) - len(links)} in loops or roles"
         )
-    for one in itertools.takewhile(lambda one: one != GridDepControl(GridDepAction.WAIT), kernel.body):
-        read = [name for part in statements((one,)) for value in part.expressions for name in sorted(tables_of(value))]
+    for stmt in itertools.takewhile(lambda stmt: stmt != GridDepControl(GridDepAction.WAIT), kernel.body):
+        read = [name for part in statements((stmt,)) for value in part.expressions for name in sorted(tables_of(value))]
         if read:
-            raise VerificationError(f"{read[0]} is read before the kernel waits for the one before it")
-        touched = [access.buffer for part, _ in execs((one,)) for access in part.accesses if kernel.buffer(access.buffer).memory.of_grid]
+            raise VerificationError(f"{read[0]} is read before griddepcontrol.wait")
+        touched = [access.buffer for part, _ in execs((stmt,)) for access in part.accesses if kernel.buffer(access.buffer).memory.of_grid]
         if touched:
-            raise VerificationError(f"{touched[0]} is touched before the kernel waits for the one before it")
+            raise VerificationError(f"{touched[0]} is accessed before griddepcontrol.wait")
 
 
 def _verify_ready(kernel: Kernel) -> None:
-    """Of a chained kernel with inputs that no kernel before writes each role waits by itself, in front of what touches anything else."""
+    """With programmatic launch and inputs that no preceding kernel writes, each role waits by itself before it accesses anything else."""
     top = [one.action for one in kernel.body if isinstance(one, GridDepControl)]
     roles = [role for one in kernel.body if isinstance(one, Roles) for role in one.roles]
     inside = sum(isinstance(one, GridDepControl) for one in statements(kernel.body)) - len(top)
     waits = [sum(one == GridDepControl(GridDepAction.WAIT) for one in role.body) for role in roles]
     if top != [GridDepAction.LAUNCH_DEPENDENTS] or not roles or waits != [1] * len(roles) or inside != len(roles):
         raise VerificationError(
-            f"a chained kernel with inputs that are ready lets the next one begin, and waits once in each role: {len(top)} links stand "
-            f"at its top, {inside} inside"
+            f"programmatic_launch(no_wait=) needs griddepcontrol.launch_dependents once and griddepcontrol.wait once in each role: got "
+            f"{len(top)} at the top level, {inside} inside"
         )
     for body in (tuple(one for one in kernel.body if not isinstance(one, Roles)), *(role.body for role in roles)):
-        for one in itertools.takewhile(lambda one: one != GridDepControl(GridDepAction.WAIT), body):
-            for access in (access for part, _ in execs((one,)) for access in part.accesses):
+        for stmt in itertools.takewhile(lambda stmt: stmt != GridDepControl(GridDepAction.WAIT), body):
+            for access in (access for part, _ in execs((stmt,)) for access in part.accesses):
                 if kernel.buffer(access.buffer).memory.of_grid and (access.write or access.buffer not in kernel.effects[Chaining].ready):
-                    raise VerificationError(f"{access.buffer} is touched before the kernel waits for the one before it")
+                    raise VerificationError(f"{access.buffer} is accessed before griddepcontrol.wait")
 
 
 def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var], divergent: frozenset[Var], final: bool) -> None:
@@ -171,17 +176,17 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                 _bound(value, scope, statement)
                 _fresh(var, scope)
                 scope = {**scope, var.name: var}
-                if not value.variables().isdisjoint(divergent):  # a name for what differs between threads differs too
+                if not value.variables().isdisjoint(divergent):  # a name for a value that differs between threads differs, too
                     divergent = divergent | {var}
             case For(var=var, extent=extent):
                 _bound(extent, scope, statement)
                 _fresh(var, scope)
-                # A barrier may stand in any loop, and one that not all threads of its group reach waits for ever.
+                # Any loop may contain a barrier, which hangs if not all threads of its group reach it.
                 if not extent.variables().isdisjoint(divergent):
-                    raise VerificationError(f"loop {var} has an extent {extent} that differs between threads")
-                # Ranges decide what is simplified: a variable that outgrows its own would be divided wrongly, in silence.
+                    raise VerificationError(f"the extent {extent} of loop {var} differs between threads")
+                # Simplification uses ranges: a variable outside its range would give a wrong quotient without an error.
                 if constant(extent) is not None and var.high < extent.high - 1:
-                    raise VerificationError(f"loop variable {var} ends at {var.high}, its loop at {extent.high - 1}")
+                    raise VerificationError(f"loop variable {var} is at most {var.high}, but its loop ends at {extent.high - 1}")
                 inner = {**scope, var.name: var}
                 if statement.prior_iterations is not None:
                     _fresh(statement.prior_iterations, inner)
@@ -214,17 +219,17 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
             case Exec():
                 _verify_exec(kernel, statement, scope, final)
             case Hole(child=child) if final:
-                raise VerificationError(f"hole {child} was not filled")
+                raise VerificationError(f"hole {child} is left")
             case SyncPoint(subject=subject) if final:
-                raise VerificationError(f"sync point of {subject} was not resolved")
+                raise VerificationError(f"sync point of {subject} is left")
             case StepMarker(step=step) if final:
-                raise VerificationError(f"the mark of step {step} was not removed")
-            # Beyond a warp a barrier counts to a full group; `__syncwarp` alone does without threads that do not exist.
+                raise VerificationError(f"the marker of step {step} is left")
+            # Barriers of more than a warp expect full groups; only `__syncwarp` works with fewer threads.
             case Barrier(scope=group) if (group.threads or 0) > 32 and kernel.workers % (group.threads or 1):
                 raise VerificationError(f"a barrier of a {group} in a block of {kernel.threads} threads")
             case Wait(groups=groups) if groups < 0:
                 raise VerificationError(f"a wait for {groups} groups")
-            # Listed, not left to the default: what nobody thought of is refused.
+            # listed explicitly, so that a new kind of statement is refused
             case (
                 Comment()
                 | Hole()
@@ -243,75 +248,75 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
 
 
 def _verify_skip(kernel: Kernel, skip: IfAnyLane) -> None:
-    """What says whether a warp needs a body lies in registers, and nothing inside concerns other threads: else they would wait for it,
-    or read what a warp left out.
+    """The condition of an `IfAnyLane` is in registers, and its body does not involve other threads, which would wait for it or read values
+    that a warp did not write.
     """
     buffers = buffer_table(kernel)
     needed = buffers.get(skip.needed)
     if needed is None or not needed.memory.private or needed.dtype != int32 or constant(needed.total) != constant(needed.elements):
-        raise VerificationError(f"skip: {skip.needed} is no array of int32 in registers, in one copy")
-    for one in statements(skip.body):
-        if not isinstance(one, (Exec, For, Let, Comment, Hole)):
-            raise VerificationError(f"skip: a {type(one).__name__.lower()} in what a warp may leave out")
-        if isinstance(one, For) and (Pipelined in one.asks or ProducerThreads in one.asks):
-            raise VerificationError(f"skip_masked_tiles: loads ahead of loop {one.var} in what a warp may leave out")
-        if isinstance(one, Exec) and one.spec.level.threads != 1:
-            raise VerificationError(f"skip: {_described(one)} is performed by several threads, of which some may leave it out")
-        for access in one.accesses if isinstance(one, Exec) else ():
+        raise VerificationError(f"skip: {skip.needed} is not an int32 array in registers with one copy")
+    for stmt in statements(skip.body):
+        if not isinstance(stmt, (Exec, For, Let, Comment, Hole)):
+            raise VerificationError(f"skip: a {type(stmt).__name__.lower()} inside a block that a warp may skip")
+        if isinstance(stmt, For) and (Pipelined in stmt.asks or ProducerThreads in stmt.asks):
+            raise VerificationError(f"skip_masked_tiles: pipelined loads of loop {stmt.var} inside a block that a warp may skip")
+        if isinstance(stmt, Exec) and stmt.spec.level.threads != 1:
+            raise VerificationError(f"skip: {_described(stmt)} needs several threads, and some may skip it")
+        for access in stmt.accesses if isinstance(stmt, Exec) else ():
             memory = buffers[access.buffer].memory if access.buffer in buffers else None
             if memory is not None and not (memory.private or ((memory.by_value or memory.counts) and not access.write)):
-                raise VerificationError(f"skip: {access.buffer} in {memory} is touched in what a warp may leave out")
+                raise VerificationError(f"skip: {access.buffer} in {memory} is accessed inside a block that a warp may skip")
 
 
 def _verify_release(release: Release) -> None:
-    """An arrival by a mechanism is one that it can defer, in the block itself; bytes are announced by others."""
+    """A mechanism that an arrival names can defer arrivals; such an arrival is at the own block's mbarrier, without expected bytes."""
     if release.by is None:
         return
     if release.by.arriving is None:
         raise VerificationError(
-            f"{_described(release)} by {release.by}, whose arrivals cannot be deferred",
-            legal="a mechanism that states `arriving`, or AT_ONCE",
-            hint="a wait for its groups in front of an arrival without `by`",
+            f"{_described(release)} by {release.by}, which cannot defer arrivals",
+            legal="a mechanism with `arriving`, or AT_ONCE",
+            hint="wait for its groups, then arrive without `by`",
         )
     if release.to or release.part is not None:
         what = "to other blocks of the cluster" if release.to else f"with {release.part} bytes"
         raise VerificationError(
-            f"{_described(release)} by {release.by} {what}", legal="an arrival at a barrier of the block, without bytes"
+            f"{_described(release)} by {release.by} {what}", legal="an arrival at an mbarrier of the own block, without bytes"
         )
 
 
 def _verify_deferred(role: Role) -> None:
-    """A role does not wait for groups of a mechanism by which its arrivals are deferred: what is under way is told by one of the two."""
+    """A role does not wait for groups of a mechanism that defers its arrivals: either signals completion, not both."""
     inside = tuple(statements(role.body))
     deferred = {one.by for one in inside if isinstance(one, Release) and one.by is not None and one.by.defers}
-    for one in inside:
-        if isinstance(one, (Commit, Wait)) and one.mechanism in deferred:
+    for stmt in inside:
+        if isinstance(stmt, (Commit, Wait)) and stmt.mechanism in deferred:
             raise VerificationError(
-                f"role {role.name} has a {type(one).__name__.lower()} of {one.mechanism}, and an arrival that is deferred by it",
-                legal="groups, or deferred arrivals, of one mechanism in a role",
+                f"role {role.name} has both a {type(stmt).__name__.lower()} of {stmt.mechanism} and an arrival deferred by it",
+                legal="either groups or deferred arrivals of a mechanism in a role",
             )
 
 
 def _verify_roles(kernel: Kernel, roles: Roles, scope: Mapping[str, Var], divergent: frozenset[Var], final: bool) -> None:
-    """The roles are all threads of the block, each thread in one; no barrier inside holds threads of several."""
+    """The roles partition the threads of the block, and no barrier inside a role includes threads of others."""
     reached = 0
     for role in roles.roles:
         if role.first != reached or role.threads < 1:
-            raise VerificationError(f"role {role.name} begins at thread {role.first}, the one before ends at {reached}")
+            raise VerificationError(f"role {role.name} begins at thread {role.first}, but the previous role ends at {reached}")
         reached += role.threads
         if any(isinstance(one, Barrier) and one.scope.threads is None for one in statements(role.body)):
-            raise VerificationError(f"a barrier of the block in role {role.name}, which the others never reach")
+            raise VerificationError(f"a block barrier in role {role.name}, which other roles never reach")
         _verify_deferred(role)
         if role.elected and any(isinstance(one, IfAnyLane) for one in statements(role.body)):
-            raise VerificationError(f"skip: role {role.name} is one thread, and no warp decides")
+            raise VerificationError(f"skip: role {role.name} is one thread, so no warp can vote")
         if role.first < kernel.workers:
             own = scope
-        else:  # its threads are none of those to which tiles are dealt, so their numbers are others
+        else:  # tiles are not distributed over its threads, so their numbers are in another range
             thread = Var(kernel.thread.name, 0, kernel.threads - 1)
             own, divergent = {**scope, thread.name: thread}, divergent | {thread}
         _verify_list(kernel, role.body, own, divergent, final)
     if reached != kernel.threads:
-        raise VerificationError(f"the roles are {reached} threads, the block has {kernel.threads}")
+        raise VerificationError(f"the roles have {reached} threads, the block {kernel.threads}")
 
 
 def _fresh(var: Var, scope: Mapping[str, Var]) -> None:
@@ -333,7 +338,7 @@ def _described(statement: Stmt) -> str:
         case Exec():
             return f"{statement.instruction.name} {statement.spec}"
         case ClaimTile(var=var) | ExitIfDone(tile=var):
-            return f"the number {var} of a tile"
+            return f"tile number {var}"
         case Let(var=var):
             return f"let {var}"
         case For(var=var):
@@ -348,14 +353,14 @@ def _verify_exec(kernel: Kernel, statement: Exec, scope: Mapping[str, Var], fina
     own = statement.instruction.mechanism
     if final and statement.mechanism is not own:
         raise VerificationError(
-            f"{statement.instruction.name} {statement.spec} is done as {statement.mechanism.name} says, and its instruction as {own.name}"
+            f"{_described(statement)} has the completion mechanism {statement.mechanism.name}, but its instruction {own.name}"
         )
     _verify_accesses(statement, kernel.buffers, final)
 
 
-@by_identities  # most statements of a program are those of the program before the pass, on the same buffers
+@by_identities  # a pass keeps most statements and all buffers
 def _verify_accesses(statement: Exec, buffers: tuple[Buffer, ...], final: bool) -> None:
-    """A statement's accesses are those of its spec, and fit the buffers."""
+    """A statement's accesses match its spec and fit the buffers."""
     if len(statement.accesses) != len(statement.spec.operands):
         raise VerificationError(f"{_described(statement)}: {len(statement.accesses)} accesses for {len(statement.spec.operands)} operands")
     if statement.lane_maps and len(statement.lane_maps) != len(statement.accesses):
@@ -366,20 +371,22 @@ def _verify_accesses(statement: Exec, buffers: tuple[Buffer, ...], final: bool) 
             raise VerificationError(f"{_described(statement)}: unknown buffer {access.buffer}")
         rank = len(table[access.buffer].tensor.shape)
         if not len(access.base) == len(access.modes) == len(access.bounds) == rank:
-            raise VerificationError(f"{_described(statement)}: access to {access.buffer} has not its rank {rank}")
+            raise VerificationError(f"{_described(statement)}: access to {access.buffer} does not have its rank {rank}")
         if access.write and table[access.buffer].parameter and not table[access.buffer].written:
             raise VerificationError(f"{_described(statement)}: writes the input {access.buffer}")
         if final and table[access.buffer].tensor.copies == 1 and not access.copy.low == access.copy.high == 0:
-            raise VerificationError(f"{_described(statement)}: copy {access.copy} of {access.buffer}, of which there is one")
+            raise VerificationError(f"{_described(statement)}: copy {access.copy} of {access.buffer}, which has one copy")
     if final and statement.instruction.each and len({access.count for access in statement.accesses}) > 1:
         counts = [access.count for access in statement.accesses]
-        raise VerificationError(f"{_described(statement)}: goes element by element, and its accesses have {counts}")
+        raise VerificationError(f"{_described(statement)}: elementwise, but its accesses have {counts} elements")
     if statement.whole != FALSE and not (statement.implied and all(isinstance(one, Less) for one in conjuncts(statement.whole))):
-        raise VerificationError(f"{_described(statement)}: two versions, told apart by {statement.whole}, which is no comparisons")
+        raise VerificationError(
+            f"{_described(statement)}: the condition {statement.whole} of its two versions is not a conjunction of comparisons"
+        )
     if statement.pieces:
         _verify_pieces(statement)
     elif final and not statement.collective and not statement.instruction.tests_edges:
-        raise VerificationError(f"{_described(statement)}: nothing says which of its elements are stored", hint="the pass guard comes last")
+        raise VerificationError(f"{_described(statement)}: no pieces specify which elements are accessed", hint="the pass guard adds them")
 
 
 @by_identity
@@ -388,7 +395,7 @@ def _table(buffers: tuple[Buffer, ...]) -> Mapping[str, Buffer]:
 
 
 def _verify_pieces(statement: Exec) -> None:
-    """The pieces of each operand are all of its elements, each once and in order, under conditions."""
+    """The pieces of each operand contain all its elements in order, each once, and their conditions are truth values."""
     if len(statement.pieces) != len(statement.accesses):
         where = _described(statement)
         raise VerificationError(f"{where}: pieces of {len(statement.pieces)} operands for {len(statement.accesses)} accesses")
@@ -396,9 +403,9 @@ def _verify_pieces(statement: Exec) -> None:
         count, reached = access.count, 0
         for piece in pieces:
             if piece.first != reached or piece.width < 1:
-                raise VerificationError(f"{_described(statement)}: element {reached} of {access.buffer} is followed by a piece {piece}")
+                raise VerificationError(f"{_described(statement)}: element {reached} of {access.buffer} does not start {piece}")
             reached += piece.width
             if piece.condition.low < 0 or piece.condition.high > 1:
-                raise VerificationError(f"{_described(statement)}: {piece.condition} is no condition")
+                raise VerificationError(f"{_described(statement)}: {piece.condition} is not a truth value")
         if reached != count:
             raise VerificationError(f"{_described(statement)}: the pieces of {access.buffer} have {reached} elements, the access {count}")

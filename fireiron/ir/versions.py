@@ -1,6 +1,6 @@
-"""The two versions of a statement: without the conditions of the edge where all lies inside, and with them elsewhere.
+"""The two versions of a statement: without boundary conditions for interior tiles, and with them for others.
 
-The pass `covered` says of a statement where that is. Which of the two is performed is the same in a warp: the text has a branch.
+The pass `edge_versioning` determines where the first one applies. The choice is warp-uniform, and the printed text branches.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from fireiron.ir.statement import Comment, Exec, For, Stmt
 from fireiron.values.expr import FALSE, Expr, Less, all_of, any_of, conjuncts, constant, less
 
 
-def plain(one: Exec) -> Exec:
-    """The version without what `whole` implies; that this holds is said outside."""
-    pieces = tuple(tuple(attrs.evolve(piece, condition=_rest(piece.condition, one.implied)) for piece in pieces) for pieces in one.pieces)
-    active, guard = _rest(one.active, one.implied), _rest(one.guard, one.implied)
-    return attrs.evolve(one, active=active, guard=guard, pieces=pieces, whole=FALSE, implied=())
+def plain(stmt: Exec) -> Exec:
+    """The version without the conditions that `whole` implies; the caller tests `whole`."""
+    pieces = tuple(tuple(attrs.evolve(piece, condition=_rest(piece.condition, stmt.implied)) for piece in pieces) for pieces in stmt.pieces)
+    active, guard = _rest(stmt.active, stmt.implied), _rest(stmt.guard, stmt.implied)
+    return attrs.evolve(stmt, active=active, guard=guard, pieces=pieces, whole=FALSE, implied=())
 
 
-def inside(one: Exec) -> Exec:
-    """The version that is performed where all lies inside."""
-    made = plain(one)
-    return attrs.evolve(made, active=all_of((made.active, one.whole)))
+def inside(stmt: Exec) -> Exec:
+    """The version for interior tiles, which tests `whole`."""
+    version = plain(stmt)
+    return attrs.evolve(version, active=all_of((version.active, stmt.whole)))
 
 
-def versions(one: Exec) -> tuple[Exec, ...]:
-    """A statement as those that are performed in its place, by each thread one of them; itself where it has one version."""
-    if one.whole == FALSE:
-        return (one,)
-    outside = any_of(less(part.right - 1, part.left) for part in conjuncts(one.whole) if isinstance(part, Less))
-    return inside(one), attrs.evolve(one, active=all_of((one.active, outside)), whole=FALSE, implied=())
+def versions(stmt: Exec) -> tuple[Exec, ...]:
+    """The versions that replace a statement, of which each thread performs one; the statement itself if it has one version."""
+    if stmt.whole == FALSE:
+        return (stmt,)
+    outside = any_of(less(part.right - 1, part.left) for part in conjuncts(stmt.whole) if isinstance(part, Less))
+    return inside(stmt), attrs.evolve(stmt, active=all_of((stmt.active, outside)), whole=FALSE, implied=())
 
 
 def nest_of(statement: Stmt) -> tuple[tuple[For, ...], Exec | None]:
-    """The loops around a statement that stands alone in them, with numbers of turns that are known, and that statement; else None."""
+    """The nested loops of known trip counts around a single statement, and that statement; `((), None)` for anything else."""
     loops: list[For] = []
     while isinstance(statement, For) and constant(statement.extent) is not None:
         inner = [one for one in statement.body if not isinstance(one, Comment)]
@@ -48,15 +48,15 @@ def nest_of(statement: Stmt) -> tuple[tuple[For, ...], Exec | None]:
 
 
 def whole_of(statement: Stmt) -> Expr:
-    """Where a statement, with the loops that are its own, has a version without conditions; false where it has none."""
-    loops, one = nest_of(statement)
-    if one is None or any(loop.var in one.whole.variables() for loop in loops):
+    """The condition of the interior version of a statement with its own loops; false if it has none."""
+    loops, stmt = nest_of(statement)
+    if stmt is None or any(loop.var in stmt.whole.variables() for loop in loops):
         return FALSE
-    return one.whole
+    return stmt.whole
 
 
 def separated(body: Iterable[Stmt]) -> Iterator[Stmt]:
-    """Statements of a list, each version with loops of its own."""
+    """The statements of a list, with separate loops for each version."""
     for statement in body:
         if whole_of(statement) == FALSE:
             yield statement

@@ -1,4 +1,4 @@
-"""What a user writes: strategies, their verbs, trees of decompositions, tunables; the library of strategies and their storage.
+"""The language: strategies, their verbs, decomposition trees, tunables; loading and storing strategies.
 
-May import: values, specs, ir; the extensions (decomp, refine, executable) and what they share (performing, stepping) stand beside it.
+May import: values, specs, ir; the extensions (decomp, refine, executable) and their shared modules (performing, stepping).
 """

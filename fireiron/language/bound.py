@@ -1,4 +1,4 @@
-"""What is said to somebody who calls a strategy with anything but one spec: sizes, arrays, a shape that nobody has placed."""
+"""The errors for calling a strategy with anything but one spec: sizes, arrays, or a short form without memories or level."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ LEGAL: Final = "one spec, such as MatMul(M, N, K)(GL, GL, GL)(Kernel)"
 
 
 def not_a_spec(given: tuple[Any, ...], named: Mapping[str, Any]) -> ArgumentError:
-    """The error of a strategy that is called with these arguments, and keywords."""
+    """Return the error for calling a strategy with these arguments."""
     first = given[0] if given else None
     if isinstance(first, (SpecShape, PlacedShape)):
         return _unfinished(first)
     values = (*given, *named.values())
     hint = "kernel = strategy(spec).compile(), and kernel(a, b) for arrays"
-    if values and all(isinstance(one, (int, Expr)) for one in values):
-        sizes = ", ".join(str(one) if isinstance(one, Expr) else shown(one) for one in values)
+    if values and all(isinstance(value, (int, Expr)) for value in values):
+        sizes = ", ".join(str(value) if isinstance(value, Expr) else shown(value) for value in values)
         hint = f"sizes belong to the spec: strategy(MatMul({sizes})(GL, GL, GL)(Kernel))"
-    got = ", ".join([*(_called(one) for one in given), *(f"{name}={_called(one)}" for name, one in named.items())])
+    got = ", ".join([*(_argument(value) for value in given), *(f"{name}={_argument(value)}" for name, value in named.items())])
     return ArgumentError(f"a strategy is bound to a spec, not to ({got})", legal=LEGAL, at=call_site(), hint=hint)
 
 
 def _unfinished(shape: SpecShape[Any] | PlacedShape[Any]) -> ArgumentError:
-    """A short form that does not say yet where operands lie, or who computes."""
+    """Return the error for a short form without memories, or without a level."""
     of = shape if isinstance(shape, SpecShape) else shape.shape
-    said = f"{of.kind.title}({', '.join(map(str, of.sizes))})"
-    places = f"({', '.join('GL' for _ in of.dtypes)})"
+    text = f"{of.kind.title}({', '.join(map(str, of.sizes))})"
+    memories = f"({', '.join('GL' for _ in of.dtypes)})"
     if isinstance(shape, PlacedShape):
-        said, lacks = f"{said}({', '.join(map(str, shape.memories))})", "(Kernel)"
+        text, missing = f"{text}({', '.join(map(str, shape.memories))})", "(Kernel)"
     else:
-        lacks = f"{places}(Kernel)"
+        missing = f"{memories}(Kernel)"
     return ArgumentError(
-        f"a strategy is bound to a spec, and {said} is none yet", legal=LEGAL, at=call_site(), hint=f"strategy({said}{lacks})"
+        f"a strategy is bound to a spec: {text} is not complete", legal=LEGAL, at=call_site(), hint=f"strategy({text}{missing})"
     )
 
 
-def _called(value: object) -> str:
-    """What messages call an argument: numbers and specs as they are, arrays by their shapes, and the type of anything else."""
+def _argument(value: object) -> str:
+    """Return an argument for messages: numbers and specs unchanged, arrays by their shapes, and the type of anything else."""
     if isinstance(value, (int, Starter, AnyStarter)):
         return shown(value)
     if isinstance(value, (Expr, Spec)):

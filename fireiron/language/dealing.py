@@ -1,8 +1,8 @@
-"""How tiles go to blocks, as three values: a place, a grouping, and a taking; and the table of what is not said together.
+"""The assignment of tiles to blocks: a `Place`, a `Grouping` and a `Taking`, and the table of illegal combinations.
 
-A `Place` specifies which tile is number u, a `Grouping` which neighbouring blocks are together, a `Taking` how a block takes its tiles.
-Refinements of a tile state them by `plan.with_order`, `plan.with_grouping` and `plan.taking`, and `language.to_blocks` asks their methods.
-A new kind is a class in the file of its refinement, whose `illegal` extends the table.
+A `Place` maps an index u to a tile. A `Grouping` specifies which adjacent blocks belong together. A `Taking` specifies which tiles a block
+computes. Refinements of a tile set them by `plan.with_order`, `plan.with_grouping` and `plan.taking`, and `language.to_blocks` calls their
+methods. A new kind is a class in the file of its refinement. Its `illegal` extends the table.
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ from fireiron.values.machine import Level
 from fireiron.values.tensor import View
 
 MOST_CHECKED = 1 << 22
-"""Most blocks for which a place is checked to be a permutation."""
+"""Largest number of blocks for which a place is checked to be a permutation."""
 
 UNIT: Final = Var("uid", 0, 2**31 - 1)
-"""The number of a unit, as a renumbering is checked."""
+"""The index of a unit, when a renumbering is checked."""
 
 
-# ---------------------------------------------------------------------------------------------- what is not said together
+# ---------------------------------------------------------------------------------------------- illegal combinations
 
 
 @attrs.frozen
 class Pair:
-    """What is refused where a tile says `first` and any of `others`; `{0}` is what is said of the first, `{1}` of the first such other."""
+    """A row of the table: `first` together with any of `others` is illegal.
+
+    In the texts, `{0}` is the text of `first`, and `{1}` that of the first of `others` that the tile has.
+    """
 
     first: str
     others: tuple[str, ...]
@@ -44,14 +47,14 @@ class Pair:
     hint: str
     got: str | None = attrs.field(default=None, kw_only=True)
     late: bool = attrs.field(default=False, kw_only=True)
-    """Whether it is about how tiles are taken: refused after what a place or a grouping refuses by itself."""
+    """Whether the row is checked after the checks of the place and the grouping themselves."""
 
-    def check(self, said: Mapping[str, str]) -> None:
-        """Refuse the pair in what is said, by name."""
-        other = next((name for name in self.others if name in said), None)
-        if other is None or self.first not in said:
+    def check(self, stated: Mapping[str, str]) -> None:
+        """Refuse the pair if both names are in `stated`, which has the text for each name."""
+        other = next((name for name in self.others if name in stated), None)
+        if other is None or self.first not in stated:
             return
-        texts = said[self.first], said[other]
+        texts = stated[self.first], stated[other]
         raise DecompositionError(self.what.format(*texts), got=self.got and self.got.format(*texts), hint=self.hint.format(*texts))
 
 
@@ -60,19 +63,19 @@ class Aspect:
     """A place, a grouping or a taking."""
 
     illegal: ClassVar[tuple[Pair, ...]] = ()
-    """Rows of the table that this kind brings with it."""
+    """Rows that this kind adds to the table."""
 
     @property
-    def said(self) -> Mapping[str, str]:
-        """The names by which the table knows it, each with the text in messages."""
+    def stated(self) -> Mapping[str, str]:
+        """Its names in the table, each with the text for messages."""
         return {}
 
 
-# ---------------------------------------------------------------------------------------------- which tile is number u
+# ---------------------------------------------------------------------------------------------- place: the tile of an index
 
 
 def by_digits(digits: Sequence[Step], unit: Expr) -> list[tuple[Step, Expr]]:
-    """Digits, fastest first, with those of a number; the last digit takes what is left."""
+    """Return the digits, fastest first, each with its value in an index; the last digit is the final quotient."""
     result, left = [], unit
     for position, digit in enumerate(digits):
         result.append((digit, left if position == len(digits) - 1 else mod(left, digit.size)))
@@ -82,49 +85,49 @@ def by_digits(digits: Sequence[Step], unit: Expr) -> list[tuple[Step, Expr]]:
 
 @attrs.frozen
 class Place(Aspect):
-    """Which tile is number `unit`. A kind has a `name`, and `tile`; it is `proved`, or checked."""
+    """A map from an index `unit` to a tile. A kind has a `name` and a method `tile`; it is `proved`, or checked."""
 
     name: ClassVar[str]
-    """How the table names it."""
+    """Its name in the table."""
 
     proved: ClassVar[bool] = False
-    """Whether each tile has one number, however many tiles there are. Otherwise `require` checks it for the tiles at hand."""
+    """Whether it is a permutation for any number of tiles. If not, `require` checks the given number."""
 
     @property
-    def said(self) -> Mapping[str, str]:
+    def stated(self) -> Mapping[str, str]:
         return {self.name: self.name}
 
     def __str__(self) -> str:
         return self.name
 
     def tile(self, spec: Spec, digits: Sequence[Step], unit: Expr, names: Names) -> Sequence[tuple[Step, Expr]]:
-        """The digits, or parts of them, with the index of the tile along each, in the order in which they are named.
+        """Return the digits, or parts of them, with the index of the tile along each, in the order in which they get names.
 
-        `digits` are fastest first. Without a method of its own a place has the digits of the number.
+        `digits` are fastest first. The default is the digits of the index.
         """
         return by_digits(digits, unit)
 
     def of_clusters(self, lines: int, columns: int) -> Place:
-        """The place of clusters, each of a number of tiles along the slowest and the fastest digit."""
+        """Return the place of clusters of `lines` x `columns` tiles along the slowest and the fastest digit."""
         return self
 
     def require(self, spec: Spec, digits: Sequence[Step]) -> None:
-        """Refuse a place that is not proved, and gives a tile no number, or two."""
+        """Refuse a place that is not proved, and is not a permutation of the tiles."""
         if self.proved:
             return
         number = product(list(digits))
         if number is None:
             raise DecompositionError(
-                f"{self.name} of blocks whose number is known only at run time cannot be proved a permutation",
+                f"{self.name}: the number of blocks is known only at run time, so the permutation cannot be checked",
                 hint=f"fix M and N, or leave the {self.name} out",
             )
         if number > MOST_CHECKED:
-            raise DecompositionError(f"{self.name} over {number} blocks: at most {MOST_CHECKED} can be checked")
+            raise DecompositionError(f"{self.name} of {number} blocks: at most {MOST_CHECKED} can be checked")
         if not self.permutes(spec, digits, number):
-            raise DecompositionError(f"{self} is no permutation of the {number} blocks")
+            raise DecompositionError(f"{self} is not a permutation of the {number} blocks")
 
     def permutes(self, spec: Spec, digits: Sequence[Step], number: int) -> bool:
-        """Whether each of `number` tiles has one number; an index outside its digit counts as none."""
+        """Return whether each of `number` tiles has exactly one index."""
         import numpy
 
         unit, units = Var("unit", 0, number - 1), numpy.arange(number)
@@ -139,39 +142,39 @@ class Place(Aspect):
 
 @attrs.frozen
 class Digits(Place):
-    """The tile with the digits of the number."""
+    """The tile with the digits of the index."""
 
     name: ClassVar[str] = "digits"
     proved: ClassVar[bool] = True
 
 
 DIGITS: Final = Digits()
-"""The place of tiles for which none is stated."""
+"""The default place."""
 
 
 @attrs.frozen
 class Renumbering(Place):
-    """Other numbers for units, of any level; another place specifies which tile has such a number."""
+    """A renumbering of units of any level; another place maps the new indices to tiles."""
 
     def image(self, unit: Expr) -> Expr:
-        """The number in the place of `unit`."""
+        """Return the new index of `unit`."""
         return unit
 
     def number(self, unit: Expr, tiles: Expr, names: Names) -> Expr:
-        """The number of a block in the place of `unit`, among those of all tiles."""
+        """Return the new index of block `unit`, among those of all tiles."""
         image = self.image(unit)
         return names.let("block_tile", image, high=tiles.high - 1) if image.variables() else unit
 
     def of_units(self, unit: Expr, units: int, level: Level) -> Expr:
-        """The number of a unit of another level in the place of `unit`; a `DecompositionError` where two units have one."""
+        """Return the new index of `unit`, of a level below blocks. Raises: `DecompositionError` if two units have the same."""
         image = self.image(UNIT)
         seen: dict[int, int] = {}
         for uid in range(units):
             number = image.evaluate({UNIT.name: uid})
             if number in seen or not 0 <= number < units:
-                out = f"{uid} goes to {number}, outside 0..{units - 1}"
-                other = f"{seen[number]} and {uid} both go to {number}" if number in seen else out
-                raise DecompositionError(f"{self} is no permutation of the {units} {level} units: {other}")
+                out = f"{uid} maps to {number}, which is not in 0..{units - 1}"
+                other = f"{seen[number]} and {uid} both map to {number}" if number in seen else out
+                raise DecompositionError(f"{self} is not a permutation of the {units} {level} units: {other}")
             seen[number] = uid
         narrow = Var(f"uid_{units}", 0, units - 1)
         return self.image(narrow).substitute({narrow: unit}) if image.variables() else unit
@@ -184,13 +187,19 @@ class Renumbering(Place):
         return bool(numpy.array_equal(numpy.sort(images), units))
 
 
-# ---------------------------------------------------------------------------------------------- which blocks are together
+# ---------------------------------------------------------------------------------------------- grouping of adjacent blocks
 
 
 @attrs.frozen
 class Gathered:
-    """Views at a block's tile in its group, the digits that number groups, the cluster, and the tiles of a group along the slowest and the
-    fastest digit."""
+    """The result of a grouping.
+
+    Attributes:
+        views: the views at a block's tile in its group.
+        order: the digits of the group index.
+        cluster: the cluster, if groups are clusters.
+        lines, columns: the tiles of a group along the slowest and the fastest digit.
+    """
 
     views: dict[str, View]
     order: list[Step]
@@ -201,35 +210,35 @@ class Gathered:
 
 @attrs.frozen
 class Grouping(Aspect):
-    """Which neighbouring blocks are together: here none, each block is alone."""
+    """Which adjacent blocks form a group: by default each block alone."""
 
     @property
     def tiles(self) -> int:
-        """The tiles of a group, one for each of its blocks."""
+        """The number of tiles of a group, one per block."""
         return 1
 
     @property
     def parts(self) -> int:
-        """The blocks that share a tile."""
+        """The number of blocks that share a tile."""
         return 1
 
     def gathered(self, spec: Spec, views: dict[str, View], order: list[Step], taking: Taking, draft: Draft) -> Gathered:
-        """The views at a block's tile in its group, and the digits of groups; a `DecompositionError` for tiles that form none."""
+        """Return the views at a block's tile, and the digits of groups. Raises: `DecompositionError` if the tiles cannot be grouped."""
         return Gathered(views, order)
 
     def shared(self, block: Expr, draft: Draft) -> Expr:
-        """The number of a block among those of other tiles, where blocks share one."""
+        """Return the index of the tile of a block; it differs from the block index if blocks share tiles."""
         return block
 
 
 @attrs.frozen
 class Parts(Grouping):
-    """Neighbouring blocks have parts of one tile, as a split of K to Block before specifies; `part` is the number of a block's part."""
+    """Adjacent blocks compute parts of one tile, after a split of K over blocks; `part` is the index of a block's part."""
 
     part: Var
 
     @property
-    def said(self) -> Mapping[str, str]:
+    def stated(self) -> Mapping[str, str]:
         return {"split_k": "split_k(.., Block)"}
 
     @property
@@ -241,12 +250,20 @@ class Parts(Grouping):
         return block // self.parts
 
 
-# ---------------------------------------------------------------------------------------------- how a block takes tiles
+# ---------------------------------------------------------------------------------------------- taking: the tiles of a block
 
 
 @attrs.frozen
 class Taken:
-    """The number of a block's tile, where values of it are named, how many blocks are launched, and the loop of those that take several."""
+    """The tiles of a block.
+
+    Attributes:
+        unit: the index of the tile.
+        names: where values that depend on it get names.
+        blocks: the number of launched blocks.
+        loop: the loop over the tiles of a persistent block.
+        tile: the statement that computes the index in the loop.
+    """
 
     unit: Expr
     names: Draft | Inside
@@ -256,41 +273,41 @@ class Taken:
 
     @property
     def named(self) -> tuple[Stmt, ...]:
-        """The statements that come first in the loop."""
+        """The first statements of the loop body."""
         return (self.tile, *self.names.lets) if self.tile is not None and isinstance(self.names, Inside) else ()
 
     def around(self, *body: Stmt) -> tuple[Stmt, ...]:
-        """What a block does with each of its tiles, for all of them."""
+        """Return the work of a block: `body`, or the loop over its tiles with this body."""
         return body if self.loop is None else (attrs.evolve(self.loop, body=(*self.named, *body)),)
 
 
 @attrs.frozen
 class Taking(Aspect):
-    """How a block takes tiles: here one, and there are as many blocks as tiles."""
+    """Which tiles a block computes: by default one, so there are as many blocks as tiles."""
 
     groups: int = attrs.field(default=1, kw_only=True)
-    """The groups of consumers of a block that have its tiles alternately."""
+    """The number of consumer groups that alternate the tiles of a block."""
 
     @property
-    def said(self) -> Mapping[str, str]:
+    def stated(self) -> Mapping[str, str]:
         return {"once": "once", **self.of_groups}
 
     @property
     def of_groups(self) -> Mapping[str, str]:
-        """What is said of groups of consumers."""
+        """The entries of the table for consumer groups."""
         return {"pingpong": f"pingpong({self.groups})"} if self.groups > 1 else {}
 
     @property
     def most(self) -> int:
-        """The most blocks that are launched; 0 where that is the number of tiles."""
+        """The largest number of launched blocks; 0 means the number of tiles."""
         return 0
 
     def taken(self, block: Expr, tiles: Expr, together: int, draft: Draft) -> Taken:
-        """What block number `block` takes of so many tiles, of which groups of `together` blocks take neighbouring ones."""
+        """Return which of `tiles` tiles block `block` computes, if groups of `together` blocks compute adjacent tiles."""
         return Taken(block, draft, tiles)
 
 
-# ---------------------------------------------------------------------------------------------- all of it
+# ---------------------------------------------------------------------------------------------- the table and the assignment
 
 
 def _one_counter(other: str, reason: str) -> Pair:
@@ -301,50 +318,56 @@ ILLEGAL: Final = (
     Pair(
         "longest_first",
         ("rasterize", "cluster", "swizzle"),
-        "longest_first: rasterize, cluster and swizzle say which tile is a block's too",
-        "one of them",
+        "longest_first: rasterize, cluster and swizzle also determine the tile of a block",
+        "use one of them",
     ),
-    Pair("cluster", ("split_k", "swizzle"), "cluster: {1} says which block does what", "cluster, or {1}; rasterize"),
+    Pair("cluster", ("split_k", "swizzle"), "cluster: {1} also determines the tile of a block", "use cluster or {1}; or rasterize"),
     Pair(
         "pingpong",
         ("cluster",),
-        "{0} in clusters: whether barriers of other blocks may be waited for by parity is not proved for groups that alternate tiles",
-        "cluster, or {0}",
+        "{0} in clusters: waits by parity on mbarriers of other blocks are not proved for groups that alternate tiles",
+        "use cluster or {0}",
     ),
-    Pair("persistent", ("split_k", "swizzle"), "{0}: {1} says which block does what", "persistent, or {1}; rasterize", late=True),
-    _one_counter("cluster", "the blocks of a cluster take neighbouring tiles, and each of them takes its own from the counter"),
-    _one_counter("pingpong", "groups alternate tiles by their numbers, and the last tile of a block is not known before"),
-    _one_counter("programmatic_launch", "the kernel before may still take tiles from the counter when this one begins"),
-    Pair("pingpong", ("once",), "{0}: a block has one tile, so groups have nothing to alternate", "persistent().{0}", late=True),
+    Pair(
+        "persistent",
+        ("split_k", "swizzle"),
+        "{0}: {1} also determines the tile of a block",
+        "use persistent or {1}; or rasterize",
+        late=True,
+    ),
+    _one_counter("cluster", "the blocks of a cluster compute adjacent tiles, but each block claims its tiles from the counter"),
+    _one_counter("pingpong", "groups alternate tiles by index, and the last tile of a block is not known in advance"),
+    _one_counter("programmatic_launch", "the preceding kernel may still claim tiles from the counter when this kernel starts"),
+    Pair("pingpong", ("once",), "{0}: each block has one tile, so groups cannot alternate tiles", "persistent().{0}", late=True),
 )
-"""The table: in this order pairs are refused."""
+"""The table of illegal combinations, in the order of the checks."""
 
 
 @attrs.frozen
 class Dealing:
-    """How tiles go to blocks: the places that are stated, which blocks are together, and how a block takes its tiles."""
+    """The assignment of tiles to blocks: the places, the grouping and the taking that a tile specifies."""
 
     places: tuple[Place, ...] = ()
     grouping: Grouping = Grouping()
     taking: Taking = Taking()
 
     def with_order(self, place: Place) -> Dealing:
-        """The same with one place more."""
+        """Return the assignment with one more place."""
         return attrs.evolve(self, places=(*self.places, place))
 
     @property
     def place(self) -> Place:
-        """The place that specifies a tile."""
+        """The place that maps indices to tiles."""
         return next(self._tiling(), DIGITS)
 
     @property
     def renumberings(self) -> tuple[Renumbering, ...]:
-        """Those that specify numbers, in order."""
+        """The renumberings of units, in order."""
         return tuple(place for place in self.places if isinstance(place, Renumbering))
 
     @property
     def of_blocks(self) -> bool:
-        """Whether anything is stated that only tiles for blocks have."""
+        """Whether it specifies anything that is legal for blocks only."""
         return self is not PLAIN and self != Dealing(self.renumberings)
 
     @property
@@ -354,20 +377,20 @@ class Dealing:
     def _tiling(self) -> Iterator[Place]:
         return (place for place in self.places if not isinstance(place, Renumbering))
 
-    def said(self, effects: Effects) -> dict[str, str]:
-        """All that pairs are about, by name, with the texts in messages."""
-        texts = {name: text for aspect in self._aspects for name, text in aspect.said.items()}
+    def stated(self, effects: Effects) -> dict[str, str]:
+        """Return all names of the table that apply, with their texts for messages."""
+        texts = {name: text for aspect in self._aspects for name, text in aspect.stated.items()}
         return {**texts, **({"programmatic_launch": "programmatic_launch"} if effects[Chaining].chained else {})}
 
-    def check(self, said: Mapping[str, str], late: bool) -> None:
-        """Refuse what is not said together: the rows of the table, those of the values, and two places."""
+    def check(self, stated: Mapping[str, str], late: bool) -> None:
+        """Refuse illegal combinations: the rows of the table, those of the aspects, and two places."""
         for pair in (*ILLEGAL, *(pair for aspect in self._aspects for pair in aspect.illegal)):
             if pair.late == late:
-                pair.check(said)
+                pair.check(stated)
         names = [place.name for place in self._tiling()]
         if len(names) > 1:
-            raise DecompositionError(f"{names[0]}: {names[1]} says which tile is a block's too", hint="one of them")
+            raise DecompositionError(f"{names[0]}: {names[1]} also determines the tile of a block", hint="use one of them")
 
 
 PLAIN: Final = Dealing()
-"""One tile for each block, by the digits of its number."""
+"""One tile per block, by the digits of the block index."""

@@ -1,4 +1,4 @@
-"""Dividing the views of a spec: the tiles of a decomposition, the digits that number them, loops over them."""
+"""Divide the views of a spec into tiles: views of one tile, the digits of tile indices, loops over tiles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fireiron.values.tensor import Cut, Dim, Fixed, Mode, View, chunks, cut, req
 
 @attrs.frozen
 class Step:
-    """Part of a tile number: `size` values of it, each a step of `strides[operand]` coordinates along `dim`."""
+    """A digit of a tile index: `size` values; its unit is `strides[operand]` coordinates along `dim`."""
 
     dim: str
     size: Expr
@@ -27,11 +27,11 @@ class Step:
 
 
 Extent: TypeAlias = "int | Layout | tuple[int, int | None]"
-"""A tile along one dimension: so many neighbours, the layout of its elements, or `(chunk, repeat)`: a chunk every so many elements."""
+"""A tile along one dimension: n contiguous elements, the layout of its elements, or `(chunk, repeat)`: a chunk every `repeat` elements."""
 
 
 def divide(spec: Spec, extents: Mapping[str, Extent], what: str) -> tuple[dict[str, View], list[Step]]:
-    """The operands' views of one tile (at tile 0), and the digits of the tile number, slowest first."""
+    """Return the operands' views of tile 0, and the digits of the tile index, slowest first."""
     cuts: dict[str, dict[str, Cut]] = {}
     for name, view in spec.operands.items():
         cuts[name] = {}
@@ -60,7 +60,7 @@ def _inner(view: View, dims: tuple[str, ...], cuts: Mapping[str, Cut]) -> View:
 
 
 def _digits(dim: str, cuts: Mapping[str, Mapping[str, Cut]]) -> list[Step]:
-    """The common digits of a dimension's tile number over all operands, slowest first."""
+    """Return the digits of a dimension's tile index that suit all operands, slowest first."""
     outer = {name: list(by_dim[dim].outer) for name, by_dim in cuts.items() if dim in by_dim}
     digits: list[Step] = []
     while any(outer.values()):
@@ -68,7 +68,7 @@ def _digits(dim: str, cuts: Mapping[str, Mapping[str, Cut]]) -> list[Step]:
         step = _common(sizes)
         if step is None or not all(outer.values()):
             raise DecompositionError(
-                f"dimension {dim}: the operands are divided in ways that do not fit together ({', '.join(map(str, sizes))})",
+                f"dimension {dim}: the operands are divided in incompatible ways ({', '.join(map(str, sizes))})",
                 hint="tile them alike, or load the operand after the strided tile",
             )
         strides = {}
@@ -84,7 +84,7 @@ def _digits(dim: str, cuts: Mapping[str, Mapping[str, Cut]]) -> list[Step]:
 
 
 def _common(sizes: list[Expr]) -> Expr | None:
-    """The largest first digit that all agree on; sizes known only at run time must be equal."""
+    """Return the largest first digit common to all sizes; run-time sizes must be equal."""
     if all(size == sizes[0] for size in sizes):
         return sizes[0]
     numbers = [constant(size) for size in sizes]
@@ -95,7 +95,7 @@ def _common(sizes: list[Expr]) -> Expr | None:
 
 
 def moved(views: Mapping[str, View], spec: Spec, digit: Step, index: Expr, unit: bool) -> dict[str, View]:
-    """The views, shifted by `index` tiles along a digit."""
+    """Return the views, moved by `index` tiles along a digit."""
     result = {}
     for name, view in views.items():
         dims = spec.uses[name]
@@ -109,7 +109,7 @@ def moved(views: Mapping[str, View], spec: Spec, digit: Step, index: Expr, unit:
 
 
 def product(digits: list[Step]) -> int | None:
-    """The number of tiles; None where it is known only at run time."""
+    """Return the number of tiles; None if it is known only at run time."""
     total = 1
     for digit in digits:
         number = constant(digit.size)
@@ -120,7 +120,7 @@ def product(digits: list[Step]) -> int | None:
 
 
 def shares_of_digits(order: list[Step], units: int) -> tuple[list[tuple[Step, Expr]], list[Step]] | None:
-    """The digits that the units take and those that remain as loops, both fastest first; None if they do not divide."""
+    """Return the digits distributed over units and those that remain as loops, both fastest first; None if they do not divide evenly."""
     taken: list[tuple[Step, Expr]] = []
     rest: list[Step] = []
     left = units
@@ -145,9 +145,9 @@ def shares_of_digits(order: list[Step], units: int) -> tuple[list[tuple[Step, Ex
 def loop_over(
     spec: Spec, views: dict[str, View], digits: list[Step], unroll: bool, draft: Draft, inner: tuple[Stmt, ...]
 ) -> tuple[dict[str, View], tuple[Stmt, ...], list[Var]]:
-    """Loops over digits, slowest outermost, around `inner`; the views moved to the current tile; the loop variables.
+    """Return the views at the current tile, loops over digits around `inner` (slowest outermost), and the loop variables.
 
-    Their names are made in `draft`, a `context.draft()` whose `expansion` then says them.
+    `draft` makes the names; return its `expansion`.
     """
     variables = []
     for digit in digits:

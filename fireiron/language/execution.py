@@ -1,9 +1,9 @@
-"""Who computes a spec, in Graphene's notation: `<<<#kernel:[8,8]:[1,8].block, #block:[16,16]:[1,16].thread>>>`, blocks and their threads.
+"""The blocks and threads of a spec in Graphene's notation: `<<<#kernel:[8,8]:[1,8].block, #block:[16,16]:[1,16].thread>>>`.
 
-    execution  "<<<" [group ","] group ">>>"     blocks, and the threads of each; alone: the threads, or the blocks of the kernel
+    execution  "<<<" [group ","] group ">>>"     blocks and the threads of each; one group: the threads, or the blocks of the kernel
 
-A spec says of what level it is. An execution says more: how the blocks of a kernel and the threads of a block are arranged, as tensors of
-their numbers; `execution_of` finds both in a decomposition tree. `_` in a text, None in a value: as many as the strategy makes.
+A spec has a level. An execution also specifies how the blocks of a kernel and the threads of a block are arranged, as tensors of their
+indices. `execution_of` derives both from a decomposition tree. `_` in a text, and None in a value, leave the number to the strategy.
 
 Source: Graphene (ASPLOS 2023), section 5.1, Figures 1d, 7 and 8.
 """
@@ -24,12 +24,12 @@ from fireiron.values.notation import Symbols, group_text, level_text, parse_grou
 from fireiron.values.units import BLOCK, THREAD
 
 Shapes: TypeAlias = "tuple[Layout, ...]"
-"""Units arranged in shapes within shapes, the outermost first, as layouts over their numbers."""
+"""Units arranged in nested shapes, the outermost first, as layouts over their indices."""
 
 
 @attrs.frozen
 class Execution:
-    """The blocks of a kernel and the threads of each, where a text or a strategy arranges them; else those that the level has.
+    """The arrangement of a kernel's blocks and of the threads of each; None: that of the level.
 
     >>> Execution(threads=(Layout((16, 16)),)).threads[0].size()
     256
@@ -40,7 +40,7 @@ class Execution:
 
 
 def execution_text(level: Level, execution: Execution) -> str:
-    """What stands between `<<<` and `>>>` behind a spec of a level.
+    """Return the text between `<<<` and `>>>` for a spec of a level.
 
     >>> from fireiron import Warp
     >>> print(execution_text(Warp, Execution()), execution_text(Block, Execution(threads=(Layout(64),))), sep="; ")
@@ -54,14 +54,14 @@ def execution_text(level: Level, execution: Execution) -> str:
 
 
 def parse_execution(groups: list[str], symbols: Symbols, own: int | None = None) -> tuple[Level, Execution]:
-    """The level of one group, or of the paper's two; and how these arrange their units, where that is not what the level says itself.
+    """Return the level of one group, or of the paper's two groups, and the arrangement of units if it differs from that of the level.
 
-    Inside a kernel whose blocks have `own` threads, a group that no level has is all of them: the block, by whatever arrangement.
+    In a kernel whose blocks have `own` threads, a group of all of them is the block, whatever their arrangement.
     """
-    parsed = [parse_group(one) for one in groups]
+    parsed = [parse_group(group) for group in groups]
     units = [unit for _, unit, _ in parsed]
     if units not in (["block"], ["thread"], ["block", "thread"]):
-        raise LayoutError(f"<<<{', '.join(groups)}>>> are not who computes a spec", legal="<<<#threads>>>, or <<<#blocks, #threads>>>")
+        raise LayoutError(f"<<<{', '.join(groups)}>>> is not an execution", legal="<<<#threads>>>, or <<<#blocks, #threads>>>")
     blocks = parsed[0][2] if units[0] == "block" else (Layout(1),)
     if blocks is None or _size(blocks) > 1 or parsed[0][0] == Kernel.label:
         threads = parsed[1][2] if len(parsed) > 1 else None
@@ -75,15 +75,15 @@ def parse_execution(groups: list[str], symbols: Symbols, own: int | None = None)
 
 
 def _level(name: str, threads: Shapes | None, text: str, symbols: Symbols, in_a_block: bool, own: int | None) -> Level:
-    """The level that has these threads: one that the name says, else the first; of one block, any others are all its threads."""
-    known = (*(one for one in symbols.values() if isinstance(one, Level)), *LEVELS)
-    fitting = [one for one in known if (one == Block if threads is None else _same(one, threads))]
-    named = [one for one in known if one.label == name and (one in fitting or (one == Block and threads is not None))]
+    """Return the level with these threads: the named one, else the first; else the block, if these are all its threads."""
+    known = (*(symbol for symbol in symbols.values() if isinstance(symbol, Level)), *LEVELS)
+    fitting = [level for level in known if (level == Block if threads is None else _same(level, threads))]
+    named = [level for level in known if level.label == name and (level in fitting or (level == Block and threads is not None))]
     if not named and name and not name.isdecimal():
-        raise LayoutError(f"{text.strip()!r} is no level", legal=[level_text(one) for one in known])
+        raise LayoutError(f"{text.strip()!r} is not a level", legal=[level_text(level) for level in known])
     whole = in_a_block if own is None else threads is not None and _set(threads) == [(own, 1)]
     if not (named or fitting) and not whole:
-        legal = [level_text(one) for one in known]
+        legal = [level_text(level) for level in known]
         raise LayoutError(
             f"no level has the units of {text.strip()!r}", legal=legal if own is None else [*legal, f"[{own}].thread, all of a block"]
         )
@@ -91,7 +91,7 @@ def _level(name: str, threads: Shapes | None, text: str, symbols: Symbols, in_a_
 
 
 def _same(level: Level, threads: Shapes) -> bool:
-    """Whether shapes arrange the threads of one unit of a level."""
+    """Return whether shapes arrange the threads of one unit of a level."""
     return level.layout is not None and _set(threads) == _set((level.layout,))
 
 
@@ -100,13 +100,13 @@ def _leaves(shapes: Shapes) -> list[tuple[int, int]]:
 
 
 def _set(shapes: Shapes) -> list[tuple[int, int]]:
-    """The numbers that shapes have, as leaves of ascending strides, those that continue each other joined."""
-    found: list[tuple[int, int]] = []
+    """Return the set of indices of shapes, as leaves by ascending stride, with contiguous leaves merged."""
+    merged: list[tuple[int, int]] = []
     for stride, size in sorted((stride, size) for size, stride in _leaves(shapes)):
-        if found and found[-1][0] * found[-1][1] == stride:
-            size, stride = found[-1][0] * size, found.pop()[1]
-        found.append((size, stride))
-    return found
+        if merged and merged[-1][0] * merged[-1][1] == stride:
+            size, stride = merged[-1][0] * size, merged.pop()[1]
+        merged.append((size, stride))
+    return merged
 
 
 def _size(shapes: Shapes) -> int:
@@ -120,10 +120,10 @@ def _size(shapes: Shapes) -> int:
 
 
 def execution_of(node: Node, whole: Whole, threads: int | None) -> Execution:
-    """How the tiles below a spec are dealt: blocks by those of its result in blocks, threads by those in threads.
+    """Return how the units that compute a spec are arranged: blocks by the tiles of its result per block, threads by those per thread.
 
-    They are arranged by the result's dimensions where each tile's place is a digit of the unit's number; else in a row, and as the
-    level says where it has threads of its own. `threads` counts those of a block.
+    Units are arranged by the result's dimensions if each tile coordinate is a digit of the unit's index; else in a row. `threads` is the
+    number of threads of a block.
     """
     blocks = None
     if node.spec.level.is_launch and whole.grid is not None and (grid := constant(whole.grid)) is not None:
@@ -134,27 +134,27 @@ def execution_of(node: Node, whole: Whole, threads: int | None) -> Execution:
 
 
 def _first(node: Node, level: Level) -> Node:
-    """The first node below, and it itself, that is of a level; it itself where none is."""
-    return next((one for one in node.nodes() if one.spec.level == level and not one.spec.allocates), node)
+    """Return the first node of a level at or below a node; the node itself if there is none."""
+    return next((inner for inner in node.nodes() if inner.spec.level == level and not inner.spec.allocates), node)
 
 
-def _arranged(node: Node, dealt: Callable[[Level], bool], unit: Expr, count: int, whole: Whole) -> Layout:
-    """So many units by the digits of the result's dimensions that are dealt to them."""
+def _arranged(node: Node, is_level: Callable[[Level], bool], unit: Expr, count: int, whole: Whole) -> Layout:
+    """Return `count` units, arranged by the digits of the result's dimensions that are distributed over them."""
     row = Layout((count,), (1,))
-    below = next((one for one in node.nodes() if dealt(one.spec.level) and one.spec.kind == node.spec.kind), None)
+    below = next((inner for inner in node.nodes() if is_level(inner.spec.level) and inner.spec.kind == node.spec.kind), None)
     if below is None or below.spec.level.threads not in (None, 1) or not node.spec.outputs:
         return row
     name = node.spec.outputs[0]
-    before, after = (one.spec.operands[name].numerals for one in (node, below))
+    before, after = (each.spec.operands[name].numerals for each in (node, below))
     if name not in below.spec.operands or len(before) != len(after):
         return row
-    dealt_here = [now.fixed[len(then.fixed) :] for then, now in zip(before, after, strict=True)]
-    dims = [[_digit(one.index, unit, count, whole) for one in fixed] for fixed in dealt_here]
-    if any(one is None for dim in dims for one in dim):
+    added = [inner.fixed[len(outer.fixed) :] for outer, inner in zip(before, after, strict=True)]
+    dims = [[_digit(coordinate.index, unit, count, whole) for coordinate in fixed] for fixed in added]
+    if any(digit is None for dim in dims for digit in dim):
         return row
-    found = [sorted(one for one in dim if one is not None) for dim in dims]
-    shape = tuple(_tree([size for _, size in dim] or [1]) for dim in found)
-    stride = tuple(_tree([step for step, _ in dim] or [0]) for dim in found)
+    digits = [sorted(digit for digit in dim if digit is not None) for dim in dims]
+    shape = tuple(_tree([size for _, size in dim] or [1]) for dim in digits)
+    stride = tuple(_tree([step for step, _ in dim] or [0]) for dim in digits)
     arranged = Layout(shape, stride)
     return arranged if arranged.is_bijective() and arranged.size() == count else row
 
@@ -164,7 +164,7 @@ def _tree(leaves: list[int]) -> Any:
 
 
 def _digit(index: Expr, unit: Expr, count: int, whole: Whole) -> tuple[int, int] | None:
-    """The (stride, size) of the digit of a unit's number that an index is; None where it is none."""
+    """Return (stride, size) if an index is a digit of the unit's index; otherwise None."""
     while not index.variables().isdisjoint(whole.definitions):
         index = index.substitute({var: whole.definitions[var] for var in index.variables() & set(whole.definitions)})
     names = {var.name for var in index.variables()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 # plain-words: allow-file
 CLASSES: Final[Mapping[str, str]] = {
@@ -67,6 +67,54 @@ VALUES: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
 }
 """The present text of a field by its first one, by field, by the present name of its class."""
 
+TUNABLES: Final[Mapping[str, str]] = {
+    "ahead": "lookahead",
+    "bands": "group_m",
+    "blocks": "num_blocks",
+    "chunk": "epi_n",
+    "cm": "cluster_m",
+    "cn": "cluster_n",
+    "fly": "mma_in_flight",
+    "in_flight": "mma_in_flight",
+    "parts": "num_splits",
+    "producer": "producer_threads",
+    "rows": "epi_m",
+    "shift": "stagger",
+    "together": "heads_per_group",
+    "turns": "iterations",
+    "walk": "raster",
+}
+"""The present name of a tunable of the library by its first one; `_TUNABLES_OF` has those that differ."""
+
+_TUNABLES_OF: Final[Mapping[str, Mapping[str, str]]] = {
+    "attention": {"parts": "score_parts"},
+    **{name: {"rows": "rows"} for name in ("layernorm", "rmsnorm", "softmax")},
+}
+
+STRATEGIES: Final[Mapping[str, str]] = {
+    "attention:causal_held": "attention:causal_q_in_registers",
+    "attention:held": "attention:q_in_registers",
+    "hopper_attention:causal_dynamic_held": "hopper_attention:causal_dynamic_q_in_registers",
+    "hopper_attention:causal_held": "hopper_attention:causal_q_in_registers",
+    "hopper_attention:causal_in_order": "hopper_attention:causal_no_overlap",
+    "hopper_attention:causal_in_turns": "hopper_attention:causal_order_mma",
+    "hopper_attention:held": "hopper_attention:q_in_registers",
+    "hopper_attention:in_order": "hopper_attention:no_overlap",
+    "hopper_attention:in_turns": "hopper_attention:order_mma",
+    "lstm:in_turn": "lstm:two_loops",
+}
+"""The present name of a strategy of the library by its first one."""
+
+HASHES: Final[Mapping[str, str]] = {
+    "08a2fe70e5ac12aa": "9bced0a8ab9c464e",  # tasks_attention:strategy
+    "1384252b5ea56638": "29522f74cb624b55",  # lstm:hopper
+    "1b3ea2c3b3460cd9": "10b58b24b53f3ffa",  # dual:hopper
+    "3f61b4001da9d05b": "f208554d36f6e14e",  # lstm:hopper_tanh
+    "9b3126a82e3a0fac": "4776d7e18a948abf",  # dual:tiles
+    "ae765a2568f22180": "b3b3139bef712a72",  # tasks_attention:warpgroups
+}
+"""The present hash of a strategy by its first one, where renamed tunables changed it."""
+
 MEMORIES: Final[Mapping[str, str]] = {"INDEX": "COORD"}
 """The present name of a memory by its first one."""
 
@@ -85,6 +133,7 @@ MECHANISMS: Final[Mapping[str, str]] = {"bulk": "bulk_group", "group": "cp_async
 """The present name of a completion mechanism by its first one."""
 
 _FIRST: Final[Mapping[str, str]] = {present: first for first, present in CLASSES.items()}
+_FIRST_TUNABLES: Final[Mapping[str, str]] = {present: first for first, present in TUNABLES.items()} | {"score_parts": "parts"}
 
 
 def first_class(name: str) -> str:
@@ -98,7 +147,9 @@ def first_fields(name: str) -> Mapping[str, str]:
 
 
 def first_value(name: str, field: str, value: object) -> object:
-    """The first text of a field of a class, by their present names; other values are as they are."""
+    """Return the first text of a field of a class, by their present names; other values are returned unchanged."""
+    if name == "Tunable" and field == "name":
+        return _FIRST_TUNABLES.get(str(value), value)
     first = {present: former for former, present in VALUES.get(name, {}).get(field, {}).items()}
     return first.get(value, value) if isinstance(value, str) else value
 
@@ -110,4 +161,32 @@ def present_fields(name: str, fields: Mapping[str, object]) -> dict[str, object]
     return {key: values.get(key, {}).get(value, value) if isinstance(value, str) else value for key, value in present.items()}
 
 
-__all__ = ["CLASSES", "FIELDS", "MEMORIES", "VALUES", "first_class", "first_fields", "first_value", "present_fields"]
+def present_record(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Rename the strategy, the tunables and the hash in the fields of a record, unless its strategy is in a user's own file."""
+    strategy, values = fields.get("strategy"), fields.get("values")
+    if not isinstance(strategy, str) or not isinstance(values, Mapping) or ".py" in strategy:
+        return fields
+    own = _TUNABLES_OF.get(strategy.partition(":")[0], {})
+    digest = fields.get("strategy_hash")
+    return {
+        **fields,
+        "strategy": STRATEGIES.get(strategy, strategy),
+        "strategy_hash": HASHES.get(digest, digest) if isinstance(digest, str) else digest,
+        "values": {own.get(name, TUNABLES.get(name, name)): value for name, value in values.items()},
+    }
+
+
+__all__ = [
+    "CLASSES",
+    "FIELDS",
+    "HASHES",
+    "MEMORIES",
+    "STRATEGIES",
+    "TUNABLES",
+    "VALUES",
+    "first_class",
+    "first_fields",
+    "first_value",
+    "present_fields",
+    "present_record",
+]

@@ -1,7 +1,7 @@
-"""Launches that a step asks for: what the steps after it leave to a single launch, and what comes before.
+"""Divide a spec into several launches.
 
-All blocks of a launch wait for all blocks of the one before in nothing but the end of that launch. So a step whose parts depend on each
-other as wholes makes launches of them: they run in order, on the caller's arrays and on temporaries that the program allocates.
+Blocks can wait for all blocks of another phase only at the end of a launch. A step whose parts depend on each other as a whole therefore
+makes a launch of each part. Launches run in order, on the caller's arrays and on temporaries that the program allocates.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ Tree = Callable[[], "tuple[Node, Mapping[str, Storage]] | None"]
 
 @attrs.frozen(eq=False)
 class Given:
-    """What a step that makes launches may ask.
+    """What a step that makes launches may depend on.
 
-    `spec` is the whole kernel as the caller stores its operands, before any step asked for a launch. `tree()` is the tree that the steps
-    of one launch make of it, with the storages that instructions chose for its buffers; None where they refuse it.
+    Attributes:
+        spec: the spec of the caller, before any step made launches.
+        tree: returns the tree of this spec as one launch, with the storage that instructions chose for buffers; None if it is illegal.
     """
 
     spec: Spec
@@ -35,12 +36,17 @@ class Given:
 
 @attrs.frozen(eq=False)
 class Asked:
-    """A launch that a step asks for, before what it leaves: `name` and `reason` are what readers are told, `kernel` ends the name of its
-    kernel (none: the name, in small letters).
+    """A launch that a step makes, before the launch of the remaining spec.
 
-    Operands of its spec are arrays by the names of their tensors: operands of the program, or temporaries, which the first launch that
-    writes one makes. `arrays` names those of operands whose tensors have other names. `steps` are its strategy; None: the steps after
-    this one, as for what is left.
+    The operands of its spec are arrays, by the names of their tensors: operands of the program, or temporaries, which the first launch that
+    writes them allocates.
+
+    Attributes:
+        name, reason: for readers.
+        spec: what it computes.
+        steps: its strategy; None: the steps after this step, as for the remaining spec.
+        arrays: by operand, the name of the array if it differs from that of the tensor.
+        kernel: the suffix of the kernel's name (default: `name` in lower case).
     """
 
     name: str
@@ -53,7 +59,7 @@ class Asked:
 
 @attrs.frozen(eq=False)
 class Launches:
-    """What a step makes of a spec: launches, and the spec that is left to the steps after it."""
+    """The result of a step that makes launches: the launches, and the remaining spec for the following steps."""
 
     before: tuple[Asked, ...]
     spec: Spec
@@ -61,7 +67,7 @@ class Launches:
 
 @attrs.frozen(eq=False)
 class Part:
-    """A launch of which everything is known but the tree: `arrays` says, by operand of `spec`, which array of the program it is."""
+    """A complete launch, without its tree. `arrays` maps operands of `spec` to arrays of the program."""
 
     name: str
     spec: Spec
@@ -73,45 +79,45 @@ class Part:
 
 @attrs.frozen(eq=False)
 class Plan:
-    """The launches before the last one, and the last: its spec and its steps, which begin at the level `Kernel`."""
+    """The launches before the last one, and the last launch, whose steps start at the level `Kernel`."""
 
     before: tuple[Part, ...]
     last: Part
 
 
 def front(steps: tuple[Decomposition, ...]) -> int:
-    """How many steps at the start of a chain make launches."""
+    """Return the number of steps at the start of a chain that make launches."""
     return next((place for place, step in enumerate(steps) if not step.makes_launches), len(steps))
 
 
 def plan(name: str, spec: Spec, steps: tuple[Decomposition, ...], tree: Callable[[Spec], Tree]) -> Plan:
-    """The launches of a spec under a chain of steps; `tree` is what `Given.tree` is made of, by the spec as given.
+    """Return the launches of a spec under a chain of steps; `tree` makes `Given.tree` for a spec.
 
-    Raises: a `DecompositionError` where a step refuses the spec, or what it makes is no sequence of launches.
+    Raises: a `DecompositionError` if a step refuses the spec, or if its result is not a sequence of launches.
     """
     count, given, before = front(steps), spec, list[Part]()
     for place, step in enumerate(steps[:count]):
-        made = step.launches(spec, Given(given, tree(given)))
-        _require_below(step, spec, made)
-        before += [_part(asked, steps[place + 1 :] if asked.steps is None else asked.steps) for asked in made.before]
-        given = made.spec if spec.level.is_above_launch else given
-        spec = made.spec
+        launches = step.launches(spec, Given(given, tree(given)))
+        _require_below(step, spec, launches)
+        before += [_part(launch, steps[place + 1 :] if launch.steps is None else launch.steps) for launch in launches.before]
+        given = launches.spec if spec.level.is_above_launch else given
+        spec = launches.spec
     if spec.level.is_above_launch:
-        what = f"{steps[count].summary()} divides the work of one launch" if steps[count:] else "no step makes launches of it"
+        what = f"{steps[count].summary()} divides the work of one launch" if steps[count:] else "no step divides it into launches"
         raise DecompositionError(
-            f"{spec} consists of launches: {what}", within=spec, hint=f"first a step that makes launches of {spec.level}"
+            f"{spec} consists of launches: {what}", within=spec, hint=f"first use a step that makes launches of {spec.level}"
         )  # fmt: skip
     if not before:  # its tensors keep their names
         return Plan(
             (), Part(name, spec, "", steps[count:], {operand: view.tensor.name for operand, view in spec.operands.items()}, name.lower())
         )
-    launches = Plan(tuple(before), _part(Asked(name, spec), steps[count:]))
-    _require_alike(launches)
-    return launches
+    result = Plan(tuple(before), _part(Asked(name, spec), steps[count:]))
+    _require_alike(result)
+    return result
 
 
 def _part(asked: Asked, steps: tuple[Decomposition, ...]) -> Part:
-    """The launch with its tensors named as its operands, as parameters of kernels are."""
+    """Return the launch with tensors named as its operands, like parameters of kernels."""
     spec = asked.spec
     names = {operand: view.tensor.name for operand, view in spec.operands.items()}
     renamed = {
@@ -123,26 +129,26 @@ def _part(asked: Asked, steps: tuple[Decomposition, ...]) -> Part:
     return Part(asked.name, own, asked.reason, steps, {**names, **asked.arrays}, asked.kernel or asked.name.lower())
 
 
-def _require_below(step: Decomposition, spec: Spec, made: Launches) -> None:
-    """What a step makes of a level above a launch is of levels below it; of a launch, launches."""
-    for part in (*(asked.spec for asked in made.before), made.spec):
+def _require_below(step: Decomposition, spec: Spec, launches: Launches) -> None:
+    """Refuse launches at a wrong level: below that of a spec above launches, otherwise that of the spec."""
+    for part in (*(launch.spec for launch in launches.before), launches.spec):
         legal = part.level.is_below(spec.level) and part.level.has_arguments if spec.level.is_above_launch else part.level == spec.level
         if not legal:
             raise DecompositionError(
-                f"{step.summary()}: makes {part} of {spec.level}", legal=str(spec.level.consists_of or spec.level), within=spec,
-                hint=f"launches of {spec.level} are at a level below it that has arrays as operands",
+                f"{step.summary()}: divides {spec.level} into {part}", legal=str(spec.level.consists_of or spec.level), within=spec,
+                hint=f"launches of {spec.level} need a level below it whose operands are arrays",
             )  # fmt: skip
 
 
-def _require_alike(made: Plan) -> None:
-    """One array is the same to all launches that touch it: shape, element type, storage."""
+def _require_alike(launches: Plan) -> None:
+    """Refuse launches that access the same array with different shapes, element types or storage."""
     first: dict[str, tuple[str, Tensor]] = {}
-    for part in (*made.before, made.last):
+    for part in (*launches.before, launches.last):
         for operand, view in part.spec.operands.items():
             known, tensor = first.setdefault(part.arrays[operand], (part.name, view.tensor))
             if view.memory.of_grid and _facts(view.tensor) != _facts(tensor):
                 raise DecompositionError(
-                    f"the launches {known} and {part.name} see the array {part.arrays[operand]} otherwise",
+                    f"the launches {known} and {part.name} access the array {part.arrays[operand]} with different shapes, types or storage",
                     got=_described(view.tensor), legal=_described(tensor), within=part.spec,
                 )  # fmt: skip
 

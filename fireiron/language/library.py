@@ -1,11 +1,11 @@
-"""The strategy library and the user's own files: a STRATEGY argument becomes a strategy bound to a spec.
+"""Load strategies of the library and of users' files, and bind them to a spec.
 
-A library file (`strategies/NAME.py`) defines `strategy`, `spec(M, N, K, **options)` and `SIZES`; a `spec` with a parameter `made` is
-given the definition that the strategy starts from. The first line of its docstring describes it. `values(spec)` there are values of the
-tunables that suit a spec, `values(spec, target)` those that suit it on a target, an `Architecture`; of another strategy than `strategy`,
-`NAME_values`. A user's file needs no more than a strategy. What it is for is said by `spec` or `problem` (`entries.py`);
-without them the plain `MatMul(M, N, K)(GL, GL, GL)(Kernel)` is meant, column-major float32, or, where the strategy starts from a
-definition, that definition.
+A library file (`strategies/NAME.py`) defines `strategy`, `spec(M, N, K, **options)` and `SIZES`. The first line of its docstring describes
+it. If `spec` has a parameter `made`, it gets the definition that the strategy starts from. `values(spec)` or `values(spec, target)` returns
+values of the tunables for a spec, on a target (an `Architecture`); `NAME_values` does so for a strategy `NAME`.
+
+A user's file needs only a strategy. `spec` or `problem` specify what it computes (`entries.py`). The default is the plain
+`MatMul(M, N, K)(GL, GL, GL)(Kernel)`, column-major float32, or the definition that the strategy starts from.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ LIBRARY: Final = "fireiron.strategies"
 
 
 def names() -> tuple[str, ...]:
-    """The names of the strategy library; an `ArgumentError` if it is not installed."""
-    found = tuple(sorted(path.stem for path in library_folder().glob("[!_]*.py")))
-    if not found:
+    """Return the names of the library's strategies. Raises: `ArgumentError` if the library is not installed."""
+    stems = tuple(sorted(path.stem for path in library_folder().glob("[!_]*.py")))
+    if not stems:
         raise ArgumentError("the strategy library is not installed", hint="give a strategy as path.py:name")
-    return found
+    return stems
 
 
 def find(argument: str) -> Entry:
-    """The entry of a STRATEGY argument.
+    """Return the entry of a STRATEGY argument: `NAME` of the library or `path.py`, each with an optional `:name`.
 
-    Args: `NAME` of the library, `path.py`, or either with `:name` of what is in that file: a strategy, bound or not (`strategy`, or the
-        only one, if none is named), a compiled kernel, or a spec, a definition or a function that makes one, for the strategy of the file
-        that starts from it, or the library's.
-    Raises: a `FireironError` where it does not exist, or where the file raises; then with the line of the file.
+    `:name` is a strategy of the file (default: `strategy`, or the only strategy), a compiled kernel, or a problem: a spec, a definition or
+    a function that makes one. The strategy of a problem is that of the file which starts from it, or the library's.
+
+    Raises: a `FireironError` if it does not exist, or if the file raises an error, with the line of the file.
     """
     place, name = _parted(argument)
     if place.endswith(".py"):
@@ -74,7 +74,7 @@ def find(argument: str) -> Entry:
     if place not in known:
         close = difflib.get_close_matches(place, known, 3, 0.5)
         hint = f"did you mean {' or '.join(close)}?" if close else "a name of the library (fireiron list), or path.py:name"
-        raise ArgumentError(f"no strategy is called {place!r}", legal=known, hint=hint)
+        raise ArgumentError(f"unknown strategy {place!r}", legal=known, hint=hint)
     module = _library_module(place)
     return entry_of(argument, module, name, Path(module.__file__ or place), usual)
 
@@ -87,12 +87,16 @@ def bind(
     open_values: bool = False,
     architecture: Any = None,
 ) -> Strategy:
-    """The entry's strategy on a problem.
+    """Bind the entry's strategy to a spec.
 
-    Args: `sizes` by parameter name of the problem (`M`, `N`, `K`; the entry's own where missing), `options` for the problem
-        (`dtype`, `A`, `B`, `C`, ...), and values of tunables: without, those that its file states for the problem on `architecture`
-        (None: the strategy's own target), unless they are to stay open (`open_values`).
-    Raises: an `ArgumentError` where the strategy is bound already and sizes or options are given.
+    Args:
+        sizes: by parameter of the problem (`M`, `N`, `K`); default: the entry's own sizes.
+        options: further arguments of the problem (`dtype`, `A`, `B`, `C`, ...).
+        values: of tunables; default: those that the file specifies for the spec on `architecture`.
+        open_values: keep tunables without values.
+        architecture: the target; None: the strategy's own.
+
+    Raises: an `ArgumentError` if the strategy is bound already and sizes or options are given.
     """
     sizes, options, values = sizes or {}, options or {}, values or {}
     strategy = _with_values(entry, values)
@@ -102,7 +106,8 @@ def bind(
     if sizes or options:
         given = ", ".join([*sizes, *options])
         raise ArgumentError(
-            f"{entry.name} is bound to {strategy.spec}: {given} cannot be chosen", hint="bind it in the file, or not at all"
+            f"{entry.name} is bound to {strategy.spec}: {given} cannot be chosen",
+            hint="leave the strategy unbound in its file",
         )
     return strategy
 
@@ -110,30 +115,29 @@ def bind(
 # ---------------------------------------------------------------------------------------------- defaults
 
 FEW_BLOCKS: Final = 64
-"""Large tiles are the default if they make at least this many blocks: about half the SMs of a large GPU."""
+"""Large tiles are the default if there are at least this many: about half the SMs of a large GPU."""
 
 
 def suited(entry: Entry, spec: Spec, architecture: Any = None) -> Mapping[str, int]:
-    """The values of tunables that an entry's file states for a spec on a target (None: the strategy's own); none where it states none, or
-    says that nothing suits."""
+    """Return the values of tunables that an entry's file specifies for a spec on a target (None: the strategy's own); may be empty."""
     known = entry.strategy.tunables()
     if entry.suits is None or not known:
         return {}
     target = as_architecture(entry.strategy.target if architecture is None else architecture)
     try:
         with users_code(entry.path, f"values of {entry.name}"):
-            found = entry.suits(spec, target)
-    except FireironError:  # the strategy says what is wrong with the spec
+            values = entry.suits(spec, target)
+    except FireironError:  # lowering reports why the spec is illegal
         return {}
-    return {name: value for name, value in found.items() if name in known}
+    return {name: value for name, value in values.items() if name in known}
 
 
 def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[str, int]], ...]:
-    """The strategies to take for a spec where nothing is recorded, the best first: names with values of tunables.
+    """Return the default strategies for a spec without a record, the preferred first: names with values of tunables.
 
-    They are chosen by element type, target and size, not by measuring; the last ones are legal for every size. For a MatMul, of
-    matrices or of stacks of them, along `b`; strategies for matrices are then to have a tile of one in front (`default_strategy`). For
-    a definition of several steps: the strategy of the library's file of its name that starts from it.
+    They depend on element type, target and size, not on measurements; the last ones are legal for every size. For a batched MatMul, along
+    `b`, `default_strategy` adds a tile of one matrix to strategies for matrices. For a definition: the strategies of the library's file of
+    its name that start from it.
     """
     if isinstance(spec.starter, Fused):
         return _for_definition(spec, architecture)
@@ -143,66 +147,65 @@ def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[s
     orders = [order for name in spec.operands if (order := _matrix(spec, name).order) is not None]
     gemm = f"gemm_{''.join('t' if order == 'row' else 'n' for order in orders[:2])}"
     small_tiles: Mapping[str, int] = {"bm": 64, "bn": 64} if _blocks(spec, 128, 128) < FEW_BLOCKS else {}
-    found: list[tuple[str, Mapping[str, int]]] = [(gemm, small_tiles)] if len(orders) == 3 else []
-    return (*_by_warpgroups(spec, target), *_on_tensor_cores(spec, target), *found, ("naive", {}))
+    plain: list[tuple[str, Mapping[str, int]]] = [(gemm, small_tiles)] if len(orders) == 3 else []
+    return (*_by_warpgroups(spec, target), *_on_tensor_cores(spec, target), *plain, ("naive", {}))
 
 
 def usual(spec: Spec) -> Strategy:
-    """The strategies of the library for a spec, the first that is legal: `defaults`, each otherwise the next.
+    """Return the default strategies of the library for a spec, each with the next as its fallback.
 
-    Raises: an `ArgumentError` where there is none.
+    Raises: an `ArgumentError` if there is none.
     """
-    found = [default_strategy(name, values, spec) for name, values in defaults(spec)]
-    if not found:
+    strategies = [default_strategy(name, values, spec) for name, values in defaults(spec)]
+    if not strategies:
         raise ArgumentError(f"neither the file nor the library has a strategy for {spec}", hint="strategy = ....tile(...)... .done()")
-    return functools.reduce(Strategy.fallback, found)
+    return functools.reduce(Strategy.fallback, strategies)
 
 
 def default_strategy(name: str, values: Mapping[str, int], spec: Spec) -> Strategy:
-    """A default, with values of its tunables; one for matrices takes them one by one from a spec's stacks."""
+    """Return a default strategy with values of its tunables. For a batched spec, one for matrices gets a tile of one matrix."""
     entry = find(name)
     strategy: Strategy = entry.strategy.with_(**values)
     return MatMul.tile(b=1).to(Block).then(strategy) if is_batched(spec) and not entry.batched else strategy
 
 
 def _for_definition(spec: Spec, architecture: Any) -> tuple[tuple[str, Mapping[str, int]], ...]:
-    """The strategies of the library's file of a definition's name that start from it, with the values that the file states.
+    """Return the strategies in the library's file of a definition's name that start from it, with the values of the file.
 
-    `fastest(spec)` of the file, where there is one, names the strategy that comes first; those for warpgroups come next where there are
-    such.
+    `fastest(spec)` of the file, if it exists, names the first strategy. Warpgroup strategies come next on their target.
     """
     if spec.title not in names():
         return ()
     module = _library_module(spec.title)
-    there = {key: value for key, value in vars(module).items() if isinstance(value, Strategy)}
-    fitting = [key for key, value in there.items() if value.start == spec.starter and value.spec is None and value.finished]
+    strategies = {key: value for key, value in vars(module).items() if isinstance(value, Strategy)}
+    fitting = [key for key, value in strategies.items() if value.start == spec.starter and value.spec is None and value.finished]
     first = module.fastest(spec) if hasattr(module, "fastest") else ""
     target = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture)
-    fitting.sort(key=lambda key: (key != first, target.name == WARPGROUP_ARCHITECTURE and there[key].target != WARPGROUP_ARCHITECTURE))
-    found = [find(spec.title if key == "strategy" else f"{spec.title}:{key}") for key in fitting]
-    return tuple((one.name, suited(one, spec, architecture)) for one in found)
+    fitting.sort(key=lambda key: (key != first, target.name == WARPGROUP_ARCHITECTURE and strategies[key].target != WARPGROUP_ARCHITECTURE))
+    entries = [find(spec.title if key == "strategy" else f"{spec.title}:{key}") for key in fitting]
+    return tuple((entry.name, suited(entry, spec, architecture)) for entry in entries)
 
 
 def _matrix(spec: Spec, name: str) -> View:
-    """An operand as a matrix; of a stack any of them, as all are stored alike."""
+    """Return an operand as a matrix: for a batch any of its matrices, which have the same storage."""
     view = spec.operands[name]
     axes = tuple(axis for axis, dim in enumerate(spec.uses[name]) if dim != "b")
     return view if len(axes) == len(view.dims) else attrs.evolve(view, axes=axes)
 
 
 BY_WARPGROUPS: Final = ("hopper", "hopper_skinny", "hopper_small")
-"""The strategies for Hopper's tensor cores. Each says by `defaults(M, N, K)` which values of its tunables suit a size, for halves; `bm` and
-`bn` are the tile of a block."""
+"""The strategies for Hopper's tensor cores. `defaults(M, N, K)` of each returns values of its tunables for a size of float16; `bm` and `bn`
+are the tile of a block."""
 
 MOST_TILES: Final = 3
-"""Tiles that are tried before other strategies."""
+"""The number of tiles that precede other strategies."""
 
 ROWS_OF_WGMMA: Final = 64
 HALF_BYTES: Final = 2
 
 
 def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping[str, int]], ...]:
-    """Hopper's tensor cores: the tiles that are estimated to take least time."""
+    """Return the strategies for Hopper's tensor cores with the tiles of the least estimated time."""
     names, work = by_warpgroups(spec, target), work_of(spec)
     if not names or work is None:
         return tuple((name, {}) for name in names[:1])
@@ -211,10 +214,10 @@ def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping
 
 
 def by_warpgroups(spec: Spec, target: Architecture) -> tuple[str, ...]:
-    """The strategies for Hopper's tensor cores that suit a spec.
+    """Return the strategies for Hopper's tensor cores that suit a spec.
 
-    None where A or B is read only as a copy, by TMA or along k, and there is little to compute with a copied element, unless nothing
-    else computes it on tensor cores.
+    There are none if A or B must be copied first (for TMA, or to be contiguous along k) and the copy does not pay, unless no other strategy
+    uses tensor cores.
     """
     dtype = spec.A.dtype
     types = (float16, bfloat16, int8, *MATRIX_ONLY)
@@ -230,50 +233,50 @@ def by_warpgroups(spec: Spec, target: Architecture) -> tuple[str, ...]:
 
 
 def _as_given(spec: Spec) -> bool:
-    """Whether rows of A and B, or columns where these are contiguous, are multiples of 16 bytes."""
+    """Return whether rows of A and B (columns if column-major) are multiples of 16 bytes."""
     return all(_by_sixteen_bytes(_matrix(spec, name)) for name in "AB")
 
 
 def _along_k(spec: Spec, name: str) -> bool:
-    """Whether the instructions of warpgroups read an operand as it is stored: elements that have not 16 bits along k only."""
+    """Return whether `wgmma` can read an operand as it is stored: only 16-bit types may be contiguous along m or n."""
     view = _matrix(spec, name)
     return view.dtype.bytes == 2 or view.order == ("row" if name == "A" else "col")
 
 
 def work_of(spec: Spec) -> Work | None:
-    """What a product, or a stack of them, has to do; None where a size is known at run time only."""
+    """Return the work of a matmul, batched or not; None if a size is known only at run time."""
     sizes = {dim: constant(size) for dim, size in zip(spec.dims, spec.sizes, strict=True)}
     known = {dim: size for dim, size in sizes.items() if size is not None}
     if len(known) < len(sizes):
         return None
     a, b = _matrix(spec, "A"), _matrix(spec, "B")
-    beside = (a.order == "col", b.order == "row")
+    along_c = (a.order == "col", b.order == "row")
     sizes_of = (known["m"], known["n"], known["k"], spec.A.dtype.bytes, spec.C.dtype.bytes, known.get("b", 1))
-    return Work(*sizes_of, begins=(_begins(a), _begins(b)), beside=beside)
+    return Work(*sizes_of, begins=(_begins(a), _begins(b)), along_c=along_c)
 
 
 def _begins(view: View) -> int:
-    """Of how many bytes rows of a matrix, or columns where these are contiguous, begin at multiples."""
+    """Return the alignment of all rows of a matrix (columns if column-major), in bytes."""
     apart = _apart(view)
     return LINE_BYTES if apart is None else row_begins([step.factor for step in apart], view.dtype.bytes, view.tensor.align)
 
 
 MANY_BLOCKS: Final = 65536
-"""Value of `blocks` that means one tile per block."""
+"""Value of `num_blocks` that means one tile per block."""
 
 
 @functools.cache
 def _takes_clusters(name: str) -> bool:
-    """Whether a strategy of the library has blocks in clusters, of as many as its values say."""
-    return {"cm", "cn"} <= set(find(name).strategy.tunables())
+    """Return whether a strategy of the library has tunables for the cluster size."""
+    return {"cluster_m", "cluster_n"} <= set(find(name).strategy.tunables())
 
 
 CLUSTERS: Final = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
-"""Those that are tried where pieces lie across lines of L2: blocks that share an operand ask for fewer lines."""
+"""The clusters to try if rows are not aligned to L2 lines: blocks that share an operand request fewer lines."""
 
 
 def in_clusters(name: str, work: Work, tiles: Iterable[Mapping[str, int]]) -> Iterator[Mapping[str, int]]:
-    """Tiles of a strategy; where rows of A or B lie across lines of L2 without clusters, and in those in which C has as many tiles."""
+    """Yield the tiles of a strategy, and if rows of A or B are not aligned to L2 lines, also with each cluster that C has tiles for."""
     for values in tiles:
         yield values
         if work.across_lines and _takes_clusters(name):
@@ -282,57 +285,63 @@ def in_clusters(name: str, work: Work, tiles: Iterable[Mapping[str, int]]) -> It
 
 
 def _clustered(values: Mapping[str, int], cm: int, cn: int, work: Work) -> Mapping[str, int]:
-    """Values with another cluster; blocks stay where C has more tiles than run at once, if the strategy has a number for it."""
-    found = {**values, "cm": cm, "cn": cn}
-    if "blocks" in values:
+    """Return values with another cluster; blocks are persistent if C has more tiles than run at once and there is a tunable for it."""
+    found = {**values, "cluster_m": cm, "cluster_n": cn}
+    if "num_blocks" in values:
         resident = at_once(cm * cn)
-        stays = work.tiles(values["bm"], values["bn"], (cm, cn)) > resident == MULTIPROCESSORS
-        found["blocks"] = MULTIPROCESSORS if stays else MANY_BLOCKS
+        persistent = work.tiles(values["bm"], values["bn"], (cm, cn)) > resident == MULTIPROCESSORS
+        found["num_blocks"] = MULTIPROCESSORS if persistent else MANY_BLOCKS
     return found
 
 
 def tiles_of(name: str, spec: Spec, alone: bool = False) -> tuple[Mapping[str, int], ...]:
-    """The values that a strategy for Hopper's tensor cores states for the size of a spec, in terms of its types, and of its storage orders
-    where the file says `of_orders(values, spec)`; of one that is `alone` also those for small matrices, if it states any.
+    """Return the values that a strategy for Hopper's tensor cores specifies for the size of a spec, converted to its element types.
+
+    `of_orders(values, spec)` of the file adapts them to storage orders. If the strategy is the only one (`alone`), the result includes
+    those for small matrices.
     """
     sizes = [constant(size) for size in spec.sizes[-3:]]
     module, known = _library_module(name.partition(":")[0]), find(name).strategy.tunables()
     stated = (*module.defaults(*sizes), *(getattr(module, "SMALLER", ()) if alone else ()))
     of_orders = getattr(module, "of_orders", lambda values, spec: values)
-    found = [of_orders(of_types(values, spec), spec) for values in stated]
-    return tuple(values for values in found if all(value in known[tunable].values for tunable, value in values.items()))
+    adapted = [of_orders(of_types(values, spec), spec) for values in stated]
+    return tuple(values for values in adapted if all(value in known[tunable].values for tunable, value in values.items()))
 
 
 def of_types(values: Mapping[str, int], spec: Spec, other: int = 2) -> Mapping[str, int]:
-    """Values for factors of `other` bytes as they are for those of a spec: steps along k and chunks of C are of as many bytes.
+    """Convert values for operands with elements of `other` bytes to those of a spec: steps along k and chunks of C keep their bytes.
 
-    A chunk wider than a line is the whole of what a warpgroup has of C; it stays where C has no more bytes than halves, for which such
-    values are stated.
+    A chunk wider than an L2 line is the complete tile of a warpgroup. It stays unless C has elements of more than 2 bytes.
     """
-    changed = {name: values[name] for name in values}
+    return of_bytes(values, spec.operands["A"].dtype.bytes, spec.operands["C"].dtype.bytes, other)
+
+
+def of_bytes(values: Mapping[str, int], bytes: int, result_bytes: int, other: int) -> dict[str, int]:
+    """Convert values for operands with elements of `other` bytes to those for `bytes` and `result_bytes`."""
+    changed = dict(values)
     if "bk" in values:
-        changed["bk"] = values["bk"] * other // spec.A.dtype.bytes
-    upright = values.get("wm", values.get("bm", 0)) % ROWS_OF_WGMMA == 0  # else chunks are as wide as the instruction is high
-    whole = values.get("chunk", 0) * HALF_BYTES > LINE_BYTES and spec.C.dtype.bytes <= HALF_BYTES
-    if upright and "chunk" in values and not whole:
-        changed["chunk"] = min(values["chunk"], LINE_BYTES // spec.C.dtype.bytes)
+        changed["bk"] = values["bk"] * other // bytes
+    upright = values.get("wm", values.get("bm", 0)) % ROWS_OF_WGMMA == 0  # otherwise a chunk is as wide as the instruction is high
+    whole = values.get("epi_n", 0) * HALF_BYTES > LINE_BYTES and result_bytes <= HALF_BYTES
+    if upright and "epi_n" in values and not whole:
+        changed["epi_n"] = min(values["epi_n"], LINE_BYTES // result_bytes)
     return changed
 
 
 WORTH_A_COPY: Final = 64
-"""Rows and columns of C above which copies of A and B pay, on an H200 (perf/results/2026-11-22-h200-hopper/small_misaligned.txt)."""
+"""Copies of A and B pay if C has more rows and columns (H200, perf/results/2026-11-22-h200-hopper/small_misaligned.txt)."""
 
 A_WAVE: Final = 132
-"""Most 32 x 32 tiles of C for which copies do not pay either: the number of SMs of an H200."""
+"""Copies do not pay if C has at most this many 32 x 32 tiles: the number of SMs of an H200."""
 
-SPLIT: Final[Mapping[str, int]] = {"bm": 32, "bn": 32, "bk": 32, "parts": 8, "stages": 2}
-"""Values of `split_k` for what is not worth copies: the fastest, or nearly, of all that were measured there."""
+SPLIT: Final[Mapping[str, int]] = {"bm": 32, "bn": 32, "bk": 32, "num_splits": 8, "stages": 2}
+"""Values of `split_k` if copies do not pay: the fastest, or nearly the fastest, of those measured there."""
 
 
 def _worth_copies(spec: Spec) -> bool:
-    """Whether each element of A and B has much to be multiplied with; sizes known at run time count as large.
+    """Return whether copies of A and B pay; run-time sizes count as large.
 
-    For halves, which `split_k` multiplies as they are; other types have no other way to tensor cores from some size on.
+    The limit of tiles applies to float16 and bfloat16 only, which `split_k` multiplies without copies.
     """
     sizes = [constant(size) for size in spec.C.shape[-2:]]
     if any(size is not None and size < WORTH_A_COPY for size in sizes):
@@ -343,18 +352,18 @@ def _worth_copies(spec: Spec) -> bool:
 
 
 def _halves(spec: Spec) -> bool:
-    """Whether strategies with `mma.sync` multiply the factors."""
+    """Return whether strategies with `mma.sync` support the operands' type."""
     return spec.A.dtype in (float16, bfloat16)
 
 
 def _by_sixteen_bytes(view: View) -> bool:
-    """Whether a matrix begins at a multiple of so many bytes, and its rows do, or its columns where these are contiguous; so in a stack."""
+    """Return whether a matrix and all its rows (columns if column-major) are aligned to 16 bytes, in all matrices of a batch."""
     apart = _apart(view)
     return view.tensor.align % 16 == 0 and apart is not None and all(step.factor * view.dtype.bytes % 16 == 0 for step in apart)
 
 
 def _apart(view: View) -> tuple[Expr, ...] | None:
-    """The distances of rows, or of columns where these are contiguous, and in a stack of matrices; None where neither are contiguous."""
+    """Return the strides between rows (columns if column-major) and between matrices of a batch; None if neither order is contiguous."""
     if view.order is None:
         return None
     along = view.axis(1 if view.order == "row" else 0)
@@ -363,7 +372,7 @@ def _apart(view: View) -> tuple[Expr, ...] | None:
 
 
 def _on_tensor_cores(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping[str, int]], ...]:
-    """Tensor cores where they compute what the types of A and B say: float32 stays float32."""
+    """Return the strategies with `mma.sync` that keep the types of A and B: float32 is not converted to tf32."""
     dtype, capability = spec.A.dtype, target.capability
     if capability >= 80 and _halves(spec) and not _worth_copies(spec) and not _as_given(spec):
         return (("split_k", SPLIT), ("small", {}))
@@ -375,29 +384,29 @@ def _on_tensor_cores(spec: Spec, target: Architecture) -> tuple[tuple[str, Mappi
 
 
 def _stated(name: str, spec: Spec, target: Architecture) -> tuple[str, Mapping[str, int]]:
-    """A strategy of the library, with the values that its file states."""
+    """Return a strategy of the library, with the values of its file."""
     return name, suited(find(name), spec, target)
 
 
 def _blocks(spec: Spec, rows: int, columns: int) -> int:
-    """How many tiles C has, a matrix or a stack; sizes known at run time count as large."""
+    """Return the number of tiles of C, batched or not; run-time sizes count as large."""
     return FEW_BLOCKS if any(constant(size) is None for size in spec.C.shape) else _tiles(spec, rows, columns)
 
 
 def _tiles(spec: Spec, rows: int, columns: int) -> int:
-    """How many tiles C has, a matrix or a stack, of sizes that are known."""
+    """Return the number of tiles of C, batched or not, with constant sizes."""
     tile = {"m": rows, "n": columns}
     return math.prod(-(-(constant(spec.size(dim)) or 1) // tile.get(dim, 1)) for dim in spec.uses["C"])
 
 
 def _library_module(name: str) -> ModuleType:
-    """A module of the strategy library."""
+    """Return a module of the strategy library."""
     with users_code(None, f"strategies/{name}.py"), no_bytecode():
         return importlib.import_module(f"{LIBRARY}.{name}")
 
 
 def _parted(argument: str) -> tuple[str, str]:
-    """A path may contain colons, a name may not."""
+    """Split a STRATEGY argument at its last colon: a path may contain colons, a name may not."""
     place, colon, name = argument.rpartition(":")
     return (argument, "") if not colon or name.endswith(".py") else (place, name)
 

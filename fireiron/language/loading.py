@@ -1,4 +1,4 @@
-"""A user's file, executed; what it raises is told with its line."""
+"""Execute a user's file, and report errors with its line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fireiron.package_paths import is_own
 
 
 def load_file(path: Path) -> ModuleType:
-    """A user's file, executed anew each time from its source; nothing is cached, beside it or elsewhere."""
+    """Execute a user's file from its source, without any cache, and return the module."""
     try:
         source = path.read_bytes()
     except OSError as error:
@@ -31,7 +31,7 @@ def load_file(path: Path) -> ModuleType:
 
 @contextmanager
 def no_bytecode() -> Iterator[None]:
-    """No `__pycache__` appears beside a user's files."""
+    """Write no `__pycache__` next to a user's files."""
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         yield
@@ -41,7 +41,7 @@ def no_bytecode() -> Iterator[None]:
 
 @contextmanager
 def _importing_from(folder: Path) -> Iterator[None]:
-    """A file may import its neighbours; they stand last, so that none hides an installed module."""
+    """Let a file import modules of its folder, which is last in the path so that it hides no installed module."""
     sys.path.append(str(folder))
     try:
         yield
@@ -51,7 +51,7 @@ def _importing_from(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def users_code(path: Path | None, what: str) -> Iterator[None]:
-    """Whatever a user's code raises is the user's mistake, shown with its line; what this package raises unplanned is not."""
+    """Report errors of a user's code with its line. Other exceptions raised inside this package are not changed."""
     try:
         yield
     except FireironError as error:
@@ -70,7 +70,7 @@ def users_code(path: Path | None, what: str) -> Iterator[None]:
 
 
 def _line(trace: TracebackType | None, path: Path | None) -> str | None:
-    """The innermost line outside this package, of the user's own file if it took part."""
+    """Return the innermost line outside this package, preferably of the user's own file."""
     frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith("<")]
     outside = [frame for frame in frames if not is_own(frame.filename)]
     own = [frame for frame in outside if path is not None and frame.filename == str(path.resolve())]

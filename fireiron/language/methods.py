@@ -1,7 +1,7 @@
-"""Methods for steps and refinements that are found in their folders: a file says all.
+"""Add methods to chains for the steps and refinements of the folders `decomp` and `refine`.
 
-A class with a `verb` has a method of this name, with its docstring, and its fields as arguments. Other verbs are the functions of its file
-that are marked `verb`, with their signatures and docstrings; of a step they are all that it has.
+A class with a `verb` becomes a method of this name, with its docstring, and with its fields as arguments. A function marked by `verb` in
+the file of a class becomes a method with the function's signature and docstring. A step with such functions has no other methods.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _CHAINS = (Spec, Strategy, *_ENDS)
 
 
 def add_found(decompositions: Iterable[ModuleType], refinements: Iterable[ModuleType]) -> None:
-    """Give what modules state a method, but for refinements that state none, and tell rooms below what they cannot know.
+    """Add a method for each verb of the modules, and register functions of this layer with lower layers.
 
-    Raises: ArgumentError where a verb is no name, or that of another method.
+    Raises: an `ArgumentError` if a verb is not an identifier, or is the name of another method.
     """
     setattr(Verbs, then.__name__, then)
     answers: tuple[tuple[type[Any], Callable[..., Any]], ...] = ((Told, listed), (Told, misplaced), (Printed, text))
@@ -61,22 +61,22 @@ def then(self: Verbs, step: Decomposition | Strategy) -> Strategy:
 
 
 def listed(chain: object) -> list[str]:
-    """The names that an object has, but for verbs that are for other kinds of specs."""
-    from fireiron.language import offered  # when it is asked: the names need not be known for kernels
+    """Return the names of an object, without verbs for other kinds of specs."""
+    from fireiron.language import offered  # imported when needed: compiling a kernel does not need it
 
     return offered.listed(chain)
 
 
 def misplaced(chain: object, name: str) -> FireironError | None:
-    """The error of asking a chain, or what one starts from, for a refinement that it has not."""
-    from fireiron.language import misplaced  # when something is refused
+    """Return the error for a refinement that a chain does not have."""
+    from fireiron.language import misplaced  # imported when needed
 
     return misplaced.misplaced(chain, name)
 
 
 def text(value: Tensor | View, kind: str) -> str:
-    """Graphene's notation of a tensor or a view; its `repr` where no text says all of it."""
-    from fireiron.values import notation  # when something is printed
+    """Return a tensor or a view in Graphene's notation; its `repr` if the notation cannot express it."""
+    from fireiron.values import notation  # imported when needed
 
     try:
         return str(getattr(notation, kind)(value))
@@ -86,39 +86,40 @@ def text(value: Tensor | View, kind: str) -> str:
 
 def _stated(module: ModuleType, base: type[Any]) -> Iterator[Any]:
     public = (getattr(module, name) for name in getattr(module, "__all__", ()))
-    yield from (one for one in public if isinstance(one, type) and issubclass(one, base))
+    yield from (value for value in public if isinstance(value, type) and issubclass(value, base))
 
 
 def _verbs(module: ModuleType) -> tuple[Any, ...]:
-    """The functions of a file that are verbs: they make its step or refinement of other arguments than its fields."""
-    functions = (one for one in vars(module).values() if inspect.isfunction(one) and one.__module__ == module.__name__)
-    return tuple(one for one in functions if hasattr(one, "verb"))
+    """Return the functions of a file that are verbs: they make its step or refinement from other arguments than its fields."""
+    functions = (value for value in vars(module).values() if inspect.isfunction(value) and value.__module__ == module.__name__)
+    return tuple(function for function in functions if hasattr(function, "verb"))
 
 
 def _chain_of(step: type[Decomposition]) -> type[Strategy]:
-    """The class of chains that end with a step: it has the methods that refine it."""
+    """Return the class of chains that end with a step: it has the methods that refine the step."""
     owner = REFINEMENT_VERBS.get(step.verb)
     return next((chain for chain in _ENDS if owner is not None and issubclass(chain, owner)), Strategy)
 
 
 def _owners(steps: Iterable[str]) -> set[type]:
-    """The classes of chains that the method of a refinement of some steps is for."""
+    """Return the classes of chains that get the method of a refinement of some steps."""
     owners = {REFINEMENT_VERBS.get(step, OtherVerbs) for step in steps}
     return {OtherVerbs} if OtherVerbs in owners else owners
 
 
 def _add(owner: type[Any], extension: Any, make: Any, method: Callable[..., Any]) -> None:
-    """Give the chains of an owner a method that makes an extension."""
+    """Add a method that makes an extension to the chains of an owner."""
     name = make.verb
     taken = any(hasattr(chain, name) for chain in _CHAINS if issubclass(chain, owner))
     if not name.isidentifier() or name.startswith("_") or taken:
-        raise ArgumentError(f"{extension.__name__}: its verb {name!r} is no name for a method, or that of another", hint="another verb")
+        raise ArgumentError(f"{extension.__name__}: its verb {name!r} is not an identifier, or is in use", hint="use another verb")
     method.__name__, method.__qualname__, method.__module__ = name, f"{owner.__name__}.{name}", make.__module__
     method.__doc__ = make.__doc__
-    given = [one for one in inspect.signature(make).parameters.values() if one.name not in OF_EACH_STEP]
-    itself = inspect.Parameter.POSITIONAL_ONLY if make is extension else inspect.Parameter.POSITIONAL_OR_KEYWORD  # fields have any name
+    parameters = inspect.signature(make).parameters.values()
+    arguments = [parameter for parameter in parameters if parameter.name not in OF_EACH_STEP]
+    itself = inspect.Parameter.POSITIONAL_ONLY if make is extension else inspect.Parameter.POSITIONAL_OR_KEYWORD  # a field may be self
     result = _chain_of(extension).__name__ if owner is StepVerbs else "Self"
-    signature = inspect.Signature([inspect.Parameter("self", itself), *given], return_annotation=result)
+    signature = inspect.Signature([inspect.Parameter("self", itself), *arguments], return_annotation=result)
     method.__dict__.update(makes=extension, made_by=make, __signature__=signature)
     setattr(owner, name, method)
 

@@ -1,4 +1,4 @@
-"""What is said where a refinement is called on what it does not refine: a definition or a spec without a step, or another step."""
+"""The errors for a refinement on a chain whose last step it does not refine, or on a spec without steps."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from fireiron.generated_verbs import REFINEMENT_VERBS
 from fireiron.language.strategy import Strategy
 
 OF_A_STEP = {"unrefine": "strategy.at(Split).unrefine(Pipeline)", "replace": "strategy.at(Tile).replace(Tile((64, 32)))"}
-"""What is asked of a step of a strategy, and how it is named."""
+"""Methods of a step inside a strategy, with an example of their use."""
 
 
 class MisplacedError(DecompositionError, AttributeError):
-    """A refinement that this chain has not; `hasattr` says so."""
+    """A refinement that the chain does not have. It is an `AttributeError`, so that `hasattr` returns False."""
 
 
 def misplaced(chain: object, name: str) -> MisplacedError | None:
-    """The error of asking a chain, or what one starts from, for a refinement that it has not; None where no step has one of this name."""
+    """Return the error for the attribute `name` of a chain or of a kind of spec; None if no step has a refinement of this name."""
     if isinstance(chain, Strategy) and name in OF_A_STEP:
-        return MisplacedError(f"{name}: which step is meant?", legal=OF_A_STEP[name], at=call_site())
+        return MisplacedError(f"{name}: specify the step", legal=OF_A_STEP[name], at=call_site())
     verbs = [verb for verb, owner in REFINEMENT_VERBS.items() if name in vars(owner)]
     if not verbs:
         return None
     steps = chain.steps if isinstance(chain, Strategy) else ()
     what = steps[-1].summary() if steps else repr(chain) if isinstance(chain, Strategy) else getattr(chain, "title", type(chain).__name__)
-    said = "refines a step, and there is none yet" if not steps else f"does not refine {steps[-1].verb}"
+    reason = "refines a step, but the chain has no steps" if not steps else f"does not refine {steps[-1].verb}"
     return MisplacedError(
-        f"{name}: it {said}", got=None if not steps else what, legal=[f"{verb}(...).{name}(...)" for verb in verbs], at=call_site(),
+        f"{name}: it {reason}", got=None if not steps else what, legal=[f"{verb}(...).{name}(...)" for verb in verbs], at=call_site(),
         hint=f"{verbs[0]}(...) first" if steps else f"{what}.{verbs[0]}(...).{name}(...)",
     )  # fmt: skip
 

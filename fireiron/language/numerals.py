@@ -1,4 +1,4 @@
-"""The law of numerals, asked of every view that a step makes: a decomposition that breaks it would lose elements, or count some twice."""
+"""Check that the digits of each view form a number system: otherwise a decomposition would skip elements, or visit some twice."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from fireiron.values.expr import ONE, Expr, Var, constant
 from fireiron.values.tensor import Dim, Fixed, Mode
 
 _SCALES = (1, 7, 40)
-"""Sizes of run time at which a dimension of such a size is looked at: so often what divides them, above the least."""
+"""Run-time sizes at which a dimension is checked: this many multiples of its divisor above its minimum."""
 
 
-def require_numerals(spec: Spec, made: Spec, what: str) -> None:
-    """Refuse a view of a step's sub-spec whose digits form no number system (`Dim`), though those of the step's own spec do."""
-    for name, view in made.operands.items():
-        before = next((one for one in spec.views if one.tensor == view.tensor), None)
+def require_numerals(spec: Spec, child: Spec, what: str) -> None:
+    """Refuse a view of a child's spec whose digits do not form a number system (`Dim`), if those of the step's own spec do."""
+    for name, view in child.operands.items():
+        before = next((outer for outer in spec.views if outer.tensor == view.tensor), None)
         for axis, part in enumerate(view.numerals):
             kept = None if before is None else before.numerals[axis]
             if part is kept:
@@ -25,7 +25,7 @@ def require_numerals(spec: Spec, made: Spec, what: str) -> None:
             fault = numeral_fault(part, extent)
             if fault is not None and (kept is None or numeral_fault(kept, extent) is None):
                 raise DecompositionError(
-                    f"{what}: the view of {name} has no part of {view.tensor.name} along {_dimension(made, name, axis)}: {fault[0]}",
+                    f"{what}: the view of {name} is not a tile of {view.tensor.name} along {_dimension(child, name, axis)}: {fault[0]}",
                     got=f"{part.size} coordinates",
                     legal=fault[1],
                     hint="make views by dividing.divide and moved, view.tile(...)[...], view.at(...)",
@@ -33,7 +33,7 @@ def require_numerals(spec: Spec, made: Spec, what: str) -> None:
 
 
 def _dimension(spec: Spec, name: str, axis: int) -> str:
-    """A dimension of an operand's tensor: the name that the spec gives it, or its position."""
+    """Return a dimension of an operand's tensor for messages: its name in the spec, or its position."""
     view = spec.operands[name]
     places = {view.axis(place): dim for place, dim in enumerate(spec.uses[name])}
     return spec.labels[spec.dims.index(places[axis])] if axis in places else f"its dimension {axis}"
@@ -41,37 +41,37 @@ def _dimension(spec: Spec, name: str, axis: int) -> str:
 
 @functools.lru_cache(maxsize=20_000)
 def numeral_fault(part: Dim, extent: Expr) -> tuple[str, str] | None:
-    """What breaks the law of `Dim` in a dimension of a tensor of this extent, and what is legal there; None where nothing does."""
+    """Return how a dimension of a tensor of this extent violates the rule of `Dim`, and what is legal; None if it does not."""
     both: tuple[Fixed | Mode, ...] = (*part.fixed, *part.modes)
-    digits = [(digit.stride, digit.size, _counts_turns(digit)) for digit in both if constant(digit.size) != 1]
+    digits = [(digit.stride, digit.size, _is_loop(digit)) for digit in both if constant(digit.size) != 1]
     digits.sort(key=lambda digit: (constant(digit[0]) is None, constant(digit[0]) or 0))
     reached: Expr = ONE
-    turns = False
-    for stride, size, loop in digits:
-        if stride != reached and not (turns and _at_least(reached, stride)):
-            return f"a digit of stride {stride} follows where those below reach {reached}", f"stride {reached}"
-        reached, turns = stride * size, loop
-    if part.bound is None and reached != extent and not (turns and _at_least(reached, extent)):
-        return f"its digits count {reached} coordinates of {extent}", f"{extent}, or a bound where they count more"
+    after_loop = False
+    for stride, size, is_loop in digits:
+        if stride != reached and not (after_loop and _at_least(reached, stride)):
+            return f"a digit of stride {stride} follows digits that cover {reached}", f"stride {reached}"
+        reached, after_loop = stride * size, is_loop
+    if part.bound is None and reached != extent and not (after_loop and _at_least(reached, extent)):
+        return f"its digits cover {reached} coordinates of {extent}", f"{extent}, or a bound if they cover more"
     if part.bound is not None and not _at_least(reached, extent):
-        return f"its digits count {reached} coordinates of {extent}", f"at least {extent}"
+        return f"its digits cover {reached} coordinates of {extent}", f"at least {extent}"
     for digit in part.fixed:
         count = constant(digit.size)
         if digit.index.low < 0 or (count is not None and digit.index.high >= count):
-            return f"{digit.index}, {digit.index.low} to {digit.index.high}, is no digit of {digit.size}", f"0 to {digit.size - 1}"
+            return f"{digit.index}, {digit.index.low} to {digit.index.high}, is not a digit of {digit.size}", f"0 to {digit.size - 1}"
     return None
 
 
-def _counts_turns(digit: Fixed | Mode) -> bool:
-    """Whether a digit is that of a loop: it may count turns beyond the end, where a condition keeps units out of those that there are not.
+def _is_loop(digit: Fixed | Mode) -> bool:
+    """Return whether a digit is a loop's. A loop may have iterations past the end, if a condition masks them.
 
-    That it does is for the check of bounds to prove.
+    The check of bounds proves that it does.
     """
     return isinstance(digit, Fixed) and not digit.unit
 
 
 def _at_least(reached: Expr, extent: Expr) -> bool:
-    """Whether so many numbers are enough, at some sizes of run time."""
+    """Return whether `reached` is at least `extent` at the checked run-time sizes."""
     more = reached - extent
     for scale in _SCALES:
         here = {var: _at_scale(var, scale) for var in more.variables()}
@@ -82,5 +82,5 @@ def _at_least(reached: Expr, extent: Expr) -> bool:
 
 
 def _at_scale(var: Var, scale: int) -> int:
-    """A value of a symbol: so many multiples above the least, or the largest."""
+    """Return a value of a symbol: `scale` multiples above its minimum, at most its maximum."""
     return min(var.low + -var.low % var.multiple_of + scale * var.multiple_of, var.high - var.high % var.multiple_of)

@@ -1,7 +1,7 @@
-"""The plain form of a spec: without dimensions of one element, and a product with its matrices as m x k, k x n and m x n.
+"""The plain form of a spec: no dimensions of one element, and a matmul of m x k, k x n and m x n matrices.
 
-Instructions know matrices. A matrix in a stack, of which a tile takes one, is a matrix; a transposed one is a matrix too, whose storage
-order is the other. So a spec is compared with instructions in this form where it matches none as it stands.
+Instructions perform specs on matrices. One matrix of a batch is a matrix, and a transposed matrix is one with the other storage order. A
+spec that matches no instruction is therefore also compared in its plain form.
 """
 
 from __future__ import annotations
@@ -16,46 +16,46 @@ from fireiron.values.tensor import View
 
 
 def plain(spec: Spec) -> Spec:
-    """The same work on matrices, on the same elements; the spec itself where it has no such form, or is in it.
+    """Return the same work as a spec on matrices; the spec itself if it has no other plain form.
 
     >>> from fireiron import *
     >>> print(plain(MatMul(1, 16, 8, 16, signature="bkm,bnk->bnm")(GL, GL, GL)(Block)))
     MatMul(8,16,16)(GL,GL,GL)(Block)
     """
     if spec.contracts and not spec.multiplies:
-        return _product(spec) or spec
+        return _matmul(spec) or spec
     if (spec.copies or spec.fills) and len(spec.dims) > 2:
         return without_ones(spec)
     return spec
 
 
 def roles(spec: Spec) -> tuple[str, str, str] | None:
-    """The dimensions of a contraction that are m, n and k of a plain product; None where others, too, have several elements.
+    """Return the dimensions of a contraction that are m, n and k of a plain matmul; None if further dimensions have several elements.
 
-    A dimension of all operands has any role, if it has one element.
+    A dimension of all operands can be any of these if it has one element.
     """
     uses = {name: frozenset(dims) for name, dims in spec.uses.items()}
     wide = [dim for dim in spec.dims if spec.size(dim) != ONE]
-    found: list[str] = []
+    mnk: list[str] = []
     for has, has_not in (("AC", "B"), ("BC", "A"), ("AB", "C")):
-        shared = [dim for dim in spec.dims if all(dim in uses[name] for name in has) and dim not in found]
+        shared = [dim for dim in spec.dims if all(dim in uses[name] for name in has) and dim not in mnk]
         own = [dim for dim in shared if dim not in uses[has_not]]
         best = [*(dim for dim in own if dim in wide), *reversed(own), *(dim for dim in shared if dim not in wide)]
         if not best:
             return None
-        found.append(best[0])
-    m, n, k = found
-    return (m, n, k) if set(wide) <= set(found) else None
+        mnk.append(best[0])
+    m, n, k = mnk
+    return (m, n, k) if set(wide) <= set(mnk) else None
 
 
-def _product(spec: Spec) -> Spec | None:
-    """A contraction as the product of two matrices."""
-    found = roles(spec)
-    if found is None:
+def _matmul(spec: Spec) -> Spec | None:
+    """Return a contraction as the product of two matrices."""
+    mnk = roles(spec)
+    if mnk is None:
         return None
-    m, n, k = found
+    m, n, k = mnk
     views = (_view(spec, "A", (m, k)), _view(spec, "B", (k, n)), _view(spec, "C", (m, n)))
-    labels = tuple(spec.labels[spec.dims.index(dim)] for dim in found)
+    labels = tuple(spec.labels[spec.dims.index(dim)] for dim in mnk)
     return attrs.evolve(spec, views=views, signature="", names=() if labels == ("m", "n", "k") else labels)
 
 
@@ -64,30 +64,30 @@ def _view(spec: Spec, operand: str, dims: Sequence[str]) -> View:
 
 
 def as_matrix(spec: Spec, operand: str) -> Spec:
-    """A contraction of which one operand is a matrix without the dimensions of one element, if it is; the spec has its dimensions.
+    """Return a contraction whose `operand` has only two dimensions, without those of one element; the spec itself if this is impossible.
 
-    But those that are added up stand in the order in which operands have them, and one of one element that no operand has any more is none.
+    The other dimensions stay. Contracted dimensions are in the order of the operands; a dimension that no operand has any more is dropped.
 
     >>> from fireiron import *
     >>> spec = MatMul(1, 16, 8, 16, signature="bkm,bnk->bnm")(GL, GL, GL)(Block)
     >>> as_matrix(spec, "A").signature
     'km,bnk->bnm'
     """
-    found = roles(spec) if spec.contracts and len(spec.uses[operand]) > 2 else None
-    if found is None:
+    mnk = roles(spec) if spec.contracts and len(spec.uses[operand]) > 2 else None
+    if mnk is None:
         return spec
-    dims = [dim for dim in spec.uses[operand] if dim in found]
+    dims = [dim for dim in spec.uses[operand] if dim in mnk]
     left, right, result = ("".join(dims if name == operand else uses) for name, uses in spec.uses.items())
     view = _view(spec, operand, dims)
     signature = f"{left},{right}->{result}"
-    made = spec.kind.of_signature(spec.parameters, signature)
-    names = tuple(spec.labels[spec.dims.index(dim)] for dim in made.dims) if spec.names else ()
+    definition = spec.kind.of_signature(spec.parameters, signature)
+    names = tuple(spec.labels[spec.dims.index(dim)] for dim in definition.dims) if spec.names else ()
     views = tuple(view if name == operand else other for name, other in spec.operands.items())
     return attrs.evolve(spec, views=views, signature=signature, names=names)
 
 
 def without_ones(spec: Spec, least: int = 2) -> Spec:
-    """A copy or a fill without its first dimensions of one element, as long as more than `least` are left."""
+    """Return a copy or a fill without its first dimensions of one element, keeping at least `least` dimensions."""
     ones = [number for number, size in enumerate(spec.sizes) if size == ONE][: max(len(spec.dims) - least, 0)]
     if not ones:
         return spec

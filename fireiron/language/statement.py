@@ -1,11 +1,10 @@
-"""Specs in Graphene's notation, and back: `%C <- MatMul<<<[1].block, #thread:[1].thread>>>(%A, %B)`, with the views in the places of their
-names.
+"""Print and parse specs in Graphene's notation: `%C <- MatMul<<<[1].block, #thread:[1].thread>>>(%A, %B)`, with views instead of names.
 
     statement  result, ... "<-" kind ["<" parameter, ... ">"] "<<<" execution ">>>" "(" operand, ... ")" ["{" option, ... "}"]
 
-Results and operands are views, as `fireiron.values.notation` writes them; `fireiron.language.execution` says who computes. A name stands
-for what a line before defines it to be, as in the paper's figures, and may have a place behind it, `%7[@i, @j]`. An operand of fewer
-dimensions than the formula names has one element in those that it lacks.
+Results and operands are views in the notation of `fireiron.values.notation`; `fireiron.language.execution` has blocks and threads. A name
+refers to an earlier line that defines it, as in the paper's figures, and an index may follow it, `%7[@i, @j]`. An operand of fewer
+dimensions than in the formula has one element along the missing ones.
 
 Source: Graphene (ASPLOS 2023), sections 5.1 and 5.2, Figure 7.
 """
@@ -39,15 +38,15 @@ from fireiron.values.notation import (
 )
 from fireiron.values.tensor import View, whole_view
 
-STARTERS: Final = tuple(one for one in folders.public(specs.modules()).values() if isinstance(one, Starter))
+STARTERS: Final = tuple(value for value in folders.public(specs.modules()).values() if isinstance(value, Starter))
 IN_THE_PAPER: Final[Mapping[str, str]] = {"UnaryPW": "UnaryPointwise", "BinaryPW": "BinaryPointwise"}
-"""The paper's names of kinds, where they are others."""
+"""The paper's names of kinds that have other names here."""
 
 _STATEMENT = re.compile(r"(.*?)\s*(?:<-|←)\s*(\w+)\s*(?:<(?!<<)(.*?)>\s*)?<<<(.*?)>>>\s*\((.*)\)\s*(?:\{([^{}]*)\})?\s*", re.DOTALL)
 
 
 def parse_spec(text: str, symbols: Mapping[str, Any] | None = None) -> Spec:
-    """The spec that a statement denotes; `parse_spec(spec_text(s), spec_symbols(s)) == s`. Kinds of one's own are named by `symbols` too.
+    """Return the spec of a statement; `parse_spec(spec_text(s), spec_symbols(s)) == s`. `symbols` also names user-defined kinds.
 
     >>> print(parse_spec("[].fp32.RF <- Move<<<[1].thread>>>([].fp32.GL)"))
     Move(1)(GL,RF)(Thread)
@@ -64,7 +63,7 @@ def parse_spec(text: str, symbols: Mapping[str, Any] | None = None) -> Spec:
 
 
 def parse_statement(text: str, symbols: Mapping[str, Any] | None = None) -> tuple[Spec, Execution]:
-    """The spec of a statement, and how it arranges blocks and threads.
+    """Return the spec of a statement, and its arrangement of blocks and threads.
 
     >>> spec, execution = parse_statement("%C:[64].fp32 <- Init<<<#4:[8].block, #5:[4,8].thread>>>()")
     >>> print(spec, *execution.blocks, *execution.threads)
@@ -77,38 +76,39 @@ def parse_statement(text: str, symbols: Mapping[str, Any] | None = None) -> tupl
 
 
 def read_statement(line: str, defined: Mapping[str, str], symbols: Mapping[str, Any], own: int | None = None) -> tuple[Spec, Execution]:
-    """The spec of a statement of one line, and how it arranges blocks and threads; `defined` are the texts that names stand for.
+    """Return the spec of a statement of one line, and its arrangement of blocks and threads.
 
-    `own` are the threads of a block, where that is known: inside a kernel.
+    `defined` are the lines that define names. Inside a kernel, `own` is the number of threads of a block.
     """
-    found = _STATEMENT.fullmatch(line.strip())
-    if found is None:
-        raise LayoutError(f"{line!r} is no spec", legal="%out <- Move<<<#blocks, #threads>>>(%in)")
-    results, _, _, groups, operands, options = found.groups()
-    kind = _kind(found[2], symbols)
-    values = kind.filled(_parameters(kind, found[3]))
+    match = _STATEMENT.fullmatch(line.strip())
+    if match is None:
+        raise LayoutError(f"{line!r} is not a spec", legal="%out <- Move<<<#blocks, #threads>>>(%in)")
+    results, _, _, groups, operands, options = match.groups()
+    kind = _kind(match[2], symbols)
+    values = kind.filled(_parameters(kind, match[3]))
     chosen = _options(options or "", symbols)
-    made = kind.of_signature(values, chosen["signature"]) if "signature" in chosen else kind.definition(values)
-    texts = [_defined(one, defined) for one in (*_listed(operands), *_listed(results))]
-    if len(texts) != len(made.uses) or len(_listed(results)) != len(made.outputs):
-        raise LayoutError(f"{len(_listed(results))} results, {len(_listed(operands))} operands in {line!r}", legal=" ".join(made.uses))
-    views = tuple(parse_view(one, symbols) for one in texts)
-    views = _in_order(made, views)
-    made = made if "signature" in chosen else kind.of_views(values, views)
-    views = tuple(_of_rank(view, len(dims)) for view, dims in zip(views, made.uses.values(), strict=True))
-    level, execution = parse_execution([defined.get(one.strip(), one) for one in _listed(groups)], symbols, own)
+    definition = kind.of_signature(values, chosen["signature"]) if "signature" in chosen else kind.definition(values)
+    texts = [_defined(text, defined) for text in (*_listed(operands), *_listed(results))]
+    if len(texts) != len(definition.uses) or len(_listed(results)) != len(definition.outputs):
+        what = f"{len(_listed(results))} results, {len(_listed(operands))} operands in {line!r}"
+        raise LayoutError(what, legal=" ".join(definition.uses))
+    views = tuple(parse_view(text, symbols) for text in texts)
+    views = _in_order(definition, views)
+    definition = definition if "signature" in chosen else kind.of_views(values, views)
+    views = tuple(_of_rank(view, len(dims)) for view, dims in zip(views, definition.uses.values(), strict=True))
+    level, execution = parse_execution([defined.get(group.strip(), group) for group in _listed(groups)], symbols, own)
     return Spec(level, kind, views, values, **chosen), execution
 
 
-def _in_order(made: Definition, views: tuple[View, ...]) -> tuple[View, ...]:
-    """Operands and then results, in the order in which the formula names them."""
-    names = [*(name for name in made.uses if name not in made.outputs), *made.outputs]
-    found = dict(zip(names, views, strict=True))
-    return tuple(found[name] for name in made.uses)
+def _in_order(definition: Definition, views: tuple[View, ...]) -> tuple[View, ...]:
+    """Return views of operands and then results in the order of the formula."""
+    names = [*(name for name in definition.uses if name not in definition.outputs), *definition.outputs]
+    by_name = dict(zip(names, views, strict=True))
+    return tuple(by_name[name] for name in definition.uses)
 
 
 def read_definition(line: str) -> tuple[str, str]:
-    """The name that a line defines, and the line."""
+    """Return the name that a line defines, and the line."""
     name, colon, _ = line.partition(":")
     if not colon or not re.fullmatch(r"[%#]\w+", name.strip()):
         raise LayoutError(f"{line!r} defines nothing", legal="%name:[sizes].type.memory, #name:[sizes].thread")
@@ -126,17 +126,17 @@ def _kind(title: str, symbols: Mapping[str, Any]) -> Kind:
     for starter in STARTERS:
         if starter.kind.title == IN_THE_PAPER.get(title, title):
             return starter.kind
-    raise LayoutError(f"no kind of spec is called {title}", legal=[starter.kind.title for starter in STARTERS])
+    raise LayoutError(f"unknown kind of spec {title}", legal=[starter.kind.title for starter in STARTERS])
 
 
 def _parameters(kind: Kind, text: str | None) -> dict[str, Any]:
-    """The parameters between `<` and `>`: numbers, or texts as they stand; one parameter takes all that stands there."""
+    """Return the parameters between `<` and `>`: numbers or texts. A single parameter is the complete text."""
     if text is None:
         return {}
     given = [text] if len(kind.parameters) == 1 else _listed(text)
     if len(given) != len(kind.parameters):
-        raise LayoutError(f"{kind.title}<{text}>: {len(given)} parameters", legal=[one.name for one in kind.parameters])
-    return {one.name: _value(one, value.strip()) for one, value in zip(kind.parameters, given, strict=True)}
+        raise LayoutError(f"{kind.title}<{text}>: {len(given)} parameters", legal=[parameter.name for parameter in kind.parameters])
+    return {parameter.name: _value(parameter, value.strip()) for parameter, value in zip(kind.parameters, given, strict=True)}
 
 
 def _value(parameter: Parameter, text: str) -> int | float | str:
@@ -147,18 +147,18 @@ def _value(parameter: Parameter, text: str) -> int | float | str:
     if parameter.real and re.fullmatch(r"-?(inf|[0-9]+\.[0-9]+|[0-9]+(\.[0-9]+)?e[-+][0-9]+)", text):
         return float(text)
     wanted, legal = ("number", "-1, 0.5, 1e-05, inf") if parameter.real else ("integer", "-1, 0, 1")
-    raise LayoutError(f"{text!r} is no {wanted}", legal=legal)
+    raise LayoutError(f"{text!r} is not a valid {wanted}", legal=legal)
 
 
 def _defined(text: str, defined: Mapping[str, str]) -> str:
-    """An operand by its definition: `%7` alone, or a place in it, `%7[@i, @j]`."""
+    """Return an operand with its name replaced by its definition: `%7`, or with an index, `%7[@i, @j]`."""
     name, bracket, place = text.strip().partition("[")
     known = defined.get(name.strip())
     return text if known is None else f"{known}{bracket}{place}"
 
 
 def _of_rank(view: View, rank: int) -> View:
-    """All of a tensor of fewer dimensions as one of this many: behind its own come dimensions of one element."""
+    """Return the view of a complete tensor with dimensions of one element appended up to a rank."""
     missing = rank - len(view.dims)
     if missing <= 0 or view != whole_view(view.tensor):
         return view
@@ -170,36 +170,36 @@ def _of_rank(view: View, rank: int) -> View:
 
 
 def _options(text: str, symbols: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for item in _listed(text):
         name, _, value = (part.strip() for part in item.partition("="))
         if name == "accumulate":
-            found[name] = read_expression(value, symbols)
+            options[name] = read_expression(value, symbols)
         elif name == "accumulator":
-            found[name] = symbols[value] if value in symbols else as_dtype(SHORT.get(value, value))
+            options[name] = symbols[value] if value in symbols else as_dtype(SHORT.get(value, value))
         elif name == "names":
-            found[name] = tuple(value.split())
+            options[name] = tuple(value.split())
         elif item.strip().startswith("signature="):
-            found["signature"] = item.strip().removeprefix("signature=").replace(" ", ",")
+            options["signature"] = item.strip().removeprefix("signature=").replace(" ", ",")
         elif item.strip() == "in_parts":
-            found[name] = True
+            options[name] = True
         else:
-            raise LayoutError(f"what is {item.strip()!r} behind a spec?", legal="accumulate=1 accumulator=fp32 in_parts names=i j")
-    return found
+            raise LayoutError(f"unknown option {item.strip()!r} of a spec", legal="accumulate=1 accumulator=fp32 in_parts names=i j")
+    return options
 
 
 # ------------------------------------------------------------------------------------------------------------------- printing
 
 
 def spec_symbols(spec: Spec) -> dict[str, Any]:
-    """What the text of a spec names."""
+    """Return the symbols that the text of a spec names."""
     own = {} if any(starter.kind == spec.kind for starter in STARTERS) else {spec.title: spec.kind}
     accumulator = () if spec.accumulator in (None, *DTYPES) else (spec.accumulator,)
     return {**symbols_of(spec.views, spec.accumulate, spec.level, accumulator), **own}
 
 
 def spec_text(spec: Spec) -> str:
-    """A spec in Graphene's notation; a `LayoutError` where no text says all of it.
+    """Return a spec in Graphene's notation. Raises: `LayoutError` if the notation cannot express it.
 
     >>> from fireiron import RF, Init, Warp
     >>> print(spec_text(Init(16, 8, dtype="float16")(RF)(Warp)))
@@ -209,12 +209,12 @@ def spec_text(spec: Spec) -> str:
 
 
 def statement_text(spec: Spec, execution: Execution) -> str:
-    """A spec with the arrangement of its blocks and threads; `parse_statement(statement_text(s, e), spec_symbols(s)) == (s, e)`."""
+    """Return a spec with the arrangement of its blocks and threads; `parse_statement(statement_text(s, e), spec_symbols(s)) == (s, e)`."""
     return exact((spec, execution), [written_statement(spec, execution)], parse_statement, spec_symbols(spec))
 
 
 def written_statement(spec: Spec, execution: Execution, shown: Callable[[View], str] = view_text, title: str = "") -> str:
-    """The text of a statement, with its views as `shown` writes them, and the kind by another name than its title."""
+    """Return the text of a statement; `shown` prints views, and `title` replaces the title of the kind."""
     views = {name: shown(view) for name, view in spec.operands.items()}
     inputs = (name for name in spec.operands if name not in spec.outputs)
     results, operands = (", ".join(views[name] for name in names) for names in (spec.outputs, inputs))

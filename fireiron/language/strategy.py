@@ -1,4 +1,4 @@
-"""Strategies: immutable chains of steps, bound to a spec or not; swapped, composed, compared, stored.
+"""Strategies: immutable chains of steps, bound to a spec or not. They can be composed, compared, changed and stored.
 
 >>> from fireiron import *
 >>> block = MatMul.tile(64, 64).to(Block).epilog(RF).split(8).load(A, SH).load(B, SH)
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 
 def _not_a_spec(given: tuple[Any, ...], named: Mapping[str, Any]) -> ArgumentError:
-    from fireiron.language.bound import not_a_spec  # only for its message
+    from fireiron.language.bound import not_a_spec  # imported when needed
 
     return not_a_spec(given, named)
 
 
 def _binding(bind: Callable[[S, Spec], S]) -> Callable[[S, Spec], S]:
-    """Refuses a call that says anything but one spec."""
+    """Refuse a call with anything but one spec."""
 
     @functools.wraps(bind)
     def called(self: S, *given: Any, **named: Any) -> S:
@@ -62,11 +62,14 @@ def _binding(bind: Callable[[S, Spec], S]) -> Callable[[S, Spec], S]:
 
 @attrs.frozen(repr=False, eq=False)
 class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
-    """A chain of `steps`; bound if `spec` is given. Equal if steps, spec, start and the `others` are equal.
+    """A chain of `steps`; bound if it has a `spec`. Strategies are equal if steps, spec, start and `others` are equal.
 
-    `start` is the name of the kind of spec that the chain is for, `AnySpec` for one of every kind; of a bound one, that of its spec: what a
-    chain says of its kind is checked where it is bound, passed to a step or joined to another. `others` are the strategies that
-    `fallback` added; `refused` says, for one that was chosen, why those before it were not.
+    Attributes:
+        steps: the steps.
+        spec: the spec of a bound strategy.
+        start: the kind of spec that the chain is for, or `AnySpec`. It is checked when the chain is bound, passed to a step, or appended.
+        others: the strategies that `fallback` added.
+        refused: for a strategy that `fallback` selected, the errors of those before it.
     """
 
     steps: tuple[Decomposition, ...] = ()
@@ -80,7 +83,7 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         if self.spec is not None and not isinstance(self.spec, Spec):
             raise _not_a_spec((self.spec,), {})
         if not isinstance(self.start, (Starter, AnyStarter)):
-            raise ArgumentError("Strategy: starts from no name of a spec", got=self.start, legal="MatMul Move Init AnySpec", at=call_site())
+            raise ArgumentError("Strategy: start is not a kind of spec", got=self.start, legal="MatMul Move Init AnySpec", at=call_site())
         if self.spec is not None and self.start != self.spec.starter:
             raise _of_another_start(self.start, self.spec)
 
@@ -101,7 +104,7 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         return chain + "".join(f".fallback({other!r})" for other in self.others)
 
     def _stored_repr(self) -> str:
-        """The strategy as stored, which evaluates; in angle brackets where it cannot be stored."""
+        """Return the stored strategy, which evaluates; in angle brackets if it cannot be stored."""
         try:
             return f"Strategy.from_json({self.to_json()!r})"
         except StoreError:
@@ -109,24 +112,24 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
 
     @_binding
     def __call__(self, spec: Spec) -> Self:
-        """Bind the strategy to a spec; a tunable without a value takes its first legal one.
+        """Bind the strategy to a spec. A tunable without a value gets its first legal value.
 
-        A strategy takes no arrays: `strategy(spec).compile()` is the kernel that does.
+        A strategy is not called with arrays: `strategy(spec).compile()` is the kernel.
         """
         if not isinstance(spec, Spec):
             raise _not_a_spec((spec,), {})
         return attrs.evolve(self, spec=spec, start=_meet(self.start, spec))
 
-    # ------------------------------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------------------------------ queries
 
     @property
     def finished(self) -> bool:
-        """Whether the chain ends with `done`, or with a step that leaves nothing to do."""
+        """Whether the chain ends with `done`, or with another step that decomposes the spec completely."""
         return bool(self.steps) and (isinstance(self.steps[-1], Done) or self.steps[-1].ends)
 
     @property
     def result(self) -> Spec:
-        """The spec that is left after the last step; legal when bound.
+        """The spec after the last step. Legal when bound.
 
         >>> from fireiron import *
         >>> print(MatMul.tile(16, 16).to(Block)(MatMul(64, 64, 8)(GL, GL, GL)(Kernel)).result)
@@ -135,7 +138,7 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         return self.program().tree.residual
 
     def trace(self) -> tuple[tuple[str, Spec], ...]:
-        """Each step of the main chain with the spec after it; `tile` and `to` apart, as in the paper's listings.
+        """Return each step of the main chain with the spec after it; `tile` and `to` are separate, as in the paper's listings.
 
         >>> from fireiron import *
         >>> for step, spec in MatMul.tile(16, 16).to(Block).split(4)(MatMul(64, 64, 8)(GL, GL, GL)(Kernel)).trace():
@@ -148,21 +151,26 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
 
     @property
     def target(self) -> str:
-        """What it is made for if nobody says: what a step that writes out a kernel says; else `"sm_90a"` where work is for a Warpgroup,
-        whose instructions are found there alone; else `"sm_90"`, whose code newer GPUs run too."""
-        parts = (self.steps, *(one.steps for one in self.others))
-        said = next((step.whole_kernel[0] for step in self.steps if step.whole_kernel[0]), "")
-        if said:
-            return said
+        """The default target.
+
+        It is the target of a step with a complete kernel; else `"sm_90a"` if a step is for a Warpgroup, whose instructions only this target
+        has; else `"sm_90"`, whose code also runs on newer GPUs.
+        """
+        parts = (self.steps, *(other.steps for other in self.others))
+        stated = next((step.whole_kernel[0] for step in self.steps if step.whole_kernel[0]), "")
+        if stated:
+            return stated
         return WARPGROUP_ARCHITECTURE if any(has_part(Warpgroup, steps) for steps in parts) else DEFAULT_ARCHITECTURE
 
     @fitting
     def program(
         self, architecture: Architecture | str | None = None, instructions: tuple[Executable, ...] | None = None, name: str | None = None
     ) -> Program:
-        """The decomposition tree on a target (None: `target`), from which everything else is made; legal when bound.
+        """Return the program for a target (None: `target`): the decomposition tree and everything derived from it. Legal when bound.
 
-        `instructions` are those that leaves may match, the best first (all that are known), `name` is the kernel's.
+        Args:
+            instructions: those that leaves may match, the preferred first (default: all).
+            name: the name of the kernel.
         """
         from fireiron.compiler import Program
 
@@ -170,27 +178,28 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
             raise ArgumentError("the strategy is not bound to a spec", hint="strategy(MatMul(M,N,K)(GL,GL,GL)(Kernel))", at=call_site())
         known = INSTRUCTIONS if instructions is None else instructions
         if self.others:
-            return _first_legal(self, lambda one: Program.of(one, architecture, known, name))
+            return _first_legal(self, lambda alternative: Program.of(alternative, architecture, known, name))
         return Program.of(self, architecture, known, name)
 
     @fitting
     def cuda(self, architecture: Architecture | str | None = None) -> str:
-        """CUDA C++ for a target (`self.target` if none is named); legal when bound and complete."""
+        """Return the CUDA C++ for a target (None: `target`). Legal when bound and complete."""
         return self.program(architecture).cuda
 
     @fitting
     def compile(self, architecture: Architecture | str | None = None, options: tuple[str, ...] = ()) -> CompiledKernel:
-        """A callable kernel: NumPy arrays run in the simulator, arrays on a GPU on the GPU.
+        """Return a callable kernel: it runs NumPy arrays in the simulator, and arrays on a GPU there.
 
-        Without an architecture it is made for the current GPU (`"sm_90a"` for an H100 or H200: code for it alone has all of its
-        instructions), and where there is none for `target`, as `cuda()` does. `options` are further options of NVRTC:
-        `("--use_fast_math",)`, `("--generate-line-info",)`; the simulator knows nothing of them.
+        This method reports all errors of the kernel, rather than the first call. It lowers, checks and prints the kernel. If an NVRTC for
+        the target is installed (`pip install 'fireiron[check]'`), it also compiles the text, with or without a GPU, and the compile cache
+        keeps the result.
 
-        All that can be wrong with the kernel is said here, not at the first call: it is lowered, checked and printed, and compiled
-        where an NVRTC that serves the target is installed (`pip install 'fireiron[check]'`), with a GPU or without; the compile cache keeps
-        the result.
+        Args:
+            architecture: the target. None: that of the current GPU (`"sm_90a"` for an H100 or H200, for all of its instructions), or
+                `target` without a GPU.
+            options: further options of NVRTC: `("--use_fast_math",)`, `("--generate-line-info",)`; the simulator ignores them.
 
-        Raises: an error of the language where the kernel cannot be made, LaunchError where NVRTC refuses it.
+        Raises: an error of the language if the kernel is illegal, a LaunchError if NVRTC refuses it.
         """
         from fireiron.gpu.kernel import CompiledKernel, architecture_here
 
@@ -198,15 +207,15 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         try:
             return CompiledKernel(program, options).ready()
         except FireironError as error:
-            raise error.with_traceback(None) from None  # it says where in the strategy; frames of this package would bury that
+            raise error.with_traceback(None) from None  # the error names the line of the strategy; drop frames of this package
 
-    # ------------------------------------------------------------------------------------------ changing
+    # ------------------------------------------------------------------------------------------ changes
 
     def fallback(self, other: Strategy) -> Self:
-        """This strategy, and the other one where this one is not legal for the spec and the target.
+        """Add a strategy that replaces this one if this one is not legal for the spec and the target.
 
-        Legal when both are finished by `done` and the other is not bound to a spec. `at` and `refine` change this strategy only.
-        rewrite: S --> S; T where S is refused
+        Legal when both end with `done` and the other is not bound to a spec. `at` and `refine` change this strategy only.
+        rewrite: S --> S; T if S is illegal
 
         >>> from fireiron import *
         >>> fast = MatMul.tile(3, 3).to(Block).tile(1, 1).to(Thread).split(2).tile(1, 1).done()
@@ -219,25 +228,29 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         if not self.finished or not other.finished:
             raise DecompositionError("fallback: both strategies must end with done()", at=call_site())
         if other.spec is not None:
-            raise DecompositionError("fallback: the other strategy is bound to a spec", hint="bind the whole", at=call_site())
+            raise DecompositionError("fallback: the other strategy is bound to a spec", hint="bind the result of fallback", at=call_site())
         start = _meet(other.start, self.spec or self.start)
         all_others = (*self.others, other, *other.others)
-        return attrs.evolve(self, start=start, others=tuple(Strategy(one.steps, None, start) for one in all_others))
+        return attrs.evolve(self, start=start, others=tuple(Strategy(each.steps, None, start) for each in all_others))
 
     def fuse_epilogue(self, text: str, types: Mapping[str, Any] | None = None, **orders: Any) -> Strategy:
-        """This strategy for the product with an epilogue, `relu(acc + bias[n])`; of a bound one, on the same sizes, types and storage.
+        """Fuse an epilogue, such as `relu(acc + bias[n])`; a bound strategy keeps its sizes, types and storage.
 
-        An unbound strategy then starts from the definition `MatMul.fuse_epilogue(text)`. Of a bound one, `types` and storage orders by
-        name are those of further operands: without, they are of C's type, numbers float32, and row-major. Sums are made in the type in
-        which the plain product makes them.
-        Legal on a strategy for a product. rewrite: C = A B --> C = f(A B)      (Graphene, section 6)
+        An unbound strategy then starts from the definition `MatMul.fuse_epilogue(text)`. The accumulator has the same type as without an
+        epilogue.
+        Legal on a strategy for a matmul. rewrite: C = A B --> C = f(A B)      (Graphene, section 6)
+
+        Args:
+            text: the expression of `acc`, the accumulated element, and of further operands.
+            types: for a bound strategy, types of further operands by name; default: C's type, float32 for numbers.
+            orders: for a bound strategy, their storage orders by name; default: row-major.
 
         >>> from fireiron import *
         >>> mm = MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread).epilog(RF).split(4).tile(1, 1).done()
         >>> print(mm(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).fuse_epilogue("relu(acc + bias[n])").spec)
         gemm(64,64,64)(GL,GL,GL,GL)(Kernel)
 
-        Raises: ArgumentError where the text is none, or names what is no operand.
+        Raises: an `ArgumentError` if the text is not an epilogue.
         """
         from fireiron.specs.epilogue import epilogue, with_epilogue
 
@@ -247,35 +260,35 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
             if types or orders:
                 raise ArgumentError("epilogue: the strategy is not bound, its operands have no types yet", got=(*(types or {}), *orders))
             return self._started(epilogue(text))
-        acc = self._added_up_in(self.spec) if self.spec.contracts else None  # what is no product is refused there
+        acc = self._accumulator(self.spec) if self.spec.contracts else None  # with_epilogue refuses other specs
         return self.on_product(with_epilogue(self.spec, text, types or {}, orders, acc))
 
     def on_product(self, spec: Spec) -> Strategy:
-        """This strategy for a product, bound or not, on a spec around such a product, as `MatMul.epilogue` makes it."""
+        """Bind this strategy, which is for a matmul, to a spec of a matmul with an epilogue, as `MatMul.fuse_epilogue` makes it."""
         return self._started(None)(spec)
 
     def _started(self, start: Starter | None) -> Strategy:
-        """The same steps from another start; from a product if none is given. Refused where these steps are for another kind."""
+        """Return the same steps from another start (None: MatMul); refuse steps for a kind other than MatMul."""
         from fireiron.specs.matmul import MatMul
 
         if self.start not in (MatMul, AnySpec):
             raise DecompositionError(f"epilogue: the strategy starts from {self.start!r}", legal="a strategy for MatMul", at=call_site())
         start = start or MatMul
-        others = tuple(attrs.evolve(one, steps=_fetching(one.steps), start=start) for one in self.others)
-        return attrs.evolve(self, steps=_fetching(self.steps), spec=None, start=start, others=others)
+        others = tuple(attrs.evolve(other, steps=_prefetching(other.steps), start=start) for other in self.others)
+        return attrs.evolve(self, steps=_prefetching(self.steps), spec=None, start=start, others=others)
 
-    def _added_up_in(self, spec: Spec) -> DType | None:
-        """The type in which an `epilog` that names none adds up a product; None where an own type is named, or there is no `epilog`."""
+    def _accumulator(self, spec: Spec) -> DType | None:
+        """Return the accumulator type of an `epilog` without an explicit type; None if there is none."""
         plain = [step for step in self.steps if isinstance(step, Epilog) and step.dtype is None and step.memory.private]
         return spec.accumulator or (spec.C.dtype if plain else None)
 
     @property
     def alternatives(self) -> tuple[Strategy, ...]:
-        """This strategy and those that `fallback` added, each alone, bound alike."""
-        return (attrs.evolve(self, others=()), *(attrs.evolve(one, spec=self.spec, start=self.start) for one in self.others))
+        """This strategy and those that `fallback` added, as separate strategies for the same spec."""
+        return (attrs.evolve(self, others=()), *(attrs.evolve(other, spec=self.spec, start=self.start) for other in self.others))
 
     def at(self, kind: type[Decomposition], operand: Operand | str | None = None, index: SupportsIndex = 0) -> Cursor:
-        """The `index`-th step of a kind (for loads: of an operand), to refine or replace it; a `DecompositionError` where there is none.
+        """Return a cursor on the `index`-th step of a kind (and for loads, of an operand), to refine or replace it.
 
         >>> from fireiron import *
         >>> MatMul.tile(8, 8).to(Block).at(Tile).replace(Tile((4, 4)))
@@ -287,31 +300,31 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
 
         if not isinstance(kind, type) or not issubclass(kind, Decomposition):
             raise ArgumentError("at: not a kind of step", got=kind, legal="Tile Load Split Epilog Done", at=call_site())
-        found = []
+        positions = []
         for position, step in enumerate(self.steps):
             if isinstance(step, kind) and (operand is None or getattr(step, "operand", None) == operand_name(operand)):
-                found.append(position)
+                positions.append(position)
         number = as_integer(index)
         if number is None:
-            raise ArgumentError("at: the index of a step must be an integer", got=index, at=call_site())
-        if not -len(found) <= number < len(found):
+            raise ArgumentError("at: the index must be an integer", got=index, at=call_site())
+        if not -len(positions) <= number < len(positions):
             names = [step.summary() for step in self.steps]
             raise DecompositionError(f"at({kind.__name__}, {operand}, {index}): no such step", legal=names, at=call_site())
-        return Cursor(self, found[number])
+        return Cursor(self, positions[number])
 
     def unrefined(self) -> Self:
-        """The same decompositions without refinements, but for `to`: slower, and always correct (Fireiron, section 4.2).
+        """Remove all refinements except `to`. The result is slower, and correct (Fireiron, section 4.2).
 
         >>> from fireiron import *
         >>> loads = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).pad(4).load(B, SH)
         >>> loads.unrefined()
         MatMul.tile(32, 32).to(Block).split(8).load(A, SH).load(B, SH)
         """
-        others = tuple(attrs.evolve(one, steps=_unrefined(one.steps)) for one in self.others)
+        others = tuple(attrs.evolve(other, steps=_unrefined(other.steps)) for other in self.others)
         return attrs.evolve(self, steps=_unrefined(self.steps), others=others)
 
     def with_(self, **values: SupportsIndex) -> Self:
-        """Tunables replaced by values; an `ArgumentError` for a name or a value that the strategy does not have.
+        """Set values of tunables. Raises: `ArgumentError` for a tunable or a value that the strategy does not have.
 
         >>> from fireiron import *
         >>> tiles = MatMul.tile(Tunable("bm", 32, 64), 16).to(Block)
@@ -327,27 +340,27 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
             if number is None or number not in known[name].values:
                 raise ArgumentError(f"with_({name}={shown(value)}): not among its values", legal=known[name].values, at=call_site())
             numbers[name] = number
-        others = tuple(attrs.evolve(one, steps=resolve(one.steps, numbers)) for one in self.others)
+        others = tuple(attrs.evolve(other, steps=resolve(other.steps, numbers)) for other in self.others)
         return attrs.evolve(self, steps=resolve(self.steps, numbers), others=others)
 
     def tunables(self) -> dict[str, Tunable]:
-        """The tunables without a value, by name.
+        """Return the tunables without a value, by name.
 
         >>> from fireiron import *
         >>> tiles = MatMul.tile(Tunable("bm", 32, 64), 16).to(Block)
         >>> tiles.tunables()
         {'bm': Tunable('bm', 32, 64)}
         """
-        return tunables_in((self.steps, *(one.steps for one in self.others)))
+        return tunables_in((self.steps, *(other.steps for other in self.others)))
 
     def assignments(self) -> Iterator[dict[str, int]]:
-        """All combinations of the tunables' values, the first values first."""
+        """Yield all combinations of the tunables' values, the first values first."""
         known = self.tunables()
         for combination in itertools.product(*(tunable.values for tunable in known.values())):
             yield dict(zip(known, combination, strict=True))
 
     def legal_assignments(self, architecture: Architecture | str | None = None) -> Iterator[dict[str, int]]:
-        """The combinations for which code can be generated for the spec and the target; legal when bound."""
+        """Yield the combinations of values that are legal for the spec and the target. Legal when bound."""
         for values in self.assignments():
             try:
                 _ = self.with_(**values).program(architecture).ir
@@ -356,27 +369,27 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
             yield values
 
     def refine(self, refinement: Refinement) -> Self:
-        """The last step with a refinement.
+        """Refine the last step.
 
-        Raises: a `DecompositionError` where there is no step, it does not refine this one, or the step has one of its kind, which would
-        then have no effect; `at(...).refine(...)` replaces one.
+        Raises: a `DecompositionError` if there is no step, if the refinement does not refine it, or if the step has a refinement of the
+        same kind; `at(...).refine(...)` replaces a refinement.
         """
         if not self.steps:
-            raise DecompositionError("refine: there is no step yet", at=call_site())
-        before = next((one for one in self.steps[-1].refinements if type(one) is type(refinement)), None)
-        if before is not None:
+            raise DecompositionError("refine: the chain has no steps", at=call_site())
+        previous = next((other for other in self.steps[-1].refinements if type(other) is type(refinement)), None)
+        if previous is not None:
             raise DecompositionError(
-                f"{refinement}: {before} of the same step would have no effect",
+                f"{refinement}: the step already has {previous}",
                 got=self.steps[-1].summary(),
-                hint=f"keep one of both; strategy.at({type(self.steps[-1]).__name__}).refine(...) replaces one",
+                hint=f"keep one; strategy.at({type(self.steps[-1]).__name__}).refine(...) replaces a refinement",
                 at=call_site(),
             )
         return attrs.evolve(self, steps=(*self.steps[:-1], self.steps[-1].refined(refinement)))
 
-    # ------------------------------------------------------------------------------------------ storing
+    # ------------------------------------------------------------------------------------------ storage
 
     def to_json(self) -> str:
-        """A text that `Strategy.from_json` reads back without loss.
+        """Return a text that `Strategy.from_json` converts back to an equal strategy.
 
         >>> from fireiron import *
         >>> loads = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).pad(4).load(B, SH)
@@ -389,7 +402,7 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
 
     @staticmethod
     def from_json(text: str) -> Strategy:
-        """The strategy of a text made by `to_json`."""
+        """Return the strategy of a text made by `to_json`."""
         from fireiron.language.store import loads
 
         return loads(text)
@@ -404,11 +417,11 @@ class Cursor:
 
     @property
     def step(self) -> Decomposition:
-        """The step itself."""
+        """The step."""
         return self.strategy.steps[self.position]
 
     def refine(self, refinement: Refinement) -> Strategy:
-        """The strategy with this step refined; a refinement of the same kind is replaced.
+        """Return the strategy with this step refined; a refinement of the same kind is replaced.
 
         >>> from fireiron import *
         >>> loads = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).pad(4).load(B, SH)
@@ -418,22 +431,22 @@ class Cursor:
         return self.replace(self.step.refined(refinement))
 
     def unrefine(self, *kinds: type[Refinement]) -> Strategy:
-        """The strategy with this step's refinements of some kinds removed. Legal where it has all of them."""
+        """Return the strategy without this step's refinements of some kinds. Legal if it has all of them."""
         kept = self.step.refinements
         for kind in kinds or (None,):
             if not isinstance(kind, type) or not issubclass(kind, Refinement):
                 raise ArgumentError("unrefine: not a kind of refinement", got=kind, legal="To Unroll Pad NoSync ...", at=call_site())
-            if not any(isinstance(one, kind) for one in kept):
+            if not any(isinstance(refinement, kind) for refinement in kept):
                 raise DecompositionError(
                     f"unrefine({kind.__name__}): {self.step.summary()} has no such refinement",
-                    legal=[type(one).__name__ for one in kept] or "none: it has no refinements",
+                    legal=[type(refinement).__name__ for refinement in kept] or "none: it has no refinements",
                     at=call_site(),
                 )
-            kept = tuple(one for one in kept if not isinstance(one, kind))
+            kept = tuple(refinement for refinement in kept if not isinstance(refinement, kind))
         return self.replace(attrs.evolve(self.step, refinements=kept))
 
     def replace(self, step: Decomposition) -> Strategy:
-        """The strategy with another step in this place; an `ArgumentError` for what is no decomposition.
+        """Return the strategy with another step at this position. Raises: `ArgumentError` if it is not a decomposition.
 
         >>> from fireiron import *
         >>> loads = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).pad(4).load(B, SH)
@@ -470,9 +483,9 @@ S = TypeVar("S", bound=Strategy)
 
 
 def appended(origin: Verbs | Strategy, step: Decomposition | Strategy, kind: type[S] = Strategy) -> S:  # type: ignore[assignment]
-    """The chain that starts at `origin` with a step, or all steps of a strategy, appended.
+    """Append a step, or all steps of a strategy, to the chain `origin`.
 
-    Raises: a `DecompositionError` behind `done`, and for a strategy that is bound or starts from another kind of spec.
+    Raises: a `DecompositionError` if the chain ends with `done`, or for a strategy that is bound or starts from another kind of spec.
     """
     steps: tuple[Decomposition, ...] = ()
     spec: Spec | None = None
@@ -480,7 +493,7 @@ def appended(origin: Verbs | Strategy, step: Decomposition | Strategy, kind: typ
     if isinstance(origin, Strategy):
         steps, spec, start = origin.steps, origin.spec, origin.start
         if origin.finished:
-            raise DecompositionError("the chain is finished by done()", within=origin.steps[-1].summary(), at=call_site())
+            raise DecompositionError("the chain ends with done(), so no step can follow", within=origin.steps[-1].summary(), at=call_site())
     elif isinstance(origin, Spec):
         spec, start = origin, origin.starter
     elif isinstance(origin, (Starter, AnyStarter)):
@@ -493,11 +506,11 @@ def appended(origin: Verbs | Strategy, step: Decomposition | Strategy, kind: typ
         if isinstance(start, Starter) and isinstance(step.start, Starter) and not start.takes(step.start):
             raise DecompositionError(
                 f"then: the strategy to append starts from {step.start.title}, this chain from {start.title}",
-                hint=f"a chain that starts from {step.start.title} goes where copies go: load(A, SH, ...), epilog(RF, init, store)",
+                hint=f"pass a chain that starts from {step.start.title} as an argument: load(A, SH, ...), epilog(RF, init, store)",
                 at=call_site(),
             )
         start = step.start if start == AnySpec else start
-        others = tuple(attrs.evolve(one, steps=(*steps, *one.steps), start=start) for one in step.others)
+        others = tuple(attrs.evolve(other, steps=(*steps, *other.steps), start=start) for other in step.others)
         return kind((*steps, *step.steps), spec, start, others=others)
     if not isinstance(step, Decomposition):
         raise ArgumentError("then: neither a decomposition nor a strategy", got=step, at=call_site())
@@ -505,12 +518,12 @@ def appended(origin: Verbs | Strategy, step: Decomposition | Strategy, kind: typ
 
 
 def _first_legal(strategy: Strategy, program_of: Callable[[Strategy], Program]) -> Program:
-    """The program of the first alternative for which code can be generated; it remembers why those before it were refused."""
+    """Return the program of the first legal alternative, with the errors of those before it."""
     first: FireironError | None = None
     refused: list[str] = []
-    for one in strategy.alternatives:
+    for alternative in strategy.alternatives:
         try:
-            program = program_of(attrs.evolve(one, refused=tuple(refused)))
+            program = program_of(attrs.evolve(alternative, refused=tuple(refused)))
             _ = program.stages if program.tree.complete else None
         except FireironError as error:
             first = first or error
@@ -527,21 +540,21 @@ def _start_of(spec: Spec | None) -> Starter | AnyStarter:
     return spec.starter if isinstance(spec, Spec) else AnySpec
 
 
-def _fetching(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
-    """The steps of a product for one with an epilogue: where a producer stands behind, it fetches what the epilogue reads ahead."""
+def _prefetching(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
+    """Return the steps of a matmul for one with an epilogue: an `epilog` before a warp-specialized loop prefetches vectors."""
 
-    def said(step: Decomposition, kind: type[Refinement]) -> bool:
-        return any(isinstance(one, kind) for one in step.refinements)
+    def has(step: Decomposition, kind: type[Refinement]) -> bool:
+        return any(isinstance(refinement, kind) for refinement in step.refinements)
 
-    last = max((number for number, one in enumerate(steps) if said(one, WarpSpecialize)), default=0)
+    last = max((position for position, step in enumerate(steps) if has(step, WarpSpecialize)), default=0)
     return tuple(
-        one.refined(PrefetchEpilogue()) if isinstance(one, Epilog) and number < last and not said(one, PrefetchEpilogue) else one
-        for number, one in enumerate(steps)
+        step.refined(PrefetchEpilogue()) if isinstance(step, Epilog) and position < last and not has(step, PrefetchEpilogue) else step
+        for position, step in enumerate(steps)
     )
 
 
 def _meet(start: Starter | AnyStarter, wanted: Spec | Starter | AnyStarter) -> Starter | AnyStarter:
-    """What a chain is for that goes where another kind is said, or none: the kind that one of them says. Refused where two differ."""
+    """Return the common kind of spec of a chain and of its use, where `AnySpec` fits all; refuse two different kinds."""
     starter = wanted.starter if isinstance(wanted, Spec) else wanted
     if isinstance(start, Starter) and isinstance(starter, Starter) and not starter.takes(start):
         raise _of_another_start(start, wanted)
@@ -553,7 +566,7 @@ def _of_another_start(start: Starter | AnyStarter, wanted: Spec | Starter | AnyS
     if start.title == starter.title:
         return _of_another_definition(start, starter, wanted)
     return DecompositionError(
-        f"the strategy starts from {start.title}, what it is for is a {starter.title}",
+        f"the strategy starts from {start.title}, but the spec is a {starter.title}",
         within=wanted if isinstance(wanted, Spec) else None,
         hint=f"build it from {starter.title}",
         at=call_site(),
@@ -561,14 +574,14 @@ def _of_another_start(start: Starter | AnyStarter, wanted: Spec | Starter | AnyS
 
 
 def _of_another_definition(start: Starter | AnyStarter, starter: Starter | AnyStarter, wanted: Any) -> DecompositionError:
-    """The error of two definitions of one name: the first lines of each that the other one lacks."""
-    mine, theirs = str(start).splitlines(), str(starter).splitlines()
+    """Return the error for two definitions of the same name, with the first line of each that the other does not have."""
+    own, wanted_lines = str(start).splitlines(), str(starter).splitlines()
     return DecompositionError(
-        f"the strategy starts from another definition of the name {start.title} than what it is for",
-        got=next((one.strip() for one in mine if one not in theirs), "fewer steps"),
-        legal=next((one.strip() for one in theirs if one not in mine), "fewer steps"),
+        f"the strategy starts from another definition with the name {start.title}",
+        got=next((line.strip() for line in own if line not in wanted_lines), "fewer steps"),
+        legal=next((line.strip() for line in wanted_lines if line not in own), "fewer steps"),
         within=wanted if isinstance(wanted, Spec) else None,
-        hint="a spec of the strategy's own definition, or a strategy of this one",
+        hint="use a spec of the strategy's own definition, or a strategy for this definition",
         at=call_site(),
     )
 

@@ -20,7 +20,7 @@ from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, Vie
 
 
 class Chain:
-    """What has steps: a strategy, which is defined above those that take one as an argument."""
+    """The base class of strategies, for steps that take a strategy as an argument and are defined before it."""
 
     __slots__: tuple[()] = ()
 
@@ -31,12 +31,12 @@ class Chain:
 
 
 def written(strategy: Chain) -> tuple[Decomposition, ...]:
-    """The steps of a strategy that a decomposition writes itself, as users do: they come from no line of theirs."""
+    """Return the steps of a strategy that a decomposition makes, without a line of the user's file."""
     return tuple(attrs.evolve(step, origin=None) for step in strategy.steps)
 
 
 def inner_chains(step: Decomposition) -> dict[str, tuple[Decomposition, ...]]:
-    """The strategies inside a step, by argument: the copy of a load, the init and the store of an epilog."""
+    """Return the strategies inside a step, by argument: the copy of a load, the init and the store of an epilog."""
     chains = {}
     for field in attrs.fields(type(step)):
         value = getattr(step, field.name)
@@ -46,9 +46,9 @@ def inner_chains(step: Decomposition) -> dict[str, tuple[Decomposition, ...]]:
 
 
 def default_copy(order: MatrixLayout = RowMajor, rank: int = 2) -> tuple[Decomposition, ...]:
-    """The copy, or other work on elements, that is always right: one element a thread, neighbours along `order`, threads in turns.
+    """Return the copy, or other elementwise work, that is always legal: each thread takes every n-th element along `order`.
 
-    It is for any number of dimensions: `steps_at` makes it for those of the spec that it meets.
+    It is for any number of dimensions: `steps_at` makes it for the rank of a spec.
     """
     return _default_copy(order, rank)
 
@@ -60,15 +60,15 @@ def _default_copy(order: MatrixLayout, rank: int) -> tuple[Decomposition, ...]:
 
 
 def steps_at(steps: tuple[Decomposition, ...], spec: Spec) -> tuple[Decomposition, ...]:
-    """The steps of a copy for a spec: the default copy has its rank, and that of a single thread has nobody to deal to."""
+    """Return the steps of a copy for a spec: the default copy with its rank, and not distributed if a single thread executes it."""
     if steps != default_copy():
         return steps
-    made = default_copy(rank=len(spec.tile_dims))
-    return tuple(step.unrefined() for step in made) if spec.level.threads == 1 else made
+    copy = default_copy(rank=len(spec.tile_dims))
+    return tuple(step.unrefined() for step in copy) if spec.level.threads == 1 else copy
 
 
 def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decomposition, ...]:
-    """The steps of a strategy given as an argument; the default copy for None or `_`; an error for a bound or an empty one."""
+    """Return the steps of a strategy given as an argument; the default copy for None or `_`. Refuse a bound or an empty strategy."""
     if move is None:
         return default_copy()
     if isinstance(move, Chain) and move.spec is not None:
@@ -83,39 +83,39 @@ def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decompos
         )
     if isinstance(move.start, Starter) and move.start.kind.title not in starters:
         raise DecompositionError(
-            f"{what}: the strategy starts from {move.start.title}, what it decomposes is a {' or a '.join(starters)}",
+            f"{what}: the strategy starts from {move.start.title}, but it must decompose a {' or a '.join(starters)}",
             hint=f"build it from {starters[0]}",
             at=call_site(),
         )
     if move.others:
         raise DecompositionError(
-            f"{what}: fallback() chooses between whole strategies", hint="call it on the outermost one", at=call_site()
+            f"{what}: fallback() is legal for complete strategies only", hint="call it on the outermost strategy", at=call_site()
         )
     return move.steps
 
 
 def require_steps(value: Any, what: str) -> tuple[Decomposition, ...]:
-    """The steps of a chain, `done` at most at its end; refused where they are anything else."""
+    """Return the steps of a chain; refuse anything else, and steps after `done`."""
     if not isinstance(value, tuple) or any(not isinstance(step, Decomposition) for step in value):
         raise ArgumentError(f"{what}: not a tuple of decompositions", got=value, legal="strategy.steps", at=call_site())
     if any(step.verb == "done" for step in value[:-1]):
-        raise DecompositionError(f"{what}: the chain goes on behind done()", within=chain(value, summary=True), at=call_site())
+        raise DecompositionError(f"{what}: the chain has steps after done()", within=chain(value, summary=True), at=call_site())
     return value
 
 
 def chain(steps: tuple[Decomposition, ...], summary: bool = False) -> str:
-    """Steps as they are written in a chain; as a summary, without long texts."""
+    """Return steps as calls in a chain; as a summary, without long texts."""
     return "".join(f".{step.summary() if summary else step.label()}" for step in steps)
 
 
 def divisors(number: int) -> list[int]:
-    """All divisors, ascending."""
+    """Return all divisors, ascending."""
     small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
     return sorted({*small, *(number // size for size in small)})
 
 
 def fits(spec: Spec, dim: str, size: int) -> bool:
-    """Whether tiles of a size along a dimension divide the views of all operands alike."""
+    """Return whether tiles of a size along a dimension are legal for the views of all operands."""
     try:
         divide(spec, {dim: size}, "")
     except DecompositionError:
@@ -124,7 +124,7 @@ def fits(spec: Spec, dim: str, size: int) -> bool:
 
 
 def copies_of(memory: Memory, spec: Spec, draft: Draft) -> tuple[int, Expr]:
-    """How many units own a copy of a buffer at this level, and this thread's copy."""
+    """Return the number of units with their own copy of a buffer at this level, and the index of this thread's copy."""
     if memory.private or spec.level in (Block, Kernel):
         return 1, ZERO
     if draft.workers is None:
@@ -135,9 +135,9 @@ def copies_of(memory: Memory, spec: Spec, draft: Draft) -> tuple[int, Expr]:
 def temporary(
     spec: Spec, draft: Draft, name: str, shape: Iterable[Expr | int], dtype: DType, memory: Memory, layout: MatrixLayout = ColMajor
 ) -> tuple[View, Child]:
-    """A new tensor for the steps of a decomposition of `spec`, a copy for each unit of its level, and the child that allocates it.
+    """Return a new tensor for the steps of a decomposition, with a copy for each unit of the level, and the child that allocates it.
 
-    Its hole stands where the decomposition's program wants it: it has no statements. Its bytes, or registers, are those of the kernel.
+    The child has no statements, so its hole can be anywhere in the decomposition's program. Its bytes or registers count for the kernel.
     """
     copies, copy = copies_of(memory, spec, draft)
     tensor = Tensor(draft.fresh(name), tuple(map(as_expr, shape)), dtype, memory, layout, copies=copies, origin=draft.origin)

@@ -1,4 +1,4 @@
-"""Tiles dealt to the blocks of a kernel, by a place, a grouping and a taking (`language.dealing`)."""
+"""Distribute tiles over the blocks of a kernel, by a place, a grouping and a taking (`language.dealing`)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from fireiron.values.tensor import View
 
 
 def dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], dealing: Dealing, effects: Effects, draft: Draft) -> Expansion:
-    """Tiles numbered by the digits `order`, fastest first, for all blocks of a kernel.
+    """Return the expansion that distributes the tiles with the digits `order`, fastest first, over the blocks of a kernel.
 
-    A `DecompositionError` for what is not said together, and a `ResourceError` for a grid that cannot be launched.
+    Raises: a `DecompositionError` for an illegal combination, and a `ResourceError` for a grid that cannot be launched.
     """
     part, outer = draft.whole.part, draft.whole.outer
     parts = None if part is None else Parts(part)
-    said = {**dealing.said(effects), **(parts.said if parts is not None else {})}
-    dealing.check(said, late=False)
+    stated = {**dealing.stated(effects), **(parts.stated if parts is not None else {})}
+    dealing.check(stated, late=False)
     grouping = parts or dealing.grouping
     gathered = grouping.gathered(spec, views, order, dealing.taking, draft)
     order, place = gathered.order, dealing.place
@@ -41,9 +41,9 @@ def dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], deali
     for _, number in outer:
         blocks = blocks * number
     fits = _fits(blocks)
-    for stated in (*dealing.renumberings, place):
-        stated.require(spec, order)
-    dealing.check(said, late=True)
+    for permutation in (*dealing.renumberings, place):
+        permutation.require(spec, order)
+    dealing.check(stated, late=True)
     block = grouping.shared(_block(blocks, draft), draft)
     taken = dealing.taking.taken(block, blocks, grouping.tiles, draft)
     unit = _without_outer(taken, grid, outer) if outer else taken.unit
@@ -64,7 +64,7 @@ def dealt_to_blocks(spec: Spec, views: dict[str, View], order: list[Step], deali
 
 
 def left_to_the_next(spec: Spec, views: dict[str, View], order: list[Step], draft: Draft) -> Expansion:
-    """Tiles for blocks of which a step behind deals tiles to them too: which one is a block's, that step says, as it knows the grid."""
+    """Return the expansion for tiles of blocks if a later step distributes tiles over blocks too: that step determines the grid."""
     outer = []
     for digit in order:
         var = Var(draft.fresh(_name(spec, digit)), 0, max(digit.size.high - 1, 0))
@@ -78,13 +78,13 @@ def _name(spec: Spec, digit: Step) -> str:
 
 
 def _block(blocks: Expr, draft: Draft) -> Var:
-    """The number of a block among so many."""
+    """Return the variable of the block index, with its range."""
     number = constant(blocks)
     return Var(draft.block.name, 0, draft.block.high if number is None else number - 1)
 
 
 def _fits(blocks: Expr) -> Expr:
-    """The condition that a grid can be launched; a `ResourceError` where it cannot."""
+    """Return the condition under which a grid can be launched. Raises: `ResourceError` if it never can."""
     fits = less(blocks, as_expr(2**31))
     if fits == FALSE:
         raise ResourceError(f"{blocks} blocks: a grid has at most 2**31 - 1", hint="larger tiles for Block")
@@ -92,7 +92,7 @@ def _fits(blocks: Expr) -> Expr:
 
 
 def _without_outer(taken: Taken, grid: Expr, outer: Sequence[tuple[Var, Expr]]) -> Expr:
-    """The number of a block's tile among `grid`; the slower part of the block's number says which tiles of the steps before it has."""
+    """Return the index of a block's tile among `grid`; define the tile indices of earlier steps by the slower part of the block index."""
     names, left = taken.names, taken.unit // grid
     first, *others = outer
     for var, tiles in reversed(others):
@@ -104,6 +104,6 @@ def _without_outer(taken: Taken, grid: Expr, outer: Sequence[tuple[Var, Expr]]) 
 
 
 def _of_tensors(effects: Effects, spec: Spec) -> Effects:
-    """What a plan says of operands, of the kernel's parameters."""
+    """Return the effects, with names of the kernel's parameters instead of operands."""
     chaining = effects[Chaining]
     return effects.with_(attrs.evolve(chaining, ready=tuple(spec.operands[name].tensor.name for name in chaining.ready)))

@@ -1,7 +1,7 @@
-"""The decomposition tree, and the bases of what extends the language: Decomposition, Refinement, Executable.
+"""The decomposition tree, and the base classes of extensions: Decomposition, Refinement, Executable.
 
-A decomposition is one pure function, `expand(spec, context)`: the children are specs on views, the program is IR with a
-`Hole` for each child. Nodes pair a spec with a decomposition; partial trees (open leaves) are legal to hold and print.
+A decomposition is one pure function, `expand(spec, context)`. It returns children, which are specs on views, and a program, which is IR
+with a `Hole` for each child. A node pairs a spec with a decomposition. A partial tree, with open leaves, can be held and printed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fireiron.ir import (
     statements,
 )
 from fireiron.ir.effect import Effects
-from fireiron.ir.holding import Holding, owns
+from fireiron.ir.register_ownership import Ownership, owns
 from fireiron.ir.rewrite import by_identities
 from fireiron.ir.text import Item, Path, Printer
 from fireiron.language.former import first_class
@@ -54,95 +54,103 @@ D = TypeVar("D", bound="Decomposition")
 V = TypeVar("V", bound=Callable[..., Any])
 
 MOST_STEPS = 100
-"""Deepest chain of steps, copies included: about ten are usual, and every pass descends each level of the tree and its loops."""
+"""Most steps of a chain, including those of copies. About ten are usual; every pass descends each level of the tree and its loops."""
 
 
 OF_EACH_STEP: Final = ("refinements", "origin")
-"""Fields of every step, which no verb takes."""
+"""Fields of every step that are not arguments of verbs."""
 
 _NO_REFINEMENTS: Final = re.compile(r"(?<=\w)\(refinements=\(\)(, )?")
-"""The field of every step in a `repr`, where it is empty: it says nothing there."""
+"""The empty `refinements` of a step in a `repr`, which is left out."""
 
 
-def _called(value: Any, *found: type[Any]) -> str | None:
-    """The call of the verb that makes a step or a refinement which was found in its folder; None where there is none."""
-    name = next((name for one in found for name, method in vars(one).items() if getattr(method, "makes", None) is type(value)), None)
+def _verb_call(value: Any, *owners: type[Any]) -> str | None:
+    """Return the call of the verb that makes a step or a refinement; None if the classes `owners` have no such verb."""
+    methods = ((name, method) for owner in owners for name, method in vars(owner).items())
+    name = next((name for name, method in methods if getattr(method, "makes", None) is type(value)), None)
     if name is None:
         return None
-    fields = (one for one in attrs.fields(type(value)) if one.init and one.name not in OF_EACH_STEP)
-    said = (f"{one.alias}={getattr(value, one.name)!r}" for one in fields if getattr(value, one.name) != one.default)
-    return f"{name}({', '.join(said)})"
+    fields = (field for field in attrs.fields(type(value)) if field.init and field.name not in OF_EACH_STEP)
+    arguments = (f"{field.alias}={getattr(value, field.name)!r}" for field in fields if getattr(value, field.name) != field.default)
+    return f"{name}({', '.join(arguments)})"
 
 
 def verb(*steps: str, name: str = "") -> Callable[[V], V]:
-    """Make a function the verb of the step or the refinement in its file: a method of chains with its name, signature and docstring.
+    """Make a function a verb: chains get a method with its name, signature and docstring.
 
     The function returns the step or the refinement.
 
-    Args: the verbs of the steps that a refinement refines here (none: all that it applies to); `name`, if the function has another.
+    Args:
+        steps: the verbs of the steps that the method refines (none: all that the refinement applies to).
+        name: the name of the verb, if it is not that of the function.
     """
 
-    def declared(make: V) -> V:
+    def declare(make: V) -> V:
         make.__dict__.update(verb=name or make.__name__, applies_to=steps)
         return make
 
-    return declared
+    return declare
 
 
 @attrs.frozen
 class Refinement:
-    """Changes how a decomposition is carried out, never what it computes.
+    """A change of how a decomposition is carried out, never of what it computes.
 
-    Subclass it (a frozen attrs class), name the decompositions it `applies_to`, and override `plan` to change a
-    decomposition's plan (a frozen value with fields such as `level` or `pad`), or `rewrite` to change its program.
+    Subclass it (a frozen attrs class) and name the decompositions that it `applies_to`. Override `plan` to change a decomposition's plan
+    (a frozen value with fields such as `level` or `pad`), or `rewrite` to change its program.
     """
 
     verb: ClassVar[str] = ""
-    """The name of a method of chains that takes the fields, if the class is in the package; other verbs are functions in its file."""
+    """The name of the method of chains whose arguments are the fields. Other verbs of a refinement are functions in its file."""
 
     applies_to: ClassVar[tuple[str, ...]] = ()
 
     usual: ClassVar[tuple[tuple[Any, ...], ...]] = ((),)
-    """The arguments that matter, where they depend on neither the step nor its spec: `choices` are made of them."""
+    """Representative arguments, if they depend on neither the step nor its spec. `choices` uses them."""
 
     @classmethod
     def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[Refinement]:
-        """Refinements of this kind that a step for a spec may have, among them one for each way in which it matters.
+        """Yield refinements of this kind that a step for a spec may have, with at least one for each distinct effect.
 
-        Read by the generator of tests, so that a new file is drawn as soon as it is there. It need not judge what the step's `expand`, or
-        the whole kernel, refuses.
+        The test generator calls it, so that it covers a new refinement without further changes. It need not predict what the step's
+        `expand` or the whole kernel refuses.
         """
-        needed = sum(one.default is attrs.NOTHING for one in attrs.fields(cls) if one.init)
+        needed = sum(field.default is attrs.NOTHING for field in attrs.fields(cls) if field.init)
         yield from (cls(*arguments) for arguments in cls.usual if len(arguments) >= needed)
 
     @property
     def idle(self) -> bool:
-        """Whether it says nothing, as values of tunables made it: it is left out then, as if it had not been written."""
+        """Whether it has no effect, due to values of tunables. It is then dropped from the step."""
         return False
 
     def plan(self, plan: Any) -> Any:
-        """The plan, changed with `attrs.evolve`; a `DecompositionError` where it does not go with what is planned already."""
+        """Return the plan, changed with `attrs.evolve`; raise a `DecompositionError` if it contradicts the plan so far."""
         return plan
 
     def rewrite(self, expansion: Expansion, context: Context) -> Expansion:
-        """The expansion, changed."""
+        """Return the changed expansion."""
         return expansion
 
     def __str__(self) -> str:
-        return _called(self, OtherVerbs, *REFINEMENT_VERBS.values()) or f"refine({self!r})"
+        return _verb_call(self, OtherVerbs, *REFINEMENT_VERBS.values()) or f"refine({self!r})"
 
     def label(self) -> str:
-        """The refinement as it is written in a chain: Python that evaluates. Those of this package have methods, others have `refine`."""
+        """Return the refinement as a call in a chain, which evaluates: its method if it is part of this package, otherwise `refine`."""
         return str(self) if type(self).__module__.partition(".")[0] == __name__.partition(".")[0] else f"refine({self!r})"
 
 
 @attrs.frozen
 class Child:
-    """A sub-problem: its role, its spec on views, and the condition under which a thread takes part.
+    """A sub-problem of a step.
 
-    `steps` is the strategy for it; None for the one that the rest of the chain decomposes. `prefix` starts the names of
-    its variables. If `steps` follow who holds registers, and nobody says who does, `alone` are taken in their place. A child that warps
-    may leave out has the spec that finds out where it is `needed`.
+    Attributes:
+        name: its role.
+        spec: its spec on views.
+        steps: its strategy; None for the child that the rest of the chain decomposes.
+        active: the condition under which a thread takes part.
+        prefix: the prefix of the names of its variables.
+        alone: the steps to use if `steps` follow the owners of registers and no other leaf determines these.
+        needed: the spec that computes where the child is needed, if warps may skip it.
     """
 
     name: str
@@ -156,9 +164,9 @@ class Child:
 
 @attrs.frozen
 class Named:
-    """A named value: depends on block, thread and sizes only, at most `high` in the threads that take part.
+    """A named value that depends on block, thread and sizes only, and is at most `high` in the threads that take part.
 
-    A part of the tree with a `prefix` has names of its own.
+    Parts of the tree with different `prefix` use different names.
     """
 
     value: Expr
@@ -168,15 +176,24 @@ class Named:
 
 @attrs.frozen
 class Expansion:
-    """What a decomposition does to a spec: children, the program around them, and conditions the launcher must check.
+    """The result of a decomposition for one spec.
 
-    The other fields are what the step adds to the whole kernel. `names` are those that it made, of loops, buffers and
-    values; `lets` its named values; `grid` the number of blocks, where it deals tiles to them; `part` the number of a
-    block's part of k, for the step behind that knows the grid; `outer` the numbers of a block's tiles, with how many there are, where a
-    step behind deals more of them; `effects` what is said of all blocks and of the launch; `cluster` the blocks that are launched together.
-    A leaf `waits` if who performs it depends on who holds registers of its operands, and nobody said so yet; it is asked again when
-    somebody does.
-    `settled` are the storages of buffers that were free; `launches` tell of children which launch of a program of tasks each is of.
+    Attributes:
+        children: the sub-problems.
+        program: the program around them.
+        facts: conditions that the launcher must check.
+
+    What the step adds to the whole kernel:
+        names: the new names of loops, buffers and values.
+        lets: the named values.
+        grid: the number of blocks, if the step distributes tiles over blocks.
+        part: the index of a block's part of k, for a later step that determines the grid.
+        outer: the indices of a block's tiles, each with the number of tiles, if a later step distributes more dimensions over blocks.
+        effects: properties of all blocks and of the launch.
+        cluster: the blocks of a cluster.
+        waits: whether the leaf must wait: its instruction depends on the owners of its registers, which are not determined yet.
+        settled: the storage chosen for buffers without one.
+        launches: by child, the launch of a task program that it belongs to.
     """
 
     children: tuple[Child, ...]
@@ -200,20 +217,20 @@ class Expansion:
         return any((*said, self.grid is not None, self.part is not None))
 
     def child(self, name: str) -> Child:
-        """A child by name; a `DecompositionError` that lists them if there is none."""
-        for one in self.children:
-            if one.name == name:
-                return one
-        raise DecompositionError(f"no child {name!r} here", legal=[one.name for one in self.children])
+        """Return a child by name; raise a `DecompositionError` that lists the children if there is none."""
+        for child in self.children:
+            if child.name == name:
+                return child
+        raise DecompositionError(f"no child {name!r} here", legal=[child.name for child in self.children])
 
     def followed(self, name: str, inner: Expansion) -> Expansion:
-        """Two steps as one: this one, whose child `name` the step behind it expanded to `inner`."""
+        """Return the composition of two steps: this one, and the next step, which expanded child `name` to `inner`."""
         outer = self.child(name)
-        children = tuple(attrs.evolve(one, active=all_of((outer.active, one.active))) for one in inner.children)
-        others = tuple(one for one in self.children if one is not outer)
+        children = tuple(attrs.evolve(child, active=all_of((outer.active, child.active))) for child in inner.children)
+        others = tuple(child for child in self.children if child is not outer)
         return Expansion(
             (*others, *children),
-            filled(self.program, {name: inner.program, **{one.name: (Hole(one.name),) for one in others}}),
+            filled(self.program, {name: inner.program, **{child.name: (Hole(child.name),) for child in others}}),
             (*self.facts, *inner.facts),
             names=(*self.names, *inner.names),
             lets=(*self.lets, *inner.lets),
@@ -232,12 +249,12 @@ def _undefined(extension: object, method: str) -> DecompositionError:
 
 
 def _check_refinements(step: Decomposition, _field: Any, value: object) -> None:
-    if not isinstance(value, tuple) or not all(isinstance(one, Refinement) for one in value):
+    if not isinstance(value, tuple) or not all(isinstance(refinement, Refinement) for refinement in value):
         raise DecompositionError("refinements must be a tuple of refinements", got=value, at=call_site())
-    for one in value:
-        if step.verb not in one.applies_to:
-            raise DecompositionError(f"{type(one).__name__} does not refine {step.verb}", legal=one.applies_to, at=call_site())
-        kind = type(one)
+    for refinement in value:
+        kind = type(refinement)
+        if step.verb not in refinement.applies_to:
+            raise DecompositionError(f"{kind.__name__} does not refine {step.verb}", legal=refinement.applies_to, at=call_site())
         if kind.plan is Refinement.plan and kind.rewrite is Refinement.rewrite:
             raise DecompositionError(
                 f"{kind.__name__} overrides neither plan nor rewrite: it changes nothing",
@@ -248,7 +265,7 @@ def _check_refinements(step: Decomposition, _field: Any, value: object) -> None:
 
 
 def _refinement_order(refinement: Refinement) -> tuple[bool, str]:
-    """`to` first, as it is written; the others by their first names, so that a new name changes neither texts nor hashes."""
+    """Sort key: `to` first, the others by their original class names, so that renaming a class changes neither texts nor hashes."""
     name = type(refinement).__name__
     return name != "To", first_class(name)
 
@@ -257,32 +274,38 @@ def _refinement_order(refinement: Refinement) -> tuple[bool, str]:
 class Decomposition:
     """A step of a strategy.
 
-    Subclass it (a frozen attrs class) and define `expand`, a pure function: names are made in a draft of the context, and
-    reach the tree as fields of the `Expansion`. `refinements` hold at most one of each kind, in a canonical
-    order, so that refinements chain in any order to equal values. `origin` is the line of the strategy.
+    Subclass it (a frozen attrs class) and define `expand`, a pure function. It makes new names in a draft of the context, and they reach
+    the tree as fields of the `Expansion`.
+
+    Attributes:
+        refinements: at most one of each kind, in a canonical order: steps are equal whatever the order in which they were refined.
+        origin: the line of the strategy.
     """
 
     verb: ClassVar[str] = ""
     whole_kernel: ClassVar[tuple[str, str]] = ("", "")
-    """The target and the name of the kernel, as far as the step itself says them."""
+    """The target and the name of the kernel, if the step itself determines them."""
 
     ends: ClassVar[bool] = False
-    """Whether nothing comes behind it: it decomposes all that there is."""
+    """Whether it decomposes the spec completely, so that no step follows it."""
 
     in_words: ClassVar[bool] = True
     """Whether `label()` is Python that evaluates to the step."""
 
     makes_launches: ClassVar[bool] = False
-    """Whether it makes launches of a spec, by `launches`: then it comes before all steps that divide the work of one."""
+    """Whether it divides a spec into launches, by `launches`. It then precedes all steps that divide the work of one launch."""
 
     kinds: ClassVar[tuple[str, ...]] = ()
-    """The kinds of specs that it can be legal for, by the names that chains start from; none: all. Type checkers offer its verb there."""
+    """The kinds of specs for which it can be legal (none: all), as the names that chains start from. Type checkers offer its verb there."""
 
     refinements: tuple[Refinement, ...] = attrs.field(default=(), kw_only=True, validator=_check_refinements)
     origin: str | None = attrs.field(default=None, kw_only=True, eq=False, repr=False)
 
     def refined(self, refinement: Refinement) -> Decomposition:
-        """The same step with a refinement, which replaces one of its kind; a `DecompositionError` where it refines other steps."""
+        """Return the step with a refinement, which replaces one of the same kind.
+
+        Raises: a `DecompositionError` if the refinement does not refine this step.
+        """
         if not isinstance(refinement, Refinement):
             raise DecompositionError(f"refine({shown(refinement)}): not a refinement", at=call_site())
         if self.verb not in refinement.applies_to:
@@ -295,66 +318,68 @@ class Decomposition:
         return attrs.evolve(self, refinements=tuple(sorted([*others, refinement], key=_refinement_order)))
 
     def unrefined(self, keep: tuple[type[Refinement], ...] = ()) -> Decomposition:
-        """The same step without refinements, but for those kinds that say what is computed where."""
+        """Return the step without refinements, except those of the kinds `keep`."""
         return attrs.evolve(self, refinements=tuple(one for one in self.refinements if isinstance(one, keep)))
 
     def planned(self, plan: Any) -> Any:
-        """A plan after all refinements."""
+        """Return a plan after all refinements."""
         for refinement in self.refinements:
             plan = refinement.plan(plan)
         return plan
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
-        """The children and the program; a `DecompositionError` where it is not legal for the spec."""
+        """Return the children and the program. Raises: `DecompositionError` if the step is not legal for the spec."""
         if self.makes_launches:
             raise DecompositionError(
-                f"{self.summary()}: launches come before the first step that divides the work of one", legal="first in a chain", within=spec
+                f"{self.summary()}: it must precede all steps that divide the work of one launch",
+                legal="at the start of a chain",
+                within=spec,
             )
         raise _undefined(self, "expand(self, spec, context)")
 
     def launches(self, spec: Spec, given: Given) -> Launches:
-        """What a step that `makes_launches` makes of a spec; a `DecompositionError` where it is not legal for the spec."""
+        """Return the launches of a step that `makes_launches`. Raises: `DecompositionError` if it is not legal for the spec."""
         raise _undefined(self, "launches(self, spec, given)")
 
     def threads(self, spec: Spec, context: Context) -> int | None:
-        """The threads a block needs for this step, if this step fixes them."""
+        """Return the number of threads per block that this step requires; None if it does not determine it."""
         return None
 
     def threads_of_copies(self, spec: Spec, context: Context) -> int | None:
-        """The number of threads that the copies take among what it performs: they decide only where nothing else does."""
+        """Return the number of threads that its copies require. It counts only if no other step determines the number."""
         return None
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[Decomposition]:
-        """Steps of this kind that are legal for a spec, with the parameters that it has: for the generator of tests, tuner and messages.
+        """Yield steps of this kind that are legal for a spec, for the test generator, the tuner and messages.
 
-        Where a kind does not say: the step without arguments, if it can be made so and is legal.
+        By default, yield the step without arguments, if it needs none and is legal.
         """
-        if all(one.default is not attrs.NOTHING for one in attrs.fields(cls) if one.init):
+        if all(field.default is not attrs.NOTHING for field in attrs.fields(cls) if field.init):
             yield from legal_among((cls(),), spec, context)
 
     def label(self) -> str:
-        """The step as it is written in a chain: Python that evaluates, refinements included."""
+        """Return the step, with its refinements, as calls in a chain, which evaluate."""
         plain = attrs.evolve(self, refinements=())
         own = _NO_REFINEMENTS.sub("(", repr(plain), count=1)
-        return (_called(plain, StepVerbs) or f"then({own})") + "".join(f".{refinement.label()}" for refinement in self.refinements)
+        return (_verb_call(plain, StepVerbs) or f"then({own})") + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def summary(self) -> str:
-        """The step for listings; long texts left out."""
+        """Return the step for listings, without long texts."""
         return self.label()
 
     def title(self) -> tuple[str, ...]:
-        """The lines for the step in the header of the printed kernel."""
+        """Return the lines for the step in the header comment of the printed kernel."""
         return (f".{self.summary()}",)
 
     def differences(self, other: Decomposition) -> tuple[str, ...]:
-        """What differs in another step of its kind, a line each, where the summary does not say it."""
+        """Return the differences to another step of the same kind, one per line, that the summary does not show."""
         return ()
 
 
 @attrs.frozen
 class Mismatch:
-    """Why an executable does not perform a spec: the field, what the executable wants, what the spec has.
+    """A reason why an executable does not match a spec: the field, the value that the executable needs, the value of the spec.
 
     >>> from fireiron import *
     >>> half = MatMul(1, 1, 1, dtype=float16)(RF, RF, RF)(Thread)
@@ -369,103 +394,103 @@ class Mismatch:
 
 @attrs.frozen
 class Executable:
-    """An instruction or a micro-kernel: states the spec that it performs; its simulation is that spec's meaning.
+    """An instruction or a micro-kernel. It states the spec that it performs; the simulator executes the meaning of that spec.
 
-    Subclass it (a frozen attrs class): `mismatches` compares a spec with what it performs, `cuda` is its text.
+    Subclass it (a frozen attrs class). `mismatches` compares a spec with what it performs, `cuda` returns its text.
     """
 
     handles_edges: ClassVar[bool] = False
-    """Whether its text tests each of several elements against the tensor's end by itself."""
+    """Whether its text itself tests each element against the end of the tensor."""
 
     tests_edges: ClassVar[bool] = False
-    """Whether its text is told how many elements of each operand lie inside the tensors, and tests them itself."""
+    """Whether its text gets the number of elements of each operand inside the tensors, and tests them itself."""
 
     mechanism: ClassVar[Mechanism] = AT_ONCE
-    """When what it does is done, and by which proxy it reaches memory."""
+    """When its effects complete, and by which proxy it accesses memory."""
 
     packs: ClassVar[bool] = False
-    """Whether its text takes two neighbours of 16 bits as one register, where they are kept so."""
+    """Whether its text accepts two adjacent 16-bit elements packed in one register."""
 
     loads_together: ClassVar[bool] = False
-    """Whether its text loads, or stores, neighbours in memory together, where they lie so."""
+    """Whether its text loads or stores adjacent elements of memory as one vector."""
 
     rounds: ClassVar[DType | None] = None
-    """The type in which its results are made before they are rounded, where it is another than the meaning of its spec says."""
+    """The type in which it computes results before rounding, if it differs from the meaning of its spec."""
 
     each: ClassVar[bool] = False
-    """Whether its text, that of one thread, takes any number of elements, each by itself."""
+    """Whether its text, which one thread executes, accepts any number of elements and treats each separately."""
 
     headers: ClassVar[tuple[str, ...]] = ()
-    """The CUDA headers that its text needs, beside those of the element types."""
+    """The CUDA headers that its text needs, in addition to those of the element types."""
 
     name: str = ""
 
     def __attrs_post_init__(self) -> None:
         check_types(self)
         if not self.name.isprintable():
-            what = f"{type(self).__name__}: its name is printed in comments, so it is one line of text"
+            what = f"{type(self).__name__}: the name appears in comments, so it must be one line of text"
             raise ArgumentError(what, got=self.name, at=call_site())
 
     def may_perform(self, spec: Spec) -> bool:
-        """Whether a spec is worth comparing: false, at little cost, only where `mismatches` finds a difference on every target.
+        """Return False only if `mismatches` reports a difference on every target.
 
-        A leaf is compared with all instructions, most of which a look at the kind, the level and the memories rules out.
+        This is a cheap test before `mismatches`. A leaf is compared with all instructions, and its kind, level and memories rule out most.
         """
         return True
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        """All differences between a spec and what this performs, rather than an error; none if it matches."""
+        """Return all differences between a spec and what this performs; none if it matches."""
         raise _undefined(self, "mismatches(self, spec, architecture)")
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        """All differences, those that only the rest of the tree shows included: who holds a distributed operand."""
+        """Return all differences, including those that depend on the rest of the tree: the owners of a distributed operand."""
         return self.mismatches(spec, context.architecture)
 
     def performs(self) -> str:
-        """The spec it performs, as text for listings."""
+        """Return the spec that it performs, as text for listings."""
         return ""
 
     def takes_neighbours(self, spec: Spec) -> bool:
-        """Whether its text takes several neighbours as well as the one element of a spec that it matches."""
+        """Return whether its text also accepts several adjacent elements instead of the one element of a spec that it matches."""
         return False
 
     def on_pairs(self, spec: Spec, architecture: Architecture) -> Executable | None:
-        """The same on pairs of neighbours of 16 bits, each pair in one register; None where its text takes no such pairs."""
+        """Return its variant for pairs of adjacent 16-bit elements, each pair in one register; None if there is none."""
         return None
 
-    def unless_one(self, spec: Spec) -> str:
-        """The operand that changes nothing where it is 1: a thread with no other values of it leaves the statement out; empty for none."""
+    def identity_operand(self, spec: Spec) -> str:
+        """Return the operand that has no effect if it is 1, or "". A thread for which all its values are 1 skips the statement."""
         return ""
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
-        """The statements for a matching spec: one `Exec` on the operands' views."""
+        """Return the statements for a matching spec: one `Exec` on the operands' views."""
         return (execution(self, spec, draft),)
 
     def clamped_later(self, spec: Spec) -> Executable | None:
-        """The same without the clamping at zero with which it ends, where all who read the result clamp it; None if it ends otherwise."""
+        """Return its variant without the final max(x, 0), for results whose readers all apply it; None if there is none."""
         return None
 
     def clamping(self, spec: Spec) -> Executable | None:
-        """The same with zero in the place of negative elements, where that costs its text less than a reader before it; None if not."""
+        """Return its variant that applies max(x, 0) to its input, if this is cheaper than in the statement before; otherwise None."""
         return None
 
     def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
-        """The declaration of a buffer in fragments, which only instructions like this one touch; an error where it has none."""
+        """Return the declaration of a buffer of fragments, which only instructions like this one access."""
         raise _undefined(self, "declaration(self, kernel, buffer)")
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
-        """The CUDA C++ for one `Exec`: lines, and blocks of them (see `fireiron.ir.text`)."""
+        """Return the CUDA C++ for one `Exec`: lines, and blocks of lines (see `fireiron.ir.text`)."""
         raise _undefined(self, "cuda(self, printer, statement)")
 
 
 def access_of(view: View, write: bool, origin: str | None) -> Access:
-    """The access to all elements of a view."""
+    """Return the access to all elements of a view."""
     dims = view.numerals
     return Access(
         view.tensor.name,
         tuple(dim.base for dim in dims),
         tuple(dim.modes for dim in dims),
-        tuple(None if view.memory.counts else dim.bound for dim in dims),  # all coordinates are known, those behind the end too
+        tuple(None if view.memory.counts else dim.bound for dim in dims),  # a coordinate tensor has no end
         write,
         view.copy,
         tuple(dim.dealt for dim in dims),
@@ -474,33 +499,33 @@ def access_of(view: View, write: bool, origin: str | None) -> Access:
 
 
 def edge_refused(instruction: str, spec: Spec, name: str) -> DecompositionError:
-    """The error of an instruction that takes all elements of an operand or none, where its last tile may overhang."""
+    """Return the error for an instruction without predicates on elements, if the last tile of an operand may extend past the end."""
     view = spec.operands[name]
-    what = f"{instruction} takes all elements of {name} ({view.tensor.name}) or none, and the last tile may overhang"
+    what = f"{instruction} accesses all elements of {name} ({view.tensor.name}) or none, and the last tile may extend past the end"
     if not view.memory.private:
         return DecompositionError(
-            what, hint="load the operand first (a load fills what lies outside), or make the size a multiple of the tile"
+            what, hint="load the operand first (a load fills elements past the end), or make the size a multiple of the tile"
         )
     places = [place for place in range(len(view.dims)) if view.dims[place].bound is not None]
     ends = [(spec.uses[name][place], view.tensor.shape[view.axis(place)], view.shape[place]) for place in places]
     fits = [(dim, _multiples(constant(size) or 0, constant(tile) or 1)) for dim, size, tile in ends]
-    hint = "such tiles on the way to the instruction, the last by tile(...).done()"
+    hint = "use such tiles for the instruction, the last by tile(...).done()"
     short = [dim for dim, tiles in fits if not tiles]
     return DecompositionError(
         what,
-        got="; ".join(f"{size} elements along {dim}, of which the instruction takes {tile}" for dim, size, tile in ends),
+        got="; ".join(f"{size} elements along {dim}; the instruction accesses {tile}" for dim, size, tile in ends),
         legal="; ".join(f"tiles of {' or '.join(map(str, tiles))} along {dim}" for dim, tiles in fits if tiles) or None,
-        hint=f"registers hold whole tiles: pad the operands along {', '.join(short)}, and mask what that adds" if short else hint,
+        hint=f"registers hold complete tiles: pad the operands along {', '.join(short)}, and mask the padding" if short else hint,
     )
 
 
 def _multiples(size: int, tile: int) -> list[int]:
-    """The multiples of a tile that divide a size."""
-    return [one for one in range(tile, size + 1, tile) if size % one == 0]
+    """Return the multiples of a tile that divide a size."""
+    return [multiple for multiple in range(tile, size + 1, tile) if size % multiple == 0]
 
 
 def execution(executable: Executable, spec: Spec, context: Context) -> Exec:
-    """The statement that performs a spec on its views; refused where some of its elements may lie outside a tensor."""
+    """Return the statement that performs a spec on its views; refuse it if some of its elements may be out of bounds."""
     for name, view in spec.operands.items():
         if view.bounded and not view.memory.counts and not executable.handles_edges and any(size != ONE for size in view.shape):
             raise edge_refused(executable.name, spec, name)
@@ -513,9 +538,9 @@ def execution(executable: Executable, spec: Spec, context: Context) -> Exec:
 
 @attrs.frozen
 class Whole:
-    """What the steps of a tree have made for the whole kernel so far; the fields are those of `Expansion`, gathered.
+    """What the steps of a tree added to the whole kernel so far: the collected fields of their `Expansion`s.
 
-    `taken` are the names that no step may make again, those of sizes and operands included.
+    `taken` are the names in use, including those of sizes and operands.
     """
 
     taken: frozenset[str] = frozenset()
@@ -528,7 +553,7 @@ class Whole:
     cluster: BlockCluster | None = None
 
     def after(self, expansion: Expansion) -> Whole:
-        """The same behind one more step; itself where that step says nothing."""
+        """Return the state after one more step; itself if that step adds nothing."""
         if not expansion.has_kernel_effects:
             return self
         return Whole(
@@ -544,27 +569,35 @@ class Whole:
 
     @functools.cached_property
     def definitions(self) -> dict[Var, Expr]:
-        """The named values by name, each behind those that it is made of."""
+        """The named values by name, each after those that it uses."""
         return {var: named.value for named, var in self.lets.items()}
 
 
 def _in_a_draft(what: str) -> DecompositionError:
     return DecompositionError(
-        f"{what}: names are made in a draft of the context",
-        hint="draft = context.draft(), then draft.fresh(...), loop_over(.., draft, ..) and return draft.expansion(children, program)",
+        f"{what}: new names need a draft of the context",
+        hint="draft = context.draft(), draft.fresh(...), loop_over(.., draft, ..), return draft.expansion(children, program)",
     )
 
 
 @attrs.frozen
 class Context:
-    """What an expansion may know: the target, the threads of a block, where in the tree it stands. It never changes.
+    """What an expansion may depend on. It is immutable.
 
-    `workers` are the threads of a block to which tiles are dealt, None while they are still being counted. `block` and
-    `thread` are the variables of the block's and the thread's number; `prefix` starts the names of variables; `active` is
-    the condition under which a thread takes part. `held` says who holds what of tensors in registers, by tensor name, as far
-    as it is decided; with `decides`, nobody else will say it, and who touches a tensor that is not there may decide by itself.
-    `whole` is what the steps before have made for the whole kernel, `behind` the steps that follow in the chain; `left_out`
-    are instructions that could take a part of what a producer loads, and not all of it. `needed` is that of the child.
+    Attributes:
+        architecture, instructions: the target, and the instructions that leaves may match.
+        block, thread: the variables of the block index and the thread index.
+        workers: the number of threads of a block over which tiles are distributed; None while it is being determined.
+        path: the names of the children that lead to this node.
+        prefix: the prefix of names of variables.
+        active: the condition under which a thread takes part.
+        origin: the line of the strategy.
+        held: by tensor in registers, which thread owns which element, as far as it is determined.
+        decides: whether the leaf itself may determine the owners of tensors that are not in `held`.
+        whole: what the steps before added to the whole kernel.
+        behind: the steps that follow in the chain.
+        left_out: instructions that can perform a part of a producer's load, but not all of it.
+        needed: the field of the child.
     """
 
     architecture: Architecture
@@ -576,7 +609,7 @@ class Context:
     prefix: str = ""
     active: Expr = TRUE
     origin: str | None = None
-    held: Mapping[str, Holding] = attrs.field(factory=dict)
+    held: Mapping[str, Ownership] = attrs.field(factory=dict)
     decides: bool = False
     whole: Whole = attrs.field(factory=Whole)
     behind: tuple[Decomposition, ...] = ()
@@ -584,41 +617,41 @@ class Context:
     needed: Spec | None = None
 
     def draft(self) -> Draft:
-        """The context, to make names in: for one expansion."""
+        """Return a draft of this context, in which one expansion makes its names."""
         return Draft(*_OF_CONTEXT(self))
 
     def after(self, expansion: Expansion) -> Context:
-        """The context behind a step: what it made for the whole kernel is there."""
+        """Return the context after a step, with what it added to the whole kernel."""
         return self.knowing(self.held, self.whole.after(expansion))
 
-    def knowing(self, held: Mapping[str, Holding], whole: Whole) -> Context:
-        """The context in which so much is decided; itself where no more is."""
+    def knowing(self, held: Mapping[str, Ownership], whole: Whole) -> Context:
+        """Return the context with these owners and this state; itself if both are the same."""
         return self if held is self.held and whole is self.whole else self._with(held=held, whole=whole)
 
     def fresh(self, wanted: str) -> str:
-        """Refused by an error: new names are made in a `Draft`."""
+        """Raise an error: only a `Draft` makes new names."""
         raise _in_a_draft(f"fresh({wanted!r})")
 
     def let(self, wanted: str, value: Expr, high: int | None = None) -> Expr:
-        """Refused by an error: values are named in a `Draft`."""
+        """Raise an error: only a `Draft` names values."""
         raise _in_a_draft(f"let({wanted!r}, {value})")
 
     def unit(self, level: Any, parent: Any) -> Expr:
-        """Refused by an error: units are named in a `Draft`."""
+        """Raise an error: only a `Draft` names units."""
         raise _in_a_draft(f"unit({level}, {parent})")
 
     def units(self, level: Any, parent: Any) -> int:
-        """How many units of `level` a unit of `parent` has."""
+        """Return the number of units of `level` in a unit of `parent`."""
         return count_in(level, parent, self.workers)
 
     def enter(self, child: Child) -> Context:
-        """The context of a child."""
+        """Return the context of a child."""
         prefix = child.prefix if child.prefix.startswith(self.prefix) else self.prefix + child.prefix
         active = all_of((self.active, child.active))
         return self._with(path=(*self.path, child.name), prefix=prefix or self.prefix, active=active, needed=child.needed)
 
     def _with(self, **changed: Any) -> Context:
-        """`attrs.evolve` of it, which a tree asks for at each node."""
+        """Return `attrs.evolve(self, **changed)`, faster: a tree needs it at each node."""
         if type(self) is not Context:
             return attrs.evolve(self, **changed)
         return Context(**{**dict(zip(_FIELDS, _OF_CONTEXT(self), strict=True)), **changed})
@@ -630,9 +663,9 @@ _OF_CONTEXT: Final = operator.attrgetter(*_FIELDS)
 
 @attrs.frozen(eq=False)
 class Draft(Context):
-    """A context in which one expansion makes its names; they reach the tree as fields of its `expansion`, and by nothing else.
+    """A context in which one expansion makes its names. They reach the tree only as fields of its `expansion`.
 
-    Names come in order of request, so that the same expansion always makes the same; equal values share one name.
+    Names depend on the order of requests only, so the same expansion always makes the same names. Equal values share a name.
     """
 
     _names: dict[str, None] = attrs.field(factory=dict)
@@ -640,12 +673,12 @@ class Draft(Context):
     _settled: dict[str, Storage] = attrs.field(factory=dict)
 
     def expansion(self, children: tuple[Child, ...], program: tuple[Stmt, ...], **more: Any) -> Expansion:
-        """What the step does to its spec, with the names that it made; `more` are further fields of `Expansion`."""
+        """Return the `Expansion` with the names of this draft; `more` are further fields."""
         names, lets, settled = tuple(self._names), tuple(self._lets.items()), tuple(self._settled.items())
         return Expansion(children, program, names=names, lets=lets, settled=settled, **more)
 
     def fresh(self, wanted: str, otherwise: str = "") -> str:
-        """A name that starts with the prefix of this part of the tree; if it is taken `otherwise`, and with a number if none is free."""
+        """Return an unused name with the prefix of this part of the tree: `wanted`, else `otherwise`, else one with a number."""
         return self._unused(self.prefix + (otherwise if otherwise and self._is_taken(self.prefix + wanted) else wanted))
 
     def _unused(self, wanted: str) -> str:
@@ -660,31 +693,31 @@ class Draft(Context):
         return name in self.whole.taken or name in self._names
 
     def settle(self, tensor: Tensor, storage: Storage) -> Storage:
-        """Say how a free buffer lies in memory; the same again if another leaf said it, and refused where that said otherwise."""
+        """Choose the storage of a buffer without one; refuse a storage that contradicts the choice of another leaf."""
         known = {**self.whole.settled, **self._settled}.get(tensor.name)
         if known is not None and known != storage:
             raise DecompositionError(
-                f"{tensor.name}: two leaves want it stored differently, as {_stored(known)} and as {_stored(storage)}",
+                f"{tensor.name}: two leaves need different storage, {_stored(known)} and {_stored(storage)}",
                 at=self.origin,
-                hint="load the operand twice, or say the storage: .storage_layout(...).swizzle_storage(...)",
+                hint="load the operand twice, or specify the storage: .storage_layout(...).swizzle_storage(...)",
             )
         self._settled[tensor.name] = storage
         return storage
 
     def claim(self, var: Var) -> None:
-        """A name that a step before made, whose value stands in this expansion's program."""
+        """Register a name that an earlier step made, and whose value is in this expansion's program."""
         self._names[var.name] = None
 
     def define(self, var: Var, value: Expr) -> None:
-        """Say the value of a name that a step before this one made, or that a text gives it."""
+        """Define the value of a name that an earlier step or a text made."""
         named = Named(value, var.high)
         known = {**self.whole.lets, **self._lets}
         self._lets[named if known.get(named, var) == var else Named(value, var.high, var.name)] = var
 
     def let(self, wanted: str, value: Expr, high: int | None = None) -> Expr:
-        """A name for a value that depends on block, thread and sizes only; the value itself where a name says no more.
+        """Return a name for a value that depends on block, thread and sizes only; the value itself if it needs no name.
 
-        `high` narrows its range for threads that take part.
+        `high` limits its range in the threads that take part.
         """
         if isinstance(value, Const) or (isinstance(value, Var) and (high is None or high >= value.high)):
             return value
@@ -702,7 +735,7 @@ class Draft(Context):
         return var
 
     def unit(self, level: Any, parent: Any) -> Expr:
-        """The number of this thread's unit of `level` inside its unit of `parent`, by name."""
+        """Return the named index of this thread's unit of `level` inside its unit of `parent`."""
         name = level.label if parent in (Block, level.parent) else f"{parent.label}_{level.label}"
         if level.threads == 1:
             name = thread_name(parent, "thread")
@@ -720,8 +753,11 @@ def _stored(storage: Storage) -> str:
 class Node:
     """A spec with the step that decomposes it (None: an open leaf), its program and its children by name.
 
-    A leaf that waits for who holds its registers keeps the context in which it will be expanded, and what it does `alone`. `names` are
-    those that the step made: of values, loops and buffers; `launches` tell of children which launch of a program of tasks each is of.
+    Attributes:
+        waiting: for a leaf that waits for the owners of its registers, the context of its later expansion.
+        alone: the steps of such a leaf if no other leaf determines the owners.
+        names: the new names of values, loops and buffers.
+        launches: by child, the launch of a task program that it belongs to.
     """
 
     spec: Spec
@@ -736,12 +772,12 @@ class Node:
 
     @functools.cached_property
     def complete(self) -> bool:
-        """Whether every leaf is executable."""
+        """Whether an instruction or a micro-kernel performs every leaf."""
         return self.step is not None and self.waiting is None and all(child.complete for _, child in self.children)
 
     @functools.cached_property
     def execs(self) -> tuple[tuple[Exec, tuple[For, ...]], ...]:
-        """All statements that instructions perform with the loops around them, the main chain's first."""
+        """All `Exec` statements with the loops around them, those of the main chain first."""
         found = [(statement, tuple(around)) for statement, around in execs(self.program)]
         if self.children:
             placed = [(one.child, around) for one, around in located(self.program) if isinstance(one, Hole)]
@@ -753,35 +789,35 @@ class Node:
 
     @functools.cached_property
     def opens(self) -> bool:
-        """Whether it, or anything below, is a leaf that nothing performs, and that does not wait for another."""
+        """Whether it, or a node below it, is an open leaf that does not wait for another leaf."""
         return self.open or any(child.opens for _, child in self.children)
 
     @property
     def open(self) -> bool:
-        """Whether it is a leaf that nothing performs, and does not wait for another."""
+        """Whether it is an open leaf that does not wait for another leaf."""
         return self.waiting is None and self.program == (Hole("open"),)
 
     def child(self, name: str) -> Node:
-        """A child by name; a `DecompositionError` that lists them if there is none."""
+        """Return a child by name; raise a `DecompositionError` that lists the children if there is none."""
         for other, node in self.children:
             if other == name:
                 return node
         raise DecompositionError(f"no child {name!r} here", legal=[other for other, _ in self.children])
 
     def nodes(self) -> Iterator[Node]:
-        """All nodes, parents first."""
+        """Yield all nodes, parents first."""
         yield self
         for _, node in self.children:
             yield from node.nodes()
 
     def paths(self, path: Path = ()) -> Iterator[tuple[Path, Node]]:
-        """All nodes, parents first, each with the names of children that lead to it."""
+        """Yield all nodes, parents first, each with the names of the children that lead to it."""
         yield path, self
         for name, node in self.children:
             yield from node.paths((*path, name))
 
     def open_leaves(self) -> tuple[Spec, ...]:
-        """The specs that nothing performs yet."""
+        """Return the specs of open leaves."""
         return tuple(node.spec for node in self.nodes() if node.step is None)
 
     @property
@@ -799,9 +835,9 @@ def _main(node: Node) -> int:
 
 
 def grow(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tuple[Node, Whole]:
-    """The tree of a spec under a chain of steps, and what its steps made for the whole kernel.
+    """Return the tree of a spec under a chain of steps, and what the steps added to the whole kernel.
 
-    Who holds what of registers is a fixpoint: leaves that follow wait until somebody decides it, in whatever part of the tree.
+    The owners of registers are a fixed point: a leaf that follows them waits until another leaf, anywhere in the tree, determines them.
     """
     node, whole = _grown(spec, steps, context)
     tried: Tried = {}
@@ -817,7 +853,7 @@ def grow(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tupl
 
 
 def _grown(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tuple[Node, Whole]:
-    """The tree as far as it is decided by what stands before; the main chain grows first, so that it has the plain names."""
+    """Return the tree without the leaves that wait. The main chain is expanded first, so that its names have no numbers."""
     if not steps:
         return Node(spec, None, (Hole("open"),)), context.whole
     step, rest = steps[0], steps[1:]
@@ -828,28 +864,28 @@ def _grown(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tu
         return Node(spec, step, expansion.program, waiting=context), context.whole
     here = here.after(expansion)
     grown: dict[str, Node] = {}
-    order = sorted(expansion.children, key=lambda one: one.steps is not None)
+    order = sorted(expansion.children, key=lambda child: child.steps is not None)
     for number, child in enumerate(order):
         node, whole = _grown(child.spec, rest if child.steps is None else child.steps, here.enter(child))
         grown[child.name] = _or_alone(node, child.alone)
-        asked = _in_registers(one.spec for one in order[number + 1 :]) - set(here.held)
-        here = here.knowing({**held_by(node, asked), **here.held} if asked else here.held, whole)
+        undetermined = _in_registers(later.spec for later in order[number + 1 :]) - set(here.held)
+        here = here.knowing({**held_by(node, undetermined), **here.held} if undetermined else here.held, whole)
     children = tuple((child.name, grown[child.name]) for child in expansion.children)
     return Node(spec, step, expansion.program, children, expansion.facts, names=expansion.names, launches=expansion.launches), here.whole
 
 
 def _or_alone(node: Node, alone: tuple[Decomposition, ...]) -> Node:
-    """The node, if it waits with what it does where nobody decides for it."""
+    """Return the node; if it waits, with its steps for the case that no other leaf determines the owners."""
     return attrs.evolve(node, alone=alone) if alone and node.waiting is not None else node
 
 
 def _in_registers(specs: Iterable[Spec]) -> set[str]:
-    """The tensors in registers that specs touch."""
+    """Return the tensors in registers that specs access."""
     return {view.tensor.name for spec in specs for view in spec.operands.values() if view.memory.private}
 
 
 def _waiting(node: Node) -> Iterator[Node]:
-    """The leaves that wait, those of the main chain first."""
+    """Yield the leaves that wait, those of the main chain first."""
     if node.waiting is not None:
         yield node
     for _, child in _bodies_first(node):
@@ -861,11 +897,11 @@ def _bodies_first(node: Node) -> list[tuple[str, Node]]:
 
 
 Tried = dict[int, tuple[Node, Any]]
-"""By their identity, the leaves that were tried in vain, with what was known of their registers."""
+"""By identity, the leaves that still had to wait when they were tried, with what was known of their registers."""
 
 
-def _again(node: Node, held: Mapping[str, Holding], whole: Whole, tried: Tried) -> tuple[Node, Whole]:
-    """The tree with each leaf that waits tried once more, if more of what it touches is held now; itself where none can be performed."""
+def _again(node: Node, held: Mapping[str, Ownership], whole: Whole, tried: Tried) -> tuple[Node, Whole]:
+    """Try each waiting leaf again if more owners of its registers are known now; return the tree itself if no leaf could be expanded."""
     if node.complete:
         return node, whole
     if node.waiting is not None and node.step is not None:
@@ -873,11 +909,11 @@ def _again(node: Node, held: Mapping[str, Holding], whole: Whole, tried: Tried) 
         known = {name: held.get(name) for name in sorted(_in_registers((node.spec, *needed)))}, whole.settled
         if id(node) in tried and tried[id(node)][1] == known:
             return node, whole
-        found, after = _grown(node.spec, (node.step,), attrs.evolve(node.waiting, held=held, whole=whole))
-        if found.waiting is not None:
+        grown_leaf, after = _grown(node.spec, (node.step,), attrs.evolve(node.waiting, held=held, whole=whole))
+        if grown_leaf.waiting is not None:
             tried[id(node)] = node, known
             return node, whole
-        return found, after
+        return grown_leaf, after
     grown = {}
     for name, child in _bodies_first(node):
         grown[name], whole = _again(child, held, whole, tried)
@@ -886,31 +922,31 @@ def _again(node: Node, held: Mapping[str, Holding], whole: Whole, tried: Tried) 
     return attrs.evolve(node, children=tuple((name, grown[name]) for name, _ in node.children)), whole
 
 
-def _decided(node: Node, held: Mapping[str, Holding], whole: Whole) -> tuple[Node, Whole]:
-    """The tree where the first leaf that can decides by itself who holds its registers; refused if none can.
+def _decided(node: Node, held: Mapping[str, Ownership], whole: Whole) -> tuple[Node, Whole]:
+    """Let the first waiting leaf that can determine the owners of its registers do so; refuse the tree if none can.
 
-    As long as other leaves are open nobody does, as who decides may come there.
+    As long as there are open leaves, no leaf does so, because a later step may determine the owners there.
     """
     if node.opens:
         return node, whole
     refused: FireironError | None = None
-    for leaf in sorted(_waiting(node), key=lambda one: not _follows(one.spec, held)):
+    for leaf in sorted(_waiting(node), key=lambda waiting: not _follows(waiting.spec, held)):
         assert leaf.waiting is not None and leaf.step is not None
         for steps in filter(None, ((leaf.step,), leaf.alone)):
             try:
-                found, after = _grown(leaf.spec, steps, attrs.evolve(leaf.waiting, held=held, decides=True, whole=whole))
+                grown, after = _grown(leaf.spec, steps, attrs.evolve(leaf.waiting, held=held, decides=True, whole=whole))
             except FireironError as error:
-                refused = _told(error, node, leaf)
+                refused = _owner_error(error, node, leaf)
                 continue
-            if not found.opens:
-                return _replaced(node, leaf, found), after
+            if not grown.opens:
+                return _replaced(node, leaf, grown), after
     if refused is not None:
         raise refused
     return node, whole
 
 
-def _follows(spec: Spec, held: Mapping[str, Holding]) -> bool:
-    """Whether it is known who holds an operand that has all dimensions of a spec: others then follow it, and none has to decide."""
+def _follows(spec: Spec, held: Mapping[str, Ownership]) -> bool:
+    """Return whether the owners of an operand with all dimensions of a spec are known, so that the other operands follow it."""
     return any(len(spec.uses[name]) == len(spec.dims) and view.tensor.name in held for name, view in spec.operands.items())
 
 
@@ -922,19 +958,19 @@ def _replaced(node: Node, old: Node, new: Node) -> Node:
     return node if same else attrs.evolve(node, children=children)
 
 
-def _told(error: FireironError, node: Node, leaf: Node) -> FireironError:
-    """Why a leaf finds no holder: what holds its registers is known to a text only, or else as it says itself."""
+def _owner_error(error: FireironError, node: Node, leaf: Node) -> FireironError:
+    """Return the error for a leaf without owners of its registers: only a micro-kernel's text determines them, else the given error."""
     names = _in_registers((leaf.spec,))
     for inner in node.nodes():
         for statement, _ in execs(inner.program):
             name = next((access.buffer for access in statement.accesses if access.buffer in names), None)
             if statement.collective and name is not None:
                 return DecompositionError(
-                    f"{statement.instruction.name} performs {statement.spec} as a whole: what threads hold of {name}, only its text knows",
+                    f"only the text of {statement.instruction.name} ({statement.spec}) determines the owners of {name}",
                     within=leaf.spec,
                     at=statement.origin,
                     legal="epilog(memory, init, store)",
-                    hint="an init and a store by micro-kernels too, or tiles for Thread before done(...)",
+                    hint="use micro-kernels for the init and the store too, or tiles for Thread before done(...)",
                 )
     return error
 
@@ -942,12 +978,12 @@ def _told(error: FireironError, node: Node, leaf: Node) -> FireironError:
 def _require_shallow(spec: Spec, step: Decomposition, context: Context) -> None:
     if len(context.path) >= MOST_STEPS:
         raise DecompositionError(
-            f"a chain of more than {MOST_STEPS} steps", within=f"{spec} / {step.label()}", at=step.origin, legal=f"at most {MOST_STEPS}"
+            f"the chain has more than {MOST_STEPS} steps", within=f"{spec} / {step.label()}", at=step.origin, legal=f"at most {MOST_STEPS}"
         )
 
 
 def legal_among(steps: Iterable[D], spec: Spec, context: Context) -> Iterator[D]:
-    """Those steps that expand a spec without an error."""
+    """Yield the steps that expand a spec without an error."""
     for step in steps:
         try:
             expanded(step, spec, context)
@@ -957,12 +993,12 @@ def legal_among(steps: Iterable[D], spec: Spec, context: Context) -> Iterator[D]
 
 
 def expanded(step: Decomposition, spec: Spec, context: Context) -> Expansion:
-    """What a step and its refinements do to a spec; refused where they do not keep to the contract of `Expansion`."""
+    """Expand a spec by a step and its refinements; refuse an `Expansion` that breaks its contract."""
     try:
         expansion = _checked(step.expand(spec, context), step, "expand", spec)
         for refinement in step.refinements:
             expansion = _checked(refinement.rewrite(expansion, context), refinement, "rewrite", spec)
-        # While threads are counted, a thread's number has any value.
+        # While threads are counted, a thread index has any value.
         for child in expansion.children if context.workers is not None else ():
             require_numerals(spec, child.spec, type(step).__name__)
     except FireironError as error:
@@ -971,7 +1007,7 @@ def expanded(step: Decomposition, spec: Spec, context: Context) -> Expansion:
 
 
 def _checked(expansion: Expansion, extension: Decomposition | Refinement, method: str, spec: Spec) -> Expansion:
-    """The expansion, if its children have holes, and the names that it binds are those it says."""
+    """Return the expansion; refuse it if holes and children differ, or if it lacks a name that its program binds."""
     what = f"{type(extension).__name__}.{method}"
     if not isinstance(expansion, Expansion):
         raise DecompositionError(f"{what} must return an Expansion", got=expansion, hint="return Expansion(children, program)")
@@ -979,29 +1015,29 @@ def _checked(expansion: Expansion, extension: Decomposition | Refinement, method
     inside = tuple(statements(expansion.program))
     holes = [statement.child for statement in inside if isinstance(statement, Hole)]
     if sorted(holes) != sorted(set(names)) and not (not names and holes == ["open"]):
-        raise DecompositionError(f"{what}: the holes of its program are not its children", got=holes or "none", legal=names or "none")
+        raise DecompositionError(f"{what}: the holes of its program differ from its children", got=holes or "none", legal=names or "none")
     if len(set(names)) != len(names):
         raise DecompositionError(f"{what}: two children share a name", got=names)
-    made = {statement.var.name for statement in inside if isinstance(statement, (For, Let))}
-    made |= {view.tensor.name for child in expansion.children for view in child.spec.operands.values()}
-    unsaid = made - {view.tensor.name for view in spec.operands.values()} - set(expansion.names)
-    if unsaid:
+    bound = {statement.var.name for statement in inside if isinstance(statement, (For, Let))}
+    bound |= {view.tensor.name for child in expansion.children for view in child.spec.operands.values()}
+    missing = bound - {view.tensor.name for view in spec.operands.values()} - set(expansion.names)
+    if missing:
         raise DecompositionError(
-            f"{what}: it makes the names {', '.join(sorted(unsaid))}, which its Expansion does not say",
-            hint="draft = context.draft(), names by draft.fresh(...), and return draft.expansion(children, program)",
+            f"{what}: its program binds {', '.join(sorted(missing))}, which its Expansion does not list in names",
+            hint="draft = context.draft(), draft.fresh(...) for names, return draft.expansion(children, program)",
         )
     return expansion
 
 
-def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Holding]:
-    """Who holds what of tensors in registers that a tree touches: of those that `names` asks for, or all.
+def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Ownership]:
+    """Return, for tensors in registers that a tree accesses (`names`, or all), which thread owns which element.
 
-    Who reads a tensor decides, or who adds to an accumulator; the first one counts, and others only where there is none, those that follow
-    last. What a group of threads does as a whole, by a text, says nothing.
+    The first statement that reads a tensor, or accumulates into it, determines its owners. Without one, the first other access does, and
+    last an access that follows other owners. A micro-kernel of a whole group of threads determines nothing.
     """
-    owned: dict[str, Holding | None] = {}
-    others: dict[str, Holding] = {}
-    following: dict[str, Holding] = {}
+    owned: dict[str, Ownership | None] = {}
+    others: dict[str, Ownership] = {}
+    following: dict[str, Ownership] = {}
     for statement, loops in node.execs:
         for access, view in zip(statement.accesses, statement.spec.operands.values(), strict=False):
             name = access.buffer
@@ -1014,23 +1050,23 @@ def held_by(node: Node, names: Collection[str] | None = None) -> dict[str, Holdi
     return {name: holding for name, holding in {**following, **others, **owned}.items() if holding is not None}
 
 
-@by_identities  # a tree is asked again and again while it grows
-def _holding(statement: Exec, access: Access, *loops: For) -> Holding:
-    return Holding.of(statement, access, loops)
+@by_identities  # called repeatedly while a tree grows
+def _holding(statement: Exec, access: Access, *loops: For) -> Ownership:
+    return Ownership.of(statement, access, loops)
 
 
 def count_workers(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> int | None:
-    """The threads of a block to which tiles are dealt: what the first step of the body that deals them to groups of threads needs.
+    """Return the number of threads of a block: what the first step of the body that distributes tiles over threads requires.
 
-    Where no step of the body does, those count that fill an array in registers in front of it: then they decide who holds what. An error
-    of a step is raised again, with its place in the strategy.
+    If no step of the body does, the loads to registers before it determine the number. Raises: the error of a step, with its place in the
+    strategy.
     """
     of_body, of_loads = _counted(spec, steps, context)
     return of_loads if of_body is None else of_body
 
 
 def _counted(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tuple[int | None, int | None]:
-    """The threads that the body needs, and the most that a load to registers or a step that copies does."""
+    """Return the number of threads that the body requires, and the most that a load to registers or a copying step requires."""
     if not steps:
         return None, None
     step, rest = steps[0], steps[1:]
@@ -1043,21 +1079,21 @@ def _counted(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> 
         expansion = _checked(step.expand(spec, here), step, "expand", spec)
     except FireironError as error:
         raise error.located(within=f"{spec} / {step.label()}", at=step.origin) from None
-    behind = context.after(expansion)
-    counted = [_counted(child.spec, rest, behind.enter(child)) for child in expansion.children if child.steps is None]
+    after = context.after(expansion)
+    counted = [_counted(child.spec, rest, after.enter(child)) for child in expansion.children if child.steps is None]
     bodies = [of_body for of_body, _ in counted if of_body is not None]
     if bodies:
         return max(bodies), None
     loads = [
-        count_workers(child.spec, child.steps or (), behind.enter(child)) for child in expansion.children if _fills_registers(child, spec)
+        count_workers(child.spec, child.steps or (), after.enter(child)) for child in expansion.children if _fills_registers(child, spec)
     ]
     loads.append(step.threads_of_copies(spec, context))
-    found = [count for count in (*loads, *(of_loads for _, of_loads in counted)) if count is not None]
-    return None, max(found, default=None)
+    numbers = [number for number in (*loads, *(of_loads for _, of_loads in counted)) if number is not None]
+    return None, max(numbers, default=None)
 
 
 def _fills_registers(child: Child, spec: Spec) -> bool:
-    """Whether a child with steps of its own writes to registers that are new below a spec; its outputs are only stored to."""
+    """Return whether a child with its own steps writes only registers that are new below a spec."""
     written = [child.spec.operands[name] for name in child.spec.outputs]
     fresh = _in_registers((child.spec,)) - _in_registers((spec,))
     return child.steps is not None and all(view.tensor.name in fresh for view in written)
@@ -1077,7 +1113,7 @@ def require_complete(node: Node) -> None:
 
 
 def _last_origin(node: Node) -> str | None:
-    """Where the last step stands that leads to an open leaf; None where none does."""
+    """Return the line of the last step that leads to an open leaf; None if there is none."""
     origin = None
     while True:
         origin = getattr(node.step, "origin", None) or origin
@@ -1088,10 +1124,10 @@ def _last_origin(node: Node) -> str | None:
 
 
 def _missing_step(node: Node) -> str | None:
-    """The verb that an open step of a definition lacks; None where none is open without a strategy."""
+    """Return the verb that an open step of a definition needs; None if no step without a strategy is open."""
     for parent in node.nodes():
-        made = fused(parent.spec)
+        definition = fused(parent.spec)
         for name, child in parent.children:
-            if made is not None and child.step is None and name in made.names and made.strategy_of(name) is None:
-                return f'.step("{name}", {child.spec.title}. ... .done()): nothing else says who holds the elements of a product'
+            if definition is not None and child.step is None and name in definition.names and definition.strategy_of(name) is None:
+                return f'.step("{name}", {child.spec.title}. ... .done()), which determines which thread owns which element'
     return None

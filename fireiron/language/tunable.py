@@ -1,4 +1,4 @@
-"""Tunables: named integers that may stand wherever an integer may, until a value is chosen."""
+"""Tunables: named integers without a value yet, legal wherever an integer is legal."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _OPERATORS: Mapping[str, Callable[[int, int], int]] = {
 }  # fmt: skip
 
 MAX_DEPTH = 32
-"""Deepest nesting of arithmetic on tunables: far above any use, far below Python's recursion limit."""
+"""Deepest nesting of arithmetic on tunables; much less than Python's recursion limit."""
 
 LARGEST = 2**31 - 1
 """The largest size."""
 
 
 class _Arithmetic:
-    """Integer arithmetic that waits for the values."""
+    """Integer arithmetic on values that are not chosen yet."""
 
     __slots__ = ()
 
@@ -69,8 +69,8 @@ class _Arithmetic:
 
     def _unordered(self, other: Any) -> bool:
         raise ArgumentError(
-            f"{self!r} has no value yet, so it cannot be compared",
-            hint="with_(...) gives it one; or make one strategy per case",
+            f"{self!r} has no value yet and cannot be compared",
+            hint="set a value by with_(...), or make one strategy per case",
             at=call_site(),
         )
 
@@ -79,7 +79,7 @@ class _Arithmetic:
 
 @attrs.frozen(repr=False, init=False)
 class Tunable(_Arithmetic):
-    """A named choice among positive integers; the first that is legal is the default.
+    """A named choice among integers of at least 0; the default is the first legal one.
 
     >>> Tunable("bm", 64, 128) // 2
     Tunable('bm', 64, 128) // 2
@@ -94,11 +94,11 @@ class Tunable(_Arithmetic):
         numbers = [number for number in map(as_integer, values) if number is not None and 0 <= number <= LARGEST]
         if not values or len(numbers) < len(values):
             raise ArgumentError(
-                f"Tunable({name!r}): values must be integers, not negative, at least one",
+                f"Tunable({name!r}): needs one or more values, integers of at least 0",
                 got=values,
                 legal=f"0 ... {LARGEST}",
                 at=call_site(),
-                hint=f'Tunable("{name}", 64, 128): one after the other',
+                hint=f'Tunable("{name}", 64, 128)',
             )
         self.__attrs_init__(name, tuple(dict.fromkeys(numbers)))
 
@@ -122,7 +122,7 @@ class Derived(_Arithmetic):
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.op, str) or self.op not in _OPERATORS:
-            raise ArgumentError("arithmetic on tunables: no such operation", got=self.op, legal=_OPERATORS, at=call_site())
+            raise ArgumentError("arithmetic on tunables: unknown operation", got=self.op, legal=_OPERATORS, at=call_site())
         for name in ("left", "right"):
             part = getattr(self, name)
             if not isinstance(part, _Arithmetic):
@@ -141,17 +141,17 @@ class Derived(_Arithmetic):
 
 
 Integer: TypeAlias = SupportsIndex | Tunable | Derived
-"""A number given to a verb: an integer of Python or NumPy, or a tunable that becomes one."""
+"""An argument of a verb: an integer of Python or NumPy, or a tunable."""
 
 TileSize: TypeAlias = Integer | Layout
-"""A size along a dimension: elements, or a layout that says which."""
+"""A tile size along a dimension: a number of elements, or the layout of the elements."""
 
 
 def resolve(value: T, values: Mapping[str, int]) -> T:
-    """The value with tunables replaced, through tuples and attrs classes. Refinements that say nothing with them are left out.
+    """Return a value with tunables replaced, inside tuples and attrs classes. Refinements that then have no effect are dropped.
 
-    Nothing is judged here: what is illegal, a division by zero too, is refused where the step is expanded, as `chosen` does,
-    so that a sweep meets the error of each combination in one place.
+    Illegal values, and divisions by zero, are not refused here. `chosen` refuses them when the step is expanded, so that a sweep gets all
+    errors of a combination in one place.
     """
     return _resolve(value, values)  # type: ignore[no-any-return]
 
@@ -186,9 +186,9 @@ def _resolve(value: Any, values: Mapping[str, int]) -> Any:
 
 
 def count(value: Any, what: str, least: int = 1, most: int = LARGEST, more: str = "") -> Any:
-    """A number given to a verb, as a plain integer; refused where it is no integer from `least` to `most`. `more` is legal there, too.
+    """Return an argument of a verb as a plain integer; refuse anything but an integer from `least` to `most`.
 
-    A tunable stays as it is, and is checked by `chosen` when it has a value.
+    A tunable is returned unchanged; `chosen` checks it when it has a value. `more` names other legal arguments, for the message.
     """
     if isinstance(value, _Arithmetic):
         return value
@@ -200,19 +200,19 @@ def count(value: Any, what: str, least: int = 1, most: int = LARGEST, more: str 
 
 
 def _required(number: int | None, least: int, most: int) -> str:
-    """What a value that is no integer, or one out of range, would have to be."""
+    """Return the requirement that a value violates, for messages."""
     if number is not None and number > most:
         return f"at most {most}"
     return "a positive integer" if least == 1 else "an integer" if number is None else f"at least {least}"
 
 
 def integral(value: Any, what: str) -> Any:
-    """An integer or a tunable, whatever its value: what a step may hold."""
+    """Return an integer of any size, or a tunable, as the field of a step; refuse anything else."""
     return count(value, what, least=-(2**62), most=2**62)
 
 
 def chosen(value: Any, what: str, least: int = 1, most: int = LARGEST) -> int:
-    """The number that a step holds, when it is used: in range, and no tunable any more, or a `DecompositionError`."""
+    """Return the integer in a field of a step when it is used. Raises: `DecompositionError` if it is out of range or still a tunable."""
     if isinstance(value, _Arithmetic):
         raise DecompositionError(f"{what}: {value!r} has no value", hint="strategy.with_(...), and no division by zero")
     if not least <= value <= most:
@@ -221,67 +221,67 @@ def chosen(value: Any, what: str, least: int = 1, most: int = LARGEST) -> int:
 
 
 def tile_size(value: Any, what: str) -> Any:
-    """What a step may hold as the size of its tiles along a dimension: an integer, a tunable, or the layout of a tile's elements."""
+    """Return a tile size along a dimension as the field of a step: an integer, a tunable, or the layout of a tile's elements."""
     return value if isinstance(value, Layout) else integral(value, what)
 
 
 def checked_tile_size(value: Any, what: str) -> Any:
-    """A tile size given to a verb; refused where it is no positive integer, nor a layout that tiles anything."""
+    """Return a tile size given to a verb; refuse anything but a positive integer, a tunable, or a layout that tiles a dimension."""
     return _tile(value, what, call_site()) if isinstance(value, Layout) else count(value, what, more=", or a Layout")
 
 
 def chosen_tile_size(value: Any, what: str) -> int | Layout:
-    """The tile size that a step holds, when it is used, as `chosen`."""
+    """Return the tile size in a field of a step when it is used, as `chosen` does."""
     return _tile(value, what, None) if isinstance(value, Layout) else chosen(value, what)
 
 
 def _tile(value: Layout, what: str, at: str | None) -> Layout:
     fault = tile_fault(value)
     if fault is not None:
-        raise DecompositionError(f"{what}: tiles of {value} divide nothing: {fault}", legal="Layout(2, 2), as [2:2]", at=at)
+        raise DecompositionError(f"{what}: {value} cannot tile a dimension: {fault}", legal="Layout(2, 2), as [2:2]", at=at)
     return value
 
 
 def by_dimension(value: Any, what: str) -> tuple[tuple[str, Any], ...]:
-    """Sizes by dimension name, as pairs, each a tile size; a `DecompositionError` for anything else."""
+    """Return tile sizes by dimension, as pairs. Raises: `DecompositionError` for anything else."""
     if not isinstance(value, tuple) or any(not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str) for pair in value):
-        raise DecompositionError(f"{what}: sizes by dimension are pairs", got=value, legal='(("m", 64), ("n", 32))', at=call_site())
+        raise DecompositionError(f"{what}: sizes by dimension must be pairs", got=value, legal='(("m", 64), ("n", 32))', at=call_site())
     return tuple((dim, tile_size(size, f"{what}({dim}=...)")) for dim, size in value)
 
 
 def tunables_in(value: Any) -> dict[str, Tunable]:
-    """All tunables that occur, by name; two of one name must be equal."""
-    found: dict[str, Tunable] = {}
-    _collect(value, found)
-    return found
+    """Return all tunables in a value, by name; refuse two different tunables of the same name."""
+    tunables: dict[str, Tunable] = {}
+    _collect(value, tunables)
+    return tunables
 
 
 def has_part(part: Any, value: Any) -> bool:
-    """Whether a value stands somewhere in steps, those of their substrategies included."""
+    """Return whether `value`, with all nested steps and fields, contains `part`."""
     if isinstance(value, type(part)):
         return value is part
     if isinstance(value, tuple):
-        return any(has_part(part, one) for one in value)
+        return any(has_part(part, element) for element in value)
     return any(has_part(part, getattr(value, field.name)) for field in _parts(value))
 
 
 def _parts(value: Any) -> tuple[attrs.Attribute[Any], ...]:
-    """The arguments that an instance of an attrs class was made of; none of anything else, and of an expression, which holds no tunable."""
+    """Return the fields of an attrs class that are arguments; none for other values, and for expressions, which contain no tunables."""
     fields = getattr(type(value), "__attrs_attrs__", ())
     return () if not fields or hasattr(value, "low") else tuple(field for field in fields if field.init)
 
 
-def _collect(value: Any, found: dict[str, Tunable]) -> None:
+def _collect(value: Any, tunables: dict[str, Tunable]) -> None:
     if isinstance(value, Tunable):
-        if found.setdefault(value.name, value) != value:
+        if tunables.setdefault(value.name, value) != value:
             raise ArgumentError(
-                f"two tunables are called {value.name}: {found[value.name]} and {value}",
+                f"two tunables have the name {value.name}: {tunables[value.name]} and {value}",
                 hint="use one object, or two names",
                 at=call_site(),
             )
     elif isinstance(value, tuple):
         for part in value:
-            _collect(part, found)
+            _collect(part, tunables)
     else:
         for field in _parts(value):
-            _collect(getattr(value, field.name), found)
+            _collect(getattr(value, field.name), tunables)

@@ -1,8 +1,9 @@
-"""`allocate`: shared buffers get their place. They share storage where `reuse_buffer` asks, or where `within` leaves no room otherwise.
+"""`allocate`: assign offsets to shared buffers. Buffers share bytes where `reuse_buffer` requests it, or where the bound on shared memory
+requires it.
 
-Within a bound, no two buffers share bytes at first (a complete graph of interferences). Pairs that are never in use together are let
-go, the fewest that make all fit. The barrier between the last uses of one buffer and the first write to the other is found by
-`synchronize`, which compares bytes.
+With a bound, no two buffers share bytes at first (a complete interference graph). Then edges between buffers that are never used at the
+same time are removed, as few as needed to fit. `synchronize`, which compares bytes, places the barrier between the last use of one buffer
+and the first write to the other.
 
 Source: Cypress (PLDI 2025), section 4.2.4.
 """
@@ -25,7 +26,7 @@ BARRIER = 8
 
 
 def allocate(kernel: Kernel) -> Kernel:
-    """The kernel with an offset for every shared buffer; refused where they do not fit the target."""
+    """The kernel with an offset for every shared buffer; an error if they do not fit the target."""
     kernel = _placed(_aligned(kernel))
     bound = _bound(kernel)
     if kernel.effects[SharedBound].bytes and kernel.shared_bytes > bound:
@@ -36,7 +37,7 @@ def allocate(kernel: Kernel) -> Kernel:
 
 
 def _bound(kernel: Kernel) -> int:
-    """The most bytes of shared memory."""
+    """The bound on shared memory in bytes."""
     most = kernel.architecture.shared_per_block
     return min(kernel.effects[SharedBound].bytes, most) if kernel.effects[SharedBound].bytes else most
 
@@ -52,7 +53,7 @@ MOST_CHOICES = 4096
 
 
 def _shared_within(kernel: Kernel, bound: int) -> Kernel | None:
-    """The kernel with buffers that share bytes, the fewest pairs of them that fit the bound; None where nothing fits."""
+    """The kernel with buffers that share bytes, with the fewest such pairs that fit the bound; None if nothing fits."""
     spans = live_spans(kernel)
     buffers = [one for one in kernel.buffers if one.memory.in_shared and one.name in spans]
     apart = [
@@ -83,7 +84,7 @@ def _choices(buffers: Sequence[Buffer], apart: Sequence[Pair]) -> Iterator[froze
 
 
 def _packed(buffers: Sequence[Buffer], pairs: frozenset[Pair]) -> dict[str, int]:
-    """Where buffers begin, each at the lowest place that it shares with its partners alone; by the best order, of few buffers of all."""
+    """The offsets of buffers, each at the lowest address at which it overlaps only its partners. Few buffers are tried in every order."""
     few = len(buffers) <= FEW
     orders: Iterable[Sequence[Buffer]] = itertools.permutations(buffers) if few else (buffers, sorted(buffers, key=lambda one: -one.bytes))
     return min((_stacked(order, pairs) for order in orders), key=lambda offsets: _top(buffers, offsets))
@@ -108,7 +109,7 @@ def _top(buffers: Sequence[Buffer], offsets: Mapping[str, int]) -> int:
 
 
 def _with_offsets(kernel: Kernel, offsets: Mapping[str, int], later: Collection[str]) -> Kernel:
-    """The kernel with its buffers at these places; `later` ones reuse bytes of others."""
+    """The kernel with its buffers at these offsets; `later` ones reuse bytes of others."""
     buffers = []
     for buffer in kernel.buffers:
         if buffer.name in offsets:
@@ -121,9 +122,10 @@ def _with_offsets(kernel: Kernel, offsets: Mapping[str, int], later: Collection[
 
 
 def _in_regions(kernel: Kernel) -> Kernel:
-    """The kernel with its arrays in other regions of a block's memory, one behind the other: all regions are numbered behind shared memory.
+    """The kernel with its arrays in other memory regions of a block allocated one after the other; all regions are numbered after shared
+    memory.
 
-    Raises: ResourceError where a region has not so many bytes.
+    Raises: ResourceError if a region is too small.
     """
     top = kernel.shared_bytes
     beside = [one for one in kernel.buffers if one.memory.of_block and not one.memory.in_shared]
@@ -144,7 +146,7 @@ def _in_regions(kernel: Kernel) -> Kernel:
 
 
 def _placed(kernel: Kernel) -> Kernel:
-    """The kernel with its shared buffers in order of declaration, each at the next place, or in one that is free."""
+    """The kernel with its shared buffers in order of declaration, each at the next free offset, or at a reused one."""
     spans = live_spans(kernel)
     placed: list[Buffer] = []
     result = []
@@ -160,7 +162,7 @@ def _placed(kernel: Kernel) -> Kernel:
 
 
 def _behind(kernel: Kernel, top: int) -> Kernel:
-    """The kernel with the barriers of its rings behind all buffers."""
+    """The kernel with the mbarriers of its rings after all buffers."""
     rings = []
     for ring in kernel.rings:
         rings.append(attrs.evolve(ring, offset=_align(top, BARRIER)))
@@ -169,7 +171,7 @@ def _behind(kernel: Kernel, top: int) -> Kernel:
 
 
 def _aligned(kernel: Kernel) -> Kernel:
-    """Arrays start at multiples of what an instruction takes of them at once."""
+    """Align arrays to the widest access of an instruction."""
     needed: dict[str, int] = {}
     for statement, _ in execs(kernel.body):
         for position, access in enumerate(statement.accesses):
@@ -181,7 +183,7 @@ def _aligned(kernel: Kernel) -> Kernel:
     buffers = []
     for buffer in kernel.buffers:
         align = max(buffer.tensor.align, needed.get(buffer.name, 1))
-        # Arrays in registers are aligned by `guard`, which knows the last widths of their accesses.
+        # `guard` aligns arrays in registers: it knows the final widths of their accesses.
         private = buffer.memory.private or align == buffer.tensor.align
         buffers.append(buffer if private else attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, align=align)))
     return attrs.evolve(kernel, buffers=tuple(buffers))
@@ -192,33 +194,33 @@ def _align(offset: int, alignment: int) -> int:
 
 
 def _offset(buffer: Buffer, placed: list[Buffer], spans: dict[str, tuple[int, int]]) -> int:
-    """Behind all others; or, where the buffer may reuse storage, the lowest place free during its life."""
-    # 16 bytes are the most that one load, store or cp.async takes: at less, `vectorize` would have to know where buffers lie.
+    """The end of all others; if the buffer may reuse storage, the lowest offset that is free during its lifetime."""
+    # 16 bytes is the widest load, store or cp.async; with less, `vectorize` would have to know the offsets.
     alignment = max(16, buffer.tensor.align)
     end = max((other.offset + other.bytes for other in placed), default=0)
     if not buffer.tensor.reuse:
         return _align(end, alignment)
     start, stop = spans[buffer.name]
     living = [other for other in placed if spans[other.name][0] <= stop and start <= spans[other.name][1]]
-    # The lowest free place is the first one, or one right behind a living buffer.
+    # The lowest free offset is 0, or the end of a live buffer.
     for offset in sorted({0, *(_align(other.offset + other.bytes, alignment) for other in living)}):
         if all(offset + buffer.bytes <= other.offset or other.offset + other.bytes <= offset for other in living):
             break
-    # Scratch memory of a micro-kernel reuses what it can; only a user's `reuse_buffer` must find something.
+    # Scratch memory of a micro-kernel reuses bytes if possible; a user's `reuse_buffer` must succeed.
     if offset >= end and not buffer.tensor.must_reuse:
         return _align(end, alignment)
     if offset >= end:
-        names = ", ".join(other.name for other in living) or "none was allocated before"
+        names = ", ".join(other.name for other in living) or "none allocated before it"
         raise DecompositionError(
-            f"reuse_buffer: no earlier shared buffer is dead while {buffer.name} lives (living: {names})",
+            f"reuse_buffer: no earlier shared buffer is dead while {buffer.name} is live (live: {names})",
             at=buffer.tensor.origin,
-            hint="leave reuse_buffer out",
+            hint="leave out reuse_buffer",
         )
     return offset
 
 
 def live_spans(kernel: Kernel) -> dict[str, tuple[int, int]]:
-    """First and last position of each buffer's uses; a loop is one position, so what is used in it lives all through it."""
+    """The first and last position of each buffer's uses; a loop is one position, so a buffer used in it is live in all of it."""
     spans: dict[str, tuple[int, int]] = {}
     _visit(kernel.body, [0], spans)
     return spans
@@ -241,13 +243,13 @@ def _visit(body: tuple[Stmt, ...], clock: list[int], spans: dict[str, tuple[int,
 
 
 def _extend(spans: dict[str, tuple[int, int]], name: str, start: int, stop: int) -> None:
-    """One more use, behind all others."""
+    """Record another use, after all others."""
     first, _ = spans.get(name, (start, stop))
     spans[name] = (first, stop)
 
 
 def _refuse(kernel: Kernel) -> None:
-    """The error of shared memory that overflows: what each buffer takes and who made it, and how many stages would fit."""
+    """The error for too much shared memory: the bytes and origin of each buffer, and how many stages would fit."""
     limit = _bound(kernel)
     stages, spans = pipelines(kernel), live_spans(kernel)
     rows = shared_usage((one for one in kernel.buffers if one.name in spans), stages)

@@ -1,10 +1,12 @@
-"""The fewest barriers that meet all of some arcs, exactly, for any number of positions and scopes.
+"""Minimum set of barriers that cover given arcs, exact for any number of positions and scopes.
 
-Positions lie on a circle. An arc is a set of positions that are neighbours on it once the positions that are not allowed are taken
-out; it is met by a barrier at one of them, of its scope or a wider one. On a line, the interval that ends first is met best at its
-end: whatever else a barrier could meet there in its place it meets there too, so that only the scope of the barrier is left to try.
-On a circle one position of the smallest arc of the widest scope is in every answer: with it taken and the circle cut there, the
-arcs that it does not meet are intervals of a line.
+Positions are on a circle. An arc is a set of positions that are adjacent on the circle after forbidden positions are removed. A barrier
+covers an arc if it is at one of its positions and has its scope or a wider one.
+
+On a line, the interval that ends first is best covered at its end, because a barrier there also covers whatever a barrier at another
+position of the interval covers. Only the scope of the barrier remains to be chosen. On a circle, every solution has a barrier at some
+position of the smallest arc of the widest scope. For each such position, the circle is cut there, and the arcs that the barrier does not
+cover are intervals of a line.
 """
 
 from __future__ import annotations
@@ -16,32 +18,32 @@ from typing import TypeAlias
 
 Arc = frozenset[int]
 Cost: TypeAlias = "tuple[int, ...]"
-"""Barriers of each scope, the widest first; costs are compared in this order, since a wider barrier holds more threads up."""
+"""Barriers of each scope, the widest first; costs compare in this order, since a wider barrier delays more threads."""
 
 
 def fewest(arcs: Iterable[Arc], preferred: Sequence[int]) -> tuple[int, ...]:
-    """As few positions as meet all arcs; of all such answers the first in the order of `preferred`, which names every position.
+    """The fewest positions that cover all arcs; of several solutions the first one in the order of `preferred`, which lists every position.
 
-    Raises: ValueError for an arc without a position, which nothing can meet.
+    Raises: ValueError for an arc without a position.
     """
     return tuple(fewest_of_scopes([(arc, 0) for arc in arcs], preferred))
 
 
 def fewest_of_scopes(arcs: Iterable[tuple[Arc, int]], preferred: Sequence[int]) -> dict[int, int]:
-    """The scope of a barrier for each position that needs one: as few wide ones as can be, then as few narrow ones.
+    """The scope of a barrier for each position that needs one: the fewest wide barriers, then the fewest narrow ones.
 
-    Scopes are numbers, a wide one greater than those it contains. Of all such answers the first in the order of `preferred`, wide
-    barriers before narrow ones. Raises: ValueError for an arc without a position.
+    Scopes are numbers; a wider scope is greater than those that it contains. Of several solutions the first one in the order of
+    `preferred`, wide barriers first. Raises: ValueError for an arc without a position.
     """
     left = _minimal(arcs)
     if not left:
         return {}
     solver = _Solver(left, preferred)
     chosen: dict[int, int] = {}
-    for scope in solver.scopes:  # the widest first: what is left needs none that is wider
+    for scope in solver.scopes:  # the widest first: the remaining arcs then need no wider one
         for position in preferred:
             rest = frozenset(one for one in left if position not in one[0])
-            # A barrier wider than all that it meets is never cheapest; seeing that takes less time than the cost, which would say it too.
+            # A barrier wider than everything it covers is never cheapest; this test is faster than computing its cost.
             useful = any(needed == scope for _, needed in left - rest)
             if useful and solver.plus(solver.cost(rest), scope) == solver.cost(left):
                 chosen[position] = scope
@@ -50,9 +52,9 @@ def fewest_of_scopes(arcs: Iterable[tuple[Arc, int]], preferred: Sequence[int]) 
 
 
 def _minimal(arcs: Iterable[tuple[Arc, int]]) -> frozenset[tuple[Arc, int]]:
-    """The arcs that contain no other of their scope or a wider one: whatever meets these meets all."""
+    """The arcs that contain no other arc of their scope or a wider one; a set of barriers that covers these covers all."""
     found: list[tuple[Arc, int]] = []
-    # Whatever an arc may contain comes before it: shorter arcs, and the same arc for a wider scope.
+    # Arcs that an arc may contain precede it: shorter arcs, and the same arc for a wider scope.
     for arc, scope in sorted(set(arcs), key=lambda one: (len(one[0]), -one[1])):
         if not arc:
             raise ValueError("an arc without a position")
@@ -62,12 +64,12 @@ def _minimal(arcs: Iterable[tuple[Arc, int]]) -> frozenset[tuple[Arc, int]]:
 
 
 class _Solver:
-    """The least cost of meeting any of some arcs."""
+    """Computes the least cost of covering arcs."""
 
     def __init__(self, arcs: Iterable[tuple[Arc, int]], positions: Sequence[int]) -> None:
         self.scopes = sorted({scope for _, scope in arcs}, reverse=True)
         self.nothing: Cost = (0,) * len(self.scopes)
-        # Without gaps where positions are forbidden, so that each arc is a run of numbers.
+        # numbered without forbidden positions, so that each arc is a range
         self.number = {position: number for number, position in enumerate(sorted(positions))}
         self.cost = functools.lru_cache(maxsize=None)(self._cost)
 
@@ -84,7 +86,7 @@ class _Solver:
         return min(self.plus(self._cut(arcs, position), widest) for position in smallest)
 
     def _cut(self, arcs: frozenset[tuple[Arc, int]], position: int) -> Cost:
-        """Of the arcs that a barrier as wide as any needs does not meet at a position: intervals of the line that begins behind it."""
+        """The arcs that a barrier of the widest needed scope at a position does not cover, as intervals of the line that starts after it."""
         first, count = self.number[position], len(self.number)
         spans = []
         for arc, scope in arcs:
@@ -94,13 +96,13 @@ class _Solver:
         return self._along(tuple(sorted(set(spans))))
 
     def _along(self, spans: tuple[tuple[int, int, int], ...]) -> Cost:
-        """Of intervals, sorted by their ends: a barrier at the first end, as wide as its interval or another there needs."""
+        """The cost for intervals sorted by their ends: a barrier at the first end, with the scope of its interval or of another one there."""
         cost = self.nothing
         while spans:
             end, _, least = spans[0]
             scopes = {scope for _, start, scope in spans if start <= end and scope >= least}
             rests = {scope: tuple(span for span in spans if not (span[1] <= end and span[2] <= scope)) for scope in scopes}
-            # A choice is left only where intervals of several scopes overlap: elsewhere the loop goes on, however many hazards there are.
+            # Only where intervals of several scopes overlap is there a choice; elsewhere the loop handles any number of hazards.
             if len(rests) > 1:
                 behind = min(self.plus(self._along(rest), scope) for scope, rest in rests.items())
                 return tuple(map(operator.add, cost, behind))

@@ -1,18 +1,17 @@
-"""`rotate`: the end of a turn of a loop is done in the next turn, behind a step that does not need it.
+"""`defer`: software-pipeline a loop. The end of an iteration runs in the next iteration, after a step that does not depend on it.
 
     for i: F(i) R(i) D(i)   -->   F(0) R(0)
-                                  for i in all turns but the last: F(i+1) D(i) R(i+1)
+                                  for i in all iterations but the last: F(i+1) D(i) R(i+1)
                                   D(last)
 
-F ends with one step of a definition, D begins with the other, and R is what stands between them. What stands in front of the first step,
-such as loads, moves with those who read it. The program stays sequential: nothing here knows of barriers, waits or who issues a load. It
-means the same as before if no two statements that change places touch the same part of a buffer, which one of them writes: stages of a
-pipeline are different parts.
+F ends with the step `after`, D begins with the deferred step, and R is what is between them. Statements before the first step, such as
+loads, move with the steps that read them. The program stays sequential, without barriers, waits or roles. Its meaning is unchanged if no
+two statements that change their order access the same part of a buffer with a write. The stages of a pipeline are different parts.
 
-Where the number of turns is known only when the kernel runs, so is the stage of the last one. Of a ring that does not matter; any other
-loop keeps all its turns, and does D alone in the last one:
+If the trip count is a run-time value, so is the stage of the last iteration. A ring supports this. Any other loop keeps all its iterations
+and runs only D in the last one:
 
-    F(0) R(0); for i in all turns: { if i+1 is one: F(i+1) }  D(i)  { if i+1 is one: R(i+1) }
+    F(0) R(0); for i in all iterations: { if i+1 < n: F(i+1) }  D(i)  { if i+1 < n: R(i+1) }
 """
 
 from __future__ import annotations
@@ -47,69 +46,72 @@ from fireiron.values.expr import FALSE, ONE, ZERO, Expr, Less, Mod, Var, all_of,
 
 
 def defer(kernel: Kernel) -> Kernel:
-    """The kernel with its delayed steps behind those of the next turn; a `DecompositionError` for two that do not commute."""
+    """The kernel with its deferred steps in the next iteration; a `DecompositionError` for two statements that do not commute."""
     if not any(isinstance(one, For) and Deferred in one.asks for one in statements(kernel.body)):
         return kernel
-    return attrs.evolve(kernel, body=without_marks(_Rotate(kernel).rotated(kernel.body, {})))
+    return attrs.evolve(kernel, body=without_marks(_Deferral(kernel).deferred(kernel.body, {})))
 
 
 Values = Mapping[Var, Expr]
 
 
-class _Rotate:
-    """Rotates the marked loops of a kernel, inner ones first."""
+class _Deferral:
+    """Transforms the marked loops of a kernel, inner ones first."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.taken = taken_names(kernel)
+        self.used_names = taken_names(kernel)
 
-    def rotated(self, body: Sequence[Stmt], names: Values) -> tuple[Stmt, ...]:
-        """A statement list; a loop that is rotated brings its first and its last turn along. `names` are those in front of the list."""
+    def deferred(self, body: Sequence[Stmt], names: Values) -> tuple[Stmt, ...]:
+        """A statement list with deferred steps. A transformed loop is surrounded by parts of its first and last iteration. `names` are the
+        values defined before the list.
+        """
         found: list[Stmt] = []
         known = dict(names)
         for statement in body:
             if isinstance(statement, Let):
                 known[statement.var] = statement.value.substitute(known)
             if statement.children:
-                statement = statement.rebuilt(tuple(self.rotated(child, known) for child in statement.children))
+                statement = statement.rebuilt(tuple(self.deferred(child, known) for child in statement.children))
             if isinstance(statement, For) and Deferred in statement.asks:
                 runs = max(statement.extent.low, statement.extent.substitute(known).low) > 0
-                delayed = statement.asks[Deferred]
-                found += self._loop(statement.without(Deferred), delayed.step, delayed.after, runs)
+                request = statement.asks[Deferred]
+                found += self._loop(statement.without(Deferred), request.step, request.after, runs)
             else:
                 found.append(statement)
         return tuple(found)
 
-    def _loop(self, loop: For, step: str, behind: str, runs: bool) -> list[Stmt]:
-        """A loop as its first turn up to the delayed step, the turns between, and the delayed step of the last one.
+    def _loop(self, loop: For, step: str, after: str, runs: bool) -> list[Stmt]:
+        """A loop as the first iteration up to the deferred step, a loop over pairs of iterations, and the deferred steps of the last
+        iteration.
 
-        All under a condition, where it is not known that the loop `runs` at all.
+        All of it is conditional unless the loop certainly `runs`.
         """
         turns = loop.extent
         if turns.high <= 1:
             return [loop]
         if ProducerThreads in loop.asks and tables_of(turns):
             raise DecompositionError(
-                f"{_said(step, behind)}: arrays in memory say how many turns the loop {loop.var} has, and a producer fills stages",
+                f"{_asked(step, after)}: the trip count of loop {loop.var} is read from memory, and a producer fills its stages",
                 at=loop.origin,
                 hint="leave out warp_specialize() or defer(...)",
             )
-        pieces = _pieces(loop, step, behind)
-        _require_own_rings(loop, pieces, step, behind)
-        _require_commuting(loop, pieces, step, behind)
-        first = [Comment(f"{loop.var}: the first turn up to {step}"), *_turn(pieces, early={loop.var: ZERO})]
+        pieces = _pieces(loop, step, after)
+        _require_own_rings(loop, pieces, step, after)
+        _require_commuting(loop, pieces, step, after)
+        first = [Comment(f"{loop.var}: the first iteration up to {step}"), *_iteration(pieces, early={loop.var: ZERO})]
         if constant(turns) is None and ProducerThreads not in loop.asks:
             return [*_guarded(first, less(ZERO, turns)), self._guarded(pieces, loop, step)]
         inner = Var(loop.var.name, 0, max(turns.high - 2, 0))
-        body = _turn(pieces, early={loop.var: inner + 1}, delayed={loop.var: inner})
+        body = _iteration(pieces, early={loop.var: inner + 1}, late={loop.var: inner})
         steady = attrs.evolve(loop, var=inner, extent=turns - 1, body=(_note(inner, step), *body))
         every = (*first, steady, *self._last(pieces, loop, step))
         if runs:
             return list(every)
-        # Without a turn there is neither a first one nor a last.
+        # no iteration: neither a first nor a last one
         return [For(Var(self._fresh(f"{loop.var.name}_any"), 0, 0), minimum(turns, ONE), every, origin=loop.origin)]
 
     def _guarded(self, pieces: Sequence[_Piece], loop: For, step: str) -> For:
-        """All turns but for the first part of the first one, without that part of a turn behind the last."""
+        """All iterations without the first part of the first one; each runs the first part of the next one, if there is one."""
         next_turn = {loop.var: loop.var + 1}
         guarded = [
             attrs.evolve(one, statement=_guarded(substituted((one.statement,), next_turn), less(loop.var + 1, loop.extent))[0])
@@ -120,23 +122,23 @@ class _Rotate:
         return attrs.evolve(loop, body=(_note(loop.var, step), *(one.statement for one in guarded)))
 
     def _last(self, pieces: Sequence[_Piece], loop: For, step: str) -> list[Stmt]:
-        """What is delayed of the last turn."""
-        note, number = Comment(f"{loop.var}: {step}, and what comes behind it, of the last turn"), loop.extent - 1
+        """The deferred steps of the last iteration."""
+        note, number = Comment(f"{step} and the steps after it, of the last iteration of {loop.var}"), loop.extent - 1
         if constant(number) is not None:
-            return [note, *_turn(pieces, delayed={loop.var: number})]
+            return [note, *_iteration(pieces, late={loop.var: number})]
         last = Var(self._fresh(f"{loop.var.name}_last"), 0, max(loop.extent.high - 1, 0))
-        return [note, Let(last, number), *_turn(pieces, delayed={loop.var: last})]
+        return [note, Let(last, number), *_iteration(pieces, late={loop.var: last})]
 
     def _fresh(self, wanted: str) -> str:
-        return fresh_name(wanted, self.taken)
+        return fresh_name(wanted, self.used_names)
 
 
 def _note(var: Var, step: str) -> Comment:
-    return Comment(f"{step}, and what comes behind it: of turn {var}; all else of the one behind")
+    return Comment(f"{step} and the steps after it are of iteration {var}, the other steps of the next one")
 
 
 def _guarded(body: Sequence[Stmt], condition: Expr) -> list[Stmt]:
-    """The statements under one more condition, where they do not stand under it already."""
+    """The statements under one more condition, unless they already are."""
 
     def edit(statement: Exec) -> Exec:
         known = any(_implies(one, condition) for one in conjuncts(statement.active))
@@ -146,7 +148,7 @@ def _guarded(body: Sequence[Stmt], condition: Expr) -> list[Stmt]:
 
 
 def _implies(known: Expr, condition: Expr) -> bool:
-    """Whether of two comparisons with the same bound the first one, of a number as large or larger, implies the other."""
+    """Whether the first of two comparisons with one bound implies the other: its left side is at least as large."""
     if not (isinstance(known, Less) and isinstance(condition, Less) and known.right == condition.right):
         return False
     return (known.left - condition.left).low >= 0
@@ -157,9 +159,9 @@ def _implies(known: Expr, condition: Expr) -> bool:
 
 @attrs.frozen(eq=False)
 class _Piece:
-    """A statement directly in the loop: its place there, and what it is of, for messages.
+    """A statement directly in the loop, with its position there and a title for messages.
 
-    An `early` one is done one turn before those that are not; one that is `always` there orders others, and is done with either.
+    An `early` one runs one iteration before the others. One that is `always` there only orders others, and runs with either.
     """
 
     statement: Stmt
@@ -169,32 +171,32 @@ class _Piece:
     always: bool = False
 
 
-def _pieces(loop: For, step: str, behind: str) -> list[_Piece]:
-    """The statements of a loop, in the order of a rotated turn."""
+def _pieces(loop: For, step: str, after: str) -> list[_Piece]:
+    """The statements of a loop, in the order of a transformed iteration."""
     body = _without_names(loop.body)
     marks = {one.step: place for place, one in enumerate(body) if isinstance(one, StepMarker)}
-    missing = [name for name in (step, behind) if name not in marks]
+    missing = [name for name in (step, after) if name not in marks]
     if missing:
         raise DecompositionError(
-            f"{_said(step, behind)}: {missing[0]} does not stand directly in the loop {loop.var}, but in one inside",
+            f"{_asked(step, after)}: step {missing[0]} is in a loop inside loop {loop.var}",
             at=loop.origin,
             legal=list(marks) or "none",
-            hint="no tiles one after the other between the split and the steps",
+            hint="no tile without .to(...) between the split and the steps",
         )
     begin, start = min(marks.values()), marks[step]
-    middle = min(place for place in marks.values() if place > marks[behind])
+    middle = min(place for place in marks.values() if place > marks[after])
     parts = (range(begin, middle), range(start, len(body)), range(middle, start))
     steps = [_Piece(body[place], place, _step_at(place, marks), place < start) for part in parts for place in part]
-    return [*_head(loop, body[:begin], steps, _said(step, behind)), *steps]
+    return [*_head(loop, body[:begin], steps, _asked(step, after)), *steps]
 
 
 def _step_at(place: int, marks: Mapping[str, int]) -> str:
-    """The step that the statement at a place is of."""
+    """The step that contains the statement at a position."""
     return max((name for name in marks if marks[name] <= place), key=lambda name: marks[name])
 
 
 def _without_names(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
-    """A list with the values themselves in the place of its names for them, which would be those of one turn only."""
+    """A list with names replaced by their values, since a name is valid in one iteration only."""
     found: list[Stmt] = []
     names: dict[Var, Expr] = {}
     for one in body:
@@ -207,15 +209,15 @@ def _without_names(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
 
 
 def _head(loop: For, body: Sequence[Stmt], steps: Sequence[_Piece], said: str) -> list[_Piece]:
-    """What stands in front of the first step, such as loads: each with the steps that read it, all that fill one ring together.
+    """The statements before the first step, such as loads: each runs with the steps that read it; loads that fill one ring run together.
 
-    What both parts read comes with the first of them where it may overwrite nothing that the other one still reads, else with the last.
+    If both parts read it, it runs with the first one, unless it could overwrite what the other one still reads; then with the second.
     """
     decided: list[_Piece] = []
     for places in _together(body):
         written = set().union(*(_touched(body[place], write=True) for place in places))
         readers = {one.early for one in (*decided, *steps) if written & _touched(one.statement, write=False)}
-        _require_one_turn(loop, [body[place] for place in places], readers, said)
+        _require_same_iteration(loop, [body[place] for place in places], readers, said)
         early = readers <= {True}
         pieces = [_Piece(body[place], place, _title(body[place]), early) for place in places]
         if readers == {True, False}:
@@ -225,20 +227,20 @@ def _head(loop: For, body: Sequence[Stmt], steps: Sequence[_Piece], said: str) -
     return _with_others(body, {one.place: one for one in decided})
 
 
-def _require_one_turn(loop: For, loads: Sequence[Stmt], readers: set[bool], said: str) -> None:
-    """Refuse loads that take turns in the slots of one ring, of which some are read a turn later than others."""
+def _require_same_iteration(loop: For, loads: Sequence[Stmt], readers: set[bool], said: str) -> None:
+    """Refuse loads that share the stages of a ring if some are read an iteration later than others."""
     written = {access.copy: access.buffer for one, _ in execs(loads) for access in one.accesses if access.write}
     if readers == {True, False} and ProducerThreads in loop.asks and len(written) > 1 and len(set(written.values())) < len(written):
         raise DecompositionError(
-            f"{said}: loads that share the slots of {next(iter(written.values()))} are read in different turns, and a ring is "
+            f"{said}: loads that share the stages of {next(iter(written.values()))} are read in different iterations, and a ring is "
             "emptied in the order in which it is filled",
             at=loop.origin,
-            hint="leave out share_stages(...), so that each load has a ring of its own, or defer(...)",
+            hint="leave out share_stages(...), so that each load has its own ring, or leave out defer(...)",
         )
 
 
 def _together(body: Sequence[Stmt]) -> list[list[int]]:
-    """The places of statements that do something, the last first; of those that fill one ring as one."""
+    """The positions of statements that do something, the last first; those that fill one ring together."""
     found: dict[str | int, list[int]] = {}
     for place in reversed(range(len(body))):
         inside = [one for one, _ in execs((body[place],))]
@@ -248,7 +250,7 @@ def _together(body: Sequence[Stmt]) -> list[list[int]]:
 
 
 def _with_others(body: Sequence[Stmt], decided: Mapping[int, _Piece]) -> list[_Piece]:
-    """The pieces of a list, its notes with what they are about, and what orders others with either part."""
+    """The pieces of a list, with comments and synchronization added to the pieces that they belong to."""
     found: list[_Piece] = []
     early = True
     for place in reversed(range(len(body))):
@@ -264,18 +266,18 @@ def _title(statement: Stmt) -> str:
 
 
 def _touched(statement: Stmt, write: bool) -> set[str]:
-    """The buffers that a statement writes, or those that it reads."""
+    """The buffers that a statement writes, or reads."""
     return {access.buffer for one, _ in execs((statement,)) for access in one.accesses if access.write is write}
 
 
-# ---------------------------------------------------------------------------------------------- turns
+# ---------------------------------------------------------------------------------------------- iterations
 
 
-def _turn(pieces: Sequence[_Piece], early: Values | None = None, delayed: Values | None = None) -> tuple[Stmt, ...]:
-    """The two parts of a turn with the loop's number in each, or one of them; without what has nothing to do there, such as loads ahead."""
+def _iteration(pieces: Sequence[_Piece], early: Values | None = None, late: Values | None = None) -> tuple[Stmt, ...]:
+    """One or both parts of an iteration, with the iteration number of each; without statements that do nothing there, such as loads ahead."""
     found: list[Stmt] = []
     for piece in pieces:
-        values = early if piece.early else delayed
+        values = early if piece.early else late
         if values is None and not piece.always:
             continue
         statement = piece.statement if values is None else substituted((piece.statement,), values)[0]
@@ -289,7 +291,7 @@ def _turn(pieces: Sequence[_Piece], early: Values | None = None, delayed: Values
 
 
 def _without_empty_commits(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
-    """A list without the commits of copies in front of which it has none."""
+    """A list without commits of copies that have no copies before them."""
     found: list[Stmt] = []
     issued = False
     for one in body:
@@ -303,8 +305,8 @@ def _without_empty_commits(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
 # ---------------------------------------------------------------------------------------------- what commutes
 
 
-def _require_commuting(loop: For, pieces: Sequence[_Piece], step: str, behind: str) -> None:
-    """Refuse statements that change places and touch the same part of a buffer, which one of them writes."""
+def _require_commuting(loop: For, pieces: Sequence[_Piece], step: str, after: str) -> None:
+    """Refuse statements that change their order and access the same part of a buffer with a write."""
     clash = _clash(loop, pieces)
     if clash is None:
         return
@@ -313,19 +315,19 @@ def _require_commuting(loop: For, pieces: Sequence[_Piece], step: str, behind: s
         (one.statement for one in pieces if one.title.startswith("the load") and access.buffer in _touched(one.statement, True)), None
     )
     does = "writes" if access.write else "reads"
-    other = f"{second.title} of the turn behind" if next_turn else second.title
+    other = f"{second.title} of the next iteration" if next_turn else second.title
     raise DecompositionError(
-        f"{_said(step, behind)}: {first.title} and {other} do not commute: {first.title} {does} {access.buffer}, which {second.title} "
-        f"{'touches' if access.write else 'writes'}",
+        f"{_asked(step, after)}: {first.title} and {other} do not commute: {first.title} {does} {access.buffer}, which {second.title} "
+        f"{'accesses' if access.write else 'writes'}",
         at=loop.origin,
-        hint=f".pipeline(2) or more, so that {access.buffer} has a stage for each of both"
+        hint=f".pipeline(2) or more, so that {access.buffer} has a stage for each"
         if stages is not None
-        else f"another temporary in the place of {access.buffer} for one of them, as p[m,n] = s[m,n]",
+        else f"another temporary instead of {access.buffer} for one of them, such as p[m,n] = s[m,n]",
     )
 
 
-def _require_own_rings(loop: For, pieces: Sequence[_Piece], step: str, behind: str) -> None:
-    """Refuse a ring whose stages both parts read: a turn is waited for and given back in one iteration."""
+def _require_own_rings(loop: For, pieces: Sequence[_Piece], step: str, after: str) -> None:
+    """Refuse a ring whose stages both parts read: a fill is acquired and released in one iteration."""
     filled: dict[str, set[str]] = {}
     for one in (one for piece in pieces for one, _ in execs((piece.statement,)) if one.ring):
         filled.setdefault(one.ring, set()).update(_touched(one, write=True))
@@ -333,25 +335,25 @@ def _require_own_rings(loop: For, pieces: Sequence[_Piece], step: str, behind: s
         readers = {one.early: one.title for one in pieces if buffers & _touched(one.statement, write=False)}
         if len(readers) == 2:
             raise DecompositionError(
-                f"{_said(step, behind)}: {readers[True]} and {readers[False]}, which is done a turn later, read stages of one ring, "
+                f"{_asked(step, after)}: {readers[True]} and {readers[False]}, which runs an iteration later, read stages of one ring, "
                 f"{ring}: {', '.join(sorted(buffers))}",
-                legal="loads each of which is read by steps in front of the delayed one only, or by those from it on only",
+                legal="loads that only steps before the deferred one read, or only steps from it on",
                 at=loop.origin,
-                hint="leave out defer(...), or .share_stages(...) in the load where one stands",
+                hint="leave out defer(...), or the .share_stages(...) of a load",
             )
 
 
-def _said(step: str, behind: str) -> str:
-    return f'defer("{step}", after="{behind}")'
+def _asked(step: str, after: str) -> str:
+    return f'defer("{step}", after="{after}")'
 
 
 Clash = tuple[_Piece, _Piece, Access, bool]
 
 
 def _clash(loop: For, pieces: Sequence[_Piece]) -> Clash | None:
-    """Two pieces, the first in front of the second in the loop as it was, behind it as it is rotated, that do not commute.
+    """Two pieces that do not commute: the first precedes the second in the original loop and follows it in the transformed one.
 
-    With an access of the first to what they have in common, and whether the second is of the turn behind.
+    Also an access of the first to the common buffer, and whether the second belongs to the next iteration.
     """
     for first, second, later in _exchanged(pieces):
         access = _common(loop, first.statement, second.statement, later)
@@ -361,17 +363,17 @@ def _clash(loop: For, pieces: Sequence[_Piece]) -> Clash | None:
 
 
 def _exchanged(pieces: Sequence[_Piece]) -> Iterator[tuple[_Piece, _Piece, int]]:
-    """The pairs that change places, the second so many turns behind the first; of those further apart none does."""
+    """The pairs that change their order, with the iterations by which the second is later: 0 or 1, more never change."""
     for one, other in itertools.product(enumerate(pieces), repeat=2):
-        (at, first), (behind, second) = one, other
+        (at, first), (after, second) = one, other
         for later in (0, 1):
             in_order = later or first.place < second.place
-            if in_order and (later - second.early, behind) < (-first.early, at):
+            if in_order and (later - second.early, after) < (-first.early, at):
                 yield first, second, later
 
 
 def _common(loop: For, first: Stmt, second: Stmt, later: int) -> Access | None:
-    """An access of the first statement to what the second one, so many turns behind, touches as well, where one of them writes."""
+    """An access of the first statement to a part that the second one, `later` iterations later, also accesses, if one of them writes."""
     shift = {loop.var: loop.var + later}
     others = [access for one, _ in execs((second,)) for access in one.accesses]
     for one, _ in execs((first,)):
@@ -384,7 +386,7 @@ def _common(loop: For, first: Stmt, second: Stmt, later: int) -> Access | None:
 
 
 def _apart(loop: For, one: Expr, other: Expr) -> bool:
-    """Whether two copies of a buffer are different ones in each turn of the loop."""
+    """Whether two copies of a buffer differ in each iteration of the loop."""
     if isinstance(one, Mod) and isinstance(other, Mod) and one.right == other.right:
         apart, stages = constant(one.left - other.left), constant(one.right)
         if apart is not None and stages is not None:

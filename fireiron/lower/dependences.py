@@ -1,8 +1,8 @@
-"""`Dependences`: which accesses to memory that threads share must be ordered. The one definition of a conflict and of its distance.
+"""Dependences: which accesses to memory that threads share must be ordered. This module defines conflicts and their distances.
 
-Two accesses conflict if they may touch the same place, at least one of them writes, and not both are atomic additions. A dependence is a
-conflict between different threads, or with a copy that is in flight, with the loop that carries it and the narrowest scope that contains
-all threads that meet. Buffers that cannot conflict are found by their bytes once; tables of places are compared only for the pairs that a
+Two accesses conflict if they may access the same address, at least one of them writes, and not both are atomic additions. A dependence is a
+conflict between different threads, or with a copy that is in flight. It has the loop that carries it, and the narrowest scope that contains
+all conflicting threads. Buffers that cannot conflict are found once, by their bytes. Tables of addresses are compared only for pairs that a
 pass asks about, once for each set of loops around both.
 """
 
@@ -24,9 +24,9 @@ from fireiron.values.expr import Var
 class Edge:
     """A dependence: `after` must wait for `before`.
 
-    `scope` is the number of the narrowest scope that contains every pair of threads that meet. `carried` is the loop of which they are in
-    different iterations, an earlier one and a later one; None: they are in the same iteration of all loops around both. `adjacent` is false
-    if they never meet from an iteration to the next one, only further apart: known of loops in which addresses repeat, else true.
+    - `scope`: the number of the narrowest scope that contains every pair of conflicting threads.
+    - `carried`: the loop that carries the dependence from an earlier to a later iteration; None within an iteration of all common loops.
+    - `adjacent`: false if no conflict is between successive iterations. This is known for loops in which addresses repeat, else it is true.
     """
 
     before: Touch
@@ -37,12 +37,12 @@ class Edge:
 
     @property
     def is_reuse(self) -> bool:
-        """Whether memory is written again that was only read before."""
+        """Whether it is a write after a read."""
         return not self.before.access.write
 
     @property
     def dependence(self) -> Dependence:
-        """The same for readers."""
+        """The dependence for readers."""
         x, y = self.before, self.after
         name = "" if self.carried is None else self.carried.var.name
         return Dependence(x.access.buffer, x.statement, y.statement, (x.access.write, y.access.write), name)
@@ -50,15 +50,15 @@ class Edge:
 
 @attrs.frozen(eq=False)
 class _Meeting:
-    """Whether two accesses meet at `some` place, and the number of the narrowest scope of the places of different threads, if any."""
+    """Whether two accesses conflict at `some` address, and the number of the narrowest scope of conflicting threads, if any."""
 
     some: bool
     scope: int | None
 
 
 def scopes_of(kernel: Kernel) -> tuple[Scope, ...]:
-    """The scopes of barriers that a block has, narrow ones first. A warpgroup of its own is worth a named barrier beside others only."""
-    # The threads to which tiles are dealt: a named barrier counts who arrives at it, and those of a producer wait at a ring's alone.
+    """The scopes of a block's barriers, narrow ones first. A single warpgroup needs a named barrier only if there are other threads."""
+    # the threads that tiles are distributed over: a named barrier counts arriving threads, and producer threads synchronize only by rings
     groups = kernel.workers % 128 == 0 and kernel.workers != 128
     roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
     widest = BLOCK_SCOPE if roles is None else Scope(roles.roles[0].name, roles.roles[0].threads)
@@ -70,7 +70,7 @@ def scopes_of(kernel: Kernel) -> tuple[Scope, ...]:
 
 
 class Dependences:
-    """The dependences of a kernel, found when they are asked for."""
+    """The dependences of a kernel, computed on demand."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.touches = Touches(kernel)
@@ -78,20 +78,20 @@ class Dependences:
         self._meetings: dict[Any, _Meeting] = {}
 
     def of(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Touch, ...]:
-        """The touches of a statement that may depend on others."""
+        """The accesses of a statement that may have dependences."""
         return self.touches.of(statement, loops)
 
     def may_conflict(self, x: Touch, y: Touch) -> bool:
-        """Whether one of two accesses has to wait for the other if they touch the same place, as far as buffers tell."""
+        """Whether two accesses must be ordered if they access the same address, as far as their buffers determine."""
         return (x.access.write or y.access.write) and self.touches.may_overlap(x, y) and not (x.atomic and y.atomic)
 
     def between(
         self, before: Iterable[Touch], after: Iterable[Touch], scope: int, around: tuple[Var, ...], carried: For | None = None
     ) -> Iterator[Edge]:
-        """The edges of a scope from some touches to others.
+        """The edges with a given scope from some accesses to others.
 
-        `around` are the variables of the loops of which both are in one iteration. Those of all other loops count with every value, so of a
-        loop that carries the edge, which is inside these, a pair of different iterations is not told apart from one of the same.
+        `around` are the variables of loops whose iteration is the same for both. Those of all other loops take every value. So for a loop
+        that carries the edge and is inside these, pairs of different iterations are not distinguished from pairs of one iteration.
         """
         others = tuple(after)
         for x in before:
@@ -100,27 +100,27 @@ class Dependences:
                     yield Edge(x, y, scope, carried, carried is None or not carried.period or self._is_adjacent(x, y, around, carried))
 
     def scope(self, x: Touch, y: Touch, around: tuple[Var, ...]) -> int | None:
-        """The number of the scope of the edge from one touch to the other; None: there is no edge."""
+        """The scope number of the edge from one access to the other; None if there is no edge."""
         needed = self.touches.needed
         shared = needed(x) & needed(y)
-        # Loops around both are compared value by value, if both sides depend on them; of all others every iteration counts.
-        # A loop of one value needs no such comparison.
+        # Common loops are compared value by value if both sides depend on them; all other loops count with every iteration. A loop of one
+        # value needs no comparison.
         met = self._meeting(x, y, tuple(var for var in around if var in shared and var.low < var.high))
         if not met.some or (x is y and self._meets_itself_only(x, around)):
             return None
-        # What is in flight must be waited for, even by the thread that issued it.
+        # What is in flight must be waited for, even by the issuing thread.
         return 0 if met.scope is None and x.under_way else met.scope
 
     def _is_adjacent(self, x: Touch, y: Touch, around: tuple[Var, ...], loop: For) -> bool:
-        """Whether two accesses meet from an iteration to the next."""
+        """Whether two accesses conflict between successive iterations."""
         shared = self.touches.needed(x) & self.touches.needed(y)
         if loop.var not in shared:
-            return True  # as the one that knows nothing of the loop meets the other in each of its iterations
+            return True  # the one that does not depend on the loop conflicts in each of its iterations
         met = self._meeting(x, y, tuple(var for var in (*around, loop.var) if var in shared), loop.var)
         return met.scope is not None or (met.some and x.under_way)
 
     def _meeting(self, x: Touch, y: Touch, kept: tuple[Var, ...], later: Var | None = None) -> _Meeting:
-        # Ids stay unique: `Touches` keeps alive whatever it was asked about.
+        # Ids stay unique: `AccessMap` keeps alive whatever it was asked about.
         first, second = id(x), id(y)
         memo = (second, first, kept, later) if later is None and second < first else (first, second, kept, later)
         if memo not in self._meetings:
@@ -130,23 +130,26 @@ class Dependences:
         return self._meetings[memo]
 
     def _footprints(self, x: Touch, y: Touch, kept: tuple[Var, ...], later: Var | None = None) -> tuple[Footprint, Footprint]:
-        """Those of two accesses, in places that compare."""
+        """The footprints of two accesses, in comparable addresses."""
         granule = self.touches.granule(x, y)
         span = self.touches.span(granule, x, y)
         return self.touches.footprint(x, granule, span, kept), self.touches.footprint(y, granule, span, kept, later)
 
     def _narrowest(self, low: Array, high: Array) -> int | None:
-        """The number of the narrowest scope of which one group contains each pair of threads; None: each thread meets itself alone."""
-        # Two numbers are in one aligned group of a power of two if they differ in the bits below it only.
+        """The number of the narrowest scope with a group that contains each pair of threads; None if each thread only conflicts with
+        itself.
+        """
+        # Two numbers are in the same aligned group of 2^n if they differ only in the lowest n bits.
         apart = int((low ^ high).max())
         if not apart:
             return None
         return next((number for number, scope in enumerate(self.scopes[:-1]) if apart < (scope.threads or 0)), len(self.scopes) - 1)
 
     def _meets_itself_only(self, touch: Touch, around: tuple[Var, ...]) -> bool:
-        """Whether a touch meets itself in one execution only, which is no conflict.
+        """Whether an access overlaps only itself in one execution, which is no conflict.
 
-        Which lane touches what of a spread access is not known, so each place seems to meet itself; it does only when touched again.
+        Which lane accesses which element of a spread access is unspecified, so every address seems to conflict with itself; it does so only
+        if it is accessed again.
         """
         if not (touch.access.spread or touch.under_way or touch.statement.collective):
             return False
@@ -160,13 +163,13 @@ class Dependences:
         return bool(places.keys.size >= self.touches.times(touch, granule))
 
     def witness(self, edge: Edge) -> str:
-        """Two threads that meet, and where."""
+        """Two conflicting threads, and the address."""
         x, y = edge.before, edge.after
         one, other = self._footprints(x, y, ())
         keys, low, high = one.met(other)
         apart = low != high
         if edge.scope:
-            # Of all pairs that meet one that the next narrower scope does not contain: the others alone would not require this barrier.
+            # one of the pairs that the next narrower scope does not contain: the others would not require this barrier
             narrower = self.scopes[edge.scope - 1].threads or 1
             apart = low // narrower != high // narrower
         place = 0 if x.under_way and not edge.scope else int(np.flatnonzero(apart)[0])

@@ -1,7 +1,7 @@
-"""`distribute`: arrays in private memory get their registers (Fireiron, section 2.4).
+"""`distribute`: assign registers to the elements of arrays in private memory (Fireiron, section 2.4).
 
-The compute path owns: its sequential modes become register modes, its unit modes name the thread. All other paths print
-the same formula, and are compared with the owner element by element; static shapes make the comparison exact.
+The compute path owns the array: its sequential modes become register modes, its unit modes name the thread. All other accesses use the same
+formula and are compared with the owner element by element. Static shapes make the comparison exact.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from fireiron.errors import DecompositionError, LayoutError
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs, rewritten, statements
-from fireiron.ir.holding import By, Digit, Holding, owns
+from fireiron.ir.register_ownership import Digit, DigitKind, Ownership, owns
 from fireiron.lower.footprint import Array, active_mask, closure, grid_of, needed_variables, require_few
 from fireiron.values.expr import ONE, TRUE, Var, as_expr, compiled
 from fireiron.values.layout import Layout, make_layout, reading
@@ -43,25 +43,25 @@ def distribute(kernel: Kernel) -> Kernel:
 
 
 def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tuple[int, str], Storage]) -> Buffer:
-    # Where no path computes with a buffer its readers decide, and where nobody reads it, whoever touches it; who follows comes last.
+    # Without a compute path the readers determine the registers, without readers any access; followers come last.
     deciding = [use for use in uses if not use[0].follows] or uses
     owners = [use for use in uses if owns(buffer.tensor, use[0], use[2])] or [use for use in deciding if not use[2].write] or deciding
     if not owners:
         return attrs.evolve(buffer, storage=Storage(Layout(()), ONE), elements=ONE)
     statement, loops, access = owners[0]
-    holding = Holding.of(statement, access, loops)
-    # Where no mode is dealt to threads each has the whole array, in the order of its own layout.
+    holding = Ownership.of(statement, access, loops)
+    # Without modes distributed over threads each thread has the whole array, in its own layout.
     dealt = any(mode.unit for _, _, access in owners for dim in access.dealt for mode in dim)
     storage = register_storage(buffer, owners[0], holding) if dealt else buffer.tensor.storage()
-    result = attrs.evolve(buffer, storage=storage, elements=storage.extent, holder=holding.first)
-    # What a group performs together takes each element from whichever of its threads holds it.
+    result = attrs.evolve(buffer, storage=storage, elements=storage.extent, register_origin=holding.first)
+    # A group of threads takes each element from any of its threads that owns it.
     uses = [use for use in uses if not use[0].collective]
     owners = [use for use in owners if not use[0].collective]
     if not owners or not any(_by_some(kernel, use) for use in uses):
         return result
     owned = _Owned(kernel, result, owners)
     deals = {_deal(kernel, use) for use in owners}
-    # Who reads as an owner does finds what that holds; who writes as the only one does reaches all of it.
+    # A read like the owner's finds its elements; a write by the only writer reaches all of them.
     right = {(deal, False) for deal in deals} | {(deal, True) for deal in deals if len(deals) == 1}
     for use in uses:
         if not any(use is owner for owner in owners):
@@ -72,32 +72,34 @@ def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tupl
 
 
 def _by_some(kernel: Kernel, use: Use) -> bool:
-    """Whether not every thread touches all that a statement touches: elements are dealt, or only some threads perform it."""
+    """Whether some thread does not access everything that the statement accesses: elements are distributed, or only some threads perform
+    it.
+    """
     statement, _, access = use
     dealt = any(mode.unit for dim in access.dealt for mode in dim)
     return dealt or THREAD.name in {var.name for var in closure(kernel, statement.active.variables())}
 
 
 def _deal(kernel: Kernel, use: Use) -> Any:
-    """All that decides which thread touches which elements: equal for two uses of a buffer, they touch the same."""
+    """A key of which thread accesses which elements: uses of a buffer with equal keys access the same."""
     statement, loops, access = use
     needed = needed_variables(kernel, statement, access)
     around = tuple(id(loop) for loop in loops if loop.var in needed)
     return access.base, access.points, access.modes, statement.active, needed, around
 
 
-def register_storage(buffer: Buffer, owner: Use, holding: Holding) -> Storage:
-    """Register modes of the owner: the values that it takes at once first, then the tiles that it visits by their place in storage.
+def register_storage(buffer: Buffer, owner: Use, holding: Ownership) -> Storage:
+    """Register modes of the owner: first the values that it accesses at once, then the tiles that it iterates over, in storage order.
 
-    An instruction of several lanes says in which order it numbers its values; others go by their place in storage too.
+    An instruction of several lanes specifies the order of its values; other values are in storage order, too.
     """
     weights = _place_in_storage(buffer)
 
-    def placed(by: By) -> list[Digit]:
-        return sorted((one for one in holding.digits if one.by is by), key=lambda one: one.stride * weights[one.dim])
+    def placed(by: DigitKind) -> list[Digit]:
+        return sorted((one for one in holding.digits if one.kind is by), key=lambda one: one.stride * weights[one.dim])
 
-    values = [one for one in holding.digits if one.by is By.VALUES] if owner[2].points else placed(By.VALUES)
-    ordered = values + placed(By.LOOP)
+    values = [one for one in holding.digits if one.kind is DigitKind.VALUES] if owner[2].points else placed(DigitKind.VALUES)
+    ordered = values + placed(DigitKind.LOOP)
     dims: list[list[tuple[int, int, int]]] = [[] for _ in buffer.tensor.shape]
     weight = 1
     for digit in ordered:
@@ -106,7 +108,7 @@ def register_storage(buffer: Buffer, owner: Use, holding: Holding) -> Storage:
     try:
         return Storage(make_layout(*map(reading, dims)), as_expr(weight))
     except LayoutError as error:
-        raise _refused(buffer, owner, f"its coordinates give no register numbers: {error}") from None
+        raise _refused(buffer, owner, f"its coordinates do not give register numbers: {error}") from None
 
 
 def _place_in_storage(buffer: Buffer) -> tuple[int, ...]:
@@ -122,7 +124,7 @@ def _place_in_storage(buffer: Buffer) -> tuple[int, ...]:
 
 @attrs.frozen(eq=False)
 class Holdings:
-    """Who touches what: one entry for each thread, value of the loops and element of an access, flat arrays of equal length.
+    """Which thread accesses which element: one entry per thread, loop value and element of an access, in flat arrays of equal length.
 
     `elements` number the coordinates of the buffer, the last dimension fastest.
     """
@@ -133,7 +135,7 @@ class Holdings:
 
 
 def holdings(kernel: Kernel, buffer: Buffer, uses: Iterable[Use]) -> Holdings:
-    """What statements touch of a buffer, where their conditions hold and inside the buffer."""
+    """The accesses of statements to a buffer, where their conditions are true and in bounds."""
     parts = [_holdings(kernel, buffer, use) for use in uses]
     return Holdings(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
@@ -142,7 +144,7 @@ def _holdings(kernel: Kernel, buffer: Buffer, use: Use) -> tuple[Array, Array, A
     statement, loops, access = use
     grid = grid_of(kernel, loops, needed_variables(kernel, statement, access))
     require_few(math.prod(grid.shape) * access.count, loops)
-    # Loops on which the condition alone depends say no more than whether it holds at some of their values.
+    # For a loop on which only the condition depends, only whether it is true for some value matters.
     own = {var.name for var in closure(kernel, frozenset().union(*(base.variables() for base in access.base)))}
     aside = tuple(axis for axis, name in enumerate(grid.axes) if name not in own)
     active = active_mask(statement, grid) if statement.active != TRUE else np.ones((1,) * len(grid.shape), dtype=bool)
@@ -152,8 +154,8 @@ def _holdings(kernel: Kernel, buffer: Buffer, use: Use) -> tuple[Array, Array, A
     coordinates = []
     number: Array = 0
     for base, step, reach, extent in zip(access.base, steps, access.reach, _extents(buffer), strict=True):
-        coordinate = np.asarray(compiled(base)(grid.environment))[..., None] + step  # along the axes that matter to this dimension only
-        # Only where ranges do not exclude it: a comparison of all entries takes time.
+        coordinate = np.asarray(compiled(base)(grid.environment))[..., None] + step  # only along the axes that this dimension depends on
+        # only where ranges do not exclude it: comparing all entries takes time
         if base.high + reach >= extent:
             inside = inside & (coordinate < extent)
         number = number * extent + coordinate
@@ -168,7 +170,7 @@ def _holdings(kernel: Kernel, buffer: Buffer, use: Use) -> tuple[Array, Array, A
 
 
 class _Owned:
-    """The element in each register of each thread; a scatter table, because sorting all entries would take longer."""
+    """The element in each register of each thread, as a scatter table; sorting all entries would take longer."""
 
     def __init__(self, kernel: Kernel, buffer: Buffer, owners: list[Use]) -> None:
         self.buffer = buffer
@@ -184,7 +186,7 @@ class _Owned:
             raise self._two_in_one(held)
 
     def _two_in_one(self, held: Holdings) -> DecompositionError:
-        """The error of a thread that would keep two elements in one register; the first such register."""
+        """The error for a thread that would need two elements in one register, with the first such register."""
         order = np.lexsort((held.elements, held.registers, held.threads))
         threads, registers, elements = held.threads[order], held.registers[order], held.elements[order]
         same = (threads[1:] == threads[:-1]) & (registers[1:] == registers[:-1]) & (elements[1:] != elements[:-1])
@@ -195,43 +197,46 @@ class _Owned:
 
     @property
     def threads(self) -> Array:
-        """The threads that hold something."""
+        """The threads that own something."""
         return np.flatnonzero((self.table.reshape(-1, self.slots) >= 0).any(axis=1))
 
     def missing(self, asked: Holdings, write: bool) -> tuple[Array, Array]:
-        """Threads and elements that a read, or an addition, finds in no register of its own number, or that a `write` does not reach."""
+        """Threads and elements that a read, or an accumulation, does not find in the register of its number, or that a `write` does not
+        reach.
+        """
         known = (asked.registers >= 0) & (asked.registers < self.slots)
         places = asked.threads * self.slots + np.where(known, asked.registers, 0)
         right = known & (self.table[places] == asked.elements)
         if not write:
             return asked.threads[~right], asked.elements[~right]
-        # A register that holds nothing need not be written.
+        # A register without an element need not be written.
         reached = self.table < 0
         reached[places[right]] = True
         places = np.flatnonzero(~reached)
         return places // self.slots, self.table[places]
 
     def holders(self, element: int) -> list[int]:
-        """The threads that hold an element."""
+        """The threads that own an element."""
         return sorted(set((np.flatnonzero(self.table == element) // self.slots).tolist()))
 
 
 def _replaces(use: Use) -> bool:
-    """Whether a statement writes all that it touches: what joins the values that are there need not reach all of them."""
+    """Whether a statement overwrites everything that it accesses; an update of old values need not reach all of them."""
     statement, _, access = use
     return access.write and statement.accumulate != TRUE
 
 
 def _asked(use: Use) -> Use:
-    """The use, as if it held everywhere where its condition leaves elements as they are."""
+    """The use as if its condition were always true, if elements stay unchanged where it is false."""
     statement, _, access = use
     return _unconditional(use) if access.write and _in_place(statement, access) else use
 
 
 def _check_other(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, str], Storage]) -> bool:
-    """A path that does not own touches, in each thread, elements that this thread holds, under the same numbers; or it is refused.
+    """Check that in each thread another path accesses only elements that the thread owns, under the same register numbers; refuse it
+    otherwise.
 
-    False where an init may number the registers by modes of its own, which are noted.
+    False if an init may number the registers by its own modes, which are recorded.
     """
     statement, _, access = use
     buffer = owned.buffer
@@ -240,16 +245,16 @@ def _check_other(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, s
         return True
     if statement.spec.fills and _covers_with_own_modes(kernel, owned, use, own):
         return False
-    # The least of all, so that the message does not depend on the order in which entries are made.
+    # the minimum, so that the message does not depend on the order of entries
     thread, element = min(zip(threads.tolist(), elements.tolist(), strict=True))
     place = _coordinate(buffer, element)
     if access.write:
         problem = f"thread {thread} needs element {place} in its registers, and {statement.spec} does not write it there"
     else:
         held = _listed(owned.holders(element))
-        problem = f"{statement.spec} reads element {place} in thread {thread}, the compute path keeps it in thread {held}"
+        problem = f"{statement.spec} reads element {place} in thread {thread}, but the compute path owns it in thread {held}"
     raise DecompositionError(
-        f"{buffer.name}: this path deals elements to threads otherwise than the compute path: {problem}",
+        f"{buffer.name}: this path distributes elements over threads differently than the compute path: {problem}",
         within=f"{statement.instruction.name} {statement.spec}",
         at=access.origin,
         hint=_how_to_deal(statement, owned, access.write),
@@ -257,31 +262,29 @@ def _check_other(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, s
 
 
 def _how_to_deal(statement: Exec, owned: _Owned, write: bool) -> str:
-    """What to do about a path that deals otherwise; a load may leave it to the compute path who loads what, replicas included."""
+    """The remedy for a path that distributes differently. A load may leave the distribution to the compute path, replicas included."""
     loads = statement if write else owned.owners[0][0]
-    load = f"Move.done() as the strategy of the load of {owned.buffer.name}: each thread loads what it computes with, as others may; or "
+    load = f"Move.done() as the strategy of the load of {owned.buffer.name}: each thread loads what it computes with; or "
     is_load = loads.spec.copies and not loads.follows and not loads.spec.src.memory.private
-    return (
-        f"{load if is_load else ''}deal it as the compute path does (same tiles, levels, layout and swizzle), or go through shared memory"
-    )
+    return f"{load if is_load else ''}distribute it like the compute path (same tiles, level, layout, swizzle), or go through shared memory"
 
 
 def _in_place(statement: Exec, access: Access) -> bool:
-    """Whether a statement reads the elements that it writes: where its condition fails, they stay as they are, as a mask leaves them."""
+    """Whether a statement reads the elements that it writes: where its condition is false, they stay unchanged."""
     return any(not other.write and other.buffer == access.buffer and other.base == access.base for other in statement.accesses)
 
 
 def _unconditional(use: Use) -> Use:
-    """The use as if the condition of its statement held everywhere."""
+    """The use as if the condition of its statement were always true."""
     statement, loops, access = use
     return attrs.evolve(statement, active=TRUE), loops, access
 
 
 def _covers_with_own_modes(kernel: Kernel, owned: _Owned, use: Use, own: dict[tuple[int, str], Storage]) -> bool:
-    """A uniform init may number the registers by its own modes, if each holding thread thereby sets all of them (T006)."""
+    """Whether a uniform init may number the registers by its own modes: each owning thread must set all of its registers (T006)."""
     statement, loops, access = use
     buffer = owned.buffer
-    storage = register_storage(buffer, use, Holding.of(statement, access, loops))
+    storage = register_storage(buffer, use, Ownership.of(statement, access, loops))
     if not any(mode.unit for dim in access.dealt for mode in dim):
         storage = buffer.tensor.storage()
     if storage.extent != buffer.elements:
@@ -296,7 +299,7 @@ def _covers_with_own_modes(kernel: Kernel, owned: _Owned, use: Use, own: dict[tu
 
 
 def _with_own_modes(body: tuple[Stmt, ...], own: dict[tuple[int, str], Storage]) -> tuple[Stmt, ...]:
-    """The program where uniform inits that number registers by their own modes do so."""
+    """The program in which such uniform inits number registers by their own modes."""
     loops = {one.var for one in statements(body) if isinstance(one, For)}
 
     def renumber(statement: Stmt) -> tuple[Stmt, ...]:
@@ -309,7 +312,7 @@ def _with_own_modes(body: tuple[Stmt, ...], own: dict[tuple[int, str], Storage])
 
 
 def _renumbered(access: Access, storage: Storage | None, loops: Set[Var]) -> Access:
-    """Registers by the access's own modes: which element it is no longer matters, so the thread's part of it goes."""
+    """The access with register numbers by its own modes: the element no longer matters, so the thread's part of the coordinate is removed."""
     if storage is None:
         return access
     of_thread = {var: 0 for base in access.base for var in base.variables() if var not in loops}
@@ -325,7 +328,7 @@ def _coordinate(buffer: Buffer, element: int) -> tuple[int, ...]:
 
 
 def _extents(buffer: Buffer) -> tuple[int, ...]:
-    """How many elements a buffer of registers has along each dimension, which is known; an error where it is not."""
+    """The extents of a buffer in registers; an error if they are not known."""
     return tuple(size.evaluate({}) for size in buffer.tensor.shape)
 
 
@@ -335,7 +338,7 @@ def _listed(threads: list[int]) -> str:
 
 def _refused(buffer: Buffer, use: Use, problem: str) -> DecompositionError:
     return DecompositionError(
-        f"{buffer.name} cannot be divided over the registers of the threads: {problem}",
+        f"{buffer.name} cannot be distributed over the registers of the threads: {problem}",
         within=f"{use[0].instruction.name} {use[0].spec}",
         at=use[2].origin,
         hint="make the number of tiles a multiple of, or divide, the number of units",

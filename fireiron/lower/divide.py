@@ -1,9 +1,9 @@
-"""`divide`: quotients by sizes known at run time become products, for which the launcher sends reciprocals.
+"""`divide`: replace divisions by run-time sizes by multiplication with reciprocals that the launcher passes.
 
-They are those in named values, which say where the tile of a block is. `fireiron.ir.reciprocal` proves that the products are right.
+These divisions are in named values that determine a block's tile. `fireiron.ir.reciprocal` proves the replacement correct.
 
-Only kernels with a producer have them: there two divisions stand in front of each tile's first load. Elsewhere they stand in front of
-the kernel alone, and would cost a thread two registers that tiles of many elements have not (on sm_80, `gemm_nn` spilled three).
+Only kernels with a producer are changed: there, two divisions precede each tile's first load. In other kernels they run once, and
+reciprocals would cost a thread two registers that kernels with large tiles do not have (on sm_80, `gemm_nn` spilled three).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from fireiron.values.expr import Expr
 
 
 def divide(kernel: Kernel) -> Kernel:
-    """The kernel with a reciprocal for each launch constant that a named value is divided by; itself where no producer waits for one.
+    """The kernel with a reciprocal for each launch constant that named values are divided by; the same kernel if no producer waits for one.
 
-    A reciprocal is called after the first of these values.
+    A reciprocal is named after the first of these values.
     """
     if not gains(kernel):
         return kernel
@@ -34,5 +34,5 @@ def divide(kernel: Kernel) -> Kernel:
 
 
 def gains(kernel: Kernel) -> bool:
-    """Whether loads of a kernel wait for divisions again and again: a producer's, tile by tile."""
+    """Whether loads of a kernel wait for divisions repeatedly, as those of a producer do for each tile."""
     return bool(kernel.rings)

@@ -1,13 +1,13 @@
-"""`covered`: where all elements that a warp touches lie inside, it runs statements without the conditions of the edge.
+"""`edge_versioning`: a version of each statement without boundary conditions, for warps whose elements are all in bounds.
 
-A condition that differs from thread to thread, or from turn to turn of an unrolled loop, holds for all of them where it holds for the
-greatest of its coordinates: one comparison that is the same in a warp. Under it stands a version without the conditions it implies, under
-its opposite the statement itself. Work on elements is then in no branch of its own for each vector, and loads need not wait for each other.
+A condition that differs between threads, or between iterations of an unrolled loop, is true for all of them if it is true for the largest
+coordinate: a single warp-uniform comparison. If it is true, the warp runs a version without the implied conditions, else the original
+statement. So the elements of a vector need no branch each, and loads need not wait for each other.
 
-Copies, and sums in memory, are performed under a predicate as fast as without one. It is what computes the predicate that costs, where the
-loop around changes it in each of its turns: a copy has two versions where its only conditions are such ones.
+Copies and reductions in memory run under a predicate as fast as without one. Only computing the predicate costs time, if the enclosing loop
+changes it in each iteration. So a copy gets two versions only if all its conditions change so.
 
-Kernels of one step are copies and products, and stay as they are.
+Kernels of one step consist of copies and MMAs, and stay unchanged.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ MOST_ELEMENTS = 512
 
 
 def edge_versioning(kernel: Kernel) -> Kernel:
-    """The kernel with the conditions under which all that a statement touches lies inside (see `fireiron.ir.versions`)."""
+    """The kernel with the conditions of interior versions (see `fireiron.ir.versions`)."""
     if fused(kernel.spec) is None:
         return kernel
-    return attrs.evolve(kernel, body=_Covered(kernel).listed(kernel.body, {}))
+    return attrs.evolve(kernel, body=_Versioning(kernel).listed(kernel.body, {}))
 
 
-class _Covered:
-    """One kernel, whose lists it makes anew."""
+class _Versioning:
+    """Rewrites the statement lists of a kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.alike: dict[Expr, bool] = {}
+        self.warp_uniform: dict[Expr, bool] = {}
 
     def listed(self, body: Sequence[Stmt], names: Mapping[Var, Expr], around: For | None = None) -> tuple[Stmt, ...]:
-        """A list, in a loop or none; `names` are those that are defined in front of it."""
+        """A list inside the loop `around`, if any; `names` are the values defined before it."""
         result: list[Stmt] = []
         known = dict(names)
         for statement in body:
@@ -66,7 +66,9 @@ class _Covered:
     # ------------------------------------------------------------------------------------------ conditions
 
     def _parts(self, one: Exec, loops: Sequence[For], names: Mapping[Var, Expr], around: For | None) -> dict[Expr, Expr]:
-        """Conditions of a statement in loops of its own, each with what says the same of a whole warp; none where nothing is gained."""
+        """The conditions of a statement in its own loops that have a warp-uniform condition implying them, with the latter; empty if
+        versions do not pay off.
+        """
         if not one.pieces or one.spec.level.threads != 1 or one.atomic:
             return {}
         turns = math.prod(constant(loop.extent) or 0 for loop in loops)
@@ -81,10 +83,10 @@ class _Covered:
         return parts if changing and len(parts) == len(tested) else {}
 
     def _of_warp(self, condition: Expr, own: Collection[Var], names: Mapping[Var, Expr]) -> Expr:
-        """That the greatest coordinate in a warp, and in all turns of loops of its own, lies below an extent; false where nothing is
-        gained, or nothing says so.
+        """The condition that the largest coordinate in a warp, over all iterations of its own loops, is less than an extent; false if it is
+        unknown or does not pay off.
 
-        It is the last coordinate in front of the next multiple of what divides the rest and the extent.
+        That coordinate is the last one before the next multiple of the common divisor of the uniform part and the extent.
         """
         if not isinstance(condition, Less) or not self._uniform(condition.right, own, names):
             return FALSE
@@ -100,7 +102,7 @@ class _Covered:
         return decided if decided in (TRUE, FALSE) else Less(last, condition.right)
 
     def _uniform(self, value: Expr, own: Collection[Var], names: Mapping[Var, Expr]) -> bool:
-        """Whether a value is the same in all threads of a warp, and in all turns of some loops."""
+        """Whether a value is the same in all threads of a warp and in all iterations of some loops."""
         value = _written_out(value, names)
         if not value.variables().isdisjoint(own):
             return False
@@ -108,11 +110,11 @@ class _Covered:
             return True
         if value.variables() != {self.kernel.thread}:
             return False
-        if value not in self.alike:
-            self.alike[value] = self._alike(value)
-        return self.alike[value]
+        if value not in self.warp_uniform:
+            self.warp_uniform[value] = self._is_warp_uniform(value)
+        return self.warp_uniform[value]
 
-    def _alike(self, value: Expr) -> bool:
+    def _is_warp_uniform(self, value: Expr) -> bool:
         import numpy
 
         threads = numpy.arange(-(-self.kernel.workers // WARP) * WARP)
@@ -121,7 +123,7 @@ class _Covered:
 
 
 def strongest(conditions: Iterable[Expr]) -> Expr:
-    """Comparisons as one condition; of several with one extent that differ by a number, the one with the greatest coordinate."""
+    """The conjunction of comparisons. Of those with one extent and a constant difference, only the one with the largest coordinate is kept."""
     kept: list[Less] = []
     for one in dict.fromkeys(part for part in conditions if isinstance(part, Less)):
         gaps = [(other, constant(one.left - other.left)) for other in kept if other.right == one.right]
@@ -132,14 +134,14 @@ def strongest(conditions: Iterable[Expr]) -> Expr:
 
 
 def _written_out(value: Expr, names: Mapping[Var, Expr]) -> Expr:
-    """A value with names as what they stand for."""
+    """A value with names replaced by their definitions."""
     while not value.variables().isdisjoint(names):
         value = value.substitute({var: names[var] for var in value.variables() & set(names)})
     return value
 
 
 def _tested(one: Exec) -> Iterator[Expr]:
-    """The conditions of a statement and of its pieces; of copies those of the pieces, which decide what is loaded."""
+    """The conditions of a statement and of its pieces. For copies only those of the pieces, which determine what is loaded."""
     if not one.spec.moves:
         yield from conjuncts(one.performed)
     for pieces in one.pieces:

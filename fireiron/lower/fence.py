@@ -1,16 +1,16 @@
-"""`fence`: what threads write to shared memory is brought to the asynchronous proxy before an engine reads it.
+"""`fence`: make writes of threads to shared memory visible to the async proxy before TMA or wgmma reads them.
 
-A thread fences its own writes, and a barrier tells the others, so a fence stands in front of the first barrier behind writes to a buffer
-that some engine touches. Copies count as written where a wait may find their group done. Loops are followed until nothing changes, so that
-what an iteration leaves behind meets the barriers of the next.
+A thread fences its own writes, and a barrier makes other threads wait for it. So a fence precedes the first barrier after writes to a
+buffer that an asynchronous engine accesses. Copies count as writes where a wait may find their group complete. Loops are analyzed to a
+fixed point, so writes of an iteration reach the barriers of the next one.
 
-What threads write to a ring they fence in front of the arrival that says so. Where the arrival is deferred until their copies are done, no
-thread of theirs can fence these before it: the writes come after all that it executes. So the threads that wait for the stage fence them,
-in front of what the engine reads: a fence on the path from the write to the read serves, whichever thread executes it (PTX ISA, "Memory
-Consistency Model": proxy-preserved base causality order).
+Threads fence their writes to a ring before the arrival that signals them. If the arrival is deferred until their copies complete, they
+cannot fence the copies: these complete after all their instructions. So the threads that wait for the stage execute the fence, before the
+engine reads. A fence on the path from the write to the read suffices, whichever thread executes it (PTX ISA, "Memory Consistency Model":
+proxy-preserved base causality order).
 
-From what wgmma reads to a later write by threads no fence is needed: the completion of a wgmma is followed by an implicit generic-async
-proxy fence (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Async Proxy"), so the wait for it suffices.
+A write by threads after a read by wgmma needs no fence: an implicit generic-async proxy fence follows the completion of a wgmma (PTX ISA,
+"Asynchronous Warpgroup Level Matrix Instructions", "Async Proxy"), so waiting for it suffices.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Write: TypeAlias = "tuple[str, int]"
 
 
 def fence(kernel: Kernel) -> Kernel:
-    """The kernel with the fences that its engines need."""
+    """The kernel with the proxy fences that it needs."""
     engines = [statement for statement, _ in execs(kernel.body) if statement.instruction.mechanism.by_engine]
     read = {access.buffer for statement in engines for access in statement.accesses}
     read = {name for name in read if kernel.buffer(name).memory.of_block}
@@ -66,14 +66,14 @@ def fence(kernel: Kernel) -> Kernel:
             names = ", ".join(dict.fromkeys(name for name, _ in late))
             return (
                 statement,
-                Fence(FenceKind.ASYNC_PROXY, f"{names}, which threads copied, for the asynchronous proxy", orders=_orders(late, engines)),
+                Fence(FenceKind.ASYNC_PROXY, f"make {names}, copied by threads, visible to the async proxy", orders=_orders(late, engines)),
             )
-        written = places.barriers.get(id(statement))  # by identity: equal barriers stand at several places
+        written = places.barriers.get(id(statement))  # by identity: equal barriers occur at several positions
         if not written:
             return (statement,)
         names = ", ".join(dict.fromkeys(name for name, _ in written))
         return (
-            Fence(FenceKind.ASYNC_PROXY, f"{names} for the asynchronous proxy", orders=_orders(places.named(written), engines)),
+            Fence(FenceKind.ASYNC_PROXY, f"make {names} visible to the async proxy", orders=_orders(places.named(written), engines)),
             statement,
         )
 
@@ -81,7 +81,7 @@ def fence(kernel: Kernel) -> Kernel:
 
 
 def _copied(kernel: Kernel, read: set[str]) -> dict[str, list[tuple[str, Exec]]]:
-    """By ring what threads copy to it that is done behind all that they execute, and that engines read."""
+    """By ring, the buffers that threads copy with deferred arrivals and that asynchronous engines read."""
     found: dict[str, list[tuple[str, Exec]]] = {}
     for one, _ in execs(kernel.body):
         if one.ring and one.mechanism.arrives and not one.mechanism.by_engine:
@@ -90,7 +90,7 @@ def _copied(kernel: Kernel, read: set[str]) -> dict[str, list[tuple[str, Exec]]]
 
 
 def _orders(written: Iterable[tuple[str, Exec]], engines: Iterable[Exec]) -> tuple[Dependence, ...]:
-    """From each that wrote to each engine that touches what it wrote."""
+    """Dependences from each write to each engine that accesses the written buffer."""
     found = tuple(written)
     return tuple(
         Dependence(access.buffer, writer, engine, (True, access.write))
@@ -103,22 +103,22 @@ def _orders(written: Iterable[tuple[str, Exec]], engines: Iterable[Exec]) -> tup
 
 @attrs.frozen
 class _Known:
-    """What was written since the last fence, in order, and what is under way."""
+    """The writes since the last fence, in order, and the copies in flight."""
 
     written: Mapping[Write, None] = attrs.field(factory=dict)
     under_way: Outstanding[Write] = attrs.field(factory=Outstanding)
 
     def also(self, written: Iterable[Write]) -> _Known:
-        """More was written."""
+        """The state after more writes."""
         return attrs.evolve(self, written={**self.written, **dict.fromkeys(written)})
 
     def joined(self, other: _Known) -> _Known:
-        """What is known at the head of a loop, or behind it, where the way back leads there too."""
+        """The join of two states, at the head of a loop or after it."""
         return _Known({**self.written, **other.written}, self.under_way.joined(other.under_way, widened=True))
 
 
 class _Places:
-    """The barriers that need a fence in front of them, with the writes that it is for."""
+    """The barriers that need a fence before them, with the writes that it is for."""
 
     def __init__(self, read: frozenset[str]) -> None:
         self.read = read
@@ -130,7 +130,7 @@ class _Places:
         return ((name, self.statements[number]) for name, number in written)
 
     def follow(self, body: tuple[Stmt, ...], known: _Known) -> _Known:
-        """What is known behind a list, if `known` was in front of it."""
+        """The state after a list, given the state before it."""
         for statement in body:
             match statement:
                 case Exec():
@@ -155,7 +155,7 @@ class _Places:
         return known
 
     def _loop(self, loop: For, before: _Known) -> _Known:
-        """What is known behind a loop, which may have no turn: followed until nothing is new at its head."""
+        """The state after a loop, which may have no iteration: analyzed until its head is a fixed point."""
         head = before
         while True:
             behind = self.follow(loop.body, head)
@@ -174,5 +174,5 @@ class _Places:
         return attrs.evolve(known, under_way=known.under_way.issue(statement.mechanism, written))
 
     def _place(self, write: Write) -> int:
-        """Where a write stands, in the order in which statements were met."""
+        """The position of a write, in the order in which statements were analyzed."""
         return [*self.statements].index(write[1])

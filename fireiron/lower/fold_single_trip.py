@@ -1,9 +1,8 @@
-"""`pin`: where a statement's condition leaves one value to the variable of a loop around it, the value stands in its accesses.
+"""`fold_single_trip`: if the condition of a statement leaves one value for a loop variable, use the value in its accesses.
 
-A loop of two turns that loads one turn ahead loads in its first turn only, into stage `(k + 1) % 2`: that is stage 1, and is printed so.
-It is not for looks alone. ptxas of CUDA 12.6 and 13.0 takes `k` as 0 behind the branch `k == 0` as well, and then makes 0 of `~k & 1`,
-which NVVM has made of `(k + 1) % 2`: the loads go to the stage that is being read, and the product is wrong
-(docs/decisions/0067-compilers.md).
+A loop of two iterations that loads one iteration ahead loads only in its first iteration, into stage `(k + 1) % 2`, which is printed as
+stage 1. This also avoids a bug of ptxas in CUDA 12.6 and 13.0: NVVM turns `(k + 1) % 2` into `~k & 1`, and after the branch `k == 0` ptxas
+computes it as 0. The loads then overwrite the stage that is being read (docs/decisions/0067-compilers.md).
 """
 
 from __future__ import annotations
@@ -20,50 +19,50 @@ MOST_TURNS: Final = 64
 
 
 def fold_single_trip(kernel: Kernel) -> Kernel:
-    """The kernel with variables of loops replaced where only one value is possible; itself where there is no such place."""
+    """The kernel with loop variables replaced where only one value is possible; the same kernel if there is none."""
     if not any(_values(statement, loops) for statement, loops in execs(kernel.body)):
         return kernel
-    return attrs.evolve(kernel, body=_pinned(kernel.body, ()))
+    return attrs.evolve(kernel, body=_folded(kernel.body, ()))
 
 
-def _pinned(body: tuple[Stmt, ...], around: tuple[For, ...]) -> tuple[Stmt, ...]:
-    return tuple(_one(statement, around) for statement in body)
+def _folded(body: tuple[Stmt, ...], around: tuple[For, ...]) -> tuple[Stmt, ...]:
+    return tuple(_folded_statement(statement, around) for statement in body)
 
 
-def _one(statement: Stmt, around: tuple[For, ...]) -> Stmt:
+def _folded_statement(statement: Stmt, around: tuple[For, ...]) -> Stmt:
     if isinstance(statement, Exec):
         values = _values(statement, around)
         return _with(statement, values) if values else statement
     if not statement.children:
         return statement
     inside = (*around, statement) if isinstance(statement, For) else around
-    return statement.rebuilt(tuple(_pinned(child, inside) for child in statement.children))
+    return statement.rebuilt(tuple(_folded(child, inside) for child in statement.children))
 
 
 def _with(statement: Exec, values: dict[Var, Expr]) -> Exec:
-    """A statement with the values in it, and the conditions that say so as they were."""
-    made = statement.substitute(values)
-    assert isinstance(made, Exec)
-    return attrs.evolve(made, active=all_of((statement.active, made.active)))
+    """A statement with the values in its accesses; its conditions stay."""
+    result = statement.substitute(values)
+    assert isinstance(result, Exec)
+    return attrs.evolve(result, active=all_of((statement.active, result.active)))
 
 
 def _values(statement: Exec, loops: tuple[For, ...]) -> dict[Var, Expr]:
-    """The variables of which a statement's condition leaves one value, if it touches anything that depends on them."""
+    """The loop variables for which a statement's condition leaves one value, if an access depends on them."""
     if statement.active == TRUE:
         return {}
     used = {var for access in statement.accesses for part in (*access.base, access.copy) for var in part.variables()}
-    found = {}
+    values = {}
     for loop in loops:
         if loop.var in used and not loop.unroll and (value := _only(loop, statement.active)) is not None:
-            found[loop.var] = as_expr(value)
-    return found
+            values[loop.var] = as_expr(value)
+    return values
 
 
 def _only(loop: For, condition: Expr) -> int | None:
-    """The only value of a loop's variable with which a condition may hold; None if there are more, or it is not known."""
+    """The only value of a loop variable for which a condition may be true; None if there are several or they are unknown."""
     count = constant(loop.extent)
-    said = [one for one in conjuncts(condition) if one.variables() == {loop.var}]
-    if count is None or not said or len(turns := loop.values(count)) > MOST_TURNS:
+    conditions = [part for part in conjuncts(condition) if part.variables() == {loop.var}]
+    if count is None or not conditions or len(turns := loop.values(count)) > MOST_TURNS:
         return None
-    left = [turn for turn in turns if all(one.substitute({loop.var: as_expr(turn)}) == TRUE for one in said)]
+    left = [turn for turn in turns if all(part.substitute({loop.var: as_expr(turn)}) == TRUE for part in conditions)]
     return left[0] if len(left) == 1 else None

@@ -1,10 +1,10 @@
-"""`alternate`: warpgroups of one role issue their products in order, as `order_mma(first, last)` of a split requests.
+"""`order_mma`: the warpgroups of a role issue their MMAs in a fixed order, as `order_mma(first, last)` of a split requests.
 
-A warpgroup waits for its turn in front of the products of the first step, and gives it on behind those of the last one that follow in the
-same list; where none follow, as in the first turn of a delayed loop, behind those of the first. Turns are counted by the ring that the
-first step reads: its turn `t` (where loads share its slots, the turns of an iteration together) is the turn `t * warpgroups + w` of
-warpgroup `w`. They go through an order, a ring without buffers that has as many stages as there are warpgroups, so at each barrier one
-warpgroup arrives and one waits.
+A warpgroup waits before the MMAs of the first step until it may issue. It passes permission on after the MMAs of the last step in the same
+list, or after those of the first step if none follow, as in the first iteration of a deferred loop. The permissions are numbered like the
+fills of the ring that the first step reads: fill `t` corresponds to number `t * warpgroups + w` of warpgroup `w`. (If loads share the
+ring's stages, the fills of an iteration count as one.) They are implemented by a ring without buffers that has one stage per warpgroup. So
+at each mbarrier one warpgroup arrives and one waits.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fireiron.values.machine import Warp
 from fireiron.values.units import index_in
 
 
-def with_products_of_turns(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
-    """A program whose loops name, for the steps of their turns, the registers that the products of these write."""
+def with_ordered_registers(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
+    """The program with the requests of loops naming the registers that the MMAs of their steps write, instead of the steps."""
     if not any(isinstance(one, For) and OrderedMma in one.asks for one in statements(body)):
         return tuple(body)
 
@@ -31,13 +31,13 @@ def with_products_of_turns(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         if not (isinstance(statement, For) and OrderedMma in statement.asks):
             return (statement,)
         said = statement.asks[OrderedMma]
-        return (statement.asking(OrderedMma(_written_in(statement, said.first), _written_in(statement, said.last))),)
+        return (statement.with_asks(OrderedMma(_written_in(statement, said.first), _written_in(statement, said.last))),)
 
     return rewritten(tuple(body), edit)
 
 
 def _written_in(loop: For, step: str) -> str:
-    """The registers that the products of a step write; a `DecompositionError` where it has none."""
+    """The registers that the MMAs of a step write; a `DecompositionError` if there are none."""
     said = loop.asks[OrderedMma]
     inside, own = [], False
     for one in loop.body:
@@ -46,21 +46,21 @@ def _written_in(loop: For, step: str) -> str:
     found = {access.buffer for one, _ in execs(inside) if one.mechanism.in_registers for access in one.accesses if access.write}
     if len(found) != 1:
         raise DecompositionError(
-            f'order_mma("{said.first}", "{said.last}"): {step} is no product that runs by itself while threads go on',
+            f'order_mma("{said.first}", "{said.last}"): step {step} has no asynchronous MMA',
             at=loop.origin,
-            legal="steps that wgmma does, directly in the loop",
+            legal="steps directly in the loop that wgmma performs",
             hint=f'leave out order_mma("{said.first}", "{said.last}")',
         )
     return found.pop()
 
 
 def order_mma(kernel: Kernel) -> Kernel:
-    """The kernel with its loops' turns of warpgroups in order."""
+    """The kernel with the MMAs of its warpgroups in order."""
     order = next((ring for ring in kernel.rings if ring.each), None)
     if order is None:
         return kernel
     loop = next(one for one in statements(kernel.body) if isinstance(one, For) and OrderedMma in one.asks)
-    writer = _Turns(kernel, order, loop.asks[OrderedMma])
+    writer = _OrderWriter(kernel, order, loop.asks[OrderedMma])
 
     def edit(statement: Stmt) -> tuple[Stmt, ...]:
         if not isinstance(statement, Roles):
@@ -70,14 +70,14 @@ def order_mma(kernel: Kernel) -> Kernel:
     return attrs.evolve(kernel, body=rewritten(kernel.body, edit))
 
 
-class _Turns:
-    """Puts the turns of an order into the program of the consumers."""
+class _OrderWriter:
+    """Adds the synchronization of the order to the consumers' program."""
 
     def __init__(self, kernel: Kernel, order: Ring, said: OrderedMma) -> None:
         self.order, self.first, self.last = order, said.first, said.last
         unit = kernel.thread // order.each
-        named = (one.var for one in kernel.body if isinstance(one, Let) and one.value == unit)  # one number for all lanes of a warp
-        self.unit, self.speaks = next(named, unit), equal(index_in(Warp, kernel.thread), 0)
+        named = (one.var for one in kernel.body if isinstance(one, Let) and one.value == unit)  # a name that is uniform in a warp
+        self.unit, self.elected = next(named, unit), equal(index_in(Warp, kernel.thread), 0)
         read = {access.buffer for one, _ in execs(kernel.body) if _writes(one, self.first) for access in one.accesses}
         loops = [one for one in statements(kernel.body) if isinstance(one, For) and OrderedMma in one.asks]
         filled = {ring.name for ring in kernel.rings if not read.isdisjoint(ring.buffers)}
@@ -87,7 +87,7 @@ class _Turns:
         self.rings = Counter(ring for ring, _ in acquired if ring in filled)
 
     def written(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
-        """A list with the turns of its products."""
+        """A list with the waits and arrivals around its MMAs."""
         found: list[Stmt] = []
         number: Expr | None = None
         given: tuple[int, Expr] | None = None
@@ -95,7 +95,7 @@ class _Turns:
             if isinstance(statement, Acquire) and statement.ring in self.rings and statement.state is StageState.FULL:
                 number = statement.fill_index // self.rings[statement.ring]
             if isinstance(statement, For) and any(isinstance(one, Acquire) for one in statements(statement.body)):
-                found, given = self._given_on(found, given), None
+                found, given = self._with_arrival(found, given), None
                 statement = statement.rebuilt((self.written(statement.body),))
             elif number is not None and given is None and _issues(statement, self.first):
                 turn = number * self.order.stages + self.unit
@@ -104,18 +104,18 @@ class _Turns:
             elif given is not None and _issues(statement, self.last):
                 given = len(found) + 1, given[1]
             found.append(statement)
-        return tuple(self._given_on(found, given))
+        return tuple(self._with_arrival(found, given))
 
-    def _given_on(self, body: list[Stmt], given: tuple[int, Expr] | None) -> list[Stmt]:
-        """A list in which a turn is given on at a place."""
+    def _with_arrival(self, body: list[Stmt], given: tuple[int, Expr] | None) -> list[Stmt]:
+        """A list with the arrival inserted at a position."""
         if given is None:
             return body
         place, turn = given
-        return [*body[:place], Release(self.order.name, StageState.EMPTY, turn, self.speaks), *body[place:]]
+        return [*body[:place], Release(self.order.name, StageState.EMPTY, turn, self.elected), *body[place:]]
 
 
 def _issues(statement: Stmt, registers: str) -> bool:
-    """Whether products that write some registers are in a statement."""
+    """Whether a statement contains MMAs that write some registers."""
     return any(_writes(one, registers) for one, _ in execs((statement,)))
 
 

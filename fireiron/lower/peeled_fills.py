@@ -1,7 +1,7 @@
-"""Rings that are filled in front of a producer's loop and behind it, too, as where a program begins the next turn before the one at hand
-ends: the fills of a list are numbered in its order.
+"""Fills of a ring before and after the producer's loop, for example in a program that begins the next iteration early. The fills of a list
+are numbered in its order.
 
-    load(0); S; for k: { load(k+1); S }; load(n); S   -->   turn 0; for k: turn k+1; turn n+1
+    load(0); S; for k: { load(k+1); S }; load(n); S   -->   fill 0; for k: fill k+1; fill n+1
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from fireiron.values.expr import Expr, as_expr, mod
 
 
 def is_open(statement: Stmt, buffers: Sequence[str] | None = None) -> TypeGuard[Exec]:
-    """Whether it is a load by an engine, to one of some buffers if they are named, that has no ring yet."""
+    """Whether it is a TMA load without a ring, to one of some buffers if they are given."""
     if not isinstance(statement, Exec) or not statement.mechanism.counted or statement.ring:
         return False
     return buffers is None or statement.accesses[1].buffer in buffers
 
 
-class Outside:
-    """The `buffers` that a producer's loop of a list fills, and loads in front of it and behind it in this list."""
+class PeeledFills:
+    """The `buffers` that the producer's loop in a list fills and that loads before or after the loop fill, too."""
 
     def __init__(self, body: Sequence[Stmt]) -> None:
         self.body = body
@@ -34,10 +34,11 @@ class Outside:
         self.buffers = opened & _loaded(self.loop) if self.loop is not None else set()
 
     def number(self, loop: For, names: Sequence[str], usual: Expr, first: Expr, alone: bool) -> Expr:
-        """The number of a loop's turn in a ring of some buffers: the `usual` one where nothing outside fills it, else with all fills of the
-        list, which is executed for the time number `first`.
+        """The fill number of a loop iteration in a ring of some buffers: the `usual` one without loads outside the loop, else counting all
+        fills of the list in its `first` earlier executions.
 
-        Raises: DecompositionError where their fills differ, or the ring is not `alone`: shared by turns, or of a loop that differs.
+        Raises: DecompositionError if the buffers have different numbers of fills, or the ring is not `alone`: it is shared with other
+        loads, or its loop has a varying trip count.
         """
         counts = {self._counted(name) for name in names} if self._is(loop) else {(0, 0)}
         if counts == {(0, 0)}:
@@ -46,26 +47,26 @@ class Outside:
             ((front, behind),) = counts
             return first * (loop.extent + front + behind) + loop.var + front
         raise DecompositionError(
-            f"{', '.join(names)}: stages of one ring, filled in front of the loop {loop.var} or behind it as well",
-            at=loop.origin, legal="as many loads of each buffer outside the loop, and a loop that has as many turns whenever it runs",
-            hint="copies of their own for launches outside the loop: another instance of the mapping",
+            f"{', '.join(names)}: stages of one ring are also filled before or after loop {loop.var}",
+            at=loop.origin, legal="equally many loads of each buffer outside the loop, and a constant trip count",
+            hint="separate buffers for launches outside the loop: another instance of the mapping",
         )  # fmt: skip
 
     def _is(self, statement: Stmt) -> bool:
-        """Whether a statement is the loop, of which a pass may have changed something."""
+        """Whether a statement is the loop, possibly changed by a pass."""
         return isinstance(statement, For) and self.loop is not None and statement.var == self.loop.var
 
     def _counted(self, name: str) -> tuple[int, int]:
-        """How many loads fill a buffer in front of the loop, and how many behind it."""
+        """The number of loads that fill a buffer before the loop, and after it."""
         place = next(place for place, one in enumerate(self.body) if self._is(one))
         parts = self.body[:place], self.body[place:]
         front, behind = (sum(is_open(one, (name,)) for one in part) for part in parts)
         return front, behind
 
     def staged(self, body: Sequence[Stmt], rings: Sequence[Ring], first: Expr) -> tuple[Stmt, ...]:
-        """The list behind the pass: its loads outside the loop have the ring's turns, and who reads them the stages of these.
+        """The list after the pass: loads outside the loop have fill numbers, and their readers use the corresponding stages.
 
-        The list is executed for the time number `first`.
+        `first` is the number of earlier executions of the list.
         """
         if self.loop is None:
             return tuple(body)
@@ -78,12 +79,12 @@ class Outside:
 
 
 def _loaded(loop: For) -> set[str]:
-    """What an engine loads directly in a loop."""
+    """The buffers that TMA loads directly in a loop."""
     return {one.accesses[1].buffer for one in loop.body if is_open(one)}
 
 
 def _numbered(body: Sequence[Stmt], ring: Ring, loop: For, before: Expr) -> list[Stmt]:
-    """A list whose loads outside a loop fill a ring in order, behind the turn `before`."""
+    """A list whose loads outside a loop fill a ring in order, after the fill `before`."""
     found: list[Stmt] = []
     turns = dict.fromkeys(ring.buffers, before)
     for one in body:
@@ -100,7 +101,7 @@ def _numbered(body: Sequence[Stmt], ring: Ring, loop: For, before: Expr) -> list
 
 
 def _at_stages(statement: Stmt, turns: Mapping[str, Expr], stages: int) -> tuple[Stmt, ...]:
-    """A statement with the stages of the turns at hand."""
+    """A statement that uses the stages of the current fills."""
 
     def staged(access: Access) -> Access:
         if access.buffer not in turns:
@@ -110,4 +111,4 @@ def _at_stages(statement: Stmt, turns: Mapping[str, Expr], stages: int) -> tuple
     return edited((statement,), lambda one: attrs.evolve(one, accesses=tuple(map(staged, one.accesses))))
 
 
-__all__ = ["Outside", "is_open"]
+__all__ = ["PeeledFills", "is_open"]

@@ -44,7 +44,7 @@ from fireiron.ir.asks.ordered_mma import OrderedMma
 from fireiron.ir.asks.pipelined import Pipelined
 from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
-from fireiron.lower.peeled_fills import Outside, is_open
+from fireiron.lower.peeled_fills import PeeledFills, is_open
 from fireiron.lower.shared_stages import SharedStages
 from fireiron.lower.walk import fresh_name, taken_names
 from fireiron.values.expr import FALSE, ONE, Expr, Var, all_of, as_expr, constant, less, mod, tables_of
@@ -100,7 +100,7 @@ class _Pipeline:
     def body(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """A statement list; a loop that is pipelined brings its prologue along."""
         result: list[Stmt] = []
-        outside = Outside(body) if self.produced else Outside(())
+        outside = PeeledFills(body) if self.produced else PeeledFills(())
         for statement in self._fetched(body, outside) if self.produced else body:
             if isinstance(statement, For) and ProducerThreads in statement.asks:
                 result.append(self._ring(statement, outside))
@@ -121,7 +121,7 @@ class _Pipeline:
         if DynamicTiles in statement.asks and self.produced:
             said = statement.asks[DynamicTiles]
             ring = Ring(self._fresh(f"{said.tile}_ring"), 2, (), tiles=True)
-            statement = statement.asking(attrs.evolve(said, ring=ring.name))
+            statement = statement.with_asks(attrs.evolve(said, ring=ring.name))
             self.rings.append(ring)
             self.single.add(ring.name)
         found = statement.rebuilt((self.body(statement.body),))
@@ -171,10 +171,10 @@ class _Pipeline:
         if chosen < 0:
             return _turn(around)
         one = around[chosen]
-        taken = self._count(one, ONE, f"{one.var}s_taken", max(_turn(around[: chosen + 1]).high, 0), one)
+        taken = self._count(one, ONE, f"{one.var}s_done", max(_turn(around[: chosen + 1]).high, 0), one)
         return _turn(around[chosen + 1 :], taken)
 
-    def _ring(self, loop: For, outside: Outside) -> For:
+    def _ring(self, loop: For, outside: PeeledFills) -> For:
         """A loop whose loads a producer issues: nothing runs ahead in the program, and each turn has the next stage."""
         loads, rest = self._parts(loop)
         _require_no_other(loop, rest)
@@ -277,7 +277,7 @@ class _Pipeline:
     def _counted_around(self, loop: For, around: Sequence[For]) -> Var:
         """The number of turns that a loop has had in all iterations of the one around it: a block that stays adds those of each tile."""
         most = max(_turn(around).high + 1, 1) * max(loop.extent.high, 1)
-        return self._count(around[-1], loop.extent, f"{loop.var}_before", most, loop)
+        return self._count(around[-1], loop.extent, f"{loop.var}_count", most, loop)
 
     def _count(self, around: For, growth: Expr, name: str, most: int, loop: For) -> Var:
         """What a loop counts: `growth` more in each iteration, the turns of a loop inside, or its own where that is the same loop."""
@@ -297,7 +297,7 @@ class _Pipeline:
             )
         return self.counts[around.var]
 
-    def _fetched(self, body: Sequence[Stmt], outside: Outside) -> Sequence[Stmt]:
+    def _fetched(self, body: Sequence[Stmt], outside: PeeledFills) -> Sequence[Stmt]:
         """A list whose loads by an engine, outside of loops with a producer, have rings, one for all that the same statements use: of two
         stages where the list is executed again and again, so that the next turn is on its way while this one is used.
         """
@@ -340,7 +340,7 @@ class _Pipeline:
             producers, behind, spread = [], [], False
         else:
             behind = commit
-        rest_of = loop.asking(Pipelined(0, spread))  # the copies are spread when the loops inside are made
+        rest_of = loop.with_asks(Pipelined(0, spread))  # the copies are spread when the loops inside are made
         steady = attrs.evolve(rest_of, body=(*best, *producers, *behind, *consumers), period=period)
         return self._prologue(loads, names, loop, commit), steady
 
@@ -379,7 +379,7 @@ class _Pipeline:
         number = Var(self._fresh(f"{loop.var.name}_ahead"), 0, ahead - 1)
         items = _staged(substituted(loads, {loop.var: number}), names, stages, number)
         items = _guarded(items, less(number, loop.extent))
-        note = Comment(f"{'the first iteration' if ahead == 1 else f'the first {ahead} iterations'} of {loop.var.name}, ahead")
+        note = Comment(f"prologue: loads of the first {'iteration' if ahead == 1 else f'{ahead} iterations'} of {loop.var.name}")
         return [note, For(number, as_expr(ahead), (*items, *commit), True, loop.origin)]
 
     def _parts(self, loop: For) -> tuple[list[Stmt], list[Stmt]]:

@@ -1,11 +1,12 @@
-"""`chain`: a kernel that begins while the one before it ends waits for it in front of its first access to global memory.
+"""`programmatic_launch`: place `griddepcontrol`, so that a kernel starts while the preceding kernel ends (PDL).
 
-All threads wait, the producer's and those that have nothing to do too: a kernel is over when its threads are, and one that had not waited
-could be over before the kernel in front of it, for which the next one would not wait any more. Before the wait stands only what no other
-kernel sees: registers, shared memory, barriers. The next kernel may begin at once: it waits likewise, and its blocks get what these leave.
+All threads wait before their first access to global memory, including producer threads and idle threads. A kernel completes when its
+threads exit: if one did not wait, the kernel could complete before the preceding one, and the next kernel would not wait for that one. Only
+work that no other kernel sees comes before the wait: registers, shared memory, barriers. The next kernel may start at once: it waits, too,
+and its blocks use SMs as they become free.
 
-Of inputs that are `ready`, which no kernel of the chain writes, producers load the first fills of their rings before the wait. Each
-role then waits by itself before its first access to anything else: a block is over when its consumers are, and they have waited.
+With inputs in `no_wait`, which no preceding kernel writes, producers load the first fills of their rings before the wait. Then each role
+waits by itself before its first access to anything else. A block completes when its consumers exit, and they have waited.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ from fireiron.values.expr import Var, minimum
 
 
 def programmatic_launch(kernel: Kernel) -> Kernel:
-    """The kernel with its links to the kernels before and behind it; a `DecompositionError` for outputs that are set to zero first."""
+    """The kernel with `griddepcontrol`; a `DecompositionError` for outputs that must be zeroed before the launch."""
     if not kernel.effects[Chaining].chained:
         return kernel
     if kernel.effects[Zeroed].names:
         names = ", ".join(kernel.effects[Zeroed].names)
         raise DecompositionError(
-            f"programmatic_launch: {names} is set to zero before the launch, so that the kernel before is no neighbour of this one",
-            hint="leave programmatic_launch() out, or split k inside a block",
+            f"programmatic_launch: {names} is zeroed before the launch, so the preceding kernel is not adjacent in the stream",
+            hint="leave out programmatic_launch(), or split k inside a block",
         )
     if kernel.effects[Chaining].ready:
         return attrs.evolve(kernel, body=(GridDepControl(GridDepAction.LAUNCH_DEPENDENTS), *(_by_role(kernel, one) for one in kernel.body)))
@@ -55,16 +56,16 @@ def programmatic_launch(kernel: Kernel) -> Kernel:
 
 
 def _by_role(kernel: Kernel, statement: Stmt) -> Stmt:
-    """A statement of the kernel whose roles wait for the kernel before by themselves."""
+    """A statement of the kernel whose roles wait separately for the preceding kernel."""
     if not isinstance(statement, Roles):
         if _touches(kernel, statement):
-            raise _refused(kernel, "all threads load by themselves", "pipeline(stages).warp_specialize()")
+            raise _refused(kernel, "the kernel has no producer", "pipeline(stages).warp_specialize()")
         return statement
     roles = tuple(_ahead(kernel, role) if _fills(role) else _linked(kernel, role) for role in statement.roles)
     loads = [_is_load_of(kernel, one, True) for role in statement.roles if _fills(role) for one in _loop_of(role).body if _loads(one)]
     if all(loads) or not any(loads):
-        why = f"the producer loads {'all' if any(loads) else 'nothing'} of it"
-        raise _refused(kernel, why, "no_wait= names one of the two operands")
+        why = f"the producer loads {'only' if any(loads) else 'none of'} these inputs"
+        raise _refused(kernel, why, "no_wait= with one of the two operands")
     return Roles(roles)
 
 
@@ -85,10 +86,10 @@ def _loop_of(role: Role) -> For:
 
 
 def _ahead(kernel: Kernel, role: Role) -> Role:
-    """A producer that loads what is ready of the first fills before the wait, and what is not after it.
+    """A producer that loads the inputs in `no_wait` of the first fills before the wait, and the others after it.
 
-    What it loads before the loop, such as a vector of an epilogue, comes after the wait if it is not ready. Arrivals of threads that copy
-    follow the last copy of their fill: an arrival that is deferred by a mechanism covers the copies before the wait, too.
+    A load before the loop, such as an epilogue vector, comes after the wait unless its input is in `no_wait`. Arrivals of copying threads
+    follow the last copy of their fill: an arrival that a mechanism defers also covers the copies before the wait.
     """
     place = next((place for place, one in enumerate(role.body) if isinstance(one, For)), len(role.body))
     loop, *others = role.body[place:] or (None,)
@@ -120,7 +121,9 @@ def _inside(statement: Stmt) -> tuple[Stmt, ...]:
 
 
 def _by_readiness(kernel: Kernel, head: tuple[Stmt, ...]) -> tuple[list[Stmt], list[Stmt]]:
-    """What stands in front of a producer's loop: what may come before the wait, and what waits with all that fills the same rings."""
+    """The statements before a producer's loop: those that may precede the wait; and those after it, with everything that fills the same
+    rings.
+    """
     waiting = {one.ring for one in head if isinstance(one, Exec) and _is_load_of(kernel, one, False)}
     parts: tuple[list[Stmt], list[Stmt]] = ([], [])
     for one in head:
@@ -129,11 +132,11 @@ def _by_readiness(kernel: Kernel, head: tuple[Stmt, ...]) -> tuple[list[Stmt], l
 
 
 def _turns_that_fit(kernel: Kernel, loop: For) -> int:
-    """The turns of a producer's loop for which each ring that it fills has stages, whose loads wait for no consumer."""
+    """The number of iterations of a producer's loop that fit in its rings, so that their loads wait for no consumer."""
     rings = [one.ring for one in loop.body if isinstance(one, Acquire)]
     turns = min(kernel.ring(ring).stages // rings.count(ring) for ring in rings)
     if not turns:
-        raise _refused(kernel, "a ring has fewer stages than a turn of the loop fills", "more stages in pipeline(stages)")
+        raise _refused(kernel, "a ring has fewer stages than an iteration fills", "more stages in pipeline(stages)")
     return turns
 
 
@@ -143,7 +146,7 @@ def _loads(statement: Stmt) -> bool:
 
 
 def _is_load_of(kernel: Kernel, statement: Stmt, ready: bool) -> bool:
-    """Whether a statement loads what is ready alone, or anything else."""
+    """Whether all loads of a statement are of inputs in `no_wait` (`ready`), or not."""
     loaded = [one.accesses[0].buffer in kernel.effects[Chaining].ready for one, _ in execs((statement,))]
     return bool(loaded) and all(loaded) is ready
 
@@ -157,7 +160,7 @@ def _refused(kernel: Kernel, why: str, hint: str) -> DecompositionError:
 
 
 def _first_access(kernel: Kernel, body: tuple[Stmt, ...]) -> int:
-    """The position of the first statement in which some thread touches global memory, with the notes about it."""
+    """The position of the first statement that accesses global memory, or of the comments before it."""
     place = next((place for place, one in enumerate(body) if _touches(kernel, one)), len(body))
     while place and isinstance(body[place - 1], Comment):
         place -= 1

@@ -1,4 +1,4 @@
-"""Buffers without bytes of their own: loads that take turns in the slots of another load's ring, as `share` asks."""
+"""Loads that share the stages of another load's ring, as `share_stages` requests; their buffers have no memory of their own."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fireiron.ir import Exec, For, Kernel
 
 
 class SharedStages:
-    """Who shares: `of` says by buffer in whose slots it lies."""
+    """The sharing buffers of a kernel: `of` maps a buffer to the one whose stages it uses."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.of: Mapping[str, str] = {one.name: one.tensor.shares for one in kernel.buffers if one.tensor.shares}
         self._tensors = {one.name: one.tensor for one in kernel.buffers}
 
     def moved(self, statement: Exec) -> Exec:
-        """A statement with the slots in the place of buffers that lie in them."""
+        """A statement in which sharing buffers are replaced by the buffers whose stages they use."""
         views = {name: view for name, view in statement.spec.operands.items() if view.tensor.name in self.of}
         if not views:
             return statement
@@ -27,9 +27,9 @@ class SharedStages:
         return attrs.evolve(statement, spec=statement.spec.with_operands(**given), accesses=accesses)
 
     def rings(self, used: Sequence[Sequence[str]], depth: Mapping[str, int], loop: For) -> list[list[Sequence[str]]]:
-        """Of buffers by who uses them, those of each ring, and behind them all that take turns with them.
+        """The buffers of each ring, followed by those that share its stages, from buffers grouped by their users.
 
-        Raises: a DecompositionError where some that are used together do not all lie in the slots of one ring, or in others than they fit.
+        Raises: a DecompositionError if buffers that are used together do not all share the stages of one ring, or do not fit them.
         """
         rings = {frozenset(names): [names] for names in used if self.of.keys().isdisjoint(names)}
         for names in used:
@@ -38,7 +38,7 @@ class SharedStages:
         for first, *others in rings.values():
             if depth[first[0]] <= len(others):
                 raise DecompositionError(
-                    f"share_stages: each iteration has {len(others) + 1} turns in the slots of {', '.join(first)}",
+                    f"share_stages: each iteration has {len(others) + 1} fills in the stages of {', '.join(first)}",
                     got=f"{depth[first[0]]} stage{'s' * (depth[first[0]] > 1)}",
                     legal=f"at least {len(others) + 1}",
                     at=loop.origin,
@@ -50,9 +50,9 @@ class SharedStages:
         others = [self.of.get(name, "its own") for name in names]
         found = rings.get(frozenset(others))
         if found is None or len(set(others)) < len(others):
-            legal = " or ".join(f"those of {', '.join(sorted(one))}" for one in rings) or "there is no ring of others under this split"
+            legal = " or ".join(f"those of {', '.join(sorted(one))}" for one in rings) or "this split has no ring of other buffers"
             raise DecompositionError(
-                f"share_stages: {', '.join(names)} are used together, so each of them fills slots of another buffer of one ring",
+                f"share_stages: {', '.join(names)} are used together, so each must share the stages of another buffer of one ring",
                 got=", ".join(f"{name} in {other}" for name, other in zip(names, others, strict=True)),
                 legal=legal,
                 at=loop.origin,
@@ -62,9 +62,9 @@ class SharedStages:
             one, two = self._tensors[name], self._tensors[other]
             if one.storage() != two.storage() or one.stages not in (0, two.stages):
                 raise DecompositionError(
-                    f"share_stages: {name} and {other} lie in the same slots",
-                    got=f"{one} beside {two}",
-                    legal="one layout, and stages(...) on the first load alone",
+                    f"share_stages: {name} and {other} share stages, but their layouts differ",
+                    got=f"{one} and {two}",
+                    legal="one layout, and stages(...) only on the first load",
                     at=one.origin,
                     hint="leave share_stages out",
                 )

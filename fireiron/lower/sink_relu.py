@@ -1,8 +1,8 @@
-"""`clamp`: a clamping at zero by which work on registers ends, `relu(...)`, moves into the only reader that does it at less cost.
+"""`sink_relu`: move a final `max(x, 0)` of work on registers into its only reader, if it costs less there.
 
-An epilogue computes in float32, and its results are rounded on their way to memory: clamped behind the rounding they take one instruction
-for two. Rounding keeps signs, and zero, so the result is the same. Only texts change: each statement means what its spec says, as the
-values that the reader gets are clamped already, for all who read the IR.
+An epilogue computes in float32 and rounds its results when it stores them. After rounding, `max` takes one instruction for two elements.
+Rounding preserves signs and zero, so the result is the same. Only the printed text changes: each statement still means its spec, so for all
+readers of the IR the values are nonnegative already.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MOST_TURNS = 4096
 
 
 def sink_relu(kernel: Kernel) -> Kernel:
-    """The kernel with clampings where they cost least; itself if none can move."""
+    """The kernel with each `max(x, 0)` where it costs least; the same kernel if none can move."""
     if not any(one.instruction.clamped_later(one.spec) for one, _ in execs(kernel.body)):
         return kernel
     return attrs.evolve(kernel, body=_moved(kernel, kernel.body, ()))
 
 
 def _moved(kernel: Kernel, body: tuple[Stmt, ...], around: tuple[For, ...]) -> tuple[Stmt, ...]:
-    """A list with the lists inside; `around` are the loops that it stands in."""
+    """A list and its nested lists; `around` are the enclosing loops."""
     body = tuple(
         one.rebuilt(tuple(_moved(kernel, child, (*around, one) if isinstance(one, For) else around) for child in one.children))
         if one.children
@@ -43,7 +43,7 @@ def _moved(kernel: Kernel, body: tuple[Stmt, ...], around: tuple[For, ...]) -> t
 
 
 def _clamped(kernel: Kernel, statement: Stmt) -> str | None:
-    """The registers that all of a statement fills with clamped values, each of them once; None if it does anything else."""
+    """The registers that a statement fills, each once, with results of `max(x, 0)`; None if it does anything else."""
     found = list(execs((statement,)))
     names = {one.accesses[list(one.operands).index(one.spec.outputs[0])].buffer for one, _ in found}
     if len(names) != 1 or not all(one.instruction.clamped_later(one.spec) for one, _ in found):
@@ -53,7 +53,7 @@ def _clamped(kernel: Kernel, statement: Stmt) -> str | None:
 
 
 def _may_move(kernel: Kernel, name: str, body: Sequence[Stmt], place: int, repeated: bool) -> bool:
-    """Whether all who read what a statement of a list clamped stand behind it, and clamp; in a loop the registers must begin anew."""
+    """Whether all readers of a statement's registers follow it and apply `max`; in a loop, each iteration must overwrite the registers."""
     touching = [number for number, one in enumerate(body) if _uses(one, name)]
     if any(isinstance(one, IfAnyLane) for number in touching for one in statements((body[number],))):
         return False
@@ -70,7 +70,7 @@ def _may_move(kernel: Kernel, name: str, body: Sequence[Stmt], place: int, repea
 
 
 def _edited(statement: Stmt, name: str, writer: bool) -> Stmt:
-    """A statement whose uses of some registers leave clamping to their reader, or clamp."""
+    """A statement without the `max` on some registers (`writer`), or with it."""
     if isinstance(statement, Exec):
         if not _touches(statement, name):
             return statement
@@ -92,7 +92,7 @@ def _reads(statement: Exec, name: str) -> bool:
 
 
 def _fills(kernel: Kernel, statement: Stmt, name: str) -> bool:
-    """Whether a statement writes all registers of an array, whatever the thread, each once."""
+    """Whether a statement writes all registers of an array once, in every thread."""
     buffer, registers = kernel.buffer(name), set()
     count = 0
     for one, loops in execs((statement,)):
@@ -114,7 +114,7 @@ def _fills(kernel: Kernel, statement: Stmt, name: str) -> bool:
 
 
 def _values(places: Sequence[Expr], loops: Sequence[For], turns: Sequence[int | None]) -> list[int] | None:
-    """The numbers that expressions take in all turns of loops; None where they depend on more, or on too many."""
+    """The values of expressions in all iterations of loops; None if they depend on anything else or there are too many."""
     known = {loop.var for loop in loops}
     extents = [extent for extent in turns if extent is not None]
     if len(extents) < len(turns) or any(not place.variables() <= known for place in places):

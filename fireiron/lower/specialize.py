@@ -8,7 +8,7 @@ under way, moves such releases further back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
@@ -91,22 +91,61 @@ def _specialized(kernel: Kernel, divide: Callable[[Kernel, int], Partition]) -> 
 
 
 def usual(kernel: Kernel, producers: int) -> Partition:
-    """The consumers; threads that copy, where copies fill rings; a thread that sets engines to work, where these fill some.
+    """The consumers; threads that copy, where copies fill rings; a thread that sets engines to work, where these fill some: both for each
+    array whose loads have a producer of their own, too.
 
-    Without copies the engines' role has all `producers`, which then may give registers to the consumers.
+    Without copies and such arrays the engines' role has all `producers`, which then may give registers to the consumers.
     """
     loads = [one for one, _ in execs(kernel.body) if one.ring]
     copies = [one for one in loads if not one.mechanism.counted]
-    if copies:
-        _require_plain(kernel, copies[0])
-        parts = [_consumers(kernel, 0), Part("copying producer", producers, lambda one: bool(one.ring) and not one.mechanism.counted)]
-        if len(copies) < len(loads):
-            parts.append(_producer(ELECTED_THREADS, 0))
-        return Partition(kernel, tuple(parts))
+    separate = _separate(kernel, loads)
+    if copies or separate:
+        what = f"{copies[0].instruction.name} fills a ring by threads of its own" if copies else "several producers fill a ring"
+        hint = "without copies=True, by which all threads copy" if copies else "without separate="
+        _require_plain(kernel, (copies or loads)[0], what, f"warp_specialize() {hint}")
+        if producers != ELECTED_THREADS and not copies:
+            raise DecompositionError(
+                f"warp_specialize({producers}, separate={', '.join(separate)}): each of several producers that load by TMA is a warp",
+                legal=(ELECTED_THREADS,),
+            )
+        others = tuple(part for array in ("", *separate) for part in _producers_of(loads, array, separate, producers))
+        return Partition(kernel, (_consumers(kernel, 0), *sorted(others, key=lambda part: part.elected)))
     groups = _groups(kernel)
     kept = KEPT if groups else _kept(kernel, producers)  # groups are in no cluster
     kept, given = _registers(kernel.workers * (groups or 1), producers, kept, kernel.effects[Residency].blocks)
     return Partition(kernel, (_consumers(kernel, given), _producer(producers, kept)))
+
+
+def _separate(kernel: Kernel, loads: Sequence[Exec]) -> tuple[str, ...]:
+    """The arrays whose loads have a producer of their own."""
+    loops = (one for one in statements(kernel.body) if isinstance(one, For))
+    separate = tuple(dict.fromkeys(name for one in loops for name in one.asks[ProducerThreads].separate))
+    loaded = dict.fromkeys(_array_of(one) for one in loads)
+    idle = next((name for name in separate if name not in loaded), None)
+    if idle is not None:
+        raise DecompositionError(
+            f"warp_specialize(separate={', '.join(separate)}): no producer loads {idle}", legal=tuple(loaded), hint="leave separate= out"
+        )
+    return separate
+
+
+def _array_of(load: Exec) -> str:
+    """The array that a load reads."""
+    return load.accesses[0].buffer
+
+
+def _producers_of(loads: Sequence[Exec], array: str, separate: Sequence[str], threads: int) -> Iterator[Part]:
+    """The roles that fill rings from an array of `separate`, by copies and by engines; `array` is empty for all other arrays."""
+    name = f" of {array}" if array else ""
+
+    def is_own(one: Exec, counted: bool) -> bool:
+        own = _array_of(one) == array if array else _array_of(one) not in separate
+        return bool(one.ring) and one.mechanism.counted is counted and own
+
+    if any(is_own(one, False) for one in loads):
+        yield Part(f"copying producer{name}", threads, lambda one: is_own(one, False))
+    if any(is_own(one, True) for one in loads):
+        yield Part(f"producer{name}", ELECTED_THREADS, lambda one: is_own(one, True), elected=True)
 
 
 def _consumers(kernel: Kernel, registers: int) -> Part:
@@ -126,8 +165,8 @@ def _groups(kernel: Kernel) -> int:
     return next(one.asks[ConsumerGroups].groups for one in statements(kernel.body) if isinstance(one, For) and ConsumerGroups in one.asks)
 
 
-def _require_plain(kernel: Kernel, copy: Exec) -> None:
-    """Refuse threads that copy to rings where roles do more than fill and use these."""
+def _require_plain(kernel: Kernel, load: Exec, asked: str, hint: str) -> None:
+    """Refuse several producers, and threads that copy to rings, where roles do more than fill and use these."""
     what = ""
     if kernel.cluster is not None:
         what = "in a cluster, whose blocks fill stages for each other"
@@ -137,11 +176,11 @@ def _require_plain(kernel: Kernel, copy: Exec) -> None:
         what = "where blocks take tiles from a counter"
     if what:
         raise DecompositionError(
-            f"warp_specialize: {copy.instruction.name} fills a ring by threads of its own {what}",
-            within=copy.spec,
-            at=copy.origin,
+            f"warp_specialize: {asked} {what}",
+            within=load.spec,
+            at=load.origin,
             legal="persistent(blocks), or a block for each tile",
-            hint="warp_specialize() without copies=True, by which all threads copy",
+            hint=hint,
         )
 
 

@@ -82,7 +82,7 @@ def _ended(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         return body
     read = tuple(Dependence(one.accesses[0].buffer, one, None, (False, False)) for one in stores)
     kinds = dict.fromkeys(one.mechanism for one in stores)
-    waits = (Wait(0, "all stores have read what they store", kind, orders=_of_kind(read, kind)) for kind in sorted(kinds, key=_rank))
+    waits = (Wait(0, "all stores have read shared memory", kind, orders=_of_kind(read, kind)) for kind in sorted(kinds, key=_rank))
     return (*body, *waits)
 
 
@@ -298,7 +298,7 @@ class _Replay:
         if not behind:
             if self.kernel.effects[Unchecked].reasons:
                 return
-            what = mechanism.under_way
+            what = mechanism.in_flight
             raise SynchronizationError(
                 f"{touch.access.buffer} is touched while {what} it are under way, and no barrier stands between",
                 at=touch.access.origin,

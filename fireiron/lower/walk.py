@@ -28,7 +28,7 @@ from fireiron.ir.asks.deferred import Deferred
 from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.text import Path
 from fireiron.language.tree import Context, Decomposition, Executable, Node, Whole, count_workers, grow, require_complete
-from fireiron.lower.order_mma import with_products_of_turns
+from fireiron.lower.order_mma import with_ordered_registers
 from fireiron.spec import Spec, symbols_of
 from fireiron.values import sharer
 from fireiron.values.cuda_names import FUNCTIONS, TAKEN, is_taken
@@ -53,7 +53,7 @@ _CONTRACT = _contract(OPERANDS, "mnkb")
 
 RESERVED = frozenset(_CONTRACT | TAKEN | {
     "block", "thread", "warp_size", "uid", "smem", "scratch", "scratch_size", "accumulate", "piece", "pair", "index_0", "index_1",
-    "index_2", "index_3", "held_register", "hilbert", "quotient", "shared_address", "warp_of_block",
+    "index_2", "index_3", "held_register", "hilbert", "quotient", "shared_address", "warp_index",
 })  # fmt: skip
 """Names that generated code must not bind: those of CUDA C++, and what the printer uses itself."""
 
@@ -182,7 +182,7 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
     if whole.part is not None and whole.grid is None:
         raise DecompositionError("split_k(.., Block): no tiles are dealt to Block behind it", hint=".tile(64, 64).to(Block)")
     assert grown.workers is not None and grown.threads is not None
-    body = with_products_of_turns(_program(grown.node, ()))
+    body = with_ordered_registers(_program(grown.node, ()))
     if not any(isinstance(one, For) and Deferred in one.asks for one in statements(body)):
         body = without_marks(body)
     lets = tuple(Let(var, value) for var, value in whole.definitions.items())
@@ -257,7 +257,7 @@ def prune(kernel: Kernel) -> Kernel:
     named = tuple(statement for statement in kernel.body if isinstance(statement, Let))
     rest = tuple(statement for statement in kernel.body if not isinstance(statement, Let))
     # Which element a register holds is asked for collective statements only; elsewhere the names in it may go.
-    holders = [var for buffer in kernel.buffers for value in buffer.holder for var in value.variables()]
+    holders = [var for buffer in kernel.buffers for value in buffer.register_origin for var in value.variables()]
     return attrs.evolve(kernel, body=_used_lets(named, rest, holders if any(one.collective for one, _ in execs(rest)) else ()) + rest)
 
 

@@ -427,7 +427,7 @@ class _Writer:
         ages = self.async_state.groups
         left = min(ages[number] for number in met)
         written = {name for number, found in met.items() for name in found & self.follower.groups[number].writes}
-        states = ((written, "is", "are", "there"), (names - written, "has", "have", "been read"))
+        states = ((written, "is", "are", "complete"), (names - written, "has", "have", "been read"))
         parts = (f"{', '.join(sorted(some))} {one if len(some) == 1 else more} {state}" for some, one, more, state in states if some)
         reason = "; ".join(parts)
         holds = tuple(sorted(written.union(self._held(left)))) if self.follower.rings else ()
@@ -502,7 +502,7 @@ class _Writer:
         turns = list(dict.fromkeys(turn for turn, _ in keys))
         number = min(self.async_state.age(key) or 0 for key in keys)
         orders = self._orders(turns, loop.body, loop)
-        said = f"{self._names(turns)} of the last turn have been read"
+        said = f"{self._names(turns)} of the last iteration have been read"
         self.result.append(Wait(number, said, self.async_state.mechanism, self._held(number), orders=orders, requested=self.asked))
         self.async_state.wait(number)
         self.result += self._lanes_done(turns, loop.body, loop)
@@ -590,7 +590,7 @@ def _is_full(statement: Stmt) -> bool:
 
 
 def _when(lag: int) -> str:
-    return ("this turn", "the turn before")[lag] if lag < 2 else f"{lag} turns before"
+    return ("this iteration", "the previous iteration")[lag] if lag < 2 else f"{lag} iterations before"
 
 
 def _met(before: Iterable[Exec], behind: Sequence[Exec], first_writes: bool) -> tuple[Dependence, ...]:

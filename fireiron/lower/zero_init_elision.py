@@ -1,14 +1,14 @@
-"""`settle`: an accumulator is not cleared where the first product that is added to it can overwrite it instead.
+"""`zero_init_elision`: skip the zero initialization of an accumulator if its first MMA can overwrite it.
 
     acc = 0; for i: { acc *= f(i); acc += A(i) * B(i) }   -->   for i: { if i > 0: acc *= f(i); acc = A(i) * B(i) + (acc if i > 0 else 0) }
 
-Whether it adds is a predicate of a product of a warpgroup (PTX ISA, wgmma, scale-d), and costs nothing; clearing takes an instruction for
-each register. Between the zero and the first product there may be only factors of it, which are left out with it. That zero times a factor
-is zero holds of finite factors: of any other, which made NaN before, the result is now that of the first product.
+wgmma takes a predicate that specifies whether it accumulates (PTX ISA, wgmma, scale-d), at no cost. Zero initialization costs one
+instruction per register. Between the zero and the first MMA, only statements that scale the accumulator are allowed; they are skipped, too.
+This assumes finite scale factors: zero times any other one was NaN, and now the result is that of the first MMA.
 
-What is cleared once in front of a loop, and not multiplied there, stays as it is: it costs less than a predicate that changes in the loop.
-Of a loop of one turn no predicate changes; and there compilers would clear one accumulator while products are added to another, and wait
-for these first (ptxas, C7517).
+A zero before a loop that does not scale the accumulator stays: it costs less than a predicate that changes in the loop. In a loop of one
+iteration the predicate is constant, so the zero is elided. There, ptxas would zero one accumulator while MMAs write another, and serialize
+the MMAs (C7517).
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Var, all_of, any_of, c
 
 
 def zero_init_elision(kernel: Kernel) -> Kernel:
-    """The kernel without the zeroes that its products can do without."""
+    """The kernel without zero initializations that its MMAs make redundant."""
     products = (one for one, _ in execs(kernel.body) if one.mechanism.in_registers)
     names = dict.fromkeys(access.buffer for one in products for access in one.accesses if access.write)
     shared = frozenset(buffer.name for buffer in kernel.buffers if buffer.memory.of_block)
     for name in names:
-        kernel = attrs.evolve(kernel, body=_settled(kernel.body, name, shared))
+        kernel = attrs.evolve(kernel, body=_elided(kernel.body, name, shared))
     return kernel
 
 
-def _settled(body: Sequence[Stmt], name: str, shared: frozenset[str]) -> tuple[Stmt, ...]:
-    """A list with the zeroes of an accumulator settled that can be, in this list and in those inside."""
+def _elided(body: Sequence[Stmt], name: str, shared: frozenset[str]) -> tuple[Stmt, ...]:
+    """A list without redundant zero initializations of an accumulator, in this list and in nested ones."""
     found: list[Stmt] = []
     rest = list(body)
     while rest:
         one = rest.pop(0)
         count = _zeroed(one, name)
-        behind = None if count is None else _Behind(name, count, shared).listed(rest, FALSE)
-        if behind is not None and behind.added == TRUE and behind.worth:
-            found.append(Comment(f"{name} begins with its first product"))
-            rest = list(behind.body)
+        rest_of = None if count is None else _Traversal(name, count, shared).listed(rest, FALSE)
+        if rest_of is not None and rest_of.added == TRUE and rest_of.worth:
+            found.append(Comment(f"the first MMA initializes {name}"))
+            rest = list(rest_of.body)
         else:
-            found.append(one.rebuilt(tuple(_settled(child, name, shared) for child in one.children)) if one.children else one)
+            found.append(one.rebuilt(tuple(_elided(child, name, shared) for child in one.children)) if one.children else one)
     return tuple(found)
 
 
 @attrs.frozen
-class _Found:
-    """What stands behind a zero, changed so that it needs none; it is `worth` that or not.
+class _Rest:
+    """The statements after a zero, changed so that they do not need it. `worth`: eliding the zero pays off.
 
-    Where `added` holds, something has been added at its end.
+    `added` is the condition under which the accumulator has been written at their end.
     """
 
     body: tuple[Stmt, ...]
@@ -62,23 +62,23 @@ class _Found:
 
 
 @attrs.frozen
-class _Behind:
-    """Goes through what stands behind a zero of an accumulator, of which a thread clears `count` registers.
+class _Traversal:
+    """Traverses the statements after a zero of an accumulator; a thread zeroes `count` registers.
 
-    A loop that fills buffers of `shared` memory is no single step.
+    A loop that writes buffers in `shared` memory is not treated as one MMA.
     """
 
     name: str
     count: int
     shared: frozenset[str]
 
-    def listed(self, body: Sequence[Stmt], added: Expr, inner: bool = False) -> _Found | None:
-        """A list in front of which something has been added where `added` holds; None where it needs the zero."""
+    def listed(self, body: Sequence[Stmt], added: Expr, inner: bool = False) -> _Rest | None:
+        """The statements of a list that starts with the accumulator written where `added` is true; None if they need the zero."""
         found: list[Stmt] = []
         worth = False
         for place, one in enumerate(body):
             if added == TRUE:
-                return _Found((*found, *body[place:]), TRUE, worth)
+                return _Rest((*found, *body[place:]), TRUE, worth)
             if not _touches(one, self.name):
                 found.append(one)
             elif _scales(one, self.name):
@@ -89,15 +89,15 @@ class _Behind:
                 found.append(product)
                 added = TRUE
             else:
-                through = self._loop(one, added)
-                if through is None:
+                in_loop = self._loop(one, added)
+                if in_loop is None:
                     return None
-                found.append(through.body[0])
-                added, worth = through.added, worth or through.worth
-        return _Found(tuple(found), added, worth)
+                found.append(in_loop.body[0])
+                added, worth = in_loop.added, worth or in_loop.worth
+        return _Rest(tuple(found), added, worth)
 
     def _product(self, statement: Stmt, added: Expr) -> Stmt | None:
-        """A statement that does nothing to the accumulator but add products to all of it, which overwrites where nothing was added."""
+        """A statement that only adds MMAs to the whole accumulator; it overwrites the accumulator where nothing was added."""
         accesses = [(access, one, loops) for one, loops in execs((statement,)) for access in one.accesses]
         inside = [(one, loops) for access, one, loops in accesses if access.buffer == self.name]
         if len(inside) != 1 or any(access.write and access.buffer in self.shared for access, _, _ in accesses):
@@ -112,15 +112,15 @@ class _Behind:
         (made,) = edited((statement,), lambda other: attrs.evolve(one, accumulate=any_of((added, *again))) if other is one else other)
         return made
 
-    def _loop(self, statement: Stmt, added: Expr) -> _Found | None:
-        """A loop in each turn of which something is added."""
+    def _loop(self, statement: Stmt, added: Expr) -> _Rest | None:
+        """A loop that adds to the accumulator in each iteration."""
         if not isinstance(statement, For) or statement.first or statement.step != 1:
             return None
         inside = self.listed(statement.body, any_of((added, statement.var > ZERO)), inner=constant(statement.extent) != 1)
         if inside is None or inside.added != TRUE:
             return None
-        behind = any_of((added, less(ZERO, statement.extent)))
-        return _Found((attrs.evolve(statement, body=inside.body),), behind, inside.worth)
+        rest_of = any_of((added, less(ZERO, statement.extent)))
+        return _Rest((attrs.evolve(statement, body=inside.body),), rest_of, inside.worth)
 
 
 # ---------------------------------------------------------------------------------------------- statements
@@ -131,7 +131,7 @@ def _touches(statement: Stmt, name: str) -> bool:
 
 
 def _only_access(statement: Exec, name: str) -> Access | None:
-    """The only access of a statement to a buffer."""
+    """The access of a statement to a buffer; None if there are none or several."""
     found = [access for access in statement.accesses if access.buffer == name]
     return found[0] if len(found) == 1 else None
 
@@ -141,13 +141,13 @@ def _variables(access: Access) -> set[Var]:
 
 
 def _count(access: Access, loops: Sequence[For]) -> int | None:
-    """How many registers of a thread an access names in all turns of loops."""
+    """The number of registers per thread that an access names in all iterations of loops."""
     extents = [constant(loop.extent) for loop in loops if loop.var in _variables(access)]
     return None if None in extents else math.prod(access.shape) * math.prod(one for one in extents if one is not None)
 
 
 def _zeroed(statement: Stmt, name: str) -> int | None:
-    """How many registers of a buffer a thread clears by a statement that does nothing else."""
+    """The number of registers per thread that a statement zeroes in a buffer, if it does nothing else."""
     total = 0
     for one, loops in execs((statement,)):
         access = _only_access(one, name)
@@ -162,7 +162,7 @@ def _zeroed(statement: Stmt, name: str) -> int | None:
 
 
 def _scales(statement: Stmt, name: str) -> bool:
-    """Whether a statement does nothing to a buffer but multiply its elements, each in its place."""
+    """Whether the only effect of a statement on a buffer is to scale its elements in place."""
     for one, _ in execs((statement,)):
         operands = {operand: access for operand, access in one.operands.items() if access.buffer == name}
         read = [operand for operand, access in operands.items() if not access.write]
@@ -180,7 +180,7 @@ def _scales(statement: Stmt, name: str) -> bool:
 
 
 def _is_zero(value: Value | None, name: str) -> bool:
-    """Whether a value is 0 where all elements of an operand are, and what else it reads is finite."""
+    """Whether a value is 0 if all elements of an operand are 0 and everything else is finite."""
     if isinstance(value, Element):
         return value.tensor == name
     if not isinstance(value, Operation):
@@ -192,7 +192,7 @@ def _is_zero(value: Value | None, name: str) -> bool:
 
 
 def _without(before: list[Stmt], statement: Stmt, added: Expr) -> list[Stmt]:
-    """A factor where something was added; the note in front of one that nothing is multiplied by goes with it."""
+    """A scaling statement under the condition that something was added; if nothing was, none, and the comments before it are removed."""
     if added == FALSE:
         while before and isinstance(before[-1], Comment):
             before.pop()

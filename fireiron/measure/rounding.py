@@ -301,7 +301,7 @@ def free_dims(spec: Spec) -> tuple[str, ...]:
     bound = {dim for one in formulas for dim in one.over}
     bound |= {index.dim for one in formulas for element in (*one.elements, one.target) for index in element.index if not index.plain}
     if made is not None:
-        bound |= {*made.loops, *(step.parts for step in made.steps), *(dim for pair in made.alike for dim in pair[:2])}
+        bound |= {*made.loops, *(step.parts for step in made.steps), *(dim for pair in made.equal_sizes for dim in pair[:2])}
     return tuple(dim for dim in spec.dims if dim not in bound and all(dim in spec.uses[name] for name in spec.outputs))
 
 
@@ -697,7 +697,7 @@ class _Analysis(FusedDefinition):
         values |= factors(arrays, self.rounding.types)
         values |= {f"{INDICES}{dim}": places.get(dim, numpy.arange(size)) for dim, size in sizes.items()}
         values |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in whole.items()}
-        self.turns(values, sizes, chunk, self.kept)
+        self.run_iterations(values, sizes, chunk, self.kept)
         return {name: Bounded(values[name], values[f"{ERROR}{name}"]) for name in self.outputs}
 
     def perform(self, step: Step, values: dict[str, Any], place: Mapping[str, slice], types: Mapping[str, DType]) -> None:
@@ -713,9 +713,9 @@ class _Analysis(FusedDefinition):
         equal = [element for element in map(_same, _differences(one.value)) if element is not None and element.tensor in values]
         given |= {element: Bounded(values[element.tensor], values[element.tensor]) for element in equal}
         known = self._which_is_larger(one, given)
-        now = self.types_now(step, values, types)
+        now = self.present_types(step, values, types)
         now = {name: float32 if kind == float64 and types[name].kind == "int" else kind for name, kind in now.items()}
-        dtype = self.kept_in(step, now, types[one.output])
+        dtype = self.storage_type(step, now, types[one.output])
         super().perform(step, values, place, types)
         for name in [name for name in values if name.startswith(SAME) and one.output in name[len(SAME) :].split()]:
             del values[name]
@@ -732,7 +732,7 @@ class _Analysis(FusedDefinition):
             error = _cut_off(result.value, error)
         kept = 2 if dtype == tf32 else 1  # what is more than the upper bits is cut off by who multiplies, not rounded
         error = numpy.broadcast_to(error, made.shape) + kept * rounded_by(dtype, made)
-        if self.written_whole(step):
+        if self.writes_operand(step):
             values[f"{ERROR}{one.output}"][tuple(place.get(dim, slice(None)) for dim in step.formula.target.dims)] = error
         else:
             values[f"{ERROR}{one.output}"] = error

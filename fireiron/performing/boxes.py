@@ -21,7 +21,7 @@ RANKS = range(2, 6)
 _NAMES = "xyzuv"
 """Coordinates of a box, that along neighbours first."""
 
-_WHAT = ("a vector", "a matrix", "a matrix of a stack")
+_WHAT = ("a vector", "a matrix", "a batched matrix")
 
 
 @functools.cache
@@ -29,14 +29,14 @@ def load_function(rank: int) -> Function:
     """The load of a box of an array of so many dimensions."""
     return Function(
         f"tma_load{_suffix(rank)}",
-        ("unsigned target", "const TensorMap* map", *(f"int {name}" for name in _NAMES[:rank]), "unsigned barrier"),
+        ("unsigned target", "const TensorMap* map", *(f"int {name}" for name in _NAMES[:rank]), "unsigned mbarrier"),
         (
             "asm volatile(",
             f'    "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "',
             f'    "[%0], [%1, {{{_places(2, rank)}}}], [%{rank + 2}];"',
-            f'    :: "r"(target), "l"(map), {_operands(rank)}, "r"(barrier) : "memory");',
+            f'    :: "r"(target), "l"(map), {_operands(rank)}, "r"(mbarrier) : "memory");',
         ),
-        f"a box of {_what(rank)} to shared memory by TMA: its bytes are counted by a barrier",
+        f"TMA load of a box of {_what(rank)} to shared memory; its bytes complete on `mbarrier`",
     )
 
 
@@ -49,17 +49,16 @@ def multicast_function(rank: int) -> Function:
             "unsigned target",
             "const TensorMap* map",
             *(f"int {name}" for name in _NAMES[:rank]),
-            "unsigned barrier",
-            "unsigned short blocks",
+            "unsigned mbarrier",
+            "unsigned short block_mask",
         ),
         (
             "asm volatile(",
             f'    "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "',
             f'    "[%0], [%1, {{{_places(2, rank)}}}], [%{rank + 2}], %{rank + 3};"',
-            f'    :: "r"(target), "l"(map), {_operands(rank)}, "r"(barrier), "h"(blocks) : "memory");',
+            f'    :: "r"(target), "l"(map), {_operands(rank)}, "r"(mbarrier), "h"(block_mask) : "memory");',
         ),
-        f"a box of {_what(rank)} by TMA to the same place in several blocks of the cluster, a bit for each: a barrier of each counts "
-        "its bytes",
+        f"TMA load of a box of {_what(rank)} to each block of `block_mask` (one bit per rank in the cluster), with its `mbarrier`",
     )
 
 
@@ -74,7 +73,7 @@ def store_function(rank: int) -> Function:
             f'asm volatile("{instruction} [%0, {{{_places(1, rank)}}}], [%{rank + 1}];"',
             f'    :: "l"(map), {_operands(rank)}, "r"(source) : "memory");',
         ),
-        f"a box of {_what(rank)} from shared memory by TMA, under way until it is waited for",
+        f"TMA store of a box of {_what(rank)} from shared memory, asynchronous",
     )
 
 

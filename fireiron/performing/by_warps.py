@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 
 from fireiron.ir import Hole, Stmt, filled
-from fireiron.ir.holding import By, Digit
 from fireiron.ir.lanes import LaneMap
+from fireiron.ir.register_ownership import Digit, DigitKind
 from fireiron.language.dividing import divide, loop_over
 from fireiron.language.tree import Draft, Executable, Mismatch
 from fireiron.performing.by_lanes import one_statement
@@ -42,8 +42,8 @@ def statements_by_warps(executable: Executable, spec: Spec, draft: Draft, swappe
 
 def _of_warp(spec: Spec, dim: int, warp: Expr) -> Spec:
     """The part of a tile that a warp of the warpgroup moves: 16 of the 64 elements along a dimension."""
-    kept = [Digit(one, 16, 1, By.VALUES) for one in (0, 1)]
-    views = placed_threads(spec, with_modes(spec, kept), [Digit(dim, 4, 16, By.THREADS, warp)])
+    kept = [Digit(one, 16, 1, DigitKind.VALUES) for one in (0, 1)]
+    views = placed_threads(spec, with_modes(spec, kept), [Digit(dim, 4, 16, DigitKind.THREADS, warp)])
     return spec.at_level(Warp, **views)
 
 

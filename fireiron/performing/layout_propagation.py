@@ -17,8 +17,8 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import Exec, Hole, Stmt, filled
-from fireiron.ir.holding import By, Digit, Holding
 from fireiron.ir.lanes import LaneMap, Part, placed
+from fireiron.ir.register_ownership import Digit, DigitKind, Ownership
 from fireiron.ir.rewrite import by_identities
 from fireiron.language.dividing import Step, loop_over, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
@@ -70,7 +70,7 @@ class Following:
 
     spec: Spec
     name: str
-    holding: Holding
+    holding: Ownership
     steps: tuple[Digit, ...] | None
 
     @staticmethod
@@ -145,9 +145,9 @@ class Following:
     def below(self, draft: Draft) -> tuple[Spec, Expr]:
         """The spec of such a group, all that its threads hold of the whole, and which groups take part."""
         assert self.steps is not None
-        kept = sorted((one for one in self.steps if one.by is not By.THREADS), key=lambda one: one.stride)
+        kept = sorted((one for one in self.steps if one.kind is not DigitKind.THREADS), key=lambda one: one.stride)
         views = _merged(with_modes(self.spec, kept))
-        views = placed_threads(self.spec, views, [one for one in self.steps if one.by is By.THREADS])
+        views = placed_threads(self.spec, views, [one for one in self.steps if one.kind is DigitKind.THREADS])
         active = all_of((taking_part(self.holding, draft), self._once(draft)))
         return self.spec.at_level(self.holding.level, **views), active
 
@@ -175,7 +175,7 @@ class Following:
         """What a thread visits, neighbours in memory first, as values that a statement may take at once; but not what goes over an end."""
         ends = overhanging(self.spec, visited)
         order = sorted(visited, key=lambda one: (*self._apart(one), one.stride))
-        return [one if one in ends else attrs.evolve(one, by=By.VALUES) for one in order]
+        return [one if one in ends else attrs.evolve(one, kind=DigitKind.VALUES) for one in order]
 
     def _straddles(self, digit: Digit, values: Sequence[Digit], visited: Sequence[Digit]) -> bool:
         """Whether values of one statement lie on both sides of the end that a digit goes over: their first does not say it of all."""
@@ -230,7 +230,7 @@ def element_of(spec: Spec, level: Level) -> Spec:
 # ---------------------------------------------------------------------------------------------- digits of a spec
 
 
-def steps_of(spec: Spec, name: str, holding: Holding) -> tuple[Digit, ...] | None:
+def steps_of(spec: Spec, name: str, holding: Ownership) -> tuple[Digit, ...] | None:
     """The digits inside a spec, none of which goes over the end of a mode of any operand; None where they do not number its elements.
 
     They count dimensions as the spec does, whichever of them the operand has.
@@ -372,19 +372,20 @@ def _reached(digits: Sequence[Digit], dim: int, context: Context) -> tuple[tuple
 # ---------------------------------------------------------------------------------------------- what is refused
 
 
-def _whole(spec: Spec, steps: Sequence[Digit], holding: Holding, context: Context) -> bool:
+def _whole(spec: Spec, steps: Sequence[Digit], holding: Ownership, context: Context) -> bool:
     """Whether the threads of each unit of a spec's level hold all of its elements together."""
     dealt = [one for one in steps if one.index is not None]
-    lanes = [one for one in holding.digits if one.by is By.LANES]
+    lanes = [one for one in holding.digits if one.kind is DigitKind.LANES]
     if spec.level.threads is None:
         return True
     if spec.level == holding.level and lanes:
         # The lanes of an instruction hold its tile by what a lane map is; what is dealt to groups must not be asked of one of them.
-        return len([one for one in steps if one.by is By.LANES]) >= len(lanes) and not any(one.by is By.THREADS for one in dealt)
+        own_lanes = [one for one in steps if one.kind is DigitKind.LANES]
+        return len(own_lanes) >= len(lanes) and not any(one.kind is DigitKind.THREADS for one in dealt)
     return not dealt or _covered(spec, dealt, holding, context)
 
 
-def _covered(spec: Spec, dealt: Sequence[Digit], holding: Holding, context: Context) -> bool:
+def _covered(spec: Spec, dealt: Sequence[Digit], holding: Ownership, context: Context) -> bool:
     """Whether in each unit that takes part all values of the threads' digits occur."""
     import numpy
 
@@ -407,7 +408,7 @@ def _asked_of(spec: Spec, context: Context) -> Any:
     return units[active != 0]
 
 
-def _reached_by_some(view: View, holding: Holding, context: Context) -> bool:
+def _reached_by_some(view: View, holding: Ownership, context: Context) -> bool:
     """Whether each part of a tensor that threads perform a spec on is a part of some that take part: what the others hold nobody would
     hand them, where their parts are others."""
     import numpy
@@ -423,7 +424,7 @@ def _reached_by_some(view: View, holding: Holding, context: Context) -> bool:
     return {*map(tuple, part[:, performing].T.tolist())} <= {*map(tuple, part[:, taking].T.tolist())}
 
 
-def _is_own(view: View, holding: Holding, context: Context) -> bool:
+def _is_own(view: View, holding: Ownership, context: Context) -> bool:
     """Whether a view stands, for each thread that takes part and in all turns of loops, where the thread's own elements are.
 
     A tile smaller than what lies between two elements of a thread is some threads' and not others'.
@@ -479,13 +480,13 @@ def _agree(one: Expr, other: Expr, thread: str, threads: Any) -> bool:
     return True
 
 
-def _taken(spec: Spec, dealt: Sequence[Digit], holding: Holding, context: Context) -> list[tuple[int, int]]:
+def _taken(spec: Spec, dealt: Sequence[Digit], holding: Ownership, context: Context) -> list[tuple[int, int]]:
     """For each thread that takes part its unit of a spec's level, and the number that its digits make."""
     units, numbers = _placed_threads(spec, dealt, holding, context)
     return list(zip(units.tolist(), numbers.tolist(), strict=True))
 
 
-def _placed_threads(spec: Spec, dealt: Sequence[Digit], holding: Holding, context: Context) -> tuple[Any, Any]:
+def _placed_threads(spec: Spec, dealt: Sequence[Digit], holding: Ownership, context: Context) -> tuple[Any, Any]:
     """The same as two arrays."""
     import numpy
 
@@ -505,7 +506,7 @@ def _of_threads(active: Expr, context: Context) -> Expr:
     return all_of(one for one in conjuncts(by_thread(active, context)) if one.variables() <= {context.thread})
 
 
-def first_replica(spec: Spec, dealt: Sequence[Digit], holding: Holding, context: Context) -> Expr:
+def first_replica(spec: Spec, dealt: Sequence[Digit], holding: Ownership, context: Context) -> Expr:
     """The condition under which a thread is the first in its unit of those that hold the same: one of them stores it for all."""
     count = spec.level.threads or context.workers or 1
     if math.prod(one.size for one in dealt) == count:
@@ -559,7 +560,7 @@ def _opened(value: Expr, definitions: Mapping[Var, Expr]) -> Expr:
 
 
 @by_identities  # several instructions are asked about one operand, one after the other
-def lanes_of(spec: Spec, name: str, holding: Holding, context: Context) -> LaneMap | None:
+def lanes_of(spec: Spec, name: str, holding: Ownership, context: Context) -> LaneMap | None:
     """What the lanes of a spec's group hold of an operand, as a map; None where no digits of the lane's number say it."""
     if holding.lane_map is not None:
         return holding.lane_map
@@ -614,7 +615,7 @@ def _lane_parts(dealt: Sequence[Digit], count: int, context: Context, taking: Ex
 # ---------------------------------------------------------------------------------------------- statements
 
 
-def taking_part(holding: Holding, context: Context) -> Expr:
+def taking_part(holding: Ownership, context: Context) -> Expr:
     """The condition under which a thread holds anything, beside those under which the follower runs."""
     known = set(conjuncts(context.active))
     return all_of(one for one in conjuncts(holding.active) if one not in known and by_thread(one, context).variables() <= {context.thread})
@@ -647,7 +648,7 @@ def _values_and_loops(
         return (values, loops) if values or not pairs else _neighbours(spec, visited, _paired)
     for one in visited:
         taken = math.prod(other.size for other in values) * one.size
-        at_once = one.by is By.VALUES and executable.each and taken <= MOST_AT_ONCE
+        at_once = one.kind is DigitKind.VALUES and executable.each and taken <= MOST_AT_ONCE
         (values if at_once else loops).append(one)
     return values, loops
 

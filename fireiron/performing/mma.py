@@ -172,7 +172,7 @@ class Mma(Executable):
             *wrapped(f"    : {listed(letters['a'], names['a'], counts['a'])}, {listed(letters['b'], names['b'], counts['b'])});"),
         )
         parameters = tuple(f"{'' if name == 'c' else 'const '}{kind.cuda}* {name}" for name, kind in kinds.items())
-        note = f"c += a * b by the lanes of a {self.level.label}: {', '.join(map(str, self.shape))} elements along m, n, k"
+        note = f"c += a * b: {''.join(f'{mode}{size}' for mode, size in zip('mnk', self.shape))} of a {self.level.label}"
         return Function(_function_name(self.opcode, bool(self.orders)), parameters, body, note)
 
 

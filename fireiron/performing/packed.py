@@ -84,7 +84,7 @@ def approximation(name: str, dtype: DType) -> Function:
         f'asm("{instruction} %0, %1;" : "=r"(bits) : "r"(*reinterpret_cast<const unsigned*>(&x)));',
         f"return *reinterpret_cast<const {kind}*>(&bits);",
     )
-    note = f"{'2 to the power of x' if name == 'exp2' else 'the hyperbolic tangent of x'}, with {error}"
+    note = f"{'2^x' if name == 'exp2' else 'tanh(x)'} with {error}"
     return Function(f"{name}_pair", (f"{kind} x",), body, note, result=kind)
 
 

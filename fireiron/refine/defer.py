@@ -29,7 +29,7 @@ class Defer(Refinement):
 
     >>> from fireiron import *
     >>> from fireiron.strategies import hopper_attention
-    >>> [str(refinement) for refinement in hopper_attention.in_turns.at(Split).step.refinements if isinstance(refinement, Defer)]
+    >>> [str(refinement) for refinement in hopper_attention.order_mma.at(Split).step.refinements if isinstance(refinement, Defer)]
     ['defer("pv", after="s")']
     """
 
@@ -51,7 +51,7 @@ class Defer(Refinement):
         yield from (Defer(later, first) for first, later in itertools.combinations(names, 2))
 
     def plan(self, plan: Any) -> Any:
-        return plan.asking(Deferred(self.step, self.after))
+        return plan.with_asks(Deferred(self.step, self.after))
 
     def __str__(self) -> str:
         return f'defer("{self.step}", after="{self.after}")'

@@ -36,10 +36,10 @@ class MmaInFlight(Refinement):
     >>> loads = steps.load(A, SH, Move.done()).load(B, SH, Move.done())
     >>> text = loads.tile(64, 64).to(Warpgroup).done().cuda()
     >>> for line in text.splitlines():
-    ...     if "wgmma_wait<" in line:
+    ...     if "wgmma_wait_group<" in line:
     ...         print(line.strip())
-    wgmma_wait<1>();  // a_sh, b_sh of the turn before have been read
-    wgmma_wait<0>();  // a_sh, b_sh of the last turn have been read
+    wgmma_wait_group<1>();  // a_sh, b_sh of the previous iteration have been read
+    wgmma_wait_group<0>();  // a_sh, b_sh of the last iteration have been read
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("split",)
@@ -47,7 +47,7 @@ class MmaInFlight(Refinement):
     groups: Any = attrs.field(converter=_groups)
 
     def plan(self, plan: Any) -> Any:
-        return plan.asking(PendingMmas(chosen(self.groups, "mma_in_flight", 0, MOST)))
+        return plan.with_asks(PendingMmas(chosen(self.groups, "mma_in_flight", 0, MOST)))
 
     def __str__(self) -> str:
         return f"mma_in_flight({self.groups})"

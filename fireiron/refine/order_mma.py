@@ -29,7 +29,7 @@ class OrderMma(Refinement):
 
     >>> from fireiron import *
     >>> from fireiron.strategies import hopper_attention
-    >>> [str(refinement) for refinement in hopper_attention.in_turns.at(Split).step.refinements if isinstance(refinement, OrderMma)]
+    >>> [str(refinement) for refinement in hopper_attention.order_mma.at(Split).step.refinements if isinstance(refinement, OrderMma)]
     ['order_mma("s", "pv")']
     """
 
@@ -51,7 +51,7 @@ class OrderMma(Refinement):
         yield from (OrderMma(*pair) for pair in itertools.combinations_with_replacement(names, 2))
 
     def plan(self, plan: Any) -> Any:
-        return plan.asking(OrderedMma(self.first, self.last))
+        return plan.with_asks(OrderedMma(self.first, self.last))
 
     def __str__(self) -> str:
         return f'order_mma("{self.first}", "{self.last}")'

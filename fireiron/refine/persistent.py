@@ -28,7 +28,7 @@ class PersistentBlocks(Taking):
     dynamic: bool = False
 
     @property
-    def said(self) -> Mapping[str, str]:
+    def stated(self) -> Mapping[str, str]:
         dynamic = {"dynamic": f"persistent({self.blocks}, dynamic=True)"} if self.dynamic else {}
         return {"persistent": f"persistent({self.blocks})", **dynamic, **self.of_groups}
 
@@ -44,7 +44,7 @@ class PersistentBlocks(Taking):
             require_whole_clusters(self.blocks, together)
         names = Inside(draft)
         tile, loop = taken_in_turns(tiles, self.blocks, self.dynamic, draft)
-        return Taken(tile.var, names, minimum(tiles, as_expr(self.blocks)), loop.asking(ConsumerGroups(self.groups)), tile)
+        return Taken(tile.var, names, minimum(tiles, as_expr(self.blocks)), loop.with_asks(ConsumerGroups(self.groups)), tile)
 
 
 def _blocks(value: Any) -> Any:

@@ -57,7 +57,7 @@ class Pipeline(Refinement):
             raise DecompositionError(
                 "pipeline(1, interleave=True): no copy runs ahead that could be interleaved", legal=f"2 ... {MOST} stages"
             )
-        return plan.asking(Pipelined(stages, self.interleave))
+        return plan.with_asks(Pipelined(stages, self.interleave))
 
     def __str__(self) -> str:
         return f"pipeline({self.stages}{', interleave=True' if self.interleave else ''})"

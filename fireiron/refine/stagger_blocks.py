@@ -30,8 +30,8 @@ class StaggerBlocks(Refinement):
     >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
     >>> loads = blocks.split(8).stagger_blocks(1).load(A, SH).load(B, SH)
     >>> text = loads.tile(4, 4).to(Thread).tile(1, 1).split(1).done().cuda()
-    >>> [line.strip() for line in text.splitlines() if "int k_turn" in line]
-    ['const int k_turn = (k + block) % 8;']
+    >>> [line.strip() for line in text.splitlines() if "int k_shifted" in line]
+    ['const int k_shifted = (k + block) % 8;']
 
     Source: docs/pipeline.md.
     """

@@ -10,6 +10,7 @@ from fireiron.errors import DecompositionError, call_site
 from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
+from fireiron.specs.operand import Operand, operand_name
 
 PRODUCERS = (32, 128)
 """A warp; or a warpgroup, which may release registers (PTX ISA, setmaxnreg)."""
@@ -17,6 +18,15 @@ PRODUCERS = (32, 128)
 
 def _producer_threads(value: Any) -> Any:
     return integral(value, "warp_specialize")
+
+
+def _separate(value: Any) -> tuple[str, ...]:
+    names = tuple(map(operand_name, value if isinstance(value, (tuple, list)) else (value,)))
+    if len(set(names)) < len(names):
+        raise DecompositionError(
+            "warp_specialize: `separate` names operands, each once", got=value, legal="warp_specialize(separate=B)", at=call_site()
+        )
+    return names
 
 
 @attrs.frozen
@@ -27,7 +37,9 @@ class WarpSpecialize(Refinement):
     is a warp (`producer_threads=32`) or a warpgroup (128), which gives registers to the consumers (setmaxnreg).
     If TMA cannot do all of the loads, all threads copy, and there is no producer. With `copies` the producer also executes the loads that
     TMA cannot, by cp.async if the width allows it; if TMA does any load, a separate warp issues it.
-    Legal on a split with `pipeline`; with `copies`, without clusters, dynamic tile scheduling, `pingpong` and `order_mma`.
+    The loads of each operand of `separate` have a producer of their own: a warp for TMA, `producer_threads` for copies. Several producers
+    may fill one circular buffer; none of them waits for the loads of another.
+    Legal on a split with `pipeline`; with `copies` or `separate`, without clusters, dynamic tile scheduling, `pingpong` and `order_mma`.
     rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
 
     Source: decisions 27, 81.
@@ -41,14 +53,15 @@ class WarpSpecialize(Refinement):
     >>> for line in text.splitlines():
     ...     if "mbarrier_wait(k" in line:
     ...         print(line.strip())
-    mbarrier_wait(k_ring_full + k_stage * 8, k_parity);  // a_sh, b_sh of this turn are full
-    mbarrier_wait(k_ring_empty + k_stage2 * 8, k_parity2);  // a_sh, b_sh of this turn are empty
+    mbarrier_wait(k_ring_full + k_stage * 8, k_phase);  // wait until a_sh, b_sh are full
+    mbarrier_wait(k_ring_empty + k_stage2 * 8, k_phase2);  // wait until a_sh, b_sh are empty
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("split",)
     usual: ClassVar[tuple[tuple[Any, ...], ...]] = tuple((threads,) for threads in PRODUCERS)
     producer_threads: Any = attrs.field(default=32, converter=_producer_threads)
     copies: bool = False
+    separate: tuple[str, ...] = attrs.field(default=(), converter=_separate)
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.copies, bool):
@@ -58,22 +71,29 @@ class WarpSpecialize(Refinement):
         threads = chosen(self.producer_threads, "warp_specialize", 32, 128)
         if threads not in PRODUCERS:
             raise DecompositionError("warp_specialize: the producer is a warp or a warpgroup", got=threads, legal=PRODUCERS)
-        return plan.asking(ProducerThreads(threads, self.copies))
+        return plan.with_asks(ProducerThreads(threads, self.copies, self.separate))
 
     def __str__(self) -> str:
         arguments = [str(self.producer_threads)] if self.producer_threads != 32 else []
-        return f"warp_specialize({', '.join([*arguments, *(['copies=True'] if self.copies else [])])})"
+        arguments += ["copies=True"] if self.copies else []
+        names = ", ".join(repr(Operand(name)) for name in self.separate)
+        arguments += [f"separate={names if len(self.separate) == 1 else f'({names})'}"] if names else []
+        return f"warp_specialize({', '.join(arguments)})"
 
 
 @verb()
-def warp_specialize(producer_threads: Integer = 32, copies: bool = False) -> WarpSpecialize:
+def warp_specialize(
+    producer_threads: Integer = 32, copies: bool = False, separate: Operand | str | tuple[Operand | str, ...] = ()
+) -> WarpSpecialize:
     """Issue the loads under a pipelined split by dedicated producer threads, a warp (32) or a warpgroup (128).
 
     A producer warpgroup gives registers to the consumers. Without `copies`, TMA must be able to do all of the loads, otherwise there is no
     producer. With it, the producer also executes the loads that TMA cannot. Legal with `pipeline`.
+
+    Args: separate: operands whose loads have a producer of their own, each, `warp_specialize(separate=B)`.
     rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
     """
-    return WarpSpecialize(count(producer_threads, "warp_specialize"), copies)
+    return WarpSpecialize(count(producer_threads, "warp_specialize"), copies, separate)
 
 
 __all__ = ["WarpSpecialize"]

@@ -417,7 +417,7 @@ def _registers(operand: Operand, env: Environment, group: ThreadGroup) -> tuple[
     """The element index of each register of each thread, and whether it belongs to the buffer: `(registers, threads)`."""
     register = Var("#register", 0, max(operand.elements - 1, 0))
     values = {**env, register.name: np.arange(operand.elements)[:, None, None]}
-    coordinates = [np.asarray(compiled(coordinate)(values)) for coordinate in operand.buffer.held(register)]
+    coordinates = [np.asarray(compiled(coordinate)(values)) for coordinate in operand.buffer.register_coordinates(register)]
     valid: Array = np.True_
     for value, size in zip(coordinates, operand.sizes, strict=True):
         valid = valid & (value >= 0) & (value < size)

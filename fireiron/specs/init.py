@@ -1,4 +1,4 @@
-"""`Init`: one value everywhere."""
+"""`Init`: set all elements to one value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class InitStarter(ForInit, Starter):
-    """The name `Init`; `Init.dst` names its operand."""
+    """The starter `Init`; `Init.dst` names its operand."""
 
     dst: Final = operand.DST
 
@@ -25,7 +25,7 @@ class InitStarter(ForInit, Starter):
     def __call__(
         self, *sizes: Expr | int, dtype: DType = float32, dst: StorageOrder = ColMajor, value: float = 0, **named: Unpack[OfMatrices]
     ) -> SpecShape[InitSpec]:
-        """`dst = value`, a number that the type holds exactly, infinity too; then the memory of dst, then the level.
+        """`dst = value`, for a value that the type represents exactly, or infinity; then the memory of dst, then the level.
 
         Source: Fireiron, section 4.1.
 

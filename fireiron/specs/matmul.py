@@ -1,4 +1,4 @@
-"""`MatMul`: the product of two matrices, added up (Fireiron, section 3.1); by a signature, of tensors with indices in any order."""
+"""`MatMul`: accumulated matrix multiplication (Fireiron, section 3.1); with a signature, of tensors with indices in any order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MatMulStarter(ForMatMul, Starter):
-    """The name `MatMul`; `MatMul.a`, `MatMul.b` and `MatMul.c` name its operands, as in the paper."""
+    """The starter `MatMul`; `MatMul.a`, `MatMul.b` and `MatMul.c` name its operands, as in the paper."""
 
     a: Final = operand.A
     b: Final = operand.B
@@ -42,18 +42,18 @@ class MatMulStarter(ForMatMul, Starter):
         C: StorageOrder = ColMajor,
         signature: str = "",
     ) -> SpecShape[MatMulSpec]:
-        """`C (M x N) = A (M x K) * B (K x N)`, or the product that a signature says; then the memories of A, B, C, then the level.
+        """`C (M x N) = A (M x K) * B (K x N)`, or the product of a signature; then the memories of A, B, C, then the level.
 
-        Sizes are in elements, integers or symbols. `dtype` is the type of A and B (or a pair), `c_dtype` that of C, `accumulator` the type
-        to add up in; `accumulate` adds to what C holds. Column-major float32 unless said otherwise (Fireiron, section 3.1).
-        With a signature such as `bmk,bkn->bmn`, sizes are those of the dimensions of C, then of those that are added up: B, M, N, K.
+        Sizes are in elements, integers or symbols. `dtype` is the type of A and B (or a pair), `c_dtype` that of C, `accumulator` that of
+        the accumulator; `accumulate` adds to the present value of C. The default is column-major float32 (Fireiron, section 3.1).
+        With a signature such as `bmk,bkn->bmn`, sizes are those of the dimensions of C, then of the reduction dimensions: B, M, N, K.
 
         >>> from fireiron import *
         >>> product = MatMul(64, 32, 16, dtype=float16, c_dtype=float32, A=RowMajor)(GL, GL, GL)(Kernel)
         >>> product.A.dtype, product.A.tensor.layout, product.C.dtype, product.C.tensor.layout
         (float16, RowMajor, float32, ColMajor)
-        >>> stack = MatMul(3, 64, 32, 16, signature="bmk,bkn->bmn")(GL, GL, GL)(Kernel)
-        >>> print(stack.tile(b=1, m=32, n=32).to(Block).result)
+        >>> batch = MatMul(3, 64, 32, 16, signature="bmk,bkn->bmn")(GL, GL, GL)(Kernel)
+        >>> print(batch.tile(b=1, m=32, n=32).to(Block).result)
         MatMul(1,32,32,16)(GL,GL,GL)(Block)
         """
         if isinstance(dtype, tuple) and len(dtype) != 2:
@@ -64,9 +64,9 @@ class MatMulStarter(ForMatMul, Starter):
         )
 
     def fuse_epilogue(self, text: str, name: str = "gemm", types: Mapping[str, Any] | None = None, signature: str = "") -> Fused:
-        """The product with what becomes of its elements, as a definition: `MatMul.fuse_epilogue("relu(acc + bias[n])")`.
+        """A definition of the matmul with elementwise work on its result: `MatMul.fuse_epilogue("relu(acc + bias[n])")`.
 
-        Any strategy for a product takes its spec. See `fireiron.specs.epilogue`.
+        Any strategy for a MatMul accepts its spec. See `fireiron.specs.epilogue`.
         """
         from fireiron.specs.epilogue import epilogue
 

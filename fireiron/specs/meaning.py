@@ -1,10 +1,10 @@
-"""What a formula means, in NumPy: of whole tensors in float64, and of the elements of one statement in their own types.
+"""The meaning of formulas in NumPy: of whole tensors in float64, and of the elements of one statement in their own types.
 
-Two rules say how a kernel rounds. A sum of products is a chain of multiply-adds: each is rounded to the type of the result (to one of
-16 bits once, behind product and sum). Any other sum is made in the type of its terms (float32 for 16-bit floats) and converted once. Both
-add in the order of the dimensions that are reduced. Work on each element of its own is made in one type (`computing`) and converted once;
-functions such as exp are those of NumPy, which threads meet within the errors of the CUDA Math API, and a kernel may contract a product and
-a sum to one rounding.
+Two rules define how a kernel rounds. A sum of products is a chain of multiply-adds, each rounded to the type of the result (for a 16-bit
+type, once, after product and sum). Any other sum is computed in the type of its terms (float32 for 16-bit floats) and converted once.
+Both add in the order of the reduction dimensions. Elementwise work is computed in one type (`computing`) and converted once. Functions such
+as exp are those of NumPy; threads compute them within the error bounds of the CUDA Math API, and a kernel may contract a product and a sum
+to one rounding.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TF32_BITS: Final = 0xFFFFE000
 
 
 def multiplied(values: Any, dtype: DType) -> Any:
-    """What a matrix instruction multiplies: of tf32 the upper 19 bits, of other types the elements themselves."""
+    """Values as a matrix instruction reads them: the upper 19 bits of tf32, and all bits of other types."""
     import numpy
 
     if dtype != tf32:
@@ -39,61 +39,61 @@ def multiplied(values: Any, dtype: DType) -> Any:
 
 
 def reference(formula: Formula, inputs: Mapping[str, Any], types: Mapping[str, DType], sizes: Mapping[str, int]) -> Any:
-    """The result in float64 (int64 for integers), rounded once to its type; what it adds to counts as zero."""
+    """The result in float64 (int64 for integers), rounded once to its type; the previous value of the output counts as zero."""
     import numpy
 
     result = types[formula.output]
     shape = tuple(sizes[dim] for dim in formula.target.dims)
-    arrays = {one.tensor: numpy.asarray(inputs[one.tensor]) for one in formula.elements}
+    arrays = {element.tensor: numpy.asarray(inputs[element.tensor]) for element in formula.elements}
     if isinstance(formula.value, (Element, Number)) and formula.reduction is None:
         return _elementwise(formula, arrays, types, shape)
     if formula.reduction is None:
         return _elementwise(formula, arrays, types, shape, made_in=float64)
     first = [result] if formula.is_product_sum else [types[name] for name in arrays]
-    wide = numpy.float64 if any(one.kind == "float" for one in first) else numpy.int64
-    taken = {name: _factor(formula, one, types[name]).astype(wide) for name, one in arrays.items()}
+    wide = numpy.float64 if any(dtype.kind == "float" for dtype in first) else numpy.int64
+    taken = {name: _factor(formula, array, types[name]).astype(wide) for name, array in arrays.items()}
     with numpy.errstate(over="ignore", invalid="ignore", divide="ignore"):
         if formula.multiplies:
             left, right = taken.values()
             return convert(left @ right, result)
-        if formula.contracts and all(one.plain for one in formula.elements):
-            return convert(numpy.broadcast_to(_contracted(formula, [taken[one.tensor] for one in formula.elements]), shape), result)
+        if formula.contracts and all(element.plain for element in formula.elements):
+            return convert(numpy.broadcast_to(_contracted(formula, [taken[element.tensor] for element in formula.elements]), shape), result)
         values = _evaluated(formula.value, _aligned(formula, taken))
         axes = tuple(range(len(shape), values.ndim))
-        return convert(numpy.broadcast_to(_joined(formula.reduction, values, axes, result), shape), result)
+        return convert(numpy.broadcast_to(_reduce_axes(formula.reduction, values, axes, result), shape), result)
 
 
 def _contracted(formula: Formula, factors: Sequence[Any]) -> Any:
-    """A sum of products of two elements, as products of matrices in stacks: the factors of all sums at once would fill the memory."""
+    """A sum of products of two elements, as a batched matmul; the products of all sums at once would not fit into memory."""
     import numpy
 
-    target, uses = formula.target.dims, [one.dims for one in formula.elements]
+    target, uses = formula.target.dims, [element.dims for element in formula.elements]
     for place, (dims, other) in enumerate(((uses[0], uses[1]), (uses[1], uses[0]))):
         alone = tuple(axis for axis, dim in enumerate(dims) if dim in formula.over and dim not in other)
-        factors = [one.sum(axis=alone) if number == place else one for number, one in enumerate(factors)]
+        factors = [factor.sum(axis=alone) if number == place else factor for number, factor in enumerate(factors)]
         uses[place] = tuple(dim for dim in dims if dim not in formula.over or dim in other)
-    stack = [dim for dim in target if dim in uses[0] and dim in uses[1]]
-    own = [[dim for dim in target if dim in dims and dim not in stack] for dims in uses]
+    batch = [dim for dim in target if dim in uses[0] and dim in uses[1]]
+    own = [[dim for dim in target if dim in dims and dim not in batch] for dims in uses]
     summed = [dim for dim in formula.over if dim in uses[0]]
-    orders = ([*stack, *own[0], *summed], [*stack, *summed, *own[1]])
-    sizes = {dim: size for dims, one in zip(uses, factors, strict=True) for dim, size in zip(dims, one.shape, strict=True)}
+    orders = ([*batch, *own[0], *summed], [*batch, *summed, *own[1]])
+    sizes = {dim: size for dims, factor in zip(uses, factors, strict=True) for dim, size in zip(dims, factor.shape, strict=True)}
     counts = [math.prod(sizes[dim] for dim in dims) for dims in (own[0], summed, own[1])]
-    left, right = (one.transpose([dims.index(dim) for dim in order]) for one, dims, order in zip(factors, uses, orders, strict=True))
-    stacked = tuple(sizes[dim] for dim in stack)
-    product = numpy.matmul(left.reshape(*stacked, *counts[:2]), right.reshape(*stacked, *counts[1:]))
-    made = [*stack, *own[0], *own[1]]
-    product = product.reshape([sizes[dim] for dim in made])
-    there = product.transpose([made.index(dim) for dim in target if dim in made])
-    return there[tuple(slice(None) if dim in made else None for dim in target)]
+    left, right = (factor.transpose([dims.index(dim) for dim in order]) for factor, dims, order in zip(factors, uses, orders, strict=True))
+    batch_shape = tuple(sizes[dim] for dim in batch)
+    product = numpy.matmul(left.reshape(*batch_shape, *counts[:2]), right.reshape(*batch_shape, *counts[1:]))
+    result_dims = [*batch, *own[0], *own[1]]
+    product = product.reshape([sizes[dim] for dim in result_dims])
+    there = product.transpose([result_dims.index(dim) for dim in target if dim in result_dims])
+    return there[tuple(slice(None) if dim in result_dims else None for dim in target)]
 
 
 def evaluated(
     formula: Formula, taken: Mapping[Element, Any], dropped: tuple[str, ...], ranges: Mapping[str, Range], result: DType = float64
 ) -> Any:
-    """What a step of several computes in float64, from its elements; of a dimension that is `dropped` they have one element.
+    """The result of a step in float64, from its elements, which have one element along dimensions that are `dropped`.
 
-    Of integers, whose tensors have `ranges`, it computes exact ones, or as many of their lower bits as count in the `result`. What is
-    added to does not count. The result has the dimensions of the target, or one element along those that nothing read has.
+    Integers, whose tensors have `ranges`, are computed exactly, or as many low bits as the `result` keeps. The previous value of the output
+    is not added. The result has the dimensions of the target, or size one along those that no element has.
     """
 
     lined = aligned(formula, taken, dropped)
@@ -102,11 +102,11 @@ def evaluated(
     if formula.reduction is None:
         return _Evaluation(lined, ranges, None, float64).result(formula.value, result)
     axes = tuple(range(len(formula.target.dims), len(formula.dims)))
-    return _joined(formula.reduction, _evaluated(formula.value, lined), axes, result)
+    return _reduce_axes(formula.reduction, _evaluated(formula.value, lined), axes, result)
 
 
-def _joined(by: str, values: Any, axes: tuple[int, ...], result: DType) -> Any:
-    """Values joined along axes: integers exactly, but for a product that 64 bits do not hold and that becomes a float."""
+def _reduce_axes(by: str, values: Any, axes: tuple[int, ...], result: DType) -> Any:
+    """Reduce values along axes: integers exactly, except for a product that needs more than 64 bits and becomes a float."""
     import numpy
 
     integers = numpy.issubdtype(values.dtype, numpy.integer)
@@ -116,18 +116,18 @@ def _joined(by: str, values: Any, axes: tuple[int, ...], result: DType) -> Any:
 
 
 def aligned(formula: Formula, taken: Mapping[Element, Any], dropped: tuple[str, ...]) -> dict[Element, Any]:
-    """Elements with an axis for each dimension of a formula, in its order; along those that are `dropped` they have one element."""
-    found = {}
-    for one, array in taken.items():
-        array = array.reshape([size for dim, size in zip(one.dims, array.shape, strict=True) if dim not in dropped])
-        dims = [dim for dim in one.dims if dim not in dropped]
+    """Elements with an axis for each dimension of a formula, in its order, and size one along those that are `dropped`."""
+    arrays = {}
+    for element, array in taken.items():
+        array = array.reshape([size for dim, size in zip(element.dims, array.shape, strict=True) if dim not in dropped])
+        dims = [dim for dim in element.dims if dim not in dropped]
         array = array.transpose([dims.index(dim) for dim in formula.dims if dim in dims])
-        found[one] = array[tuple(slice(None) if dim in dims else None for dim in formula.dims)]
-    return found
+        arrays[element] = array[tuple(slice(None) if dim in dims else None for dim in formula.dims)]
+    return arrays
 
 
 def value_of(name: str, *arguments: Any) -> Any:
-    """An operation or a function of formulas, on values of any type."""
+    """The result of an operation or function of formulas, on values of any type."""
     return _functions()[name, len(arguments)](*arguments)
 
 
@@ -138,24 +138,24 @@ def summed(formula: Formula, aligned: Mapping[Element, Any]) -> Any:
     letters = {dim: chr(ord("a") + place) for place, dim in enumerate(formula.dims)}
     factors = list(elements_of(formula.value))
     names, arrays = [], []
-    for one in factors:
-        axes = [axis for axis, dim in enumerate(formula.dims) if dim not in one.dims]
-        arrays.append(numpy.asarray(aligned[one]).squeeze(tuple(axes)))
-        names.append("".join(letters[dim] for dim in formula.dims if dim in one.dims))
-    result = "".join(letters[dim] for dim in formula.target.dims if any(dim in one.dims for one in factors))
-    integers = all(numpy.issubdtype(one.dtype, numpy.integer) for one in arrays)
-    count = math.prod(max(one.shape[formula.dims.index(dim)] for one in aligned.values()) for dim in formula.over)
-    if not integers or _exact_in_float(arrays, count):  # which BLAS multiplies
-        arrays = [one.astype(numpy.float64, copy=False) for one in arrays]
-    made = numpy.einsum(f"{','.join(names)}->{result}", *arrays, optimize=True)
-    made = made.astype(numpy.int64) if integers else made
+    for element in factors:
+        axes = [axis for axis, dim in enumerate(formula.dims) if dim not in element.dims]
+        arrays.append(numpy.asarray(aligned[element]).squeeze(tuple(axes)))
+        names.append("".join(letters[dim] for dim in formula.dims if dim in element.dims))
+    result = "".join(letters[dim] for dim in formula.target.dims if any(dim in element.dims for element in factors))
+    integers = all(numpy.issubdtype(array.dtype, numpy.integer) for array in arrays)
+    count = math.prod(max(array.shape[formula.dims.index(dim)] for array in aligned.values()) for dim in formula.over)
+    if not integers or _exact_in_float(arrays, count):  # BLAS multiplies floats
+        arrays = [array.astype(numpy.float64, copy=False) for array in arrays]
+    result_array = numpy.einsum(f"{','.join(names)}->{result}", *arrays, optimize=True)
+    result_array = result_array.astype(numpy.int64) if integers else result_array
     missing = [axis for axis, dim in enumerate(formula.target.dims) if letters[dim] not in result]
-    return numpy.expand_dims(made, tuple(missing))
+    return numpy.expand_dims(result_array, tuple(missing))
 
 
 def _exact_in_float(factors: Sequence[Any], count: int) -> bool:
-    """Whether sums of so many products of integers are exact in float64."""
-    largest = [int(abs(one).max(initial=0)) for one in factors]
+    """Whether sums of `count` products of integers are exact in float64."""
+    largest = [int(abs(factor).max(initial=0)) for factor in factors]
     return math.prod(largest) * count <= 1 << 53
 
 
@@ -170,39 +170,39 @@ def perform(
     made_in: DType | None = None,
     ranges: Mapping[str, Range] | None = None,
 ) -> Any:
-    """New values of the output, from arrays with the operand's element dimensions first and any axes behind.
+    """New values of the output, from arrays that have the dimensions of their element first and any further axes.
 
-    Work on each element of its own is made in the type `made_in` where one is given; in float64 its sums are rounded with the result, once.
-    `ranges` are those of tensors of integers, where they are narrower than their types say.
+    Elementwise work is computed in the type `made_in` if it is given; in float64 its sums are rounded together with the result, once.
+    `ranges` are those of tensors of integers, if they are narrower than their types.
     """
     accumulate = accumulate if formula.joins else False
     if formula.reduction is not None:
         return _reduced(formula, values, types, accumulate)
     shape = values[formula.output].shape if formula.output in values else None
-    made = _elementwise(formula, values, types, shape, made_in, ranges, once=made_in == float64)
+    result = _elementwise(formula, values, types, shape, made_in, ranges, once=made_in == float64)
     if accumulate is False or not formula.joins:
-        return made
-    return joining(formula.joins_by)(_old(formula, values[formula.output], accumulate), made)
+        return result
+    return joining(formula.joins_by)(_previous(formula, values[formula.output], accumulate), result)
 
 
 def computing(formula: Formula, types: Mapping[str, DType]) -> DType:
-    """The type in which threads compute each element of its own: float64 where an input is, int32 where all are integers, else float32.
+    """The type in which threads compute elementwise work: float64 if an input has it, int32 if all are integers, otherwise float32.
 
-    What is integral may need more bits, or fewer: `fireiron.specs.integers`.
+    Integers may need more bits, or fewer: see `fireiron.specs.integers`.
     """
     return computing_of(formula.value, types)
 
 
 def computing_of(value: Value | None, types: Mapping[str, DType]) -> DType:
-    """The type in which a value is computed; what a condition compares does not count, as it is computed by itself."""
-    read = [types[one.tensor] for one in elements_of(value, conditions=False)]
+    """The type in which a value is computed; operands of a comparison do not count, because the comparison has its own type."""
+    read = [types[element.tensor] for element in elements_of(value, conditions=False)]
     if float64 in read:
         return float64
-    return float32 if any(one.kind == "float" for one in read) or _is_real(value) else int32
+    return float32 if any(dtype.kind == "float" for dtype in read) or _is_real(value) else int32
 
 
 def _is_real(value: Value | None) -> bool:
-    """Whether a value of integers need be none."""
+    """Whether a value of integers may be a fraction."""
     if isinstance(value, Number):
         return isinstance(value.value, float)
     if not isinstance(value, Operation):
@@ -221,9 +221,9 @@ def _elementwise(
     ranges: Mapping[str, Range] | None = None,
     once: bool = False,
 ) -> Any:
-    """The result from the elements: as they are, or as threads compute it, or `made_in` another type.
+    """The result from the elements: copied, or as threads compute it, or computed in the type `made_in`.
 
-    Of what is rounded `once`, sums are rounded with the result.
+    With `once`, sums are rounded together with the result.
     """
     import numpy
 
@@ -234,26 +234,30 @@ def _elementwise(
     with numpy.errstate(over="ignore", invalid="ignore", divide="ignore"):
         aligned = _aligned(formula, values)
         if isinstance(formula.value, Element):
-            made = aligned[formula.value]
+            result_values = aligned[formula.value]
         else:
-            made = _Evaluation(aligned, {**limits_of(types), **(ranges or {})}, types, made_in, once).result(formula.value, result)
-        made = convert(numpy.asarray(made), result)
-    every = all(set(one.dims) == set(formula.target.dims) for one in formula.elements)
-    return made if every or shape is None else numpy.broadcast_to(made, numpy.broadcast_shapes(made.shape, tuple(shape)))
+            result_values = _Evaluation(aligned, {**limits_of(types), **(ranges or {})}, types, made_in, once).result(formula.value, result)
+        result_values = convert(numpy.asarray(result_values), result)
+    every = all(set(element.dims) == set(formula.target.dims) for element in formula.elements)
+    return (
+        result_values
+        if every or shape is None
+        else numpy.broadcast_to(result_values, numpy.broadcast_shapes(result_values.shape, tuple(shape)))
+    )
 
 
 def limits_of(types: Mapping[str, DType]) -> dict[str, Range]:
-    """The ranges of tensors of integers, as far as their types say."""
+    """The ranges of tensors of integers, according to their types."""
     return {name: dtype.limits for name, dtype in types.items() if dtype.kind == "int"}
 
 
 def stored(number: Number, dtype: DType) -> int:
-    """A constant as an element of a type of integers."""
+    """A constant as an element of an integer type."""
     return int(convert(_constant(number), dtype))
 
 
 def _constant(number: Number) -> Any:
-    """A constant as an array: of integers the lower 64 bits."""
+    """A constant as an array; for integers, the low 64 bits."""
     import numpy
 
     if isinstance(number.value, int):
@@ -265,22 +269,25 @@ _ALL_BITS: Final = (1 << 64) - 1
 
 
 def _reduced(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DType], accumulate: Any) -> Any:
-    """Terms one after the other, in the order of the dimensions that are reduced."""
+    """Add terms one after the other, in the order of the reduction dimensions."""
     import numpy
 
     assert formula.reduction is not None
     result, chained = types[formula.output], formula.is_product_sum
-    integers = all(types[one.tensor].kind == "int" for one in formula.elements)
+    integers = all(types[element.tensor].kind == "int" for element in formula.elements)
     if integers and result.kind == "float" and not chained:
         return _integers_to_float(formula, values, types, accumulate)
     wide = _wide(result if chained else types[formula.elements[0].tensor])
-    once = formula.contracts and wide != result.to_numpy() and result.kind == "float"  # a chain of HFMA2: products are exact in float64
+    once = formula.contracts and wide != result.to_numpy() and result.kind == "float"  # HFMA2 chain: products are exact in float64
     if once:
         wide = numpy.float64
     old = values[formula.output].astype(wide, copy=False)
-    taken = {one.tensor: _factor(formula, values[one.tensor], types[one.tensor]).astype(wide, copy=False) for one in formula.elements}
+    taken = {
+        element.tensor: _factor(formula, values[element.tensor], types[element.tensor]).astype(wide, copy=False)
+        for element in formula.elements
+    }
     rounds = chained and numpy.dtype(wide) != numpy.dtype(result.to_numpy())
-    total = _old(formula, old, accumulate) if chained or accumulate is not False else None
+    total = _previous(formula, old, accumulate) if chained or accumulate is not False else None
     with numpy.errstate(over="ignore", invalid="ignore", divide="ignore"):
         for term in _terms(formula, taken):
             total = term if total is None else added(total, term) if once else joining(formula.reduction)(total, term)
@@ -290,23 +297,23 @@ def _reduced(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DT
 
 
 def _integers_to_float(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DType], accumulate: Any) -> Any:
-    """Integers are joined to each other where 64 bits hold what they make; that, once converted, is joined to the float that is there."""
+    """Reduce integers exactly if 64 bits suffice; the result, once converted, is combined with the previous float."""
     import numpy
 
     result, by = types[formula.output], formula.joins_by
     wide = _wide(result)
-    taken = {one.tensor: values[one.tensor].astype(numpy.int64) for one in formula.elements}
+    taken = {element.tensor: values[element.tensor].astype(numpy.int64) for element in formula.elements}
     terms = list(_terms(formula, taken))
     exact = joined_in(by, types[formula.elements[0].tensor], len(terms)) is not None
-    total = functools.reduce(joining(by), terms if exact else [one.astype(wide) for one in terms])
+    total = functools.reduce(joining(by), terms if exact else [term.astype(wide) for term in terms])
     total = convert(total, result).astype(wide)
     if accumulate is not False:
-        total = joining(by)(_old(formula, values[formula.output].astype(wide, copy=False), accumulate), total)
+        total = joining(by)(_previous(formula, values[formula.output].astype(wide, copy=False), accumulate), total)
     return convert(total, result)
 
 
 def _wide(dtype: DType) -> Any:
-    """The type in which elements are added: 16-bit and 8-bit floats in float32, 8-bit integers in int32."""
+    """The type in which elements are added: float32 for 16-bit and 8-bit floats, int32 for 8-bit integers."""
     import numpy
 
     small = dtype.bits < 32
@@ -314,24 +321,24 @@ def _wide(dtype: DType) -> Any:
 
 
 def _factor(formula: Formula, values: Any, dtype: DType) -> Any:
-    """What a formula reads of an operand: a factor of a product as matrix instructions take it."""
+    """An operand as a formula reads it: for a sum of products, as matrix instructions do."""
     return multiplied(values, dtype) if formula.is_product_sum else values
 
 
-def _old(formula: Formula, held: Any, accumulate: Any) -> Any:
-    """What the output held, where the condition holds, and else what changes no sum, maximum or minimum."""
+def _previous(formula: Formula, present: Any, accumulate: Any) -> Any:
+    """The previous value of the output if the condition holds, or else the neutral element of the reduction."""
     import numpy
 
     if accumulate is True:
-        return held
+        return present
     limits = None
-    if numpy.issubdtype(held.dtype, numpy.integer):
-        limits = int(numpy.iinfo(held.dtype).min), int(numpy.iinfo(held.dtype).max)
-    return numpy.where(accumulate, held, _neutral(formula.joins_by, limits)).astype(held.dtype)
+    if numpy.issubdtype(present.dtype, numpy.integer):
+        limits = int(numpy.iinfo(present.dtype).min), int(numpy.iinfo(present.dtype).max)
+    return numpy.where(accumulate, present, _neutral(formula.joins_by, limits)).astype(present.dtype)
 
 
 def neutral(by: str, dtype: DType) -> int | float:
-    """What changes no sum, no maximum, no minimum or no product of elements of a type."""
+    """The neutral element of a sum, maximum, minimum or product of a type."""
     return _neutral(by, dtype.limits if dtype.kind == "int" else None)
 
 
@@ -341,42 +348,42 @@ def _neutral(by: str, limits: tuple[int, int] | None) -> int | float:
 
 
 def joining(name: str) -> Any:
-    """The function that makes a sum, a maximum, a minimum or a product of two, or of many: `Extreme` says which number is the larger."""
+    """The NumPy function of a reduction; `Extreme` defines maximum and minimum."""
     import numpy
 
     return {"sum": numpy.add, "max": LARGER, "min": SMALLER, "prod": numpy.multiply}[name]
 
 
 def _terms(formula: Formula, taken: Mapping[str, Any]) -> Iterator[Any]:
-    """The value of the reduction at each point of its dimensions."""
+    """The value under the reduction at each point of its dimensions."""
     rank = len(formula.target.dims)
     aligned = _aligned(formula, taken)
-    counts = [max(one.shape[rank + place] for one in aligned.values()) for place in range(len(formula.over))]
+    counts = [max(array.shape[rank + place] for array in aligned.values()) for place in range(len(formula.over))]
     for point in itertools.product(*map(range, counts)):
         whole = (slice(None),) * rank
         at = {
-            element: one[(*whole, *(index if one.shape[rank + place] > 1 else 0 for place, index in enumerate(point)))]
-            for element, one in aligned.items()
+            element: array[(*whole, *(index if array.shape[rank + place] > 1 else 0 for place, index in enumerate(point)))]
+            for element, array in aligned.items()
         }
         yield _evaluated(formula.value, at)
 
 
 def _aligned(formula: Formula, values: Mapping[str, Any]) -> dict[Element, Any]:
-    """The arrays of the elements with one axis for each dimension of the formula, in its order; axes behind stay."""
+    """The arrays of the elements with one axis per dimension of the formula, in its order; further axes stay last."""
     import numpy
 
-    found = {}
-    for one in formula.elements:
-        array = values[one.tensor]
-        for axis, index in enumerate(one.index):
+    arrays = {}
+    for element in formula.elements:
+        array = values[element.tensor]
+        for axis, index in enumerate(element.index):
             if not index.plain:
                 array = numpy.take(array, index.source(numpy.arange(array.shape[axis])), axis)
-        if one.dims != formula.dims:
-            order = [one.dims.index(dim) for dim in formula.dims if dim in one.dims]
+        if element.dims != formula.dims:
+            order = [element.dims.index(dim) for dim in formula.dims if dim in element.dims]
             array = array.transpose(*order, *range(len(order), array.ndim))
-            array = array[tuple(slice(None) if dim in one.dims else None for dim in formula.dims)]
-        found[one] = array
-    return found
+            array = array[tuple(slice(None) if dim in element.dims else None for dim in formula.dims)]
+        arrays[element] = array
+    return arrays
 
 
 def _evaluated(value: Value | None, elements: Mapping[Element, Any]) -> Any:
@@ -390,28 +397,28 @@ def _evaluated(value: Value | None, elements: Mapping[Element, Any]) -> Any:
 
 
 def number_of(value: Value) -> float:
-    """A value made of numbers alone, in float64."""
+    """The value of an expression of numbers, in float64."""
     import numpy
 
     with numpy.errstate(all="ignore"):
-        return float(_evaluated(_doubled(value), {}))
+        return float(_evaluated(_with_float64(value), {}))
 
 
-def _doubled(value: Value) -> Value:
-    """The value with numbers as float64, which may be infinite."""
+def _with_float64(value: Value) -> Value:
+    """A value with its numbers as float64, which may be infinite."""
     import numpy
 
     if isinstance(value, Number):
         return Number(numpy.float64(value.value))
-    return value if isinstance(value, Element) else Operation(value.name, tuple(map(_doubled, value.arguments)))
+    return value if isinstance(value, Element) else Operation(value.name, tuple(map(_with_float64, value.arguments)))
 
 
 @attrs.frozen
 class _Evaluation:
     """A value as threads compute it, from the arrays of its elements: floats in one type, integers exactly.
 
-    That type is `made_in` where it is given, also for what conditions compare, where there are no `types` of tensors to tell. `ranges` are
-    those of tensors of integers. What is rounded `once` is made of sums that are rounded with their result.
+    That type is `made_in` if it is given, also for operands of comparisons if the `types` of tensors are not known. `ranges` are those of
+    tensors of integers. With `once`, sums are rounded together with the result.
     """
 
     elements: Mapping[Element, Any]
@@ -421,7 +428,7 @@ class _Evaluation:
     once: bool = False
 
     def result(self, value: Value | None, result: DType) -> Any:
-        """The value, which becomes one of a type: an integer, or a float in the type that floats are made in."""
+        """The value, for a result of a type: an integer, or a float in the type of the computation."""
         assert value is not None
         if is_integral(value, self.ranges) and (result.kind == "int" or range_of(value, self.ranges) is not None):
             return self._integer(value)
@@ -432,7 +439,7 @@ class _Evaluation:
         return kind if kind.kind == "float" else float32
 
     def _integer(self, value: Value) -> Any:
-        """An integer: exact where 64 bits hold it, else its lower 64 bits, where nothing but lower bits is asked for."""
+        """An integer: exact if 64 bits suffice, otherwise its low 64 bits, if only low bits are needed."""
         import numpy
 
         if isinstance(value, Number):
@@ -441,11 +448,11 @@ class _Evaluation:
             return numpy.asarray(self.elements[value]).astype(numpy.int64)
         if value.name == "where":
             return numpy.where(self._condition(value.arguments[0]), *map(self._integer, value.arguments[1:]))
-        assert value.name in WRAPPING or range_of(value, self.ranges) is not None, "refused where a kernel is asked for"
+        assert value.name in WRAPPING or range_of(value, self.ranges) is not None, "refused when the kernel is requested"
         return _functions()[value.name, len(value.arguments)](*map(self._integer, value.arguments))
 
     def _float(self, value: Value, wide: DType) -> Any:
-        """A value in a type of floats; integers in it are converted once."""
+        """A value in a float type; integers in it are converted once."""
         import numpy
 
         if isinstance(value, Operation) and range_of(value, self.ranges) is not None:
@@ -455,20 +462,20 @@ class _Evaluation:
         if isinstance(value, Number):
             return wide.to_numpy().type(value.value)
         if value.name == "where":
-            return numpy.where(self._condition(value.arguments[0]), *(self._float(one, wide) for one in value.arguments[1:]))
+            return numpy.where(self._condition(value.arguments[0]), *(self._float(argument, wide) for argument in value.arguments[1:]))
         functions = _rounded_to_odd() if self.once else _functions()
-        return functions[value.name, len(value.arguments)](*(self._float(one, wide) for one in value.arguments))
+        return functions[value.name, len(value.arguments)](*(self._float(argument, wide) for argument in value.arguments))
 
     def _condition(self, value: Value) -> Any:
-        """Whether a condition holds: what it compares is computed in a type of its own."""
+        """Whether a condition holds; each comparison is computed in its own type."""
         assert isinstance(value, Operation)
         if value.name in ("and", "or"):
             return _functions()[value.name, 2](*map(self._condition, value.arguments))
         sides = sides_of(value, self.ranges)
-        if all(range_of(one, self.ranges) is not None for one in sides):
+        if all(range_of(side, self.ranges) is not None for side in sides):
             return _functions()[value.name, 2](*map(self._integer, sides))
         wide = (self.made_in if not self.once else None) or self._wide(Operation("+", sides))
-        return _functions()[value.name, 2](*(self._float(one, wide) for one in sides))
+        return _functions()[value.name, 2](*(self._float(side, wide) for side in sides))
 
 
 @functools.cache
@@ -490,7 +497,7 @@ def _functions() -> Mapping[tuple[str, int], Callable[..., Any]]:
 
 @functools.cache
 def _rounded_to_odd() -> Mapping[tuple[str, int], Callable[..., Any]]:
-    """The same in float64, of which a sum is rounded once with the 16-bit result that it becomes."""
+    """The same functions in float64, with sums rounded to odd, so that the conversion to a 16-bit result is the only rounding."""
 
     def less(left: Any, right: Any) -> Any:
         return added(left, -right)
@@ -499,8 +506,8 @@ def _rounded_to_odd() -> Mapping[tuple[str, int], Callable[..., Any]]:
 
 
 def _erf(values: Any) -> Any:
-    """The error function, which NumPy has not."""
+    """The error function, which NumPy does not have."""
     import numpy
 
-    made = numpy.frompyfunc(math.erf, 1, 1)(values)
-    return numpy.asarray(made, numpy.asarray(values).dtype)
+    erf_values = numpy.frompyfunc(math.erf, 1, 1)(values)
+    return numpy.asarray(erf_values, numpy.asarray(values).dtype)

@@ -1,4 +1,4 @@
-"""`Move`: a copy, converted to the type of its destination; elements of the source outside its tensor count as zero."""
+"""`Move`: a copy, converted to the type of its destination; elements of the source that are out of bounds count as zero."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class MoveStarter(ForMove, Starter):
-    """The name `Move`; `Move.src` and `Move.dst` name its operands."""
+    """The starter `Move`; `Move.src` and `Move.dst` name its operands."""
 
     src: Final = operand.SRC
     dst: Final = operand.DST
@@ -35,15 +35,15 @@ class MoveStarter(ForMove, Starter):
     ) -> SpecShape[MoveSpec]:
         """`dst = src`, of any rank: `Move(M, N)`; then the memories of src and dst, then the level.
 
-        With a signature, `mn->nm`, the indices of dst stand in another order: the matrix is transposed. Sizes are those of dst.
+        A signature such as `mn->nm` permutes the indices of dst: the matrix is transposed. Sizes are those of dst.
 
         Source: Fireiron, section 3.1.
 
         >>> from fireiron import *
         >>> print(Move(64, 32)(GL, SH)(Block).tile(4, 1).to(Thread).result)
         Move(4,1)(GL,SH)(Thread)
-        >>> turned = Move(64, 32, signature="mn->nm")(GL, GL)(Kernel)
-        >>> print(*turned.src.shape, "->", *turned.dst.shape)
+        >>> transposed = Move(64, 32, signature="mn->nm")(GL, GL)(Kernel)
+        >>> print(*transposed.src.shape, "->", *transposed.dst.shape)
         32 64 -> 64 32
         """
         return self.shape(sizes, dtype, {"dst": dst_dtype}, {"src": src, "dst": dst}, signature=signature)

@@ -1,4 +1,4 @@
-"""Names of operands, as they stand in a strategy: `A`, or, as in the paper, `MatMul.a`."""
+"""Names of operands in a strategy: `A`, or, as in the paper, `MatMul.a`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fireiron.errors import ArgumentError, call_site
 
 @attrs.frozen(repr=False)
 class Operand:
-    """An operand's name: `A` (the paper's `MatMul.a`), `B`, `C`, or `Move.src`."""
+    """The name of an operand: `A` (the paper's `MatMul.a`), `B`, `C`, or `Move.src`."""
 
     name: str
 
@@ -22,23 +22,23 @@ class Operand:
 
 
 A = Operand("A")
-"""The first factor of a product, M x K; `MatMul.a`."""
+"""The left operand of a matmul, M x K; `MatMul.a`."""
 
 B = Operand("B")
-"""The second factor of a product, K x N; `MatMul.b`."""
+"""The right operand of a matmul, K x N; `MatMul.b`."""
 
 C = Operand("C")
-"""The result of a product, M x N; `MatMul.c`."""
+"""The result of a matmul, M x N; `MatMul.c`."""
 
 SRC = Operand("src")
-"""What a copy reads; `Move.src`."""
+"""The source of a copy; `Move.src`."""
 
 DST = Operand("dst")
-"""What a copy, an initialisation, or work on elements writes; `Move.dst`."""
+"""The destination of a copy, an initialization, or elementwise work; `Move.dst`."""
 
 
 def operand_name(value: object) -> str:
-    """The name of an operand, given as an `Operand` or a string, or an `ArgumentError`; `MatMul.a` of the paper is `A`."""
+    """The name of an operand from an `Operand` or a string; `MatMul.a` of the paper is `A`. Raises: ArgumentError for other values."""
     if isinstance(value, Operand):
         return value.name
     if isinstance(value, str) and value.isidentifier():

@@ -1,4 +1,4 @@
-"""Work on each element of its own: by one operation, or by any formula without a reduction (Graphene, Table 1).
+"""Elementwise work: by one operation, or by any formula without a reduction (Graphene, Table 1).
 
 >>> import numpy
 >>> from fireiron import *
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class UnaryPointwiseStarter(ForPointwise, Starter):
-    """The name `UnaryPointwise`."""
+    """The starter `UnaryPointwise`."""
 
     @short_form
     def __call__(
@@ -49,7 +49,7 @@ class UnaryPointwiseStarter(ForPointwise, Starter):
 
 
 class BinaryPointwiseStarter(ForPointwise, Starter):
-    """The name `BinaryPointwise`."""
+    """The starter `BinaryPointwise`."""
 
     @short_form
     def __call__(
@@ -63,7 +63,7 @@ class BinaryPointwiseStarter(ForPointwise, Starter):
         dst: StorageOrder = ColMajor,
         **named: Unpack[OfMatrices],
     ) -> SpecShape[BinaryPointwiseSpec]:
-        """`dst = lhs operation rhs`, of any rank, by a sign; then the memories of lhs, rhs and dst, then the level.
+        """`dst = lhs operation rhs`, of any rank, by an operator; then the memories of lhs, rhs and dst, then the level.
 
         >>> from fireiron import *
         >>> problem = BinaryPointwise("+", 64, 32)(GL, GL, GL)(Kernel)

@@ -1,4 +1,4 @@
-"""`Reduction`: elements along one or more dimensions become their sum, maximum, minimum or product (Graphene, Table 1)."""
+"""`Reduction`: the sum, maximum, minimum or product of elements along one or more dimensions (Graphene, Table 1)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ReductionStarter(ForReduction, Starter):
-    """The name `Reduction`."""
+    """The starter `Reduction`."""
 
     @short_form
     def __call__(
@@ -36,8 +36,8 @@ class ReductionStarter(ForReduction, Starter):
     ) -> SpecShape[ReductionSpec]:
         """`dst (M x N) = sum over p of src (M x N x P)`, of any rank; then the memories of src and dst, then the level.
 
-        Sizes are those of src; its last dimension is reduced, or those at `axes`, by `sum`, `max`, `min` or `prod`. With a signature,
-        `pmn->mn`, sizes are those of dst, then those that are reduced.
+        Sizes are those of src; its last dimension is reduced, or those at positions `axes`, by `sum`, `max`, `min` or `prod`. With a
+        signature such as `pmn->mn`, sizes are those of dst, then those of the reduced dimensions.
 
         >>> from fireiron import *
         >>> print(Reduction(64, 32, 4)(GL, GL)(Kernel).tile(32, 32).to(Block).tile(1, 1).to(Thread).result)
@@ -50,12 +50,14 @@ class ReductionStarter(ForReduction, Starter):
 
 
 def _along(sizes: tuple[Any, ...], axes: Any, signature: str) -> tuple[tuple[Any, ...], str]:
-    """The sizes in the order of a signature that reduces dimensions of src by their positions, and that signature."""
+    """The sizes in the order of a signature that reduces dimensions of src by position, and that signature."""
     given = axes if isinstance(axes, tuple) else (axes,)
-    places = {axis + len(sizes) if axis < 0 else axis for one in given if (axis := as_integer(one)) is not None}
+    places = {axis + len(sizes) if axis < 0 else axis for given_axis in given if (axis := as_integer(given_axis)) is not None}
     said = not isinstance(signature, str) or signature != ""
     if said or len(places) != len(given) or not 0 < len(places) < len(sizes) <= len(NAMES) or not places <= set(range(len(sizes))):
-        raise ArgumentError("Reduction: axes are positions of dimensions of src, not all of them", got=axes, legal=f"0 to {len(sizes) - 1}")
+        raise ArgumentError(
+            "Reduction: axes must be positions of dimensions of src, not all of them", got=axes, legal=f"0 to {len(sizes) - 1}"
+        )
     kept = [axis for axis in range(len(sizes)) if axis not in places]
     order = [*kept, *sorted(places)]
     return tuple(sizes[axis] for axis in order), f"{NAMES[: len(sizes)]}->{''.join(NAMES[axis] for axis in kept)}"

@@ -1,11 +1,12 @@
-"""`rfactor` of a definition: one reduction is kept in partial results, one for each thread or warp that has some of its terms.
+"""`rfactor` of a definition: keep one reduction in partial results, one per thread or warp that has terms of it.
 
-The parts have a dimension of their own. A temporary that is computed from parts in the same way, such as `l = l * alpha + sums` of a sum,
-is kept in parts too; one step completes it before each step that reads it otherwise. What a step may do to parts depends on how they join:
+The partial results ("parts") have a separate dimension. A temporary that is computed from parts in the same way, such as
+`l = l * alpha + sums` for a sum, is kept in parts, too. One step combines them before each step that reads the whole value. The operation
+that combines parts decides what a step may do with them:
 
-- parts of a sum are added to each other, multiplied and divided by whole values, and begin at zero;
-- parts of a product are multiplied and divided by each other, and begin at one;
-- parts of a maximum or a minimum are joined with each other and with whole values, and a whole value may be added to them.
+- parts of a sum are added to each other, multiplied and divided by whole values, and start at zero;
+- parts of a product are multiplied and divided by each other, and start at one;
+- parts of a maximum or a minimum are combined with each other and with whole values, and a whole value may be added to them.
 
 The rewritten definition and the original one are equal for finite factors, except for rounding: sums are accumulated in another order.
 """
@@ -25,96 +26,102 @@ from fireiron.values.machine import float64
 
 WHOLE: Final = "whole"
 PART: Final = "part"
-"""What a value can be: the same for all who hold parts, or a part for each."""
+"""The forms of a value: the same for all threads that own parts, or a separate part for each."""
 
 
 def rfactor(definition: FusedDefinition, step: str) -> FusedDefinition:
-    """Keep the reduction of a step in partial results, as many as its last dimension has elements.
+    """Keep the reduction of a step in partial results, one per element of its last dimension.
 
-    Raises: DecompositionError for a step that is not a reduction, whose result is not a temporary, or is written as a whole elsewhere.
+    Raises: DecompositionError for a step that is not a reduction, or whose result is not a temporary, or is written as a whole elsewhere.
     """
     if not isinstance(definition, FusedDefinition) or not isinstance(step, str):
         raise ArgumentError(
             "rfactor: a definition, and the name of a step", got=(definition, step), legal='rfactor(spec.definition, "total")'
         )
     reduction = _reducing(definition, step)
-    return _Rewriting(definition, reduction, _left(definition, reduction)).definition()
+    return _Rewriting(definition, reduction, _in_parts(definition, reduction)).definition()
 
 
-def _reducing(made: FusedDefinition, name: str) -> Step:
-    """The step by its name, if its result can be left in parts."""
-    found = {one.name: one for one in made.steps}
-    if name not in made.names:
-        raise DecompositionError(f"rfactor({name!r}): the definition has no such step", legal=made.names)
-    legal = [one.name for one in made.steps if one.formula.reduces and one.formula.output in made.temporaries and not one.parts]
-    if name not in found or len(found) < len(made.names):
+def _reducing(definition: FusedDefinition, name: str) -> Step:
+    """The step with a name, if its result can be kept in parts."""
+    steps = {other.name: other for other in definition.steps}
+    if name not in definition.names:
+        raise DecompositionError(f"rfactor({name!r}): the definition has no such step", legal=definition.names)
+    legal = [
+        other.name
+        for other in definition.steps
+        if other.formula.reduces and other.formula.output in definition.temporaries and not other.parts
+    ]
+    if name not in steps or len(steps) < len(definition.names):
         raise DecompositionError(
-            f"rfactor({name!r}): this is a part of the definition, in which others may read its result", legal=made.names,
+            f"rfactor({name!r}): this is a part of the definition, and another part may read its result", legal=definition.names,
             hint="rfactor(...) before split(...)",
         )  # fmt: skip
-    step = found[name]
+    step = steps[name]
     if name in legal:
         return step
-    what, hint = "no sum, maximum or minimum of one tensor", None
+    what, hint = "not the sum, maximum or minimum of one tensor", None
     if step.parts:
-        what = "in parts already"
+        what = "already in parts"
     elif step.formula.contracts:
-        what, hint = "a product, whose terms its instruction adds up", "split_k(...) in the strategy of the step"
+        what, hint = "a matmul, whose instruction accumulates the terms", "split_k(...) in the strategy of the step"
     elif step.formula.reduces:
-        what = f"{step.formula.output} is no temporary in registers"
-        hint = f"a temporary, and a step {step.formula.output}[...] = ... behind it"
+        what = f"{step.formula.output} is not a temporary in registers"
+        hint = f"a temporary, and a later step {step.formula.output}[...] = ..."
     raise DecompositionError(f"rfactor({name!r}): {what}", got=shown(step.formula), legal=legal or "none", hint=hint)
 
 
-# ---------------------------------------------------------------------------------------------- what stays in parts
+# ---------------------------------------------------------------------------------------------- temporaries in parts
 
 
-def _left(made: FusedDefinition, step: Step) -> tuple[str, ...]:
-    """The temporaries that are left in parts: the step's result, and what is made of parts alone all the way."""
+def _in_parts(definition: FusedDefinition, step: Step) -> tuple[str, ...]:
+    """The temporaries that are kept in parts: the step's result, and those that are computed from parts alone."""
     output, dims = step.formula.target.tensor, step.formula.target.dims
-    alike = tuple(name for name, others in made.temporaries.items() if others == dims)
-    found = _reached(made, output, alike)
+    alike = tuple(name for name, others in definition.temporaries.items() if others == dims)
+    left = _reachable(definition, output, alike)
     while True:
-        wrong = next((one for one in made.steps if one.formula.output in found and not _stays(one, step, found)), None)
+        wrong = next(
+            (writer for writer in definition.steps if writer.formula.output in left and not _stays_in_parts(writer, step, left)), None
+        )
         if wrong is None:
-            return found
+            return left
         if wrong.formula.output == output:
             raise DecompositionError(
-                f"rfactor({step.name!r}): step {wrong.name} writes {output} otherwise, so that its parts would not make the same",
+                f"rfactor({step.name!r}): step {wrong.name} writes {output} in a way that does not distribute over its parts",
                 got=shown(wrong.formula), legal=_LEGAL[step.formula.joins_by], hint=f"another temporary in step {wrong.name}",
             )  # fmt: skip
-        found = _reached(made, output, tuple(name for name in found if name != wrong.formula.output))
+        left = _reachable(definition, output, tuple(name for name in left if name != wrong.formula.output))
 
 
 _LEGAL: Final[Mapping[str, str]] = {
-    "sum": "0, or parts added to each other, or times something whole",
-    "max": "a number, or parts joined by max, or plus something whole",
-    "min": "a number, or parts joined by min, or plus something whole",
-    "prod": "1, or parts multiplied with each other",
+    "sum": "0, or parts added to each other, or multiplied by a whole value",
+    "max": "a number, or parts combined by max, or plus a whole value",
+    "min": "a number, or parts combined by min, or plus a whole value",
+    "prod": "1, or parts multiplied by each other",
 }
-"""What may be made of parts, for people, by how they meet."""
+"""The legal operations on parts, by the operation that combines them, for messages."""
 
 
-def _reached(made: FusedDefinition, output: str, kept: Sequence[str]) -> tuple[str, ...]:
-    """Those of some temporaries into which a part of a result goes."""
-    found = [output]
-    for name in found:
-        readers = (one.formula.output for one in made.steps if name in one.reads)
-        found += [one for one in dict.fromkeys(readers) if one in kept and one not in found]
-    return tuple(name for name in kept if name in found)
+def _reachable(definition: FusedDefinition, output: str, kept: Sequence[str]) -> tuple[str, ...]:
+    """Those of some temporaries that are computed from a part of a result."""
+    reached = [output]
+    for name in reached:
+        readers = (reader.formula.output for reader in definition.steps if name in reader.reads)
+        reached += [output_name for output_name in dict.fromkeys(readers) if output_name in kept and output_name not in reached]
+    return tuple(name for name in kept if name in reached)
 
 
-def _stays(one: Step, step: Step, left: Sequence[str]) -> bool:
-    """Whether what a step writes is a part for each, if the results that are `left` are parts."""
-    if one.name == step.name:
+def _stays_in_parts(writer: Step, step: Step, left: Sequence[str]) -> bool:
+    """Whether a step writes a part per thread, if the results `left` are in parts."""
+    if writer.name == step.name:
         return True
-    made = one.formula
-    plain = made.reduction is None and not made.joins and made.target.dims == step.formula.target.dims
-    return plain and PART in _forms(made.value, left, step.formula.joins_by)
+    formula = writer.formula
+    plain = formula.reduction is None and not formula.joins and formula.target.dims == step.formula.target.dims
+    return plain and PART in _possible_forms(formula.value, left, step.formula.joins_by)
 
 
-def _forms(value: Value | None, left: Sequence[str], by: str) -> set[str]:
-    """What a value can be: whole, as no part is in it; a part for each, which, joined, make what the value of the joined is."""
+def _possible_forms(value: Value | None, left: Sequence[str], by: str) -> set[str]:
+    """The forms that a value can have: whole, if it contains no part; and in parts, if the combined parts equal the combined value."""
     ordered = by in ("max", "min")
     if isinstance(value, Number):
         return {WHOLE, PART} if ordered or value.value == neutral(by, float64) else {WHOLE}
@@ -123,16 +130,16 @@ def _forms(value: Value | None, left: Sequence[str], by: str) -> set[str]:
             return {PART}
         return {WHOLE, PART} if ordered else {WHOLE}
     assert isinstance(value, Operation)
-    inner = [_forms(one, left, by) for one in value.arguments]
-    whole = {WHOLE} if all(WHOLE in one for one in inner) else set()
-    ways = _WAYS["order" if ordered else by].get(value.name if value.name not in ("max", "min") or value.name == by else "", ())
+    inner = [_possible_forms(argument, left, by) for argument in value.arguments]
+    whole = {WHOLE} if all(WHOLE in forms for forms in inner) else set()
+    ways = _FORMS_OF_PARTS["order" if ordered else by].get(value.name if value.name not in ("max", "min") or value.name == by else "", ())
     part = any(len(way) == len(inner) and all(form in one for form, one in zip(way, inner, strict=True)) for way in ways)
     if ordered and value.name == "*":
-        part = part and any(isinstance(one, Number) and one.value > 0 for one in value.arguments)
+        part = part and any(isinstance(argument, Number) and argument.value > 0 for argument in value.arguments)
     return whole | ({PART} if part or (ordered and whole) else set())
 
 
-_WAYS: Final[Mapping[str, Mapping[str, Sequence[tuple[str, ...]]]]] = {
+_FORMS_OF_PARTS: Final[Mapping[str, Mapping[str, Sequence[tuple[str, ...]]]]] = {
     "sum": {
         "+": ((PART, PART),),
         "-": ((PART, PART), (PART,)),
@@ -151,7 +158,7 @@ _WAYS: Final[Mapping[str, Mapping[str, Sequence[tuple[str, ...]]]]] = {
         "where": ((WHOLE, PART, PART),),
     },
 }
-"""By how parts meet: the forms of the arguments of which an operation makes a part for each."""
+"""The forms of the arguments for which an operation results in parts, by the operation that combines parts."""
 
 
 # ---------------------------------------------------------------------------------------------- the definition
@@ -159,7 +166,7 @@ _WAYS: Final[Mapping[str, Mapping[str, Sequence[tuple[str, ...]]]]] = {
 
 @attrs.define
 class _Rewriting:
-    """The definition with some temporaries in parts, completed where a step reads them as a whole."""
+    """Rewrites the definition with some temporaries in parts, which are combined before a step reads the whole value."""
 
     made: FusedDefinition
     step: Step
@@ -169,45 +176,45 @@ class _Rewriting:
 
     def definition(self) -> FusedDefinition:
         made = self.made
-        for one in made.steps:
-            self._step(one)
+        for step in made.steps:
+            self._step(step)
         given = (*made.given, (f"{INDICES}{self.dim}", (self.dim,)))
         types = dict(made.types)
         types |= {self.parts_of[name]: types[name] for name in self.left if name in types}
         return made.of(
             steps=tuple(self.steps), given=given, order=(*made.order, self.dim), reduced=(*made.reduced, self.dim),
-            stored=only_stored(self.steps, dict(given)), names=tuple(one.name for one in self.steps),
+            stored=only_stored(self.steps, dict(given)), names=tuple(step.name for step in self.steps),
             known=(*made.known, f"{INDICES}{self.dim}"), types=tuple(types.items()),
             hidden=tuple(dict.fromkeys((*made.hidden, *self.parts_of.values()))),
         )  # fmt: skip
 
     @property
     def dim(self) -> str:
-        """The dimension of the parts."""
+        """The name of the dimension of the parts."""
         return _other(f"{self.step.name}_part", (*self.made.order, *self.made.uses))
 
     @property
     def parts_of(self) -> Mapping[str, str]:
-        """How the temporaries are called whose parts they are."""
-        taken = (*self.made.order, *self.made.uses, *self.made.hidden)
-        return {name: _other(f"{name}_parts", taken) for name in self.left}
+        """The name of the parts of each temporary."""
+        used_names = (*self.made.order, *self.made.uses, *self.made.hidden)
+        return {name: _other(f"{name}_parts", used_names) for name in self.left}
 
-    def _step(self, one: Step) -> None:
-        formula = one.formula
+    def _step(self, step: Step) -> None:
+        formula = step.formula
         if formula.output in self.left:
             self.complete -= {(formula.output, part) for part in ("init", "body", "final")}
-            parts = self.dim if one.name == self.step.name else ""
+            parts = self.dim if step.name == self.step.name else ""
             target = self._parts(formula.target)
             value = formula.value if parts else self._renamed(formula.value)
-            self.steps.append(attrs.evolve(one, formula=attrs.evolve(formula, target=target, value=value), parts=parts))
+            self.steps.append(attrs.evolve(step, formula=attrs.evolve(formula, target=target, value=value), parts=parts))
             return
-        for name in (name for name in self.left if name in one.reads and (name, one.part) not in self.complete):
-            self.complete.add((name, one.part))
+        for name in (name for name in self.left if name in step.reads and (name, step.part) not in self.complete):
+            self.complete.add((name, step.part))
             dims = tuple(map(Index, self.step.formula.target.dims))
             total = Formula(Element(name, dims), "=", self._parts(Element(name, dims)), self.step.formula.joins_by, (self.dim,))
-            taken = (*self.made.names, *(other.name for other in self.steps))
-            self.steps.append(Step(_other(f"{name}_whole", taken), total, one.part))
-        self.steps.append(one)
+            used_names = (*self.made.names, *(other.name for other in self.steps))
+            self.steps.append(Step(_other(f"{name}_whole", used_names), total, step.part))
+        self.steps.append(step)
 
     def _parts(self, element: Element) -> Element:
         return Element(self.parts_of[element.tensor], (*element.index, Index(self.dim)))
@@ -220,9 +227,9 @@ class _Rewriting:
         return value
 
 
-def _other(name: str, taken: Iterable[str]) -> str:
-    """A name that is not taken."""
-    while name in taken:
+def _other(name: str, used_names: Iterable[str]) -> str:
+    """A name that is not used yet."""
+    while name in used_names:
         name += "_"
     return name
 

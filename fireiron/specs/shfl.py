@@ -1,4 +1,4 @@
-"""`Shfl` and its like: threads receive what others of their group hold (Graphene, Table 1; `shfl.sync` of the PTX ISA, its four modes).
+"""`Shfl` and its variants: threads receive values of other threads of their group (Graphene, Table 1; `shfl.sync` of the PTX ISA).
 
 >>> import numpy
 >>> from fireiron import *
@@ -22,15 +22,15 @@ from fireiron.spec import Kind, Parameter
 WIDTH: Final = Parameter("width", 32)
 
 Shfl: Final = Kind("Shfl", "dst[t,v] = src[t ^ {mask},v]", (Parameter("mask"),)).starter
-"""`Shfl(mask, T, V)`: value `v` of thread `t` becomes that of thread `t ^ mask`, of T threads, a power of two."""
+"""`Shfl(mask, T, V)`: thread `t` receives value `v` of thread `t ^ mask`, among T threads, a power of two."""
 
 ShflIdx: Final = Kind("ShflIdx", "dst[t,v] = src[t = {lane} in {width},v]", (Parameter("lane"), WIDTH)).starter
-"""`ShflIdx(lane, T, V, width=32)`: in each group of `width` threads all receive what the one of number `lane` holds."""
+"""`ShflIdx(lane, T, V, width=32)`: in each group of `width` threads all receive the values of thread number `lane`."""
 
 ShflUp: Final = Kind("ShflUp", "dst[t,v] = src[t - {delta} in {width},v]", (Parameter("delta"), WIDTH)).starter
-"""`ShflUp(delta, T, V, width=32)`: what the thread `delta` before in the group holds; the first ones keep what they have."""
+"""`ShflUp(delta, T, V, width=32)`: the values of the thread `delta` before, in the same group; the first threads keep their own."""
 
 ShflDown: Final = Kind("ShflDown", "dst[t,v] = src[t + {delta} in {width},v]", (Parameter("delta"), WIDTH)).starter
-"""`ShflDown(delta, T, V, width=32)`: what the thread `delta` further on in the group holds; the last ones keep what they have."""
+"""`ShflDown(delta, T, V, width=32)`: the values of the thread `delta` after, in the same group; the last threads keep their own."""
 
 __all__ = ["Shfl", "ShflDown", "ShflIdx", "ShflUp"]

@@ -1,7 +1,7 @@
-"""Sums of expressions as steps that kernels have: a step on elements makes the terms, and the sum, or the product of matrices, reads them.
+"""Sums of expressions as separate steps: an elementwise step computes the terms, and the sum, or the matmul, reads them.
 
 t[m] = sum(n, exp(X[m,n]) * 2)                t_terms[m,n] = exp(X[m,n]) * 2;  t[m] = sum(n, t_terms[m,n])
-t[m] = sum(n, X[m,n] * X[m,n])                the same: no factor has a dimension that the other has not
+    t[m] = sum(n, X[m,n] * X[m,n])                the same: no operand has a dimension that the other one does not have
 C[m,n] = sum(k, relu(A[m,k]) * B[k,n])        C_left[m,k] = relu(A[m,k]);      C[m,n] = sum(k, C_left[m,k] * B[k,n])
 """
 
@@ -17,62 +17,64 @@ from fireiron.specs.formula import Element, Formula, Index, Operation, Value, el
 
 @attrs.frozen
 class Sums:
-    """How sums are parted: `taken` are names that mean something, `single` dimensions that temporaries do not have, `counted` what the
-    names of coordinates begin with."""
+    """Splits sums of expressions. `used_names` are not available; `single` are dimensions that temporaries do not have; `counted` is the
+    prefix of names of coordinates."""
 
-    taken: Collection[str]
+    used_names: Collection[str]
     single: Collection[str]
     counted: str
 
-    def parted(self, step: str, one: Formula) -> Iterator[tuple[str, Formula]]:
-        """The steps, by name, that a step becomes: itself, or with its terms in front.
+    def parted(self, step: str, formula: Formula) -> Iterator[tuple[str, Formula]]:
+        """The steps, by name, that replace a step: itself, or the computation of its terms and itself.
 
-        Raises: ArgumentError where there would be more terms than any tensor in them has elements.
+        Raises: ArgumentError if there were more terms than any of their tensors has elements.
         """
-        dims = set(self._dims(one, one.value))
-        if one.reduction is None or one.reduces or one.value is None or not dims >= set(one.over):
-            yield step, one
+        dims = set(self._dims(formula, formula.value))
+        if formula.reduction is None or formula.reduces or formula.value is None or not dims >= set(formula.over):
+            yield step, formula
             return
-        sides = one.value.arguments if one.is_product_sum and isinstance(one.value, Operation) else ()
-        own = [bool(set(self._dims(one, side)) - set(self._dims(one, other))) for side, other in zip(sides, sides[::-1], strict=True)]
+        sides = formula.value.arguments if formula.is_product_sum and isinstance(formula.value, Operation) else ()
+        own = [
+            bool(set(self._dims(formula, side)) - set(self._dims(formula, other))) for side, other in zip(sides, sides[::-1], strict=True)
+        ]
         if all(isinstance(side, Element) for side in sides) and any(own):
-            yield step, one
+            yield step, formula
         elif sides and all(own):
-            yield from self._product(step, one, sides)
+            yield from self._product(step, formula, sides)
         else:
-            self._require_few(step, one)
-            made, read = self._made(f"{step}_terms", one, one.value)
-            yield made.output, made
-            yield step, attrs.evolve(one, value=read)
+            self._require_few(step, formula)
+            terms, read = self._temporary(f"{step}_terms", formula, formula.value)
+            yield terms.output, terms
+            yield step, attrs.evolve(formula, value=read)
 
-    def _product(self, step: str, one: Formula, sides: tuple[Value, ...]) -> Iterator[tuple[str, Formula]]:
-        """A product of matrices of which a factor is an expression."""
+    def _product(self, step: str, formula: Formula, sides: tuple[Value, ...]) -> Iterator[tuple[str, Formula]]:
+        """A matmul with an expression as an operand."""
         read = list(sides)
         for place, side in enumerate(sides):
             if not isinstance(side, Element):
-                made, read[place] = self._made(f"{step}_{('left', 'right')[place]}", one, side)
-                yield made.output, made
-        yield step, attrs.evolve(one, value=Operation("*", tuple(read)))
+                terms, read[place] = self._temporary(f"{step}_{('left', 'right')[place]}", formula, side)
+                yield terms.output, terms
+        yield step, attrs.evolve(formula, value=Operation("*", tuple(read)))
 
-    def _made(self, name: str, one: Formula, value: Value) -> tuple[Formula, Element]:
-        """The step that makes a temporary of a value, and the element of it that is read."""
-        while name in self.taken:
+    def _temporary(self, name: str, formula: Formula, value: Value) -> tuple[Formula, Element]:
+        """The step that assigns a value to a temporary, and the element of the temporary that is read."""
+        while name in self.used_names:
             name += "_"
-        element = Element(name, tuple(map(Index, self._dims(one, value))))
+        element = Element(name, tuple(map(Index, self._dims(formula, value))))
         return Formula(element, "=", value), element
 
-    def _dims(self, one: Formula, value: Value | None) -> tuple[str, ...]:
-        """The dimensions that a temporary of a value has, in the order of the formula."""
-        found = {dim for element in elements_of(value) for dim in element.dims}
-        return tuple(dim for dim in one.dims if dim in found and dim not in self.single)
+    def _dims(self, formula: Formula, value: Value | None) -> tuple[str, ...]:
+        """The dimensions of a temporary for a value, in the order of the formula."""
+        dims = {dim for element in elements_of(value) for dim in element.dims}
+        return tuple(dim for dim in formula.dims if dim in dims and dim not in self.single)
 
-    def _require_few(self, step: str, one: Formula) -> None:
-        """Refuse terms of which no tensor has all dimensions."""
-        read = [set(element.dims) for element in one.elements if not element.tensor.startswith(self.counted)]
+    def _require_few(self, step: str, formula: Formula) -> None:
+        """Refuse terms if no tensor has all of their dimensions."""
+        read = [set(element.dims) for element in formula.elements if not element.tensor.startswith(self.counted)]
         every = set().union(*read)
         if read and every not in read:
             raise ArgumentError(
-                f"step {step}: {one.reduction} of an expression of tensors of which none goes along all of {', '.join(sorted(every))}",
-                got=str(one), legal=f"{one.reduction} of an expression of one tensor and parts of it, sum of a product of two",
-                hint=f"what has no {one.over[0]} in a step behind; or a step in front that makes the terms, where they are few",
+                f"step {step}: {formula.reduction} of an expression of tensors, none of which has all of {', '.join(sorted(every))}",
+                got=str(formula), legal=f"{formula.reduction} of an expression of one tensor and parts of it, sum of a product of two",
+                hint=f"a later step for factors without {formula.over[0]}; or an earlier step that computes the terms, if they are few",
             )  # fmt: skip

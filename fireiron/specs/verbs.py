@@ -1,7 +1,7 @@
-"""The base of everything that a chain can start from, a spec class, a spec, a strategy: it has the verbs, and refuses what is none.
+"""The base class of everything that a chain can start from (a spec class, a spec, a strategy): it has the verbs, and refuses other names.
 
-Each verb is short for `.then(Decomposition(...))`, and stands in the file of its step. What only the language knows, it tells when the
-package is loaded (`language/methods.py`).
+Each verb is short for `.then(Decomposition(...))`, and is defined in the file of its step. Facts that only the language knows are set when
+the package is loaded (`language/methods.py`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ T = TypeVar("T")
 
 
 def unfitting(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ArgumentError | None:
-    """The error of a call whose arguments are too few, too many or of other names; None where they fit."""
+    """The error of a call with missing, surplus or unknown arguments; None if they fit."""
     signature = inspect.signature(function)
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        known = {name: one for name, one in signature.parameters.items() if name != "self"}
-        texts = [str(one.replace(annotation=inspect.Parameter.empty)) for one in known.values()]
+        known = {name: parameter for name, parameter in signature.parameters.items() if name != "self"}
+        texts = [str(parameter.replace(annotation=inspect.Parameter.empty)) for parameter in known.values()]
         owner, _, name = function.__qualname__.rpartition(".")
         what = owner.removesuffix("Starter") if name == "__call__" else name
         given = args[len(signature.parameters) - len(known) :]
-        hint = _of_another_name(known, kwargs) or _completed(what, known, given, kwargs)
+        hint = _near_name(known, kwargs) or _completed(what, known, given, kwargs)
         return ArgumentError(f"{what}: {error}", legal=f"{what}({', '.join(texts)})", at=call_site(), hint=hint)
     return None
 
@@ -38,18 +38,18 @@ def unfitting(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
 _EXAMPLES: Final = {
     "operand": "A", "memory": "SH", "level": "Block", "elements": "4", "stages": "3", "spec": "MatMul(M, N, K)(GL, GL, GL)(Kernel)",
 }  # fmt: skip
-"""What may stand for a parameter of a verb that a call leaves out; for others their names do."""
+"""Examples for parameters of verbs that a call omits; for other parameters, their names."""
 
 _ORDERS: Final = ("layout", "layouts", "order", "orders", "storage")
-"""What people call the storage of all operands, which is said of each one."""
+"""Keywords that users try for the storage of all operands, which is specified per operand."""
 
 
-def _of_another_name(known: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> str | None:
-    """What may be meant by the first keyword that is no parameter."""
+def _near_name(known: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> str | None:
+    """A hint for the first keyword that is not a parameter."""
     other = next((name for name in given if name not in known), None)
     if other is None:
         return None
-    stored = [name for name, one in known.items() if isinstance(one.default, MatrixLayout)]
+    stored = [name for name, parameter in known.items() if isinstance(parameter.default, MatrixLayout)]
     if other in _ORDERS and stored:
         return f"the order of each operand: {', '.join(f'{name}=RowMajor' for name in stored)}"
     near = [name for name in known if name.startswith(other)]
@@ -58,27 +58,27 @@ def _of_another_name(known: Mapping[str, inspect.Parameter], given: Mapping[str,
 
 
 def _completed(what: str, known: Mapping[str, inspect.Parameter], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """The call with an example of each argument that it lacks; None for one with too many."""
-    plain = [name for name, one in known.items() if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    """The call with an example of each missing argument; None for one with too many."""
+    plain = [name for name, parameter in known.items() if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)]
     missing = [name for name in plain[len(args) :] if known[name].default is inspect.Parameter.empty and name not in kwargs]
     if not missing:
         return None
-    said = [*(_short(one) for one in args), *(_EXAMPLES.get(name, name) for name in missing)]
-    return f"{what}({', '.join([*said, *(f'{name}={_short(one)}' for name, one in kwargs.items())])})"
+    said = [*(_short(value) for value in args), *(_EXAMPLES.get(name, name) for name in missing)]
+    return f"{what}({', '.join([*said, *(f'{name}={_short(value)}' for name, value in kwargs.items())])})"
 
 
 def _short(value: object) -> str:
-    """The `repr` of a value, where it is a word or two."""
+    """The `repr` of a value, if it is short."""
     text = shown(value)
     return text if len(text) <= LONGEST_SHOWN and "\n" not in text else "..."
 
 
 LONGEST_SHOWN: Final = 40
-"""Most characters of an argument that an error repeats."""
+"""Maximum length of an argument that an error repeats, in characters."""
 
 
 def fitting(method: Callable[P, T]) -> Callable[P, T]:
-    """The method; a call that does not fit its parameters is refused by an error that shows them."""
+    """Wrap a method so that a call that does not fit its parameters is refused by an error that lists them."""
 
     @functools.wraps(method)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -91,7 +91,7 @@ def fitting(method: Callable[P, T]) -> Callable[P, T]:
 
 
 class Told:
-    """What the language tells of chains and what they start from."""
+    """Functions that the language sets for chains and their starts."""
 
     @staticmethod
     def listed(chain: object) -> list[str]:
@@ -100,27 +100,27 @@ class Told:
 
     @staticmethod
     def misplaced(chain: object, name: str) -> FireironError | None:
-        """The error of asking for a refinement of what has none of this name; None where no step has one."""
+        """The error for accessing a refinement on a step that does not have it; None if no step has a refinement of that name."""
         return None
 
 
 def require_no_refinement(chain: object, name: str) -> None:
-    """Refuse to look for a refinement on what it does not refine: a chain's last step, or what has no step yet."""
+    """Refuse access to a refinement of another step than a chain's last step."""
     error = None if name.startswith("_") else Told.misplaced(chain, name)
     if error is not None:
         raise error
 
 
 class Refusing:
-    """Refuses refinements that what a chain starts from, or its last step, has not, and lists no verbs of other kinds of specs."""
+    """Refuses refinements that the last step of a chain does not have, and lists no verbs of other kinds of specs."""
 
     __slots__: tuple[()] = ()
 
     def __dir__(self) -> list[str]:
-        """The names, but for verbs that are for other kinds of specs."""
+        """The names, except for verbs of other kinds of specs."""
         return Told.listed(self)
 
-    if not TYPE_CHECKING:  # a type checker knows which step has which refinement
+    if not TYPE_CHECKING:  # a type checker knows the refinements of each step
 
         def __getattr__(self, name: str) -> Any:
             require_no_refinement(self, name)
@@ -128,12 +128,12 @@ class Refusing:
 
 
 class Verbs(StepVerbs, Refusing):
-    """The verbs of all steps, each declared in the file of its step, and `then`: added when the package is loaded."""
+    """The verbs of all steps, each defined in the file of its step, and `then`; added when the package is loaded."""
 
     __slots__ = ()
 
 
 if TYPE_CHECKING:
-    Offering = Refusing  # what is offered for which kind of spec, `generated_verbs.pyi` says
+    Offering = Refusing  # `generated_verbs.pyi` lists the verbs per kind of spec
 else:
     Offering = Verbs

@@ -15,7 +15,7 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.executable.reduce import MOST_PARTS
 from fireiron.ir import Comment, For, Hole, Stmt
-from fireiron.ir.holding import By, Digit, Holding
+from fireiron.ir.register_ownership import Digit, DigitKind, Ownership
 from fireiron.language.dividing import moved
 from fireiron.language.substrategy import default_copy, temporary, written
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
@@ -79,7 +79,7 @@ def reduced_by(spec: Spec, context: Context) -> Following | None:
 def _all_terms(spec: Spec) -> list[Digit]:
     """The reduced dimensions as digits of which a thread visits all."""
     sizes = [(dim, constant(spec.size(name)) or 0) for dim, name in enumerate(spec.dims) if name not in spec.tile_dims]
-    return [Digit(dim, size, 1, By.VALUES) for dim, size in sizes if size != 1]
+    return [Digit(dim, size, 1, DigitKind.VALUES) for dim, size in sizes if size != 1]
 
 
 def reduction(following: Following, step: Decomposition, context: Context) -> Expansion:
@@ -162,7 +162,7 @@ def _without(digits: Sequence[Digit], parts: Sequence[Digit]) -> list[Digit]:
     return [one for one in rest if one is not None and one.size > 1]
 
 
-def butterfly(terms: Sequence[Digit], holding: Holding, context: Context) -> tuple[tuple[int, ...], list[Digit], list[Digit]]:
+def butterfly(terms: Sequence[Digit], holding: Ownership, context: Context) -> tuple[tuple[int, ...], list[Digit], list[Digit]]:
     """The masks of the shuffles that join all lanes of some digits, these digits, and those that are left: of warps, of other radices."""
     masks: list[int] = []
     joined: list[Digit] = []
@@ -176,7 +176,7 @@ def butterfly(terms: Sequence[Digit], holding: Holding, context: Context) -> tup
     return tuple(sorted(masks, reverse=True)), joined, rest
 
 
-def _masks(one: Digit, holding: Holding, context: Context) -> list[int]:
+def _masks(one: Digit, holding: Ownership, context: Context) -> list[int]:
     """The bits of the lane's number that are a digit's, lowest first; none where it is not in it, or the first lane has no terms."""
     import numpy
 
@@ -250,9 +250,9 @@ class _Across:
 
     def _note(self, masks: Sequence[int], rest: Sequence[Digit]) -> Comment:
         """Who reduces what, for the reader of the text."""
-        parts = ["each thread its own"] if self._digits(kept=False, dealt=False) else []
-        parts += [f"{2 ** len(masks)} lanes by shuffles"] if masks else []
-        parts += [f"{math.prod(one.size for one in rest)} through shared memory"] if rest else []
+        parts = ["in each thread"] if self._digits(kept=False, dealt=False) else []
+        parts += [f"over {2 ** len(masks)} lanes by shuffles"] if masks else []
+        parts += [f"{math.prod(one.size for one in rest)} partial results through shared memory"] if rest else []
         return Comment(f"{self.spec}: {', '.join(parts or ['through shared memory'])}")
 
     def _filled(self, part: View) -> tuple[Stmt, ...]:

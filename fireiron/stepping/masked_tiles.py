@@ -53,7 +53,7 @@ def masked_iteration(spec: Spec, views: Mapping[str, View], draft: Draft, body: 
         )  # fmt: skip
     seen = Var(draft.fresh("seen"), 0, 1)
     last = Let(seen, all_of(less(taken, added + 1) for added, taken in sides))
-    return (*lets.values(), last, For(Var(draft.fresh("turn"), 0, 0), seen, body, False, draft.origin))
+    return (*lets.values(), last, For(Var(draft.fresh("iteration"), 0, 0), seen, body, False, draft.origin))
 
 
 def _condition(made: FusedDefinition, spec: Spec) -> Value:

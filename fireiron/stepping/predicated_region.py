@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
-from fireiron.ir.holding import Digit
+from fireiron.ir.register_ownership import Digit
 from fireiron.language.tree import Context
 from fireiron.performing.layout_propagation import Following, same_elements, steps_of
 from fireiron.spec import Spec

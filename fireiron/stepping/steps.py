@@ -201,7 +201,7 @@ class _Steps:
 
     def _require_whole(self) -> None:
         """Refuse tiles of a dimension where a tensor is read along another than it has: a tile of one is not a tile of the other."""
-        for own, other, name in self.made.alike:
+        for own, other, name in self.made.equal_sizes:
             for dim in (own, other):
                 counted = self.spec.operands.get(f"{INDICES}{dim}")
                 if counted is None or _is_whole(counted):
@@ -230,12 +230,12 @@ class _Steps:
         for step, number in run.numbers:
             view = self._view(step.formula.target)
             cleared = Init.on(self.spec.level, view, value=_nearest(number.value, view.dtype), names=self._dims(step.formula.target))
-            self.program.append(Comment(f"{step.formula.target} = {number.value:g}, where {step.name} is left out"))
+            self.program.append(Comment(f"{step.formula.target} = {number.value:g}, where {step.name} is skipped"))
             self._child(f"{step.name}_left_out", cleared, None)
         outer, self.program = self.program, []
         for step in run.steps:
             self._step(step)
-        outer.append(Comment(f"left out where {run.skipped.condition}: {', '.join(step.name for step in run.steps)}"))
+        outer.append(Comment(f"skip {', '.join(step.name for step in run.steps)} where {run.skipped.condition}"))
         inside = tuple(one for one in self.program if not isinstance(one, StepMarker))
         outer.append(IfAnyLane(self.needed.operands[self.needed.outputs[0]].tensor.name, inside))
         self.program, self.needed = outer, None
@@ -313,7 +313,7 @@ class _Steps:
         name, types = step.formula.output, {tensor: view.dtype for tensor, view in self.views.items()}
         if not self.made.replaces(step, types):
             return False
-        dtype = self.made.kept_in(step, types, types[name])
+        dtype = self.made.storage_type(step, types, types[name])
         if self.needed is not None:
             raise DecompositionError(
                 f"skip_steps: step {step.name} makes {dtype} of {name}, which is {types[name]}", got=shown(step.formula), within=self.spec,

@@ -1,6 +1,6 @@
-"""Tasks and mappings: a program with the meaning of its sequential text, and where each part of it runs (Cypress, PLDI 2025).
+"""Tasks and mappings: a program with sequential semantics, and a mapping of its parts to processors and memories (Cypress, PLDI 2025).
 
-A program is one step of a strategy; its leaves are specs on views, which instructions, passes and checks treat as all others.
+A program is one step of a strategy. Its leaves are specs on views, which instructions, passes and checks treat like all others.
 May import: language, decomp, refine, and all below them.
 """
 

@@ -1,10 +1,11 @@
-"""Allocation: the places of shared tensors in the memory of a block, and the events that keep those apart that share bytes (Cypress,
+"""Allocation of shared memory: the offset of each shared tensor in a block, and the events that order tensors that share bytes (Cypress,
 section 4.2.4, Figure 11).
 
-Two tensors interfere unless their events allow that all work on one of them is done before any on the other. All have bytes of their own
-as far as the mapping's `within` allows; else as few pairs share as that needs, and whoever writes the second waits for those that used the
-first. A tensor of a loop has the same bytes in each turn: a turn waits for the last users of those before. What a loop with stages loads
-from global memory is there so many times, and a turn waits for the one of its stage.
+Two tensors interfere unless their events permit that all accesses of one precede all accesses of the other. All tensors have separate bytes
+if `max_shared_bytes` of the mapping permits it. Otherwise as few pairs as necessary share bytes, and the writers of the second tensor wait
+for the users of the first. A tensor in a loop has the same bytes in each iteration, so an iteration waits for the last users in previous
+iterations. A tensor that a loop with stages loads from global memory has one copy per stage, and an iteration waits for the one that used
+its stage.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ ALIGNMENT = 128
 """Alignment in bytes of a tensor in shared memory, as TMA requires."""
 
 Path = tuple[tuple[Block, int], ...]
-"""Where a statement stands: the blocks around it, from the outermost in, and its number, or that of the statement around, in each."""
+"""The position of a statement: the blocks around it, from the outermost in, and the number of the statement within each."""
 
 
 @attrs.define(eq=False)
 class Shared:
-    """A tensor in shared memory: where it is made, the statements that work on it, and how often it is there."""
+    """A tensor in shared memory: its allocation, the statements that access it, and its number of copies."""
 
     alloc: Alloc
     path: Path
@@ -71,16 +72,16 @@ class Shared:
     users: list[tuple[Leaf, Path]] = attrs.field(factory=list)
 
     def loops(self) -> Iterator[tuple[int, For]]:
-        """The loops of the block around it, the innermost first, with the depth of their bodies."""
+        """The loops around the tensor within its block program, innermost first, with the depths of their bodies."""
         for depth in range(len(self.path) - 1, self.space, -1):
-            around = _at(self.path, depth - 1)
+            around = _statement_at(self.path, depth - 1)
             if isinstance(around, For):
                 yield depth, around
 
 
 @attrs.frozen(eq=False)
-class Meeting:
-    """Two tensors of which one may be done before the other begins, in the block at a depth around both."""
+class Ordering:
+    """Two tensors of which all accesses of one may precede those of the other, in the block at a depth around both."""
 
     first: Shared
     second: Shared
@@ -89,125 +90,127 @@ class Meeting:
 
 
 def allocated(program: EventProgram, mapping: Mapping) -> EventProgram:
-    """The program with the places of shared tensors, and with the events that sharing of bytes needs.
+    """The program with the offsets of shared tensors, and with the events that sharing of bytes requires.
 
-    Raises: DecompositionError if tensors that are in use together do not fit within the mapping's bound; it names them with their bytes.
+    Raises: DecompositionError if tensors that are live at the same time do not fit; it lists them with their bytes.
     """
     plan = Plan(program)
     places: dict[str, Alloc] = {}
-    for tensors in _spaces(shared_tensors(program)):
-        meetings = _meetings(tensors) if mapping.max_shared_bytes else {}
-        found = _places(tensors, meetings, mapping.max_shared_bytes)
-        for one, offset in zip(tensors, found.offsets, strict=True):
-            places[one.alloc.name] = attrs.evolve(one.alloc, at=offset * ALIGNMENT, copies=one.copies)
-            plan.turns(one)
-        for (first, second), meeting in meetings.items():
-            if _overlap(tensors, found, first, second):
-                plan.apart(meeting)
+    for tensors in _by_block_program(shared_tensors(program)):
+        meetings = _orderings(tensors) if mapping.max_shared_bytes else {}
+        packing = _places(tensors, meetings, mapping.max_shared_bytes)
+        for tensor, offset in zip(tensors, packing.offsets, strict=True):
+            places[tensor.alloc.name] = attrs.evolve(tensor.alloc, at=offset * ALIGNMENT, copies=tensor.copies)
+            plan.wait_for_previous_iterations(tensor)
+        for (first, second), ordering in meetings.items():
+            if _overlap(tensors, packing, first, second):
+                plan.wait_for_first(ordering)
     return reduced(plan.program_with(places))
 
 
 def shared_tensors(program: EventProgram) -> tuple[Shared, ...]:
-    """All tensors in shared memory, in the order of the text."""
+    """All tensors in shared memory, in program order."""
     parts, tensors = parts_of(program.body), tensors_of(program)
-    found: dict[str, Shared] = {}
-    for one, path in _paths(program.body, ()):
-        if isinstance(one, Alloc) and one.place == SHARED:
-            found[one.name] = Shared(one, path, _space(path))
-        elif isinstance(one, (Copy, Call)):
-            for name in dict.fromkeys(ref.tensor for ref, reads, writes in refs_of(program, one) if reads or writes):
-                if name in found:
-                    found[name].users.append((one, path))
-    for each in found.values():
-        each.copies = _copies(program, tensors, each)
-        count = each.copies * parts[each.alloc.name]
-        for dim in each.alloc.over:
+    tensors_by_name: dict[str, Shared] = {}
+    for stmt, path in _paths(program.body, ()):
+        if isinstance(stmt, Alloc) and stmt.place == SHARED:
+            tensors_by_name[stmt.name] = Shared(stmt, path, _block_depth(path))
+        elif isinstance(stmt, (Copy, Call)):
+            for name in dict.fromkeys(ref.tensor for ref, reads, writes in refs_of(program, stmt) if reads or writes):
+                if name in tensors_by_name:
+                    tensors_by_name[name].users.append((stmt, path))
+    for tensor in tensors_by_name.values():
+        tensor.copies = _copies(program, tensors, tensor)
+        count = tensor.copies * parts[tensor.alloc.name]
+        for dim in tensor.alloc.over:
             count *= dim.size.high
-        each.bytes = count * bytes_of(each.alloc)
-    return tuple(found.values())
+        tensor.bytes = count * bytes_of(tensor.alloc)
+    return tuple(tensors_by_name.values())
 
 
-def _copies(program: EventProgram, tensors: dict[str, Alloc], one: Shared) -> int:
-    """As many as the loop around has stages, if it loads the tensor from global memory."""
-    loop = next((loop for _, loop in one.loops()), None)
-    writers = [leaf for leaf, _ in one.users for ref, _, writes in refs_of(program, leaf) if writes and ref.tensor == one.alloc.name]
+def _copies(program: EventProgram, tensors: dict[str, Alloc], tensor: Shared) -> int:
+    """The number of stages of the loop around a tensor, if the loop loads it from global memory; otherwise 1."""
+    loop = next((loop for _, loop in tensor.loops()), None)
+    writers = [leaf for leaf, _ in tensor.users for ref, _, writes in refs_of(program, leaf) if writes and ref.tensor == tensor.alloc.name]
     loaded = all(isinstance(leaf, Copy) and tensors[leaf.source.tensor].place == GLOBAL for leaf in writers)
     return loop.stages if loop is not None and loaded else 1
 
 
 def _paths(block: Block, around: Path) -> Iterator[tuple[Statement, Path]]:
-    for number, one in enumerate(block.statements):
+    for number, stmt in enumerate(block.statements):
         path = (*around, (block, number))
-        yield one, path
-        for inner in blocks_of(one):
+        yield stmt, path
+        for inner in blocks_of(stmt):
             yield from _paths(inner, path)
 
 
-def _at(path: Path, depth: int) -> Statement:
+def _statement_at(path: Path, depth: int) -> Statement:
     block, number = path[depth]
     return block.statements[number]
 
 
-def _space(path: Path) -> int:
-    """The depth at which the program of a block begins."""
-    depths = (depth + 1 for depth in range(len(path)) if isinstance(one := _at(path, depth), Pfor) and outside(one))
+def _block_depth(path: Path) -> int:
+    """The depth at which the program of a thread block starts."""
+    depths = (depth + 1 for depth in range(len(path)) if isinstance(stmt := _statement_at(path, depth), Pfor) and outside(stmt))
     return max(depths, default=0)
 
 
-def _spaces(tensors: tuple[Shared, ...]) -> list[list[Shared]]:
-    """The tensors of each program of a block."""
-    found: dict[int, list[Shared]] = {}
-    for one in tensors:
-        found.setdefault(id(one.path[one.space][0]), []).append(one)
-    return list(found.values())
+def _by_block_program(tensors: tuple[Shared, ...]) -> list[list[Shared]]:
+    """The tensors of each thread block's program."""
+    by_block: dict[int, list[Shared]] = {}
+    for tensor in tensors:
+        by_block.setdefault(id(tensor.path[tensor.space][0]), []).append(tensor)
+    return list(by_block.values())
 
 
-# ---------------------------------------------------------------------------------------------- what interferes
+# ---------------------------------------------------------------------------------------------- interference
 
 
-def _meetings(tensors: list[Shared]) -> dict[Pair, Meeting]:
+def _orderings(tensors: list[Shared]) -> dict[Pair, Ordering]:
     """The pairs that may share bytes, by their numbers."""
     pairs = itertools.combinations(range(len(tensors)), 2)
-    found = {pair: _meeting(tensors[pair[0]], tensors[pair[1]]) for pair in pairs}
-    return {pair: meeting for pair, meeting in found.items() if meeting is not None}
+    orderings = {pair: _ordering(tensors[pair[0]], tensors[pair[1]]) for pair in pairs}
+    return {pair: ordering for pair, ordering in orderings.items() if ordering is not None}
 
 
-def _meeting(one: Shared, other: Shared) -> Meeting | None:
-    """How one of two tensors is done before the other; None where they interfere."""
-    depth = _common(one, other)
-    for each in (one, other):
-        ring = next((depth for depth, _ in each.loops()), None) if each.copies > 1 else None
+def _ordering(first: Shared, second: Shared) -> Ordering | None:
+    """The order in which two tensors may share bytes; None if they interfere."""
+    depth = _common(first, second)
+    for tensor in (first, second):
+        ring = next((depth for depth, _ in tensor.loops()), None) if tensor.copies > 1 else None
         if ring is not None and ring <= depth:
-            return None  # loads of other turns are under way all the time
-    block = one.path[depth][0]
+            return None  # loads for other iterations are in flight at any time
+    block = first.path[depth][0]
     reach = _reach(block, ())
-    mine, others = ({path[depth][1] for _, path in each.users} for each in (one, other))
-    before = any(reach[last] >> first & 1 for first in mine for last in others)
-    behind = any(reach[last] >> first & 1 for first in others for last in mine)
-    if before and behind:
+    first_statements, second_statements = ({path[depth][1] for _, path in each.users} for each in (first, second))
+    first_precedes = any(reach[last] >> first & 1 for first in first_statements for last in second_statements)
+    second_precedes = any(reach[last] >> first & 1 for first in second_statements for last in first_statements)
+    if first_precedes and second_precedes:
         return None
-    swapped = behind or (not before and min(others, default=0) < min(mine, default=0))
-    return Meeting(other, one, block, depth) if swapped else Meeting(one, other, block, depth)
+    swapped = second_precedes or (not first_precedes and min(second_statements, default=0) < min(first_statements, default=0))
+    return Ordering(second, first, block, depth) if swapped else Ordering(first, second, block, depth)
 
 
-def _common(one: Shared, other: Shared) -> int:
-    """The depth of the innermost block around two tensors that no parallel loop inside a block is around."""
-    depth = one.space
-    for depth in range(one.space, min(len(one.path), len(other.path))):
-        here, there = one.path[depth], other.path[depth]
-        last = depth + 1 >= min(len(one.path), len(other.path)) or here[1] != there[1] or isinstance(_at(one.path, depth), Pfor)
-        if last or one.path[depth + 1][0] is not other.path[depth + 1][0]:
+def _common(first: Shared, second: Shared) -> int:
+    """The depth of the innermost block around two tensors, outside parallel loops within a thread block."""
+    depth = first.space
+    for depth in range(first.space, min(len(first.path), len(second.path))):
+        here, there = first.path[depth], second.path[depth]
+        last = (
+            depth + 1 >= min(len(first.path), len(second.path)) or here[1] != there[1] or isinstance(_statement_at(first.path, depth), Pfor)
+        )
+        if last or first.path[depth + 1][0] is not second.path[depth + 1][0]:
             break
     return depth
 
 
-def _reach(block: Block, more: tuple[tuple[int, int], ...]) -> list[int]:
-    """For each statement of a block those that are done before it, and itself, as the bits of a number; `more` are pairs in order.
+def _reach(block: Block, pairs: tuple[tuple[int, int], ...]) -> list[int]:
+    """For each statement of a block, the statements that are done before it, and itself, as bits; `pairs` are additional orderings.
 
-    A circle shows as two statements before each other.
+    Two statements that precede each other are part of a cycle.
     """
     direct = [sum(1 << each for each in needed) for needed in _needed(block)]
-    for first, second in more:
+    for first, second in pairs:
         direct[second] |= 1 << first
     reach = [bits | 1 << number for number, bits in enumerate(direct)]
     for through in range(len(reach)):
@@ -216,68 +219,69 @@ def _reach(block: Block, more: tuple[tuple[int, int], ...]) -> list[int]:
 
 
 def _needed(block: Block) -> list[set[int]]:
-    """For each statement of a block those whose events or tensors it needs."""
+    """For each statement of a block, the statements whose events or tensors it needs."""
     makers: dict[str, int] = {}
-    found = []
-    for number, one in enumerate(block.statements):
-        used = _used(one)
-        found.append({makers[name] for name in used if name in makers})
-        makers |= dict.fromkeys(defined(one), number)
-    return found
+    needed = []
+    for number, stmt in enumerate(block.statements):
+        used = _used(stmt)
+        needed.append({makers[name] for name in used if name in makers})
+        makers |= dict.fromkeys(defined(stmt), number)
+    return needed
 
 
-def _used(one: Statement) -> set[str]:
-    """The events that are waited for in a statement, and inside it."""
+def _used(stmt: Statement) -> set[str]:
+    """The events that a statement, or a statement inside it, waits for."""
     used: set[str] = set()
 
     def noted(events: Events) -> Events:
         used.update(event.name for event in events)
         return events
 
-    with_events(Block((one,)), noted)
+    with_events(Block((stmt,)), noted)
     return used
 
 
-# ---------------------------------------------------------------------------------------------- places
+# ---------------------------------------------------------------------------------------------- offsets
 
 
-def _places(tensors: list[Shared], meetings: dict[Pair, Meeting], within: int) -> Packing:
-    """Offsets in units of the alignment, with as few pairs that share bytes as the bound needs."""
-    sizes = [-(-one.bytes // ALIGNMENT) for one in tensors]
+def _places(tensors: list[Shared], meetings: dict[Pair, Ordering], within: int) -> Packing:
+    """Offsets in units of the alignment, such that as few pairs as necessary share bytes."""
+    sizes = [-(-tensor.bytes // ALIGNMENT) for tensor in tensors]
     bound = within // ALIGNMENT if within else float("inf")
-    found = packed(sizes, tuple(meetings), bound, lambda dropped: _in_order([meetings[pair] for pair in dropped]))
-    if found.bytes <= bound:
-        return found
+    packing = packed(sizes, tuple(meetings), bound, lambda dropped: _in_order([meetings[pair] for pair in dropped]))
+    if packing.bytes <= bound:
+        return packing
     needed = together(sizes, frozenset(meetings))
-    listed = ", ".join(f"{tensors[one].alloc.name} {tensors[one].bytes}" for one in needed)
+    listed = ", ".join(f"{tensors[number].alloc.name} {tensors[number].bytes}" for number in needed)
     least = max(sum(sizes[one] for one in needed), within // ALIGNMENT + 1) * ALIGNMENT
     raise DecompositionError(
-        f"shared memory: tensors that are in use together take {least} bytes of a block: {listed}",
-        got=f"within={within}", legal=f"within={least} and more", hint="smaller pieces, fewer stages, or fewer tensors in SHARED",
+        f"shared memory: tensors that are live at the same time take {least} bytes of a block: {listed}",
+        got=f"max_shared_bytes={within}", legal=f"max_shared_bytes={least} and more",
+        hint="smaller pieces, fewer stages, or fewer tensors in SHARED",
     )  # fmt: skip
 
 
-def _in_order(meetings: list[Meeting]) -> bool:
-    """Whether pairs can all be one behind the other."""
-    for block, pairs in _by_block(meetings):
+def _in_order(orderings: list[Ordering]) -> bool:
+    """Whether all these orderings are compatible."""
+    for block, pairs in _by_block(orderings):
         reach = _reach(block, pairs)
-        if any(reach[one] >> other & 1 and reach[other] >> one & 1 for one, other in itertools.combinations(range(len(reach)), 2)):
+        if any(reach[first] >> other & 1 and reach[other] >> first & 1 for first, other in itertools.combinations(range(len(reach)), 2)):
             return False
     return True
 
 
-def _by_block(meetings: list[Meeting]) -> list[tuple[Block, tuple[tuple[int, int], ...]]]:
-    """The blocks of meetings, and which statements of each come before which."""
-    found: dict[int, tuple[Block, list[tuple[int, int]]]] = {}
-    for one in meetings:
-        pairs = found.setdefault(id(one.block), (one.block, []))[1]
-        first, second = ({path[one.depth][1] for _, path in each.users} for each in (one.first, one.second))
+def _by_block(orderings: list[Ordering]) -> list[tuple[Block, tuple[tuple[int, int], ...]]]:
+    """The blocks of orderings, and the pairs of statements that must be in order in each."""
+    by_block: dict[int, tuple[Block, list[tuple[int, int]]]] = {}
+    for ordering in orderings:
+        pairs = by_block.setdefault(id(ordering.block), (ordering.block, []))[1]
+        first, second = ({path[ordering.depth][1] for _, path in each.users} for each in (ordering.first, ordering.second))
         pairs += itertools.product(sorted(first), sorted(second))
-    return [(block, tuple(pairs)) for block, pairs in found.values()]
+    return [(block, tuple(pairs)) for block, pairs in by_block.values()]
 
 
-def _overlap(tensors: list[Shared], found: Packing, one: int, other: int) -> bool:
-    first, second = ((found.offsets[each] * ALIGNMENT, found.offsets[each] * ALIGNMENT + tensors[each].bytes) for each in (one, other))
+def _overlap(tensors: list[Shared], packing: Packing, one: int, other: int) -> bool:
+    first, second = ((packing.offsets[each] * ALIGNMENT, packing.offsets[each] * ALIGNMENT + tensors[each].bytes) for each in (one, other))
     return first[0] < second[1] and second[0] < first[1]
 
 
@@ -286,7 +290,7 @@ def _overlap(tensors: list[Shared], found: Packing, one: int, other: int) -> boo
 
 @attrs.define(eq=False)
 class Plan:
-    """What is added to a program: results and carries of its loops, what statements wait for, and their order in blocks."""
+    """The additions to a program: results and carried events of loops, waits of statements, and the order of statements in blocks."""
 
     program: EventProgram
     implied: Implied = attrs.field(init=False)
@@ -295,34 +299,34 @@ class Plan:
     carries: dict[int, list[tuple[Carry, Result, Events]]] = attrs.field(factory=dict, init=False)
     known: dict[tuple[int, str], str] = attrs.field(factory=dict, init=False)
     before: dict[tuple[int, str, int], str] = attrs.field(factory=dict, init=False)
-    met: list[Meeting] = attrs.field(factory=list, init=False)
+    met: list[Ordering] = attrs.field(factory=list, init=False)
     taken: set[str] = attrs.field(factory=set, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.implied = Implied(self.program)
         self.taken = {*types_of(self.program), *tensors_of(self.program)}
 
-    def turns(self, one: Shared) -> None:
-        """The turns of loops around a tensor wait for those before that had its bytes."""
-        for number, (depth, loop) in enumerate(one.loops()):
-            distance = one.copies if number == 0 else 1
+    def wait_for_previous_iterations(self, tensor: Shared) -> None:
+        """Let the iterations of loops around a tensor wait for previous iterations that used its bytes."""
+        for number, (depth, loop) in enumerate(tensor.loops()):
+            distance = tensor.copies if number == 0 else 1
             if loop.extent.high > distance:
-                self._carried(loop, depth, one, one, distance, own=True)
+                self._carried(loop, depth, tensor, tensor, distance, own=True)
 
-    def apart(self, meeting: Meeting) -> None:
-        """The users of the second tensor wait for those of the first, and those of the first for the second's in turns before."""
-        first, second = meeting.first, meeting.second
-        self.met.append(meeting)
+    def wait_for_first(self, ordering: Ordering) -> None:
+        """Let users of the second tensor wait for those of the first, and those of the first for the second's in previous iterations."""
+        first, second = ordering.first, ordering.second
+        self.met.append(ordering)
         for leaf, path in _last(self.implied, first):
-            event = self._outside(leaf, path, meeting.depth)
+            event = self._outside(leaf, path, ordering.depth)
             for user, _ in second.users:
-                self._wait(user, Event(event, (EVERY,) * len(_type(leaf, path, meeting.depth))))
+                self._wait(user, Event(event, (EVERY,) * len(_type(leaf, path, ordering.depth))))
         for depth, loop in first.loops():
-            if depth <= meeting.depth and loop.extent.high > 1:
+            if depth <= ordering.depth and loop.extent.high > 1:
                 self._carried(loop, depth, second, first, 1, own=False)
 
     def _carried(self, loop: For, depth: int, users: Shared, waiting: Shared, distance: int, own: bool) -> None:
-        """In each turn of a loop those that use one tensor wait for those that used another in turns before."""
+        """In each iteration of a loop, let the users of one tensor wait for the users of another in previous iterations."""
         for leaf, path in _last(self.implied, users):
             event, dims = self._outside(leaf, path, depth), _type(leaf, path, depth)
             key = id(loop), event, distance
@@ -331,7 +335,7 @@ class Plan:
                 carry, result = Carry(self.before[key], (), dims, distance), Result(self._name("e"), dims)
                 self.carries.setdefault(id(loop), []).append((carry, result, (Event(event, processor_variables(dims)),)))
             for user, _ in waiting.users:
-                index = _own(leaf, path, depth, user, waiting) if own else (EVERY,) * len(dims)
+                index = _own_events(leaf, path, depth, user, waiting) if own else (EVERY,) * len(dims)
                 self._wait(user, Event(self.before[key], index))
 
     def _wait(self, user: Leaf, event: Event) -> None:
@@ -343,10 +347,10 @@ class Plan:
         return name
 
     def _outside(self, leaf: Leaf, path: Path, depth: int) -> str:
-        """The event that says outside, in the block at a depth, that a statement is done."""
+        """The event in the block at a depth that a statement inside is done."""
         name = leaf.event
         for level in range(len(path) - 2, depth - 1, -1):
-            around = _at(path, level)
+            around = _statement_at(path, level)
             assert isinstance(around, (For, Pfor, Branch))
             inside = _type(leaf, path, level + 1)
             key = id(around), name
@@ -359,12 +363,12 @@ class Plan:
         known = _result_of(around, block, event, over)
         if known is not None:
             return known
-        made = Result(self._name("e"), over)
-        self.results.setdefault(id(around), []).append((made, tuple((event,) if each is block else () for each in blocks_of(around))))
-        return made.name
+        result = Result(self._name("e"), over)
+        self.results.setdefault(id(around), []).append((result, tuple((event,) if each is block else () for each in blocks_of(around))))
+        return result.name
 
     def program_with(self, places: dict[str, Alloc]) -> EventProgram:
-        """The program with what is added, and with the places of tensors."""
+        """The program with the additions, and with the offsets of tensors."""
         orders = {id(block): _order(block, pairs) for block, pairs in _by_block(self.met)}
         return attrs.evolve(self.program, body=self._block(self.program.body, places, orders))
 
@@ -372,93 +376,93 @@ class Plan:
         order = orders.get(id(block), range(len(block.statements)))
         return attrs.evolve(block, statements=tuple(self._statement(block.statements[number], places, orders) for number in order))
 
-    def _statement(self, one: Statement, places: dict[str, Alloc], orders: dict[int, list[int]]) -> Statement:
-        if isinstance(one, Alloc):
-            return places.get(one.name, one)
-        if isinstance(one, (Copy, Call)):
-            return attrs.evolve(one, after=tuple(dict.fromkeys((*one.after, *self.after.get(one.event, ())))))
-        made = with_blocks(one, tuple(self._block(block, places, orders) for block in blocks_of(one)))
-        assert isinstance(made, (For, Pfor, Branch))
-        for result, yields in self.results.get(id(one), ()):
-            made = _with_result(made, len(made.results), result, yields)
-        for carry, result, used in self.carries.get(id(one), ()):
-            assert isinstance(made, For)
-            made = _with_result(made, len(made.carries), result, (used,))
-            assert isinstance(made, For)
-            made = attrs.evolve(made, carries=(*made.carries, carry))
-        return made
+    def _statement(self, stmt: Statement, places: dict[str, Alloc], orders: dict[int, list[int]]) -> Statement:
+        if isinstance(stmt, Alloc):
+            return places.get(stmt.name, stmt)
+        if isinstance(stmt, (Copy, Call)):
+            return attrs.evolve(stmt, after=tuple(dict.fromkeys((*stmt.after, *self.after.get(stmt.event, ())))))
+        changed = with_blocks(stmt, tuple(self._block(block, places, orders) for block in blocks_of(stmt)))
+        assert isinstance(changed, (For, Pfor, Branch))
+        for result, yields in self.results.get(id(stmt), ()):
+            changed = _with_result(changed, len(changed.results), result, yields)
+        for carry, result, used in self.carries.get(id(stmt), ()):
+            assert isinstance(changed, For)
+            changed = _with_result(changed, len(changed.carries), result, (used,))
+            assert isinstance(changed, For)
+            changed = attrs.evolve(changed, carries=(*changed.carries, carry))
+        return changed
 
 
-def _same(one: Event, other: Event, over: Type) -> bool:
-    """Whether two events are one, where there is but one index along some dimensions."""
-    if one.name != other.name or len(one.index) != len(other.index):
+def _same(first: Event, second: Event, over: Type) -> bool:
+    """Whether two events are equal, where dimensions of size one have a single index."""
+    if first.name != second.name or len(first.index) != len(second.index):
         return False
-    return all(left == right or dim.size.high == 1 for left, right, dim in zip(one.index, other.index, over, strict=True))
+    return all(left == right or dim.size.high == 1 for left, right, dim in zip(first.index, second.index, over, strict=True))
 
 
-def _with_result(one: Compound, number: int, result: Result, yields: tuple[Events, ...]) -> Compound:
-    """The statement with one more result, of a number, and what its blocks yield for it."""
+def _with_result(stmt: Compound, number: int, result: Result, yields: tuple[Events, ...]) -> Compound:
+    """The statement with an additional result, at a position, and the events that its blocks yield for it."""
     blocks = tuple(
         attrs.evolve(block, yields=(*block.yields[:number], used, *block.yields[number:]))
-        for block, used in zip(blocks_of(one), yields, strict=True)
+        for block, used in zip(blocks_of(stmt), yields, strict=True)
     )
-    return with_results(one, (*one.results[:number], result, *one.results[number:]), blocks)
+    return with_results(stmt, (*stmt.results[:number], result, *stmt.results[number:]), blocks)
 
 
 def _order(block: Block, pairs: tuple[tuple[int, int], ...]) -> list[int]:
-    """An order of statements in which some are before others, of the text as far as that goes."""
-    needed, names = _needed(block), {one.name: number for number, one in enumerate(block.statements) if isinstance(one, Alloc)}
+    """An order of statements that respects the pairs, and otherwise the program order."""
+    needed, names = _needed(block), {stmt.name: number for number, stmt in enumerate(block.statements) if isinstance(stmt, Alloc)}
     for first, second in pairs:
         needed[second].add(first)
-    for number, one in enumerate(block.statements):
-        needed[number] |= {names[name] for name in _tensors(one) if name in names}
+    for number, stmt in enumerate(block.statements):
+        needed[number] |= {names[name] for name in _tensors(stmt) if name in names}
     order: list[int] = []
     while len(order) < len(needed):
         order.append(next(number for number in range(len(needed)) if number not in order and needed[number] <= set(order)))
     return order
 
 
-def _tensors(one: Statement) -> set[str]:
-    leaves = [each for each in walk(Block((one,))) if isinstance(each, (Copy, Call))]
+def _tensors(stmt: Statement) -> set[str]:
+    leaves = [each for each in walk(Block((stmt,))) if isinstance(each, (Copy, Call))]
     refs = (ref for leaf in leaves for ref in ((leaf.source, leaf.target) if isinstance(leaf, Copy) else leaf.arguments))
     return {ref.tensor for ref in refs}
 
 
-def _own(leaf: Leaf, path: Path, depth: int, user: Leaf, tensor: Shared) -> tuple[Index, ...]:
-    """Which of a statement's events are about the tensor of a user's own processor, seen from outside."""
+def _own_events(leaf: Leaf, path: Path, depth: int, user: Leaf, tensor: Shared) -> tuple[Index, ...]:
+    """The events of a statement that concern the tensor of the user's own processor, as seen in the block at a depth."""
     own = tensor.alloc.over
     both = leaf.over[: len(own)] == own == user.over[: len(own)]
     index: tuple[Index, ...] = (*processor_variables(own), *(EVERY for _ in leaf.over[len(own) :])) if both else (EVERY,) * len(leaf.over)
     for level in range(len(path) - 2, depth - 1, -1):
-        around = _at(path, level)
+        around = _statement_at(path, level)
         if isinstance(around, Pfor):
-            mine = level < len(tensor.path) - 1 and _at(tensor.path, level) is around
+            mine = level < len(tensor.path) - 1 and _statement_at(tensor.path, level) is around
             index = (*(around.variables if mine else (EVERY,) * len(around.variables)), *index)
     return index
 
 
-def _last(implied: Implied, one: Shared) -> list[tuple[Leaf, Path]]:
-    """The users of a tensor that no other one waits for."""
-    return [each for each in one.users if not any(_waits(implied, other, each) for other in one.users if other[0] is not each[0])]
+def _last(implied: Implied, tensor: Shared) -> list[tuple[Leaf, Path]]:
+    """The users of a tensor for which no other user waits."""
+    return [each for each in tensor.users if not any(_waits(implied, other, each) for other in tensor.users if other[0] is not each[0])]
 
 
-def _waits(implied: Implied, one: tuple[Leaf, Path], other: tuple[Leaf, Path]) -> bool:
-    """Whether all that a user does is surely done behind all that another one does."""
-    (leaf, path), (before, there) = one, other
+def _waits(implied: Implied, user: tuple[Leaf, Path], other: tuple[Leaf, Path]) -> bool:
+    """Whether a user surely runs after all accesses of another one."""
+    (leaf, path), (before, there) = user, other
     depths = [depth for depth in range(min(len(path), len(there))) if path[depth][0] is there[depth][0]]
     depth = depths[-1]
-    wanted = _standing(before, there, depth)
-    if wanted is None or not all(_runs(_at(path, level)) for level in range(depth, len(path) - 1)):
+    wanted = _result_event(before, there, depth)
+    if wanted is None or not all(_surely_runs(_statement_at(path, level)) for level in range(depth, len(path) - 1)):
         return False
     given = Event(leaf.event, (EVERY,) * len(leaf.over))
     return implied.least((given, wanted)) == (given,)
 
 
-def _standing(leaf: Leaf, path: Path, depth: int) -> Event | None:
-    """The event that says in the block at a depth that a statement is done, if there is one."""
+def _result_event(leaf: Leaf, path: Path, depth: int) -> Event | None:
+    """The event in the block at a depth that a statement is done, if there is one."""
     name: str | None = leaf.event
     for level in range(len(path) - 2, depth - 1, -1):
-        around, inside = _at(path, level), _type(leaf, path, level + 1)
+        around, inside = _statement_at(path, level), _type(leaf, path, level + 1)
         assert isinstance(around, (For, Pfor, Branch)) and name is not None
         name = _result_of(around, path[level + 1][0], Event(name, processor_variables(inside)), inside)
         if name is None:
@@ -467,23 +471,23 @@ def _standing(leaf: Leaf, path: Path, depth: int) -> Event | None:
     return Event(name, (EVERY,) * len(_type(leaf, path, depth)))
 
 
-def _runs(around: Statement) -> bool:
+def _surely_runs(around: Statement) -> bool:
     """Whether the block of a statement surely runs."""
     extents = around.extents if isinstance(around, Pfor) else (around.extent,) if isinstance(around, For) else ()
     return bool(extents) and all(size.low >= 1 for size in extents)
 
 
 def _type(leaf: Leaf, path: Path, depth: int) -> Type:
-    """The type of a statement's event outside of the statements that are around it from a depth on."""
+    """The type of a statement's event in the block at a depth."""
     dims = leaf.over
     for level in range(len(path) - 2, depth - 1, -1):
-        around = _at(path, level)
+        around = _statement_at(path, level)
         dims = (*around.dims, *dims) if isinstance(around, Pfor) else dims
     return dims
 
 
 def _result_of(around: Compound, block: Block, event: Event, over: Type) -> str | None:
-    """The result of a loop that says that an event of its block is done in all turns."""
+    """The result of a loop that an event of its block is done in all iterations."""
     for result, used in zip(around.results, block.yields, strict=True):
         if not isinstance(around, Branch) and result.over == over and any(_same(event, one, over) for one in used):
             return result.name
@@ -494,24 +498,24 @@ def _result_of(around: Compound, block: Block, event: Event, over: Type) -> str 
 
 
 def report(program: EventProgram) -> str:
-    """The places of shared tensors as a table: bytes of all copies, how many copies, from which byte on, and who has bytes of them too."""
-    lines = []
-    for tensors in _spaces(shared_tensors(program)):
-        known = [one for one in tensors if one.alloc.at is not None]
+    """A table of shared tensors: bytes of all copies, number of copies, offset, and the tensors that share bytes."""
+    tables = []
+    for tensors in _by_block_program(shared_tensors(program)):
+        known = [tensor for tensor in tensors if tensor.alloc.at is not None]
         rows = [("tensor", "bytes", "copies", "at", "shares bytes with")]
         rows += [(one.alloc.name, str(one.bytes), str(one.alloc.copies), str(one.alloc.at), _others(one, known)) for one in known]
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        lines.append(f"shared memory of a block: {max((_span(one)[1] for one in known), default=0)} bytes")
-        lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join(lines) or "no tensor is in shared memory"
+        tables.append(f"shared memory of a block: {max((_span(one)[1] for one in known), default=0)} bytes")
+        tables += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(tables) or "no tensor is in shared memory"
 
 
-def _span(one: Shared) -> tuple[int, int]:
-    assert one.alloc.at is not None
-    return one.alloc.at, one.alloc.at + one.bytes
+def _span(tensor: Shared) -> tuple[int, int]:
+    assert tensor.alloc.at is not None
+    return tensor.alloc.at, tensor.alloc.at + tensor.bytes
 
 
-def _others(one: Shared, known: list[Shared]) -> str:
-    mine = _span(one)
-    names = [other.alloc.name for other in known if other is not one and mine[0] < _span(other)[1] and _span(other)[0] < mine[1]]
+def _others(tensor: Shared, known: list[Shared]) -> str:
+    own_span = _span(tensor)
+    names = [other.alloc.name for other in known if other is not tensor and own_span[0] < _span(other)[1] and _span(other)[0] < own_span[1]]
     return ", ".join(names) or "-"

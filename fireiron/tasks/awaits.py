@@ -1,8 +1,8 @@
-"""What each statement of event IR must wait for, by what statements do with tensors in the order of the text.
+"""The events that each statement of event IR must wait for, from the accesses of statements in program order.
 
-A rewrite of copies changes what is done, not who waits: its events are found again from its statements. Who reads waits for those that
-wrote, who writes for all; point by point where a piece is a processor's own, else for all along a dimension. So a precondition is with the
-statement that needs it, however far inside.
+A rewrite of copies changes statements, and the events are computed again from them. A reader waits for the writers, a writer for all
+accesses; element by element along a dimension if a processor has its own piece, otherwise for all processors. A precondition is attached to
+the statement that needs it, however deep it is nested.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from fireiron.values.expr import Expr, Var, as_expr
 
 @attrs.frozen(eq=False)
 class Use:
-    """A piece that was read or written, and the event that says so: its dimensions, and the variables that they are in the piece."""
+    """A piece that was read or written, the event of that access with its dimensions, and the variables of these in the piece."""
 
     ref: Ref
     write: bool
@@ -53,17 +53,17 @@ class Use:
 
 
 def use_of(ref: Ref, over: Type, write: bool = True, event: str = "") -> Use:
-    """A use by the processors of `over`."""
+    """The access to a piece by the processors of `over`."""
     return Use(ref, write, event, over, processor_variables(over))
 
 
-def met(tensor: Alloc, one: Use, ref: Ref) -> tuple[Index, ...] | None:
-    """By which processors a use was that may have elements in common with a piece; None where surely none of them has."""
-    foreign = {var: Var(f"{var.name}@", var.low, var.high) for var in one.variables}
+def overlapping_processors(tensor: Alloc, use: Use, ref: Ref) -> tuple[Index, ...] | None:
+    """The processors whose access may overlap with a piece, as an index of the access's event; None if there is no overlap."""
+    foreign = {var: Var(f"{var.name}@", var.low, var.high) for var in use.variables}
     own = {foreign[var]: var for var in processor_variables(tensor.over) if var in foreign}
-    sizes = {foreign[var]: dim.size for var, dim in zip(one.variables, one.dims, strict=True)}
+    sizes = {foreign[var]: dim.size for var, dim in zip(use.variables, use.dims, strict=True)}
     known: dict[Var, Expr] = dict(own)
-    for (by, place), (also, there) in zip(one.ref.at(foreign).path, ref.path, strict=False):
+    for (by, place), (also, there) in zip(use.ref.at(foreign).path, ref.path, strict=False):
         if by != also or not by.disjoint:
             break
         for left, right in zip(place, there, strict=True):
@@ -74,30 +74,32 @@ def met(tensor: Alloc, one: Use, ref: Ref) -> tuple[Index, ...] | None:
             elif differ(moved, right):
                 return None
     first: Index = as_expr(0)
-    own_way = zip(one.variables, one.dims, strict=True)
-    return tuple(first if dim.size.high == 1 else known.get(foreign[var], EVERY) for var, dim in own_way)
+    dims_of_use = zip(use.variables, use.dims, strict=True)
+    return tuple(first if dim.size.high == 1 else known.get(foreign[var], EVERY) for var, dim in dims_of_use)
 
 
 def awaited(program: EventProgram) -> EventProgram:
-    """The program with the events that its statements need, in the order of its text; with branches it stays as it is."""
+    """The program with the events that its statements need, in program order. A program with branches is returned unchanged."""
     if _has_branches(program.body):
         return program
-    made = Awaiting(program, tensors_of(program))
-    done: dict[str, list[Use]] = {one.name: [] for one in program.arguments}
-    statements = made.block(program.body, done)
+    awaiting = Awaiting(program, tensors_of(program))
+    done: dict[str, list[Use]] = {argument.name: [] for argument in program.arguments}
+    statements = awaiting.block(program.body, done)
     last = tuple(
-        dict.fromkeys(Event(use.event, (EVERY,) * len(use.dims)) for one in program.arguments for use in done[one.name] if use.write)
+        dict.fromkeys(
+            Event(use.event, (EVERY,) * len(use.dims)) for argument in program.arguments for use in done[argument.name] if use.write
+        )
     )
     return renumbered(reduced(attrs.evolve(program, body=Block(statements, (last,)))))
 
 
 def _has_branches(block: Block) -> bool:
-    return any(isinstance(one, Branch) or any(map(_has_branches, blocks_of(one))) for one in block.statements)
+    return any(isinstance(stmt, Branch) or any(map(_has_branches, blocks_of(stmt))) for stmt in block.statements)
 
 
 @attrs.define(eq=False)
 class Awaiting:
-    """Goes through statements; `inside` are the uses within each loop that is open."""
+    """Traverses statements; `inside` has the accesses of each enclosing loop."""
 
     program: EventProgram
     tensors: dict[str, Alloc]
@@ -105,111 +107,117 @@ class Awaiting:
     numbers: itertools.count[int] = attrs.field(factory=itertools.count)
 
     def block(self, block: Block, done: dict[str, list[Use]]) -> tuple[Statement, ...]:
-        """The statements of a block, with what they wait for; `done` is what was done with each tensor, and grows."""
-        return tuple(self.statement(one, done) for one in block.statements)
+        """The statements of a block with their waits; `done` has the accesses of each tensor so far, and grows."""
+        return tuple(self.statement(stmt, done) for stmt in block.statements)
 
-    def statement(self, one: Statement, done: dict[str, list[Use]]) -> Statement:
-        """A statement with what it waits for."""
-        if isinstance(one, Alloc):
-            done[one.name] = []
-            return one
-        if isinstance(one, (Copy, Call)):
-            return self.leaf(one, done)
-        if isinstance(one, For):
-            return self.turns(one, done)
-        assert isinstance(one, Pfor)
-        return self.group(one, done)
+    def statement(self, stmt: Statement, done: dict[str, list[Use]]) -> Statement:
+        """A statement with its waits."""
+        if isinstance(stmt, Alloc):
+            done[stmt.name] = []
+            return stmt
+        if isinstance(stmt, (Copy, Call)):
+            return self.leaf(stmt, done)
+        if isinstance(stmt, For):
+            return self.loop(stmt, done)
+        assert isinstance(stmt, Pfor)
+        return self.group(stmt, done)
 
-    def leaf(self, one: Leaf, done: dict[str, list[Use]]) -> Leaf:
-        """A copy or a call, behind all that it may not overtake."""
-        refs = [(ref, writes) for ref, reads, writes in refs_of(self.program, one) if reads or writes]
+    def leaf(self, stmt: Leaf, done: dict[str, list[Use]]) -> Leaf:
+        """A copy or a call, after all accesses with which it conflicts."""
+        refs = [(ref, writes) for ref, reads, writes in refs_of(self.program, stmt) if reads or writes]
         after: list[Event] = []
         event, killed = self._event(), set()
         for ref, writes in refs:
             for use in done[ref.tensor]:
-                index = met(self.tensors[ref.tensor], use, ref) if writes or use.write else None
+                index = overlapping_processors(self.tensors[ref.tensor], use, ref) if writes or use.write else None
                 if index is not None:
                     after.append(Event(use.event, index))
-                    killed |= {use} if writes and _replaces(use_of(ref, one.over), use) else set()
+                    killed |= {use} if writes and _supersedes(use_of(ref, stmt.over), use) else set()
         for ref, _ in refs:
             done[ref.tensor] = [use for use in done[ref.tensor] if use not in killed]
         for ref, writes in refs:
-            done[ref.tensor].append(use_of(ref, one.over, writes, event))
+            done[ref.tensor].append(use_of(ref, stmt.over, writes, event))
             for uses in self.inside:
                 uses.append((event, ref, writes))
-        return attrs.evolve(one, event=event, after=tuple(dict.fromkeys(after)))
+        return attrs.evolve(stmt, event=event, after=tuple(dict.fromkeys(after)))
 
-    def turns(self, one: For, done: dict[str, list[Use]]) -> For:
-        """A loop; a turn's statements wait for those of turns before that they may not overtake."""
+    def loop(self, stmt: For, done: dict[str, list[Use]]) -> For:
+        """A loop; the statements of an iteration wait for conflicting accesses of previous iterations."""
         inner = {name: list(uses) for name, uses in done.items()}
         self.inside.append([])
-        statements = self.block(one.body, inner)
-        uses, made = self.inside.pop(), _made(done, inner)
-        other = {one.variable: Var(f"{one.variable.name}'", one.variable.low, one.variable.high)}
+        statements = self.block(stmt.body, inner)
+        uses, uses_of_body = self.inside.pop(), _new_uses(done, inner)
+        other = {stmt.variable: Var(f"{stmt.variable.name}'", stmt.variable.low, stmt.variable.high)}
         waits: dict[str, list[Event]] = {}
-        begun: list[tuple[Use, str]] = []
+        carried_uses: list[tuple[Use, str]] = []
         rest: list[tuple[Use, str]] = []
-        for use in made:
-            name, foreign, found = self._event(), attrs.evolve(use, ref=use.ref.at(other)), False
-            for event, ref, writes in uses if one.extent.high > 1 else ():
-                index = met(self.tensors[ref.tensor], foreign, ref) if ref.tensor == use.ref.tensor and (writes or use.write) else None
+        for use in uses_of_body:
+            name, foreign, waited_for = self._event(), attrs.evolve(use, ref=use.ref.at(other)), False
+            for event, ref, writes in uses if stmt.extent.high > 1 else ():
+                index = (
+                    overlapping_processors(self.tensors[ref.tensor], foreign, ref)
+                    if ref.tensor == use.ref.tensor and (writes or use.write)
+                    else None
+                )
                 if index is not None:
                     waits.setdefault(event, []).append(Event(name, index))
-                    found = True
-            (begun if found else rest).append((use, name))
-        carries = tuple(Carry(name, (), use.dims) for use, name in begun)
-        results, yields = self._results([use for use, _ in (*begun, *rest)])
-        for (use, _), result in zip((*begun, *rest), results, strict=True):
-            wide = use.ref.at({one.variable: Var(f"{result.name}@", one.variable.low, one.variable.high)})
+                    waited_for = True
+            (carried_uses if waited_for else rest).append((use, name))
+        carries = tuple(Carry(name, (), use.dims) for use, name in carried_uses)
+        results, yields = self._results([use for use, _ in (*carried_uses, *rest)])
+        for (use, _), result in zip((*carried_uses, *rest), results, strict=True):
+            wide = use.ref.at({stmt.variable: Var(f"{result.name}@", stmt.variable.low, stmt.variable.high)})
             done[use.ref.tensor].append(attrs.evolve(use, ref=wide, event=result.name))
-        body = Block(tuple(_waiting(each, waits) for each in statements), yields)
-        return attrs.evolve(one, results=results, carries=carries, body=body)
+        body = Block(tuple(_with_waits(stmt, waits) for stmt in statements), yields)
+        return attrs.evolve(stmt, results=results, carries=carries, body=body)
 
-    def group(self, one: Pfor, done: dict[str, list[Use]]) -> Pfor:
-        """A parallel loop, whose turns do not wait for each other."""
+    def group(self, stmt: Pfor, done: dict[str, list[Use]]) -> Pfor:
+        """A parallel loop, whose iterations do not wait for each other."""
         inner = {name: list(uses) for name, uses in done.items()}
-        statements = self.block(one.body, inner)
-        made = _made(done, inner)
-        results, yields = self._results(made)
-        for use, result in zip(made, results, strict=True):
-            behind = attrs.evolve(use, event=result.name, dims=(*one.dims, *use.dims), variables=(*one.variables, *use.variables))
-            done[use.ref.tensor].append(behind)
+        statements = self.block(stmt.body, inner)
+        uses_of_body = _new_uses(done, inner)
+        results, yields = self._results(uses_of_body)
+        for use, result in zip(uses_of_body, results, strict=True):
+            outer_use = attrs.evolve(use, event=result.name, dims=(*stmt.dims, *use.dims), variables=(*stmt.variables, *use.variables))
+            done[use.ref.tensor].append(outer_use)
         if not results:
             results, yields = (Result(self._event()),), ((),)
-        return attrs.evolve(one, results=results, body=Block(statements, yields))
+        return attrs.evolve(stmt, results=results, body=Block(statements, yields))
 
-    def _results(self, made: list[Use]) -> tuple[tuple[Result, ...], tuple[Events, ...]]:
-        """An event of a loop for each use that it leaves to be waited for, and what its block yields for them."""
-        yields = tuple((Event(use.event, _own_index(use.dims)),) for use in made)
-        return tuple(Result(self._event(), use.dims) for use in made), yields
+    def _results(self, uses: list[Use]) -> tuple[tuple[Result, ...], tuple[Events, ...]]:
+        """A result event of a loop for each access that later statements may wait for, and the events that its block yields for them."""
+        yields = tuple((Event(use.event, _own_index(use.dims)),) for use in uses)
+        return tuple(Result(self._event(), use.dims) for use in uses), yields
 
     def _event(self) -> str:
         return f"#{next(self.numbers)}"
 
 
 def _own_index(dims: Type) -> tuple[Index, ...]:
-    """The index of one's own event."""
+    """The index of the processor's own event."""
     pairs = zip(processor_variables(dims), dims, strict=True)
     return tuple(as_expr(0) if dim.size.high == 1 else variable for variable, dim in pairs)
 
 
-def _made(done: dict[str, list[Use]], inner: dict[str, list[Use]]) -> list[Use]:
-    """What a block did with tensors around it."""
+def _new_uses(done: dict[str, list[Use]], inner: dict[str, list[Use]]) -> list[Use]:
+    """The accesses of a block to tensors around it."""
     return [use for name, old in done.items() for use in inner[name] if use not in old]
 
 
-def _replaces(new: Use, old: Use) -> bool:
-    """Whether who waits for a use need not wait for an earlier one, for which that has waited: it has all of its elements."""
+def _supersedes(new: Use, old: Use) -> bool:
+    """Whether an access covers all elements of an earlier one, so that waiting for it suffices."""
     named = new.ref.variables()
     same = {var for var in new.variables if var in named} == {var for var in old.variables if var in named}
     return same and old.ref.path[: len(new.ref.path)] == new.ref.path
 
 
-def _waiting(one: Statement, waits: dict[str, list[Event]]) -> Statement:
-    """A statement, in which some leaves wait for more."""
-    if isinstance(one, Alloc):
-        return one
-    if isinstance(one, (Copy, Call)):
-        return attrs.evolve(one, after=(*one.after, *waits.get(one.event, ())))
-    blocks = blocks_of(one)
-    return with_blocks(one, tuple(attrs.evolve(each, statements=tuple(_waiting(it, waits) for it in each.statements)) for each in blocks))
+def _with_waits(stmt: Statement, waits: dict[str, list[Event]]) -> Statement:
+    """A statement whose leaves wait for additional events."""
+    if isinstance(stmt, Alloc):
+        return stmt
+    if isinstance(stmt, (Copy, Call)):
+        return attrs.evolve(stmt, after=(*stmt.after, *waits.get(stmt.event, ())))
+    blocks = blocks_of(stmt)
+    return with_blocks(
+        stmt, tuple(attrs.evolve(block, statements=tuple(_with_waits(it, waits) for it in block.statements)) for block in blocks)
+    )

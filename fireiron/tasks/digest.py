@@ -1,7 +1,7 @@
-"""Digests of functions: their text, and what they name, so that another program has another digest wherever it is loaded.
+"""Digests of functions: of their code and the names that they use, equal in every process and different for different programs.
 
-Of what a function names, numbers and texts count by value, functions and classes of the user's own by their text, and what this package
-has by its name. Comments, documentation and the layout of the text do not count.
+Of the names that a function uses, numbers and texts count by value, functions and classes of the user by their code, and those of this
+package by name. Comments, docstrings and formatting do not count.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ DIGITS: Final = 16
 """Hex digits of a digest."""
 
 KNOWN: Final = ("fireiron", "builtins", "numpy", "math", "attr", "attrs", "enum")
-"""Packages whose functions and classes stand for themselves by name."""
+"""Packages whose functions and classes count by name."""
 
 
-def digest(function: Callable[..., Any], *more: Any) -> str:
-    """16 hex digits that tell functions apart by what they do, and by more that is said of them.
+def digest(function: Callable[..., Any], *further: Any) -> str:
+    """16 hex digits that identify a function by its code, and by `further` values.
 
-    Equal in every process. Raises: StoreError where the text of a function is not to be found, as of one that was typed in.
+    Equal in every process. Raises: StoreError if the source code of a function is not available, for example typed interactively.
     """
-    texts: dict[str, Any] = {"": more}
+    texts: dict[str, Any] = {"": further}
     _collect(function, texts)
     return hashlib.sha256(json.dumps(texts, sort_keys=True).encode()).hexdigest()[:DIGITS]
 
 
 def _collect(value: Any, texts: dict[str, Any]) -> str:
-    """Write what tells a function or a class from others into `texts`, by its name, with all that it names."""
+    """Add the code of a function or a class to `texts`, by its name, with everything that it uses."""
     key = str(value.__qualname__)
     if key in texts:
         return key
-    texts[key] = ""  # one that names itself
-    named = {name: _said(other, texts) for name, other in _names(value)} if isinstance(value, FunctionType) else {}
+    texts[key] = ""  # for recursion
+    named = {name: _counted_as(other, texts) for name, other in _names(value)} if isinstance(value, FunctionType) else {}
     texts[key] = [_text(value), named]
     return key
 
 
-def _said(value: Any, texts: dict[str, Any]) -> Any:
-    """What a named value counts as."""
+def _counted_as(value: Any, texts: dict[str, Any]) -> Any:
+    """The contribution of a named value to the digest."""
     module = getattr(value, "__module__", None) or ""
     function = getattr(value, "function", None)  # a variant of a task
     if isinstance(function, FunctionType):
@@ -59,19 +59,19 @@ def _said(value: Any, texts: dict[str, Any]) -> Any:
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return repr(value)
     if isinstance(value, (tuple, list, set, frozenset, dict)):
-        parts = [_said(part, texts) for part in (value.items() if isinstance(value, dict) else value)]
+        parts = [_counted_as(part, texts) for part in (value.items() if isinstance(value, dict) else value)]
         return [type(value).__name__, sorted(parts, key=str) if isinstance(value, (set, frozenset)) else parts]
     return repr(value) if _is_known(type(value).__module__) else type(value).__qualname__
 
 
 def _is_known(module: str) -> bool:
-    """Whether a module is none of a user's: one of `KNOWN`, but for the library of strategies."""
+    """Whether a module is not the user's: it is in `KNOWN`, but not in the library of strategies."""
     top = module.partition(".")[0]
     return top in KNOWN and not module.startswith("fireiron.strategies")
 
 
 def _names(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function names outside itself."""
+    """The names that a function uses but does not define."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield name, cell.cell_contents
@@ -85,7 +85,7 @@ def _names(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _global_names(code: CodeType) -> Iterator[str]:
-    """The names that code and the functions in it look up: of globals, and of attributes, which do no harm."""
+    """The global and attribute names in code and in the functions inside it; attribute names are harmless."""
     yield from code.co_names
     for part in code.co_consts:
         if isinstance(part, CodeType):
@@ -93,12 +93,12 @@ def _global_names(code: CodeType) -> Iterator[str]:
 
 
 def _text(value: Any) -> str:
-    """The text of a function or a class as Python reads it."""
+    """The normalized source code of a function or a class."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(value)))
     except (OSError, TypeError, SyntaxError):
-        hint = "functions of a file; what is typed in, or a lambda among other text, has no text of its own"
-        raise StoreError(f"the text of {value.__qualname__} is not to be found", hint=hint) from None
+        hint = "functions in a file; interactive input, or a lambda inside an expression, has no separate source code"
+        raise StoreError(f"the source code of {value.__qualname__} is not available", hint=hint) from None
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and _is_text(node.body[0]):
             node.body = node.body[1:] or [ast.Pass()]

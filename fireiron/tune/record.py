@@ -10,7 +10,7 @@ import functools
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -614,20 +614,28 @@ class Record(Displayed):
         missing = [name for name in _FIELDS if name not in plain and name not in ("library_us", "clocks")]
         if missing:
             raise StoreError(f"the field {missing[0]!r} is missing")
+        plain = former.present_record(plain)
         extra = {name: part for name, part in plain.items() if name not in _FIELDS and name != "format"}
         return Record(**{name: plain[name] for name in _FIELDS if name in plain}, extra=extra)
 
     @staticmethod
-    def checked(line: str) -> Record:
-        """The record of a line that was checked before it was kept, such as those that ship: nothing is checked again."""
-        plain = json.loads(line)
-        del plain["format"]
-        found = {name: plain.pop(name, None) for name in _FIELDS}
-        found |= {name: _as_pair(found[name]) for name in ("quartiles", "clocks")}
-        record = object.__new__(Record)  # as __init__ would run all checks, which take a second for those that ship
-        for name, value in (*found.items(), ("extra", plain)):
-            object.__setattr__(record, name, value)
-        return record
+    def checked(lines: Iterable[str]) -> tuple[Record, ...]:
+        """The records of lines that were checked before they were kept, such as those that ship: nothing is checked again.
+
+        Equal specs are one mapping. Raises: ValueError, KeyError, TypeError or AttributeError for lines that no version writes.
+        """
+        specs: dict[str, Any] = {}
+        rests, known = list[str](), list[Any]()
+        for line in lines:
+            begin = line.index(_BEFORE_SPEC)  # quotes inside texts are escaped, so this is a name of the record
+            end = line.index(_AFTER_SPEC, begin)
+            text = line[begin + len(_BEFORE_SPEC) : end]
+            if text not in specs:
+                specs[text] = json.loads(text)
+            known.append(specs[text])
+            rests.append(line[:begin] + line[end:])
+        plain = json.loads(f"[{','.join(rests)}]")  # at once: names are kept once
+        return tuple(map(_unchecked, plain, known))
 
     @staticmethod
     def parse(line: str) -> Record:
@@ -646,6 +654,25 @@ class Record(Displayed):
 
 
 _FIELDS: Final[tuple[str, ...]] = tuple(field.name for field in attrs.fields(Record) if field.name != "extra")
+
+
+_BEFORE_SPEC, _AFTER_SPEC = ', "spec": ', ', "spills": '
+"""What a line of a record, whose names are sorted, has before and after its spec."""
+
+_SET: Final = {name: getattr(Record, name).__set__ for name in (*_FIELDS, "extra")}
+
+
+def _unchecked(plain: dict[str, Any], spec: Mapping[str, Any]) -> Record:
+    """The record of a mapping that was checked before, whose spec is given apart."""
+    del plain["format"]
+    record = object.__new__(Record)  # as __init__ would run all checks, which take a second for those that ship
+    plain["spec"] = spec
+    for name in ("quartiles", "clocks"):
+        plain[name] = _as_pair(plain.get(name))
+    for name in _FIELDS:
+        _SET[name](record, plain.pop(name, None))
+    _SET["extra"](record, plain)
+    return record
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -131,6 +131,8 @@ uint8 = DType("uint8", 8, "int", "unsigned char", "uint8", alike=("bool",))
 
 DTYPES: tuple[DType, ...] = (float64, float32, float16, bfloat16, int32, int8, uint8, tf32, float8_e4m3, float8_e5m2)
 
+_BY_NAME = {name: dtype for dtype in reversed(DTYPES) for name in (dtype.name, *dtype.alike)}
+
 MATRIX_ONLY: tuple[DType, ...] = (tf32, float8_e4m3, float8_e5m2)
 """Element types that only matrix instructions compute with; threads copy and convert them."""
 
@@ -139,6 +141,9 @@ def as_dtype(value: object) -> DType:
     """An element type, given as a value or by name; an `ArgumentError` that lists them for any other. Truth values are `uint8`."""
     if isinstance(value, DType):
         return value
+    known = _BY_NAME.get(value) if isinstance(value, str) else None
+    if known is not None:
+        return known
     value = "bool" if value is bool else value
     for dtype in DTYPES:
         if isinstance(value, str) and value in (dtype.name, *dtype.alike):

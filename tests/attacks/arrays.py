@@ -1,4 +1,4 @@
-"""Arrays, and what is none, handed to kernels, `matmul`, `attention` and the library's functions: shape, type, strides, order, alignment."""
+"""Arrays and other objects passed to kernels, `matmul`, `attention` and the library's functions: shape, type, strides, order, alignment."""
 
 import functools
 import random
@@ -13,11 +13,11 @@ from fireiron import *
 
 
 class Own(np.ndarray):
-    """An array of a class of one's own."""
+    """An array of a user-defined class."""
 
 
 class Pretends:
-    """Says that it is an array, and lies."""
+    """Pretends to be an array."""
 
     def __init__(self, interface: object, shape: object = (8, 4)) -> None:
         self.__array_interface__ = interface
@@ -30,7 +30,7 @@ class Pretends:
 
 
 class PretendsDlpack:
-    """Says that it can be exchanged, and cannot."""
+    """Pretends to support DLPack."""
 
     def __dlpack__(self, **named: object) -> object:
         raise RuntimeError("no capsule")
@@ -44,7 +44,7 @@ def _array(*shape: int, dtype: object = np.float32) -> np.ndarray:
 
 
 def shapes(choose: random.Random, shape: tuple[int, ...]) -> tuple[str, np.ndarray]:
-    """An array that is near to what is asked for, and its source."""
+    """An array similar to the required one, and its source."""
     base = _array(*shape)
     ways: dict[str, Callable[[], object]] = {
         "right": lambda: base, "C order": lambda: np.zeros(shape, np.float32), "float64": lambda: _array(*shape, dtype=np.float64),
@@ -65,9 +65,9 @@ def shapes(choose: random.Random, shape: tuple[int, ...]) -> tuple[str, np.ndarr
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
-    made = array.copy(order="F")
-    made.flags.writeable = False
-    return made
+    copy = array.copy(order="F")
+    copy.flags.writeable = False
+    return copy
 
 
 def _shifted(shape: tuple[int, ...]) -> np.ndarray:
@@ -77,7 +77,7 @@ def _shifted(shape: tuple[int, ...]) -> np.ndarray:
 
 @functools.cache
 def kernels() -> tuple[tuple[str, Callable[..., object], tuple[tuple[int, ...], ...], tuple[int, ...]], ...]:
-    """What takes arrays: a name, the function, the shapes of inputs and of the output."""
+    """Callables that take arrays: a name, the function, the shapes of inputs and of the output."""
     tiny = MatMul.tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1).tile(1, 1).done()
     fixed = tiny(MatMul(8, 8, 4)(GL, GL, GL)(Kernel)).compile("sm_80")
     sized = tiny(MatMul(sym("M", 4), 8, sym("K"), A=ColMajor(ld=sym("lda")))(GL, GL, GL)(Kernel)).compile("sm_80")
@@ -96,20 +96,22 @@ def kernels() -> tuple[tuple[str, Callable[..., object], tuple[tuple[int, ...], 
 
 
 def draw(choose: random.Random, count: int = 20) -> Iterator[Input]:
-    """Calls of one kernel, with one array or more that is not what it asks for."""
+    """Calls of one kernel, with at least one array that differs from the required one."""
     name, kernel, inputs, output = choose.choice(kernels())
     for _ in range(count):
-        made = [shapes(choose, shape) if choose.random() < 0.6 else ("right", _array(*shape)) for shape in inputs]
-        if all(text.startswith(("<right", "right")) for text, _ in made):
-            made[choose.randrange(len(made))] = ("<short>", _array(*inputs[0])[:-1])
+        arrays = [shapes(choose, shape) if choose.random() < 0.6 else ("right", _array(*shape)) for shape in inputs]
+        if all(text.startswith(("<right", "right")) for text, _ in arrays):
+            arrays[choose.randrange(len(arrays))] = ("<short>", _array(*inputs[0])[:-1])
         if choose.random() < 0.1:
-            made.append(choose.choice(VALUES))
+            arrays.append(choose.choice(VALUES))
         named: dict[str, tuple[str, object]] = {}
         if choose.random() < 0.3:
             named["out"] = shapes(choose, output)
             if choose.random() < 0.2:
-                named["out"] = made[0]
+                named["out"] = arrays[0]
         if choose.random() < 0.2:
             named[choose.choice(("lda", "M", "stream", "epsilon", "x"))] = choose.choice(VALUES)
-        text = f"{name}({', '.join(text for text, _ in made)}{''.join(f', {key}={text}' for key, (text, _) in named.items())})  # see attacks.arrays.shapes"
-        yield Input(text, lambda made=made, named=named: kernel(*[one for _, one in made], **{key: one for key, (_, one) in named.items()}))
+        text = f"{name}({', '.join(text for text, _ in arrays)}{''.join(f', {key}={text}' for key, (text, _) in named.items())})  # see attacks.arrays.shapes"
+        yield Input(
+            text, lambda made=arrays, named=named: kernel(*[one for _, one in made], **{key: one for key, (_, one) in named.items()})
+        )

@@ -1,4 +1,4 @@
-"""Command lines: all commands and options, as the parser has them, with values that are wrong, files that are none, and names that nobody gave."""
+"""Command lines: all commands and options of the parser, with wrong values, invalid files, and unknown names."""
 
 import argparse
 import contextlib
@@ -15,10 +15,10 @@ from fireiron import *
 from fireiron.cli import _parser, main
 
 BUSY = ("demo", "bench", "tune", "doctor", "list", "run", "check", "explain", "draw", "export")
-"""Commands that compute where all is right: they get only strategies that are none."""
+"""Commands that compute if all is right: they get only invalid strategies."""
 
 GOOD = "tiny.py"
-"""A strategy that is right."""
+"""A valid strategy."""
 
 FILES = {
     GOOD: "from fireiron import *\nstrategy = MatMul.tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1).done()\nproblem = MatMul(8, 8, 4)(GL, GL, GL)(Kernel)\n",
@@ -48,19 +48,19 @@ WORDS = (
 
 @functools.cache
 def folder() -> Path:
-    """A folder with files that are wrong, for this process."""
-    made = Path(tempfile.mkdtemp(prefix="outside-"))
+    """A folder with invalid files, for this process."""
+    root = Path(tempfile.mkdtemp(prefix="outside-"))
     for name, text in FILES.items():
-        (made / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    (made / "dir.py").mkdir()
-    (made / "loop.py").symlink_to(made / "loop.py")
-    (made / "dangling.py").symlink_to(made / "nowhere.py")
-    os.mkfifo(made / "pipe.jsonl")
+        (root / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    (root / "dir.py").mkdir()
+    (root / "loop.py").symlink_to(root / "loop.py")
+    (root / "dangling.py").symlink_to(root / "nowhere.py")
+    os.mkfifo(root / "pipe.jsonl")
     import atexit
     import shutil
 
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    return made
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    return root
 
 
 @functools.cache
@@ -109,20 +109,20 @@ def _word(choose: random.Random, name: str, action: argparse.Action) -> str:
         return str(choose.choice(list(action.choices)))
     if action.dest in ("strategy", "left", "right", "strategies", "name", "files"):
         files = [one for one in FILES if one != GOOD or name not in BUSY] + ["dir.py", "loop.py", "dangling.py", "nowhere.py"]
-        made = choose.choice(files) + choose.choice(("", "", "", ":strategy", ":nothing", ":", "::", ":a b"))
-        return made if choose.random() < 0.8 else choose.choice([word for word in WORDS if word != "naive" or name not in BUSY])
+        word = choose.choice(files) + choose.choice(("", "", "", ":strategy", ":nothing", ":", "::", ":a b"))
+        return word if choose.random() < 0.8 else choose.choice([word for word in WORDS if word != "naive" or name not in BUSY])
     if action.dest in ("output", "folder", "journal", "save", "html") and choose.random() < 0.8:
         return choose.choice(("/dev/full", "/proc/x", "dir.py", "no/such/x", "x" * 300, "", "loop.py"))
     return choose.choice(WORDS)
 
 
 class Refused(FireironError):
-    """The command refused its line, with a text."""
+    """The command refused its line, with a message."""
 
 
 def _run(line: list[str], here: Path | None = None, kept_in: Path | None = None) -> object:
-    """Run a command in a folder, with a cache of its own."""
-    there = os.getcwd()
+    """Run a command in a folder, with a separate cache."""
+    previous = os.getcwd()
     kept = {name: os.environ.get(name) for name in ("FIREIRON_CACHE_DIR", "FIREIRON_RECORDS")}
     os.chdir(here or folder())
     os.environ["FIREIRON_CACHE_DIR"] = str(kept_in or folder() / "cache")
@@ -134,20 +134,20 @@ def _run(line: list[str], here: Path | None = None, kept_in: Path | None = None)
                 except SystemExit as error:
                     status = error.code
         finally:
-            os.chdir(there)
+            os.chdir(previous)
             for name, value in kept.items():
                 os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
-        said = err.getvalue()
+        stderr = err.getvalue()
     assert status in (0, 1, 2), f"exit status {status!r}"
-    assert "Traceback" not in said, said
+    assert "Traceback" not in stderr, stderr
     if status == 2:
-        assert said.strip(), "refused without a word"
-        raise Refused(said)
+        assert stderr.strip(), "refused without a word"
+        raise Refused(stderr)
     return status
 
 
 class _Stream(io.TextIOWrapper):
-    """A stream that is no terminal, of an encoding, and over a file, as that of a process is."""
+    """A stream that is not a terminal, with an encoding and a file, like that of a process."""
 
     def __init__(self) -> None:
         super().__init__(tempfile.TemporaryFile("w+b"), encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - closed with this

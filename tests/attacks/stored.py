@@ -1,4 +1,4 @@
-"""Files that the project keeps: records, journals of tuning, the compile cache; mutated in structure, in letters and in bits."""
+"""Stored files: records, tuning journals, the compile cache; mutated in structure, in characters and in bits."""
 
 import copy
 import functools
@@ -59,15 +59,15 @@ def _records(choose: random.Random, count: int) -> Iterator[Input]:
 
 
 def _same(record: "Record", text: str) -> str | None:  # type: ignore[name-defined]
-    said, is_ = json.loads(text), json.loads(record.line())
-    if _plain(said) == _plain(is_):
+    written, is_ = json.loads(text), json.loads(record.line())
+    if _plain(written) == _plain(is_):
         return None
-    names = [name for name in {**said, **is_} if _plain(said.get(name)) != _plain(is_.get(name))]
-    return f"{names[0]} is said to be {said.get(names[0])!r}, and is {is_.get(names[0])!r}" if names else None
+    names = [name for name in {**written, **is_} if _plain(written.get(name)) != _plain(is_.get(name))]
+    return f"{names[0]} is said to be {written.get(names[0])!r}, and is {is_.get(names[0])!r}" if names else None
 
 
 def _plain(value: object) -> object:
-    """For comparison: `None` for what is not known says the same as leaving it out; truth values are no numbers, nor numbers texts."""
+    """For comparison: `None` for an unknown value equals its omission; booleans are not numbers, and numbers are not strings."""
     if isinstance(value, dict):
         return {name: _plain(part) for name, part in value.items() if part is not None}
     if isinstance(value, list):
@@ -87,13 +87,13 @@ def _specs(choose: random.Random, count: int) -> Iterator[Input]:
         )
 
 
-def _same_spec(spec: Spec, said: object) -> str | None:
+def _same_spec(spec: Spec, written: object) -> str | None:
     is_ = json.loads(json.dumps(describe(spec)))
-    return None if describe(spec_of(is_)) == describe(spec) and _plain(_usual(said)) == _plain(_usual(is_)) else f"is {is_!r}"
+    return None if describe(spec_of(is_)) == describe(spec) and _plain(_usual(written)) == _plain(_usual(is_)) else f"is {is_!r}"
 
 
 def _usual(plain: object) -> object:
-    """Parts that say what is usual say nothing."""
+    """Default values are equal to their omission."""
     if not isinstance(plain, dict):
         return plain
     usual = {
@@ -106,19 +106,19 @@ def _usual(plain: object) -> object:
         "parameters": {},
         "declared": None,
     }
-    made = {name: part for name, part in plain.items() if not (name in usual and _plain(part) == _plain(usual[name]))}
-    if isinstance(made.get("symbols"), dict):
-        facts = {name: repr(_symbol(name, one)) for name, one in made["symbols"].items()}
-        made["symbols"] = {name: one for name, one in facts.items() if one != repr(sym(name))} or None
-    made["align"] = (
-        {name: size for name, size in (made.get("align") or {}).items() if size != 16} if isinstance(made.get("align"), dict) else None
+    parts = {name: part for name, part in plain.items() if not (name in usual and _plain(part) == _plain(usual[name]))}
+    if isinstance(parts.get("symbols"), dict):
+        facts = {name: repr(_symbol(name, one)) for name, one in parts["symbols"].items()}
+        parts["symbols"] = {name: one for name, one in facts.items() if one != repr(sym(name))} or None
+    parts["align"] = (
+        {name: size for name, size in (parts.get("align") or {}).items() if size != 16} if isinstance(parts.get("align"), dict) else None
     )
-    return made
+    return parts
 
 
 @functools.cache
 def entry() -> tuple[bytes, str]:
-    """An entry of the compile cache as it is written, and its key."""
+    """An entry of the compile cache as written, and its key."""
     key, parts = "0" * 64, (b".version 9.0\n", b"", b"\x7fELF" + bytes(range(256)) * 4)
     head = {
         "key": key, "kernels": ["matmul"], "about": "// MatMul", "arch": "sm_80", "toolchain": [13, 0], "compiler": "x", "flags": [], "seconds": 0.5,
@@ -129,12 +129,12 @@ def entry() -> tuple[bytes, str]:
 
 
 def _symbol(name: str, facts: object) -> object:
-    """The symbol of a name, as its facts say."""
+    """The symbol of a name, with its stated properties."""
     return sym(name, **facts) if isinstance(facts, dict) else facts
 
 
 class _Refused(FireironError):
-    """What a reader of entries answers: they are damaged, and compiled again."""
+    """The answer of a reader of entries: they are damaged, and compiled again."""
 
 
 def _entries(choose: random.Random, count: int) -> Iterator[Input]:
@@ -156,7 +156,7 @@ def _decoded(data: bytes, key: str) -> object:
 
 
 def _same_entry(got: object, wrong: bytes) -> str | None:
-    """What is read is what stands there: the digest is right, and the head has all that is needed, of its type."""
+    """The read value equals the stored one: the digest is right, and the header has all required fields, with their types."""
     data, _ = entry()
     good = cache._decoded(data, "0" * 64)
     head = json.loads(wrong.split(b"\n")[2])
@@ -166,13 +166,13 @@ def _same_entry(got: object, wrong: bytes) -> str | None:
     if all(isinstance(one, kind) for one, kind in zip(fields, (str, str, bytes, str), strict=True)) and isinstance(
         got.seconds, (int, float)
     ):
-        whole = sum(head["sizes"]) == len(wrong.split(b"\n", 3)[3])
-        return None if whole and all(type(one) is int for one in got.toolchain) else "an entry whose head does not fit is taken"
+        is_whole = sum(head["sizes"]) == len(wrong.split(b"\n", 3)[3])
+        return None if is_whole and all(type(one) is int for one in got.toolchain) else "an entry whose head does not fit is taken"
     return f"an entry of wrong types is taken: {fields!r:.200}, {good.arch}"
 
 
 def _signed(choose: random.Random, data: bytes) -> bytes:
-    """An entry with another head or other parts, and the digest of these."""
+    """An entry with another header or other parts, and their digest."""
     _, _, rest = data.split(b"\n", 2)
     line, _, parts = rest.partition(b"\n")
     head = json.loads(line)

@@ -1,4 +1,4 @@
-"""Texts in the project's notations: kernels, event programs, formulas, definitions, index expressions, levels of swizzles; damaged, and read."""
+"""Texts in the project's notations: kernels, event programs, formulas, definitions, index expressions, swizzle levels; damaged, and parsed."""
 
 import functools
 import random
@@ -56,12 +56,12 @@ def _kind(text: object) -> object:
 
 
 def _definition(text: object) -> object:
-    """A definition of which one text is damaged; which one, the text says."""
+    """A definition with one damaged text; the text states which one."""
     number, _, rest = str(text).partition("|")
     place, _, wrong = rest.partition("|")
     fields = {
-        name: dict(one) if isinstance(one, dict) else one
-        for name, one in DEFINITIONS[int(number) if number in ("0", "1", "2") else 0].items()
+        name: dict(field_value) if isinstance(field_value, dict) else field_value
+        for name, field_value in DEFINITIONS[int(number) if number in ("0", "1", "2") else 0].items()
     }
     name, _, key = place.partition(".")
     if name in fields:
@@ -78,7 +78,7 @@ def _swizzled(text: object) -> object:
 
 @functools.cache
 def notations() -> tuple[tuple[Callable[[], tuple[str, ...]], Callable[[object], object], str], ...]:
-    """The texts, what reads them, and how that is written."""
+    """The texts, their parser, and its source text."""
     return (
         (_kernels, _kernel, "from fireiron.graphene import parse_strategy\nparse_strategy"),
         (_event_programs, _events, "from fireiron.tasks.event_text import parse\nparse"),
@@ -100,20 +100,24 @@ def _kernels() -> tuple[str, ...]:
 
 @functools.cache
 def _event_programs() -> tuple[str, ...]:
-    found = [one.read_text(encoding="utf-8") for one in sorted(GOLDENS.glob("*.events"))]
-    return tuple(sorted(found, key=len)[:4])
+    programs = [one.read_text(encoding="utf-8") for one in sorted(GOLDENS.glob("*.events"))]
+    return tuple(sorted(programs, key=len)[:4])
 
 
 @functools.cache
 def _definitions() -> tuple[str, ...]:
-    found = []
+    texts = []
     for number, fields in enumerate(DEFINITIONS):
-        for name, one in fields.items():
-            found += [f"{number}|{name}.{key}|{text}" for key, text in one.items()] if isinstance(one, dict) else [f"{number}|{name}|{one}"]
-    return tuple(found)
+        for name, field_value in fields.items():
+            texts += (
+                [f"{number}|{name}.{key}|{text}" for key, text in field_value.items()]
+                if isinstance(field_value, dict)
+                else [f"{number}|{name}|{field_value}"]
+            )
+    return tuple(texts)
 
 
 @functools.cache
 def _expressions() -> tuple[str, ...]:
-    found = {str(expression_text(one)) for kept in harvest().values() for one in kept if isinstance(one, Expr)}
-    return tuple(sorted(found)) or tuple(str(one) for one in roots()[:1])
+    texts = {str(expression_text(one)) for kept in harvest().values() for one in kept if isinstance(one, Expr)}
+    return tuple(sorted(texts)) or tuple(str(one) for one in roots()[:1])

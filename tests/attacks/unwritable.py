@@ -1,7 +1,7 @@
-"""Places where nothing can be written, or something else stands: for all that writes files.
+"""Paths that cannot be written, or that are other objects: for everything that writes files.
 
-Each is refused in the project's own words, and then nothing has changed; what is accepted wrote the file that was asked for (where a link
-leads), and left devices, pipes, links and all other files alone. A cache that cannot be written costs a warning, not the kernel.
+Each is refused with the project's own message and changes nothing; an accepted path writes the requested file (the target of a link), and
+leaves devices, pipes, links and all other files unchanged. An unwritable cache costs a warning, not the kernel.
 """
 
 import contextlib
@@ -30,16 +30,16 @@ TINY = "from fireiron import *\nstrategy = MatMul.tile(4, 4).to(Block).tile(1, 1
 
 @functools.cache
 def home() -> Path:
-    """A folder for this process, with a strategy and records that are right; `here` in it is made anew for each input."""
+    """A folder for this process, with a valid strategy and records; `here` in it is created again for each input."""
     import atexit
 
-    made = Path(tempfile.mkdtemp(prefix="unwritable-"))
-    made.chmod(0o755)
-    (made / "tiny.py").write_text(TINY)
-    (made / "tuned.jsonl").write_text(record().line() + "\n")
+    folder = Path(tempfile.mkdtemp(prefix="unwritable-"))
+    folder.chmod(0o755)
+    (folder / "tiny.py").write_text(TINY)
+    (folder / "tuned.jsonl").write_text(record().line() + "\n")
     owner = os.getpid()
-    atexit.register(lambda: os.getpid() == owner and _remove(made))
-    return made
+    atexit.register(lambda: os.getpid() == owner and _remove(folder))
+    return folder
 
 
 @functools.cache
@@ -62,7 +62,7 @@ def _remove(folder: Path) -> None:
 
 
 def prepare(ending: str) -> Path:
-    """The folder of places, made anew."""
+    """The folder of paths, created again."""
     folder = home() / "here"
     if folder.exists():
         _remove(folder)
@@ -77,8 +77,8 @@ def prepare(ending: str) -> Path:
     (folder / f"target{ending}").write_text("kept\n")
     (folder / f"target{ending}").chmod(0o666)
     os.mkfifo(folder / f"pipe{ending}")
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind(str(folder / f"socket{ending}"))
+    with socket.socket(socket.AF_UNIX) as unix_socket:
+        unix_socket.bind(str(folder / f"socket{ending}"))
     if os.getuid() == 0:
         for name, number in (("null", 3), ("zero", 5), ("full", 7)):
             os.mknod(folder / f"{name}{ending}", 0o666 | stat.S_IFCHR, os.makedev(1, number))
@@ -95,12 +95,12 @@ PLACES = (
     "shut/there{}", "only read/x{}", "only read/there{}", "only read/x/x{}", "/proc/nowhere/x{}", "/proc/x{}", "/proc/self/mem", "/sys/x{}", "/sys/kernel/x{}", "x" * 300 + "{}",
     "y/" * 3000 + "x{}", "", ".", "..", "\udcff{}", "a\0b{}", " ", "new{}", "new/x{}",
 )  # fmt: skip
-"""Paths in the folder, or beyond it; `{}` is the ending."""
+"""Paths in the folder, or outside; `{}` is the ending."""
 
 
 def _command(*line: str) -> Callable[[str], object]:
     def run(place: str) -> object:
-        if "\0" in place:  # no command line has one
+        if "\0" in place:  # a command line cannot contain it
             raise Refused("a NUL")
         return _run([one.replace("HOME", str(home())) if one != "@" else place for one in line], Path.cwd())
 
@@ -117,7 +117,7 @@ def _measure(place: str) -> None:
 
 
 def _keep(place: str) -> None:
-    if "\0" in place:  # no variable has one
+    if "\0" in place:  # a variable cannot contain it
         raise Refused("a NUL")
     key, data = _entry(0, 1)
     with _cache_in(Path(place)), cache._alone(cache._place(key)):
@@ -155,22 +155,22 @@ WRITERS: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "cache prune": ("", _look("cache", "prune", "--all")),
     "cache verify": ("", _look("cache", "verify", "--fix")),
 }  # fmt: skip
-"""What writes: the ending of its file's name, and how it is asked."""
+"""The writers: the ending of the file's name, and the call."""
 
 REPLACE = ("save over", "merge", "records merge", "emit", "draw", "draw a page", "pictures", "new over", "append", "journal")
-"""Those that may change a file that is there."""
+"""Those that may change an existing file."""
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int, bytes]]:
-    """What there is: kind, number and content."""
-    found = {}
+    """The present files: type, number and content."""
+    state_by_path = {}
     for path in sorted(folder.rglob("*")):
         state = path.lstat()
-        whole = stat.S_ISREG(state.st_mode)
-        found[str(path.relative_to(folder))] = (
-            stat.S_IFMT(state.st_mode), state.st_rdev if whole or stat.S_ISDIR(state.st_mode) else state.st_ino, path.read_bytes() if whole else b"",
+        is_file = stat.S_ISREG(state.st_mode)
+        state_by_path[str(path.relative_to(folder))] = (
+            stat.S_IFMT(state.st_mode), state.st_rdev if is_file or stat.S_ISDIR(state.st_mode) else state.st_ino, path.read_bytes() if is_file else b"",
         )  # fmt: skip
-    return found
+    return state_by_path
 
 
 def attempt(writer: str, place: str) -> object:
@@ -180,7 +180,7 @@ def attempt(writer: str, place: str) -> object:
     before, kept = snapshot(folder), os.getcwd()
     os.chdir(folder)
     try:
-        made = write(place.replace("{}", ending))
+        result = write(place.replace("{}", ending))
     except FireironError:
         assert snapshot(folder) == before, "refused, and something has changed"
         raise
@@ -191,7 +191,7 @@ def attempt(writer: str, place: str) -> object:
     own = place.replace("{}", ending), f"target{ending}"
     assert not changed or (len(changed) == 1 and writer in REPLACE and changed[0] in own and stat.S_ISREG(before[changed[0]][0])), changed
     assert not [name for name in after if name.endswith(".part")], "a half of a file is left"
-    return made
+    return result
 
 
 def handed(writer: str, place: str) -> Input:
@@ -203,6 +203,6 @@ def draw(choose: random.Random, count: int = 20) -> Iterator[Input]:
     """Writers and places."""
     for _ in range(count):
         writer, place = choose.choice(list(WRITERS)), choose.choice(PLACES)
-        if os.getuid() == 0 and place == ".." and writer != "export":  # of files that would stay
+        if os.getuid() == 0 and place == ".." and writer != "export":  # files would remain
             continue
         yield handed(writer, place)

@@ -55,13 +55,13 @@ IMPOSSIBLE: dict[frozenset[str], Reason] = {
     frozenset({"refine Cluster", "verb split_k"}): Reason(
         "both say what a block does",
         lambda: MatMul(32, 32, 32)(GL, GL, GL)(Kernel).split_k(2, Block, 16).tile(16, 16).to(Block).cluster(1, 2).done(),
-        "says which block does what",
+        "also determines the tile of a block",
     ),
     frozenset({"refine LongestFirst", "refine Rasterize"}): Reason(
-        LAST_FIRST, lambda: blocks.rasterize(group_m=2).longest_first("m").done(), "which tile is a block's too"
+        LAST_FIRST, lambda: blocks.rasterize(group_m=2).longest_first("m").done(), "the tile of a block"
     ),
     frozenset({"refine LongestFirst", "refine Cluster"}): Reason(
-        LAST_FIRST, lambda: blocks.cluster(1, 2).longest_first("m").done(), "which tile is a block's too"
+        LAST_FIRST, lambda: blocks.cluster(1, 2).longest_first("m").done(), "the tile of a block"
     ),
 }
 """Pairs of features of products each of which is drawn."""

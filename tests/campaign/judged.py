@@ -1,4 +1,4 @@
-"""What is wrong with a strategy for one of the project's problems, by all oracles that need no compiler: for subjects, and for what they shrink."""
+"""Judge a strategy for one of the project's problems, by all oracles that need no compiler: for subjects, and for shrinking."""
 
 import random
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ from fireiron.values.expr import TRUE, compiled
 
 
 def wrong(program: Program, symbols: Mapping[str, int], seed: int) -> str:
-    """What an oracle says against a program on small integers, which every order of adding up gives exactly; empty if nothing."""
+    """An oracle's objection to a program on small integers, whose sums are exact in any order; empty if there is none."""
     arrays = inputs(program.spec, symbols, seed)
     expected = meaning(program.spec, arrays)
     kernel, given = program.lowered, {**arrays, **copied(program, arrays, symbols)}
-    found = [*safety(kernel), *(finding for launch in program.preceding for finding in safety(launch.program.lowered))]
-    alarms = [str(finding) for finding in found if finding.severity == "error"]
+    findings = [*safety(kernel), *(finding for launch in program.preceding for finding in safety(launch.program.lowered))]
+    alarms = [str(finding) for finding in findings if finding.severity == "error"]
     if alarms:
         return f"an alarm: {'; '.join(alarms)}"
-    if any(finding.kind == "race" for finding in found):  # of an unchecked strategy, which asked for it
+    if any(finding.kind == "race" for finding in findings):  # an unchecked strategy, which accepts races
         return ""
     for order in (None, random.Random(seed)):
         got = simulate(kernel, given, symbols, order=order).outputs
@@ -41,20 +41,20 @@ def shape_of(spec: Spec, name: str, symbols: Mapping[str, int]) -> tuple[int, ..
 
 
 def names_given(spec: Spec) -> list[str]:
-    """The operands that a call brings: the inputs, and outputs that are added to."""
+    """The operands of a call: the inputs, and outputs that are accumulated into."""
     return [*spec.inputs, *(spec.outputs if spec.accumulate == TRUE else ())]
 
 
 def inputs(spec: Spec, symbols: Mapping[str, int], seed: int) -> dict[str, np.ndarray]:
-    """Small integers for all inputs, and for an output that is added to."""
+    """Small integers for all inputs, and for accumulated outputs."""
     generator = np.random.default_rng(seed)
     return {name: integers(shape_of(spec, name, symbols), spec.operands[name].dtype, generator) for name in names_given(spec)}
 
 
 def meaning(spec: Spec, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What NumPy makes of them, in float64 or int64."""
-    found = spec.reference(*(arrays[name] for name in spec.inputs))
-    values = dict(zip(spec.outputs, found if isinstance(found, tuple) else (found,), strict=True))
+    """NumPy's result, in float64 or int64."""
+    results = spec.reference(*(arrays[name] for name in spec.inputs))
+    values = dict(zip(spec.outputs, results if isinstance(results, tuple) else (results,), strict=True))
     for name in spec.outputs if spec.accumulate == TRUE else ():
         wide = np.int64 if spec.operands[name].dtype.kind == "int" else np.float64
         values[name] = (values[name].astype(wide) + arrays[name].astype(wide)).astype(values[name].dtype)
@@ -62,11 +62,11 @@ def meaning(spec: Spec, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
 
 
 def copied(program: Program, arrays: Mapping[str, np.ndarray], symbols: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """The arrays that launches in front make of inputs."""
-    made = {}
+    """The arrays that preceding launches make of inputs."""
+    copies = {}
     for launch in program.preceding:
         (source,), (target,) = launch.program.spec.inputs, launch.program.spec.outputs
         kernel = launch.program.lowered
         own = {one.name: symbols[one.name] for one in kernel.symbols}
-        made[launch.name] = simulate(kernel, {source: arrays[launch.name]}, own).outputs[target]
-    return made
+        copies[launch.name] = simulate(kernel, {source: arrays[launch.name]}, own).outputs[target]
+    return copies

@@ -1,4 +1,4 @@
-"""The figures of campaigns that are published: what `docs/campaign/` keeps of each state, and the table of `docs/reliability.md`."""
+"""The published results of campaigns: the contents of `docs/campaign/` for each state, and the table of `docs/reliability.md`."""
 
 import json
 import math
@@ -17,15 +17,15 @@ FOLDER = states.PUBLISHED
 PAGE = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- figures: written by `python -m campaign --publish` -->", "<!-- end of the figures -->"
 MOST_RANGES = 6
-"""Ranges of seeds that a row of the page names."""
+"""The number of seed ranges named in a row of the page."""
 
 HEADS = ("subject", "what", "counted", "wanted", "refused", "found", "of them fixed", "seeds", "dates", "processor time")
 
 
-def publish(every: Iterable[Subject], source: Path, target: Path = FOLDER, page: Path = PAGE) -> None:
-    """Keep the state of each subject that ran, without its stories, and rewrite the table of the page."""
+def publish(subjects: Iterable[Subject], source: Path, target: Path = FOLDER, page: Path = PAGE) -> None:
+    """Store the state of each subject that ran, without its stories, and rewrite the table of the page."""
     target.mkdir(parents=True, exist_ok=True)
-    for subject in every:
+    for subject in subjects:
         state = states.load(subject.name, subject.first, source, target)
         if state.amount("drawn"):
             (target / f"{subject.name}.json").write_text(_lines(kept(subject, state)), encoding="utf-8")
@@ -33,37 +33,37 @@ def publish(every: Iterable[Subject], source: Path, target: Path = FOLDER, page:
 
 
 def kept(subject: Subject, state: State) -> dict[str, object]:
-    """What is published: what the subject is and how to run it, its figure, and the state, from which other runs go on."""
-    said = {
+    """The published data: the subject and its command, its result, and the state, from which other runs continue."""
+    head = {
         "title": subject.title,
         "counted": subject.counted,
         "amount": state.amount(subject.counted),
         "wanted": subject.campaign,
         "command": f"PYTHONPATH=.:tests python -m campaign {subject.name}",
     }
-    whole = attrs.asdict(state)
-    whole["findings"] = [{**one, "story": ""} for one in state.findings]
-    return {**said, **whole, "seconds": round(state.seconds)}
+    state_dict = attrs.asdict(state)
+    state_dict["findings"] = [{**one, "story": ""} for one in state.findings]
+    return {**head, **state_dict, "seconds": round(state.seconds)}
 
 
 def _lines(values: dict[str, object]) -> str:
-    """A line for each value, so that a state of many pairs stays short to look at."""
+    """One line per value, so that a state with many pairs is readable."""
     return "{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in values.items()) + "\n}\n"
 
 
 def table(folder: Path = FOLDER) -> str:
-    """The published figures, a row a subject, and what several of them count together."""
-    every = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
-    return tabulate([_row(one) for one in every], HEADS, tablefmt="github") + _sums(every)
+    """The published results, one row per subject, and sums over several of them."""
+    published = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
+    return tabulate([_row(one) for one in published], HEADS, tablefmt="github") + _sums(published)
 
 
 SIMULATED = ("strategies", "definitions", "second", "tasks", "walks", "text", "clean")
-"""Subjects whose draws are each simulated and compared with NumPy, or with the kernel in another order."""
+"""Subjects that simulate each draw and compare it with NumPy, or with the kernel in another order."""
 
 
-def _sums(every: list[dict[str, Any]]) -> str:
-    """What is wanted of several subjects together; nothing where none of them ran."""
-    those = [one for one in every if one["subject"] in SIMULATED]
+def _sums(published: list[dict[str, Any]]) -> str:
+    """The sums over several subjects; empty if none of them ran."""
+    those = [one for one in published if one["subject"] in SIMULATED]
     if not those:
         return ""
     agreed, found = (sum(one["verdicts"].get(verdict, 0) for one in those) for verdict in ("agreed", "found"))
@@ -76,25 +76,25 @@ def _sums(every: list[dict[str, Any]]) -> str:
     )
 
 
-def _row(one: dict[str, object]) -> list[object]:
-    verdicts, spans, dates = one["verdicts"], one["ahead"], one["dates"]
+def _row(entry: dict[str, object]) -> list[object]:
+    verdicts, spans, dates = entry["verdicts"], entry["ahead"], entry["dates"]
     assert isinstance(verdicts, dict) and isinstance(spans, list) and isinstance(dates, list)
-    counted = f"{one['amount']:,}" + ("" if one["counted"] in ("agreed", "drawn") else f" {one['counted']}")
+    counted = f"{entry['amount']:,}" + ("" if entry["counted"] in ("agreed", "drawn") else f" {entry['counted']}")
     return [
-        f"`{one['subject']}`", one["title"], counted, f"{one['wanted']:,}", verdicts.get("refused", 0), verdicts.get("found", 0) + verdicts.get("mended", 0),
-        verdicts.get("mended", 0), _seeds([[one["first"], one["next"]], *spans]), " to ".join(dict.fromkeys((dates[0], dates[-1]))), duration(float(str(one["seconds"]))),
+        f"`{entry['subject']}`", entry["title"], counted, f"{entry['wanted']:,}", verdicts.get("refused", 0), verdicts.get("found", 0) + verdicts.get("mended", 0),
+        verdicts.get("mended", 0), _seeds([[entry["first"], entry["next"]], *spans]), " to ".join(dict.fromkeys((dates[0], dates[-1]))), duration(float(str(entry["seconds"]))),
     ]  # fmt: skip
 
 
 def _seeds(spans: list[list[int]]) -> str:
-    """Ranges of seeds; of many the first ones and the end, as the state has them all."""
-    said = [f"{first} to {stop - 1}" for first, stop in spans if stop > first]
-    more = len(said) - MOST_RANGES
-    return ", ".join(said) if more <= 0 else f"{', '.join(said[: MOST_RANGES - 1])} and {more + 1} more ranges up to {spans[-1][1] - 1}"
+    """Ranges of seeds; for many the first ones and the end, since the state has them all."""
+    ranges = [f"{first} to {stop - 1}" for first, stop in spans if stop > first]
+    more = len(ranges) - MOST_RANGES
+    return ", ".join(ranges) if more <= 0 else f"{', '.join(ranges[: MOST_RANGES - 1])} and {more + 1} more ranges up to {spans[-1][1] - 1}"
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them.
+    """Seconds as a person writes them.
 
     >>> duration(40), duration(600), duration(9000)
     ('40 s', '10 min', '2.5 h')
@@ -105,14 +105,14 @@ def duration(seconds: float) -> str:
 
 
 def with_table(page: str, figures: str) -> str:
-    """The page with other figures between its two marks."""
+    """The page with other text between its two markers."""
     before, _, rest = page.partition(BEGIN)
-    _, mark, behind = rest.partition(END)
+    _, mark, after = rest.partition(END)
     assert mark, f"the page has no {BEGIN} ... {END}"
-    return f"{before}{BEGIN}\n\n{figures}\n\n{END}{behind}"
+    return f"{before}{BEGIN}\n\n{figures}\n\n{END}{after}"
 
 
 def up_to_date() -> bool:
-    """Whether the page says what the folder says."""
+    """Whether the page agrees with the folder."""
     page = PAGE.read_text(encoding="utf-8")
     return with_table(page, table()) == page

@@ -1,4 +1,4 @@
-"""What a campaign is about: a subject, and the outcome of one of its draws."""
+"""Subjects of campaigns, and the outcome of a draw."""
 
 import importlib
 import pkgutil
@@ -11,10 +11,11 @@ VERDICTS = ("agreed", "refused", "found")
 
 @attrs.frozen
 class Outcome:
-    """What came of one seed.
+    """The outcome of one seed.
 
-    `agreed`: it was drawn, run and right by every oracle. `refused`: the project refused it with an error of its own, which the subject deems fair.
-    `found`: anything else; then `story` says what, and holds a program to paste. `features` are counted in pairs; `counts` are added up.
+    `agreed`: it was drawn, executed and right by every oracle. `refused`: refused with an error of the project, which the subject accepts
+    as fair. `found`: anything else; `story` then describes it, with a program to paste. Pairs of `features` are counted; `counts` are
+    summed.
     """
 
     verdict: str = attrs.field(validator=attrs.validators.in_(VERDICTS))
@@ -24,12 +25,12 @@ class Outcome:
 
 
 def agreed(features: Iterable[str] = (), **counts: int) -> Outcome:
-    """The outcome of a draw that every oracle calls right."""
+    """The outcome of a draw that every oracle accepts."""
     return Outcome("agreed", frozenset(features), counts)
 
 
 def refused(features: Iterable[str] = (), **counts: int) -> Outcome:
-    """The outcome of a draw that the project refused fairly."""
+    """The outcome of a fairly refused draw."""
     return Outcome("refused", frozenset(features), counts)
 
 
@@ -40,11 +41,11 @@ def found(story: str, features: Iterable[str] = (), **counts: int) -> Outcome:
 
 @attrs.frozen
 class Subject:
-    """Something that is drawn from seeds, over and over.
+    """A source of draws from seeds.
 
-    `draw` maps a seed to an outcome and depends on nothing else; where many are cheaper together, `draw_together` maps several seeds to
-    theirs, in order. `counted` names what the numbers of the tiers are about: "agreed", "drawn" (every seed), or a name in `counts`.
-    `seconds` is what one draw may take before it counts as found; `needs` says why it cannot run here, or nothing.
+    `draw` maps a seed to an outcome and depends on nothing else; if several are cheaper together, `draw_together` maps several seeds to
+    theirs, in order. `counted` names the amount that the tiers specify: "agreed", "drawn" (every seed), or a name in `counts`. `seconds`
+    limits one draw, which otherwise counts as found; `needs` returns why it cannot run here, or None.
     """
 
     name: str
@@ -56,27 +57,27 @@ class Subject:
     first: int = 1
     chunk: int = 50
     sample: int = 3
-    """Draws in every run of the tests."""
+    """The number of draws in every run of the tests."""
     seconds: float = 120.0
     draw_together: Callable[[Sequence[int]], list[Outcome]] | None = None
     needs: Callable[[], str | None] = lambda: None
     together: Callable[[], Iterable[tuple[str, str]]] = tuple
-    """The pairs of features of which none may be undrawn, as it draws them on purpose."""
+    """The pairs of features that must all be drawn, since the subject draws them deliberately."""
     last: int | None = None
-    """Where the seeds end, if they name things of which there are only so many."""
+    """The end of the seeds, if they name a finite number of cases."""
 
     def wanted(self, tier: str) -> int:
-        """How many are wanted in a tier, `nightly` or `campaign`."""
+        """The required amount in a tier, `nightly` or `campaign`."""
         return {"nightly": self.nightly, "campaign": self.campaign}[tier]
 
 
 def subjects() -> dict[str, Subject]:
-    """All subjects by name: what the files of `subjects/` define as SUBJECT, or as SUBJECTS."""
+    """All subjects by name: those that the files of `subjects/` define as SUBJECT, or as SUBJECTS."""
     package = importlib.import_module("campaign.subjects")
-    every: dict[str, Subject] = {}
+    by_name: dict[str, Subject] = {}
     for module in sorted(one.name for one in pkgutil.iter_modules(package.__path__)):
         file = importlib.import_module(f"campaign.subjects.{module}")
         for subject in getattr(file, "SUBJECTS", None) or (file.SUBJECT,):
-            assert subject.name not in every, f"two subjects are called {subject.name}"
-            every[subject.name] = subject
-    return every
+            assert subject.name not in by_name, f"two subjects are called {subject.name}"
+            by_name[subject.name] = subject
+    return by_name

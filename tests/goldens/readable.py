@@ -21,7 +21,7 @@ def of_texts() -> dict[Path, str]:
 
 
 def file_of(form: str) -> Path:
-    """The file of a form of the library: `attention:held, own sizes` is in `attention-held-own_sizes.cu`."""
+    """The file of a form of the library: `attention:q_in_registers, own sizes` is in `attention-held-own_sizes.cu`."""
     return TEXTS / f"{form.replace(', ', '-').replace(':', '-').replace(' ', '_')}.cu"
 
 

@@ -236,7 +236,7 @@ def _made() -> Iterator[tuple[str, Callable[[], Item]]]:
             lambda orders=orders: of("hopper " + orders, hopper.strategy.with_(**small)(halves(72, 72, 72, orders)), None, True),
         )
     yield "hopper_small", lambda: of("hopper_small", hopper_small.strategy.with_(stages=2)(halves(40, 72, 200)), None, True)
-    yield "hopper stays", lambda: of("hopper stays", hopper.strategy.with_(**small, blocks=132)(halves(136, 136, 72)), None, True)
+    yield "hopper stays", lambda: of("hopper stays", hopper.strategy.with_(**small, num_blocks=132)(halves(136, 136, 72)), None, True)
     yield "split_k", lambda: of("split_k", bind(find("split_k"), {"M": 20, "N": 20, "K": 70}), "sm_75", True)
     for causal in (False, True):
         for held in (False, True):

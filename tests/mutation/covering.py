@@ -1,4 +1,4 @@
-"""Which tests run which lines of the package, and how long they take: measured once, by coverage with a context for each test."""
+"""The lines of the package that each test runs, and the duration of the tests: measured once, by coverage with a context per test."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FOLDER = ROOT / "build" / "mutation"
 FILE = FOLDER / "covering.json"
 TESTS = ROOT / "tests"
 MOST_IMPORTING = 6
-"""What more files import is near to none of them."""
+"""A module imported by more files is near to none of them."""
 
 MOST_TESTS = 48
-"""Tests of a line that are kept."""
+"""The number of stored tests per line."""
 
 NEAREST = {
     "check/__init__.py": "alignment",
@@ -55,7 +55,7 @@ NEAREST = {
     "inspect/synchronization.py": "explain_sync",
     "ir/access.py": "synchronize",
     "ir/smem_layouts.py": "wgmma",
-    "ir/holding.py": "distribute",
+    "ir/register_ownership.py": "distribute",
     "ir/verifier.py": "programmatic_launch fused_skip",
     "language/dealing.py": "dealing toys cluster persistence dynamic_scheduler",
     "language/library.py": "hopper tiles_chosen",
@@ -163,28 +163,28 @@ NEAREST = {
     "values/typed.py": "outside",
     "values/units.py": "graphene_kernels",
 }
-"""Names of files of tests near to modules that none is called after."""
+"""Test file names near to modules that no file is named after."""
 
 
 @attrs.frozen
 class Covering:
-    """Tests by the lines that they run, of the modules as they were when that was measured."""
+    """Tests by the lines that they run, for the modules as they were when measured."""
 
     tests: list[tuple[str, float]]
-    """Their names for pytest and seconds."""
+    """Their pytest names and seconds."""
     lines: dict[str, dict[str, list[int]]]
-    """For each module and line, the places of its tests in `tests`."""
+    """For each module and line, the indices of its tests in `tests`."""
     texts: dict[str, str]
 
     @staticmethod
     def load(file: Path = FILE) -> Covering:
-        """What was measured; nothing if nothing was."""
+        """The measured data; empty if there are none."""
         if not file.is_file():
             return Covering([], {}, {})
         return Covering(**json.loads(file.read_text(encoding="utf-8")))
 
     def save(self, file: Path = FILE) -> None:
-        """Write it down."""
+        """Write it to the file."""
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(attrs.asdict(self)), encoding="utf-8")
 
@@ -198,7 +198,7 @@ class Covering:
         return {self.tests[number][0].partition("::")[0] for numbers in self.lines.get(module, {}).values() for number in numbers}
 
     def with_data(self, data: Path, durations: Path) -> Covering:
-        """This and what a run of coverage (its data file) and of `durations` measured."""
+        """This combined with a run of coverage (its data file) and of `durations`."""
         seconds = dict(reversed(line.split(" ", 1)) for line in durations.read_text(encoding="utf-8").splitlines())
         tests = [*self.tests]
         places = {name: number for number, (name, _) in enumerate(tests)}
@@ -228,7 +228,7 @@ class Covering:
 
 
 def _shortest(tests: Sequence[tuple[str, float]], numbers: Sequence[int]) -> list[int]:
-    """So many of a line's tests as are worth keeping: the shortest of each file in turns."""
+    """The stored tests of a line: the shortest of each file, round-robin."""
     by_file: dict[str, list[int]] = {}
     for number in sorted(numbers, key=lambda number: tests[number][1]):
         by_file.setdefault(tests[number][0].partition("::")[0], []).append(number)
@@ -258,14 +258,14 @@ def _rows(data: Path) -> list[tuple[str, str, list[int]]]:
 
 @functools.cache
 def nearest(module: str) -> tuple[str, ...]:
-    """The test files nearest to a module: those that are called alike or stand in `NEAREST`; those that import it where there are none."""
+    """The test files nearest to a module: those named after it or listed in `NEAREST`; otherwise those that import it."""
     stem = Path(module).parent.name if module.endswith("__init__.py") else Path(module).stem
-    alike = [f"tests/{file.name}" for file in TESTS.glob(f"test_{stem}*.py") if not file.stem.endswith("_gpu")]
+    same_name = [f"tests/{file.name}" for file in TESTS.glob(f"test_{stem}*.py") if not file.stem.endswith("_gpu")]
     dotted = module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     parent, _, name = dotted.rpartition(".")
     pattern = re.compile(rf"fireiron\.{re.escape(dotted)}\b|from fireiron\.?{re.escape(parent)} import [^\n]*\b{name}\b")
-    told = [f"tests/test_{name}.py" for part, names in NEAREST.items() if module.startswith(part) for name in names.split()]
-    if near := [*(told if module.startswith("cuda/") else ()), *alike, *told]:
+    listed = [f"tests/test_{name}.py" for part, names in NEAREST.items() if module.startswith(part) for name in names.split()]
+    if near := [*(listed if module.startswith("cuda/") else ()), *same_name, *listed]:
         return tuple(dict.fromkeys(near))
     imports = tuple(file for file, text in importing() if pattern.search(text))
     return imports if len(imports) <= MOST_IMPORTING else ()
@@ -273,9 +273,9 @@ def nearest(module: str) -> tuple[str, ...]:
 
 @functools.cache
 def importing() -> list[tuple[str, str]]:
-    """The files of tests with their lines that import modules of the package."""
-    found = []
+    """The test files, with their lines that import modules of the package."""
+    imports = []
     for file in sorted(TESTS.glob("test_*.py")):
         lines = file.read_text(encoding="utf-8").splitlines()
-        found.append((f"tests/{file.name}", "\n".join(line for line in lines if "import" in line and "fireiron" in line)))
-    return found
+        imports.append((f"tests/{file.name}", "\n".join(line for line in lines if "import" in line and "fireiron" in line)))
+    return imports

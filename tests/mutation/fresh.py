@@ -1,4 +1,4 @@
-"""A process in which a changed module is what is imported: `python -m mutation.fresh`, asked by the environment; it answers with a line of JSON."""
+"""A process that imports a changed module: `python -m mutation.fresh`, with its request in the environment; it answers with a line of JSON."""
 
 import importlib
 import json
@@ -13,7 +13,7 @@ from mutation import zygote
 
 
 class Until(zygote.Watch):
-    """What failed first, for so many seconds of processor time."""
+    """Records the first failure within the given seconds of processor time."""
 
     def __init__(self, enough: float) -> None:
         self.enough, self.stopped = enough, False
@@ -27,24 +27,24 @@ class Until(zygote.Watch):
 
 
 def main() -> dict[str, object]:
-    """Import the package with the change, then ask the kernels, then the tests."""
-    asked = json.loads(Path(os.environ[zygote.FRESH]).read_text(encoding="utf-8"))
+    """Import the package with the change, then try the kernels, then the tests."""
+    request = json.loads(Path(os.environ[zygote.FRESH]).read_text(encoding="utf-8"))
     try:
-        # Before pytest is there, which would import what is not yet there from its files, as the package has a plugin.
-        importlib.import_module(zygote.dotted(asked["module"]))
-        kernels = _kernels(asked["kernels"])
+        # Before pytest starts, which would import other modules from their files, since the package has a plugin.
+        importlib.import_module(zygote.dotted(request["module"]))
+        kernels = _kernels(request["kernels"])
     except BaseException as error:
         return {"by": f"import: {type(error).__name__}", "what": traceback.format_exc()[-300:]}
-    found = zygote.of_kernels(kernels, asked["always"])
-    if found["by"] or not asked["tests"]:
-        return found
+    result = zygote.of_kernels(kernels, request["always"])
+    if result["by"] or not request["tests"]:
+        return result
     import pytest
 
-    watch = Until(asked["enough"])
-    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *zygote.ASKED, *asked["tests"]], plugins=[watch])
+    watch = Until(request["enough"])
+    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *zygote.ASKED, *request["tests"]], plugins=[watch])
     if watch.failed or (code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and not watch.stopped):
-        found |= {"by": "tests", "what": watch.failed or f"pytest: {code.name if isinstance(code, pytest.ExitCode) else code}"}
-    return found
+        result |= {"by": "tests", "what": watch.failed or f"pytest: {code.name if isinstance(code, pytest.ExitCode) else code}"}
+    return result
 
 
 def _kernels(names: list[str]) -> list[Any]:
@@ -53,8 +53,8 @@ def _kernels(names: list[str]) -> list[Any]:
     from mutation import battery
 
     kernels = [one for one in battery.load(Path(os.environ[zygote.KERNELS])) if one.name in names]
-    for one in kernels:
-        one.prepare()
+    for kernel in kernels:
+        kernel.prepare()
     return kernels
 
 

@@ -1,7 +1,7 @@
-"""What a mutant may change: operators on the syntax tree of a module, each a new text for one expression or statement.
+"""Mutation operators on the syntax tree of a module, each with a new text for one expression or statement.
 
-A mutant keeps all lines where they are, so that what is known of lines holds for it. Left out: annotations, docstrings and other texts,
-errors and their hints, `__repr__` and `__str__`, decorators, assertions, what only type checkers read.
+A mutant keeps all line numbers, so that data about lines remain valid. Not mutated: annotations, docstrings and other texts, errors and
+their hints, `__repr__` and `__str__`, decorators, assertions, code for type checkers only.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ OTHER_ATTRIBUTES = {
     "prologue": "epilogue", "rows": "columns", "columns": "rows", "before": "after", "after": "before",
 }  # fmt: skip
 SWAPPED = {"less", "mod", "floordiv", "ceildiv", "range", "at_most", "equal", "subtract", "divmod"}
-"""Functions of two arguments that have an order."""
+"""Functions of two arguments whose order matters."""
 
 DROPPED_CALLS = {"sorted": "list", "reversed": "tuple", "set": "tuple", "frozenset": "tuple"}
 TEXTS = {"__repr__", "__str__", "__rich__", "_repr_html_", "_repr_svg_", "summary"}
-"""Functions that make what people read."""
+"""Functions that make text for people."""
 ERRORS = ("Error", "Warning", "Finding")
 
 
@@ -53,25 +53,25 @@ class Mutant:
     old: str
     new: str
     inside: bool
-    """Whether it stands in a function, which runs behind the import."""
+    """Whether it is in a function, which runs after the import."""
 
     @property
     def name(self) -> str:
-        """What stays the same while other parts of the module change."""
+        """A name that is stable when other parts of the module change."""
         return f"{self.module}:{self.where}: {self.operator}: {self.text.strip()}: {_short(self.old)} -> {_short(self.new)}"
 
     @property
     def text(self) -> str:
-        """The line in which it begins."""
+        """The line in which the change begins."""
         return source(self.module).splitlines()[self.line - 1]
 
     def source(self) -> str:
         """The module with the change."""
-        whole = source(self.module).encode()
-        return (whole[: self.start] + self.new.encode() + whole[self.stop :]).decode()
+        original = source(self.module).encode()
+        return (original[: self.start] + self.new.encode() + original[self.stop :]).decode()
 
     def is_one(self) -> bool:
-        """Whether it is a program, and another one."""
+        """Whether the result parses and differs."""
         try:
             return ast.dump(ast.parse(self.source())) != ast.dump(ast.parse(source(self.module)))
         except SyntaxError:
@@ -91,12 +91,12 @@ def source(module: str) -> str:
 
 def modules(*parts: str) -> list[str]:
     """The modules below folders of the package (`lower`), or with these names (`lower/guard.py`)."""
-    found: list[str] = []
+    paths: list[str] = []
     for part in parts:
         path = PACKAGE / part
         files = sorted(path.rglob("*.py")) if path.is_dir() else [path if path.suffix else path.with_suffix(".py")]
-        found += [str(file.relative_to(PACKAGE)) for file in files]
-    return found
+        paths += [str(file.relative_to(PACKAGE)) for file in files]
+    return paths
 
 
 @functools.cache
@@ -106,9 +106,9 @@ def mutants(module: str) -> tuple[Mutant, ...]:
 
 
 def sample(parts: tuple[str, ...]) -> list[Mutant]:
-    """All mutants of some parts of the package in an order that is random, and the same everywhere."""
-    every = [one for module in modules(*parts) for one in mutants(module)]
-    return sorted(every, key=lambda one: (hashlib.sha256(one.name.encode()).digest(), one.start))
+    """All mutants of some parts of the package in a random order that is the same everywhere."""
+    all_mutants = [one for module in modules(*parts) for one in mutants(module)]
+    return sorted(all_mutants, key=lambda one: (hashlib.sha256(one.name.encode()).digest(), one.start))
 
 
 def _short(text: str) -> str:
@@ -126,7 +126,7 @@ class Sites:
     where: tuple[str, ...] = attrs.field(default=(), init=False)
     inside: bool = attrs.field(default=False, init=False)
     parameters: frozenset[str] = attrs.field(default=frozenset(), init=False)
-    """Those of the function around."""
+    """Those of the enclosing function."""
 
     def __attrs_post_init__(self) -> None:
         self.starts = [0]
@@ -138,8 +138,8 @@ class Sites:
         return self.made
 
     def _body(self, body: list[ast.stmt]) -> None:
-        for one in body:
-            self._statement(one, alone=len(body) == 1)
+        for stmt in body:
+            self._statement(stmt, alone=len(body) == 1)
 
     # ------------------------------------------------------------------------------------------ statements
 
@@ -207,7 +207,7 @@ class Sites:
         self.inside, self.parameters = before
 
     def _returned(self, value: ast.expr) -> None:
-        """A condition that is always the same, and a call whose argument comes back unchanged."""
+        """A condition that is always the same, and a call whose argument is returned unchanged."""
         match value:
             case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()) | ast.Call(func=ast.Name(id="any" | "all" | "isinstance")):
                 for constant in (True, False):
@@ -228,9 +228,9 @@ class Sites:
             elif not (isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None):
                 self._insert(case.pattern, " if False", "case dropped")
             if isinstance(case.pattern, ast.MatchOr):
-                for number, one in enumerate(case.pattern.patterns):
+                for number, pattern in enumerate(case.pattern.patterns):
                     left = [other for place, other in enumerate(case.pattern.patterns) if place != number]
-                    if not any(isinstance(each, ast.MatchAs) and each.name for each in ast.walk(one)):
+                    if not any(isinstance(each, ast.MatchAs) and each.name for each in ast.walk(pattern)):
                         self._replace(case.pattern, " | ".join(map(ast.unparse, left)), "pattern dropped")
             self._body(case.body)
 
@@ -353,13 +353,13 @@ class Sites:
 
     @staticmethod
     def _is_of_itself(targets: list[ast.expr], value: ast.expr) -> bool:
-        """Whether a name is set to something made of what it was."""
+        """Whether a name is assigned a value computed from itself."""
         names = {one.id for one in targets if isinstance(one, ast.Name)}
         return len(targets) == 1 and any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(value))
 
     @staticmethod
     def _is_error(node: ast.expr) -> bool:
-        """Whether it is the making of an error, or of what is said of one."""
+        """Whether the node constructs an error, or its message."""
         if not isinstance(node, ast.Call):
             return False
         function = node.func

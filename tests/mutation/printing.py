@@ -1,7 +1,7 @@
-"""What a mutant of the printer does to kernels that were lowered before it was made: their text, and what that computes on a CPU.
+"""The effect of a printer mutant on previously lowered kernels: their text, and its result on a CPU.
 
-The simulator reads the IR, so that it says nothing of the text. A text that another one took the place of is compiled by the host's C++ compiler
-and run, as in `tests/test_printed_text.py`.
+The simulator executes the IR, not the text. A changed text is compiled by the host's C++ compiler and executed, as in
+`tests/test_printed_text.py`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ FOLDER = "cuda/"
 """The modules that print, and lower nothing."""
 
 MOST_RUN = 3
-"""Changed texts of a mutant that are compiled and run; each takes seconds."""
+"""The number of changed texts of a mutant that are compiled and executed; each takes seconds."""
 
 
 @attrs.frozen
 class Lowered:
-    """A kernel of the battery as it is lowered and printed without a mutant."""
+    """A kernel of the battery, lowered and printed without a mutant."""
 
     item: Item
     kernels: tuple[Any, ...]
@@ -40,13 +40,13 @@ class Lowered:
         return Lowered(item, kernels, emit(*kernels))
 
     def printed(self) -> str:
-        """The text as it is printed now."""
+        """The text as printed now."""
         from fireiron.cuda import emit
 
         return emit(*self.kernels)
 
     def wrong(self, text: str) -> str:
-        """What is wrong with a text when it is compiled and run, if anything; nothing is said of several launches."""
+        """The error of a text when compiled and executed, if any; several launches are not tested."""
         from printed_text import COMPILER, HostProgram, Printed, Refused
 
         if COMPILER is None or len(self.kernels) > 1:
@@ -59,21 +59,21 @@ class Lowered:
         return self.item.wrong(got)
 
 
-def judged(every: Iterable[Lowered]) -> dict[str, Any]:
-    """Who notices something wrong with the texts of kernels, and whether any has changed."""
+def judged(kernels: Iterable[Lowered]) -> dict[str, Any]:
+    """The first detection of an error in the texts of kernels, and whether any text has changed."""
     from fireiron.errors import FireironError
 
     changed: list[tuple[Lowered, str]] = []
-    for one in every:
+    for kernel in kernels:
         try:
-            text = one.printed()
+            text = kernel.printed()
         except FireironError as error:
-            return {"by": f"refusal: {type(error).__name__}", "what": f"{one.item.name}: {error}"[:200], "changed": True}
+            return {"by": f"refusal: {type(error).__name__}", "what": f"{kernel.item.name}: {error}"[:200], "changed": True}
         except Exception as error:
-            return {"by": f"crash: {type(error).__name__}", "what": f"{one.item.name}: {error}"[:200], "changed": True}
-        if text != one.text:
-            changed.append((one, text))
-    for one, text in sorted(changed, key=lambda pair: len(pair[1]))[:MOST_RUN]:
-        if (said := one.wrong(text)) and not one.wrong(one.text):
-            return {"by": "printed text", "what": f"{one.item.name}: {said}", "changed": True}
+            return {"by": f"crash: {type(error).__name__}", "what": f"{kernel.item.name}: {error}"[:200], "changed": True}
+        if text != kernel.text:
+            changed.append((kernel, text))
+    for kernel, text in sorted(changed, key=lambda pair: len(pair[1]))[:MOST_RUN]:
+        if (said := kernel.wrong(text)) and not kernel.wrong(kernel.text):
+            return {"by": "printed text", "what": f"{kernel.item.name}: {said}", "changed": True}
     return {"by": "", "changed": bool(changed), "what": ", ".join(one.item.name for one, _ in changed[:3])}

@@ -1,4 +1,4 @@
-"""What refinements ask of passes, one kind a file (see `fireiron.ir.ask`)."""
+"""The kinds of requests to passes, one per file (see `fireiron.ir.ask`)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fireiron.ir.ask import Ask
 @functools.cache
 def kinds() -> tuple[type[Ask], ...]:
     """The kinds in this folder, in the order of their files."""
-    found = (getattr(module, name) for module in folders.modules(__name__, __path__) for name in module.__all__)
-    return tuple(one for one in found if issubclass(one, Ask))
+    exported = (getattr(module, name) for module in folders.modules(__name__, __path__) for name in module.__all__)
+    return tuple(one for one in exported if issubclass(one, Ask))
 
 
 __all__ = ["kinds"]

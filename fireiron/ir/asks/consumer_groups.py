@@ -1,4 +1,4 @@
-"""Groups of consumers that have every other tile: `turns` on a persistent tile."""
+"""Consumer groups that process tiles alternately: `pingpong` on a persistent tile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fireiron.values.expr import Expr
 
 @attrs.frozen
 class ConsumerGroups(Ask):
-    """The iterations of the loop are taken in turns by so many `groups` of consumers."""
+    """`groups` consumer groups alternate the iterations of the loop."""
 
     taker: ClassVar[str] = "specialize"
     options: ClassVar[tuple[str, ...]] = ("consumer_groups=2",)

@@ -1,4 +1,4 @@
-"""The end of a turn done in the next one: `defer` on the split of a definition."""
+"""Software pipelining of a loop: `defer` on the split of a definition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fireiron.values.expr import Expr
 
 @attrs.frozen
 class Deferred(Ask):
-    """All steps of a definition from `step` on are done behind the step `after` of the next iteration."""
+    """All steps of a definition from `step` on run in the next iteration, after its step `after`."""
 
     taker: ClassVar[str] = "defer"
     options: ClassVar[tuple[str, ...]] = ("defer=step:after",)

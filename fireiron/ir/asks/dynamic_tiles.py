@@ -1,4 +1,4 @@
-"""Tiles that blocks take as they become free: `persistent(dynamic=True)` on a tile."""
+"""Tiles that blocks claim at run time: `persistent(dynamic=True)` on a tile."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from fireiron.values.expr import ZERO, Expr, Var
 
 @attrs.frozen
 class DynamicTiles(Ask):
-    """The loop goes over tiles that blocks take as they become free: the name of a tile's number, how many there are, and the ring of tiles
-    by which a block is told, which `pipeline` makes. Until it is taken the body says which tile it would be if all took equally long.
+    """A loop over tiles that blocks claim as they become free.
+
+    `tile` is the name of the tile number, `tiles` the number of tiles, and `ring` the ring of tiles that `pipeline` creates. Until the
+    request is handled, the body computes the tile of a static assignment.
     """
 
     taker: ClassVar[str] = "specialize"

@@ -1,4 +1,4 @@
-"""Warpgroups that issue products one after the other: `turns` on the split of a definition."""
+"""Warpgroups that issue their MMAs in a fixed order: `order_mma` on the split of a definition."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fireiron.values.expr import Expr
 
 @attrs.frozen
 class OrderedMma(Ask):
-    """The products from the step `first` to the step `last` are issued by one warpgroup after the other; behind the walk these are the
-    registers that the steps' products write.
+    """Warpgroups issue the MMAs from step `first` to step `last` one warpgroup after the other; after the walk these are the registers that
+    the MMAs of the steps write.
     """
 
     taker: ClassVar[str] = "order_mma"

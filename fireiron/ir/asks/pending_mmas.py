@@ -1,4 +1,4 @@
-"""Products that run on: `mma_in_flight` on a split."""
+"""MMAs in flight: `mma_in_flight` on a split."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fireiron.values.expr import Expr
 
 @attrs.frozen
 class PendingMmas(Ask):
-    """So many `groups` of products run on while the next turn begins; None: as many as is best."""
+    """At most `groups` wgmma groups stay in flight when the next iteration begins; None: the compiler chooses."""
 
     taker: ClassVar[str] = "wgmma_waits"
     options: ClassVar[tuple[str, ...]] = ("mma_in_flight=1",)

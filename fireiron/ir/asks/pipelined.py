@@ -1,4 +1,4 @@
-"""Loads ahead: `pipeline` on a split."""
+"""Loads ahead of their use: `pipeline` on a split."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fireiron.values.expr import Expr
 
 @attrs.frozen
 class Pipelined(Ask):
-    """The loads of `stages` iterations are in flight; with `interleave` they are issued step by step in the loop inside."""
+    """The loads of `stages` iterations are in flight; with `interleave` they are issued between the iterations of the inner loop."""
 
     taker: ClassVar[str] = "pipeline"
     options: ClassVar[tuple[str, ...]] = ("stages=2", "interleave")

@@ -1,4 +1,4 @@
-"""Loads by threads of their own: `warp_specialize` on a split."""
+"""Loads by dedicated threads: `warp_specialize` on a split."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ from fireiron.values.expr import Expr
 
 @attrs.frozen
 class ProducerThreads(Ask):
-    """The stages of the loop are a ring, which so many `threads` of their own fill; with `copies` they copy what engines do not load."""
+    """The stages of the loop are a ring that `threads` producer threads fill; with `copies` they also copy what TMA does not load. The
+    loads of each array of `separate` have a producer of their own.
+    """
 
     taker: ClassVar[str] = "specialize"
-    options: ClassVar[tuple[str, ...]] = ("producer_threads=32", "copies")
+    options: ClassVar[tuple[str, ...]] = ("producer_threads=32", "copies", "separate=A:B")
     threads: int = 0
     copies: bool = False
+    separate: tuple[str, ...] = ()
 
     def written(self, text_of: Callable[[Expr], str]) -> Mapping[str, str]:
-        return {"producer_threads": str(self.threads), **({"copies": ""} if self.copies else {})}
+        separate = {"separate": ":".join(self.separate)} if self.separate else {}
+        return {"producer_threads": str(self.threads), **({"copies": ""} if self.copies else {}), **separate}
 
     @classmethod
     def read(cls, options: Mapping[str, str], expression_of: Callable[[str], Expr]) -> ProducerThreads:
-        return ProducerThreads(number_of(options, "producer_threads", 0), "copies" in options)
+        separate = tuple(name.strip() for name in options.get("separate", "").split(":") if name.strip())
+        return ProducerThreads(number_of(options, "producer_threads", 0), "copies" in options, separate)
 
 
 __all__ = ["ProducerThreads"]

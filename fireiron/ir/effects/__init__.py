@@ -1,1 +1,1 @@
-"""The effects of the language, one a file (see `fireiron.ir.effect`)."""
+"""The kinds of effects, one per file (see `fireiron.ir.effect`)."""

@@ -1,4 +1,4 @@
-"""Kernels that begin while the one before them in a stream ends (programmatic dependent launch)."""
+"""Programmatic dependent launch: the kernel starts before the preceding kernel of the stream ends."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from fireiron.ir.effect import Effect
 
 @attrs.frozen
 class Chaining(Effect):
-    """The kernel begins while the one before ends, and waits for it by itself, if it is `chained`; `ready` are the parameters that no
-    kernel before writes.
+    """If `chained`, the kernel is launched with programmatic dependent launch and waits for the preceding kernel itself. No preceding
+    kernel writes the parameters `ready`.
     """
 
     chained: bool = False

@@ -1,4 +1,4 @@
-"""How many blocks a multiprocessor shall hold at once."""
+"""Minimum number of resident blocks per SM."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fireiron.ir.effect import Effect
 
 @attrs.frozen
 class Residency(Effect):
-    """A multiprocessor holds `blocks` blocks at once, so the compiler keeps to fewer registers; 0: as it comes."""
+    """The compiler limits registers so that `blocks` blocks fit on an SM; 0: no limit."""
 
     blocks: int = 0
 

@@ -1,4 +1,4 @@
-"""How much shared memory a block may take."""
+"""Upper bound of shared memory per block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fireiron.ir.effect import Effect
 
 @attrs.frozen
 class SharedBound(Effect):
-    """A block takes at most `bytes` of shared memory; 0: what the target has."""
+    """A block uses at most `bytes` bytes of shared memory; 0: the limit of the target."""
 
     bytes: int = 0
 

@@ -1,4 +1,4 @@
-"""Races that a user takes on himself."""
+"""Races that the user accepts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _once(reasons: Iterable[str]) -> tuple[str, ...]:
 
 @attrs.frozen
 class Unchecked(Effect):
-    """Races are reported as warnings, for `reasons` that the user states."""
+    """Races are reported as warnings; the user states the `reasons`."""
 
     reasons: tuple[str, ...] = attrs.field(default=(), converter=_once)
 

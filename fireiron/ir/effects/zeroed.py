@@ -1,4 +1,4 @@
-"""Outputs that are zero before a launch."""
+"""Outputs that are zeroed before a launch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fireiron.ir.effect import Effect
 
 @attrs.frozen
 class Zeroed(Effect):
-    """The outputs `names` are set to zero before the launch, since blocks add to them."""
+    """The launcher sets the outputs `names` to zero before the launch, since blocks add to them."""
 
     names: tuple[str, ...] = ()
 

@@ -1,6 +1,6 @@
-"""The completion mechanisms, one a file: facts and text (see `fireiron.ir.mechanism`).
+"""The completion mechanisms, one per file (see `fireiron.ir.mechanism`).
 
-The folder is the registry: a file states its mechanism as `MECHANISM`.
+The folder is the registry: each file defines `MECHANISM`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Copies from global to shared memory that a thread waits for by groups (PTX ISA, "Data Movement: cp.async")."""
+"""Copies from global to shared memory that complete by groups (PTX ISA, "Data Movement: cp.async")."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from fireiron.ir.mechanism import Mechanism, Order
 from fireiron.ir.text import Function
 
 COMMIT = Function(
-    "cp_async_commit",
+    "cp_async_commit_group",
     (),
     ('asm volatile("cp.async.commit_group;" ::: "memory");',),
-    "what this thread copied since its last commit becomes a group",
+    "commit the cp.async operations of this thread as a group",
 )
 
 WAIT = Function(
-    "cp_async_wait",
+    "cp_async_wait_group",
     (),
-    ('asm volatile("cp.async.wait_group %0;" :: "n"(groups) : "memory");',),
-    "all but the last so many groups of this thread's copies have arrived",
-    "int groups",
+    ('asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");',),
+    "wait until at most N cp.async groups of this thread are pending",
+    "int N",
 )
 
 ARRIVE = Function(
-    "cp_async_arrive",
-    ("unsigned barrier",),
-    ('asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(barrier) : "memory");',),
-    "one arrival, when all that this thread has copied is there; the barrier counts it among its arrivals (noinc)",
+    "cp_async_mbarrier_arrive",
+    ("unsigned mbarrier",),
+    ('asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(mbarrier) : "memory");',),
+    "arrive when all prior cp.async operations of this thread complete (noinc: an expected arrival)",
 )
 
 
 class CpAsyncGroups(Mechanism):
-    """A copy is there at a wait of the thread that issued it, for the group in which that thread committed it; or when a barrier in memory
-    has counted the thread's arrival by it.
+    """A copy is visible to its thread after a wait for the group in which it was committed, or when an mbarrier has counted the thread's
+    deferred arrival.
     """
 
     name: ClassVar[str] = "cp_async_group"
@@ -42,7 +42,7 @@ class CpAsyncGroups(Mechanism):
     what: ClassVar[str] = "copies"
     instruction: ClassVar[str] = "cp.async"
     done: ClassVar[str] = "arrived"
-    under_way: ClassVar[str] = "copies to"
+    in_flight: ClassVar[str] = "copies to"
     committing: ClassVar[Function] = COMMIT
     waiting: ClassVar[Function] = WAIT
     arriving: ClassVar[Function] = ARRIVE

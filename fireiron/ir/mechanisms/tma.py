@@ -1,4 +1,4 @@
-"""Loads by TMA that the full barrier of a ring's stage counts (PTX ISA, "Data Movement: cp.async.bulk.tensor", "mbarrier")."""
+"""TMA loads that complete on the full mbarrier of a ring's stage (PTX ISA, "Data Movement: cp.async.bulk.tensor", "mbarrier")."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fireiron.ir.mechanism import Mechanism, Order
 
 
 class TmaLoads(Mechanism):
-    """A load is there when the full barrier of the stage that it fills has counted its bytes."""
+    """A load is visible when the full mbarrier of the stage that it fills has counted its bytes."""
 
     name: ClassVar[str] = "mbarrier"
     order: ClassVar[Order] = Order.COUNTED
@@ -19,7 +19,7 @@ class TmaLoads(Mechanism):
     unit: ClassVar[str] = "the issuer"
     instruction: ClassVar[str] = "TMA"
     done: ClassVar[str] = "arrived"
-    under_way: ClassVar[str] = "loads to"
+    in_flight: ClassVar[str] = "loads to"
 
 
 MECHANISM = TMA_LOADS = TmaLoads()

@@ -1,4 +1,4 @@
-"""Stores by TMA that their issuer waits for by groups (PTX ISA, "Data Movement: cp.async.bulk.commit_group")."""
+"""TMA stores that complete by bulk groups (PTX ISA, "Data Movement: cp.async.bulk.commit_group")."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from fireiron.ir.mechanism import Mechanism, Order
 from fireiron.ir.text import Function
 
 COMMIT = Function(
-    "tma_store_commit",
+    "tma_store_commit_group",
     (),
     ('asm volatile("cp.async.bulk.commit_group;" ::: "memory");',),
-    "the stores of this thread since its last commit become a group",
+    "commit the TMA stores of this thread as a bulk group",
 )
 
 WAIT = Function(
-    "tma_store_wait",
+    "tma_store_wait_group",
     (),
-    ('asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(groups) : "memory");',),
-    "all but the last so many groups of this thread's stores have read what they store",
-    "int groups",
+    ('asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(N) : "memory");',),
+    "wait until at most N bulk groups of this thread have not yet read shared memory",
+    "int N",
 )
 
 
 class TmaStores(Mechanism):
-    """A store has read what it stores at a wait of its issuer for its group."""
+    """A store has read shared memory after a wait of its issuer for its group."""
 
     name: ClassVar[str] = "bulk_group"
     order: ClassVar[Order] = Order.GROUPS
@@ -37,7 +37,7 @@ class TmaStores(Mechanism):
     unit: ClassVar[str] = "the issuer"
     instruction: ClassVar[str] = "TMA"
     done: ClassVar[str] = "been stored"
-    under_way: ClassVar[str] = "stores of"
+    in_flight: ClassVar[str] = "stores of"
     committing: ClassVar[Function] = COMMIT
     waiting: ClassVar[Function] = WAIT
 

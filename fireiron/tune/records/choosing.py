@@ -14,6 +14,7 @@ import attrs
 
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError, StoreError
+from fireiron.ir.rewrite import by_identity
 from fireiron.language.strategy import Strategy
 from fireiron.spec import Spec
 from fireiron.tune.record import Record, describe
@@ -46,6 +47,15 @@ def any_program(program: Program) -> bool:
     return True
 
 
+Prove = Callable[["Program"], None]
+"""Makes the final IR of a program, which all checks passed; raises what `Program.ir` raises."""
+
+
+def prove_only(program: Program) -> None:
+    """Prove a program, and begin nothing else meanwhile."""
+    _ = program.ir
+
+
 @attrs.frozen
 class Choice(Displayed):
     """What answers for a spec: a record, `exact` if it was measured for just this spec; `why` says so in a sentence.
@@ -69,7 +79,8 @@ class Choice(Displayed):
 class Question:
     """A spec on an architecture; a preferred GPU, a user's own strategies, and what a program must be beyond legal.
 
-    Programs are `lowered` for another spec of the same problem where one is named: its arrays lie otherwise.
+    Programs are `lowered` for another spec of the same problem where one is named: its arrays lie otherwise. `prove` proves the one that
+    is taken.
     """
 
     spec: Spec
@@ -78,11 +89,12 @@ class Question:
     strategies: Mapping[str, Strategy] = attrs.field(factory=dict)
     accept: Accept = any_program
     lowered: Spec | None = None
+    prove: Prove = prove_only
 
     @property
     def asked(self) -> dict[str, Any]:
         """The spec as records say it."""
-        return describe(self.spec)
+        return _described(self.spec)
 
     def program(self, record: Record) -> Program | None:
         """The record's strategy for the spec; None where it has changed since, is not known, not legal or not accepted.
@@ -112,15 +124,29 @@ class Question:
 
     def safe(self, record: Record, program: Program | None) -> Program | None:
         """A program of the record that can be synchronised, and in which the independent checks find nothing: this one, if it can."""
-        if program is not None and not _is_safe(program):
+        if program is not None and not self._is_safe(program):
             program = self._made(record, first=False)
-            return program if program is not None and _is_safe(program) else None
+            return program if program is not None and self._is_safe(program) else None
         return program
+
+    def _is_safe(self, program: Program) -> bool:
+        """Whether a program can be synchronised, and the independent check finds nothing."""
+        try:
+            self.prove(program)
+        except FireironError:
+            return False
+        return True
+
+
+@by_identity  # a call asks for exact records and for neighbours, and a definition of several steps is compared with itself
+def _described(spec: Spec) -> dict[str, Any]:
+    """`describe`, for readers."""
+    return describe(spec)
 
 
 def for_spec(records: Iterable[Record], spec: Spec, target: Architecture) -> list[Record]:
     """The records for exactly a spec and the compute capability of an architecture, the fastest first."""
-    asked = describe(spec)
+    asked = _described(spec)
     found = [record for record in records if record.spec == asked and capability_of(record.architecture) == target.capability]
     return sorted(found, key=preference)
 
@@ -198,15 +224,6 @@ def nothing_answers(records: Sequence[Record], spec: Spec, target: Architecture)
         legal=shown or f"none of {len(records)} records is for a {asked['kind']}",
         hint=f"tune it on that GPU: {tune_command(spec, target.name)}",
     )
-
-
-def _is_safe(program: Program) -> bool:
-    """Whether a program can be synchronised, and the independent check finds nothing."""
-    try:
-        _ = program.ir
-    except FireironError:
-        return False
-    return True
 
 
 def _predicted(program: Program, gpu: str) -> float:

@@ -48,7 +48,7 @@ def read(path: Path, stamp: tuple[int, int, int]) -> tuple[Record, ...]:
 def read_checked(path: Path) -> tuple[Record, ...]:
     """The records of a file that were checked before they were put there; where a line is none after all, as `read` says it."""
     try:
-        return tuple(Record.checked(line) for line in read_text(path).split("\n") if line)
+        return Record.checked(line for line in read_text(path).split("\n") if line)
     except (ValueError, KeyError, TypeError, AttributeError):
         return read(path, stamp(path))
 

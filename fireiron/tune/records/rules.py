@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -56,7 +57,8 @@ def distance_to(record: Record, asked: Mapping[str, Any], target: Architecture) 
     What a definition does in parallel, such as heads of attention, counts by its product: so many blocks there are.
     """
     capability = capability_of(record.architecture)
-    if capability // 10 != target.capability // 10 or _kept(record.spec) != _kept(asked):
+    is_alike = record.spec["kind"] == asked["kind"] and capability // 10 == target.capability // 10
+    if not is_alike or _kept(record.spec) != _kept(asked):
         return None
     total = 0.0 if capability == target.capability else OTHER_CAPABILITY
     if set(asked["sizes"]) != set(record.spec["sizes"]):  # of another rank
@@ -88,6 +90,7 @@ def _kept(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {name: part for name, part in spec.items() if name not in ("sizes", "leading", "align", "symbols")}
 
 
+@functools.cache
 def capability_of(name: str) -> int:
     return int(re.sub(r"\D", "", name))
 

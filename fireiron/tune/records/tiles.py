@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import attrs
@@ -19,7 +20,7 @@ import attrs
 from fireiron.errors import FireironError
 from fireiron.ir.cluster import at_once
 from fireiron.ir.rewrite import by_identities
-from fireiron.language.library import by_warpgroups, default_strategy, in_clusters, of_types, tiles_of, work_of
+from fireiron.language.library import by_warpgroups, default_strategy, in_clusters, of_bytes, tiles_of, work_of
 from fireiron.language.waves import LINE_BYTES, Work, estimated_us, row_begins
 from fireiron.tune.record import Record, describe
 from fireiron.tune.records.choosing import AS_NEAR, MOST_TRIES, Choice, Question
@@ -73,23 +74,24 @@ class Problem:
         if any(isinstance(size, str) for size in sizes.values()):
             return None
         bytes = {name: as_dtype(dtype).bytes for name, dtype in plain["dtypes"].items()}
-        align = plain.get("align", {})
-        a, b = (row_begins(_apart(plain, *one), bytes[one[0]], align.get(one[0], 16)) for one in (("A", "K", "M"), ("B", "N", "K")))
-        layouts = tuple(_order(one) for one in plain["layouts"].values())
-        beside = (_lies_along(plain["layouts"]["A"], "col", "m"), _lies_along(plain["layouts"]["B"], "row", "n"))
-        work = Work(sizes["M"], sizes["N"], sizes["K"], bytes["A"], bytes["C"], sizes.get("B", 1), (a, b), beside)
-        return Problem(work, tuple(plain["dtypes"].values()), layouts)
+        align, layouts = plain.get("align", {}), plain["layouts"]
+        a = row_begins(_apart(plain, "A", "K", "M"), bytes["A"], align.get("A", 16))
+        b = row_begins(_apart(plain, "B", "N", "K"), bytes["B"], align.get("B", 16))
+        along_c = (_lies_along(layouts["A"], "col", "m"), _lies_along(layouts["B"], "row", "n"))
+        work = Work(sizes["M"], sizes["N"], sizes["K"], bytes["A"], bytes["C"], sizes.get("B", 1), (a, b), along_c)
+        return Problem(work, tuple(plain["dtypes"].values()), tuple(map(_order, layouts.values())))
 
     def apart(self, other: Problem) -> float:
         """How far two problems are apart: factors of two in their sizes, and what is different besides."""
         one, two = self.work, other.work
-        pairs = ((one.rows, two.rows), (one.columns, two.columns), (one.stack, two.stack))
-        sizes = sum(abs(math.log2(left / right)) for left, right in pairs) + REDUCED * abs(math.log2(one.depth / two.depth))
+        size = abs(math.log2(one.rows / two.rows)) + abs(math.log2(one.columns / two.columns)) + abs(math.log2(one.batch / two.batch))
+        size += REDUCED * abs(math.log2(one.depth / two.depth))
         bits = OTHER_BITS * abs(math.log2(one.bytes / two.bytes))
-        kinds = OTHER_TYPE * (self.dtypes != other.dtypes) + ACROSS * sum(
-            (left < LINE_BYTES) != (right < LINE_BYTES) for left, right in zip(one.begins, two.begins, strict=True)
-        )
-        return sizes + bits + kinds + OTHER_ORDER * sum(left != right for left, right in zip(self.layouts, other.layouts, strict=True))
+        (a, b), (other_a, other_b) = one.begins, two.begins
+        across = ((a < LINE_BYTES) != (other_a < LINE_BYTES)) + ((b < LINE_BYTES) != (other_b < LINE_BYTES))
+        kinds = OTHER_TYPE * (self.dtypes != other.dtypes) + ACROSS * across
+        orders = sum(map(operator.ne, self.layouts, other.layouts))
+        return size + bits + kinds + OTHER_ORDER * int(orders)
 
     def same_size(self, other: Problem) -> bool:
         """Whether as much is multiplied and read."""
@@ -98,7 +100,7 @@ class Problem:
     @functools.cached_property
     def _read(self) -> Work:
         """The work without what is written, and how elements lie."""
-        return attrs.evolve(self.work, result_bytes=0, beside=(False, False))
+        return attrs.evolve(self.work, result_bytes=0, along_c=(False, False))
 
 
 def _apart(plain: Mapping[str, Any], name: str, along: str, across: str) -> tuple[int, ...]:
@@ -114,10 +116,19 @@ def _apart(plain: Mapping[str, Any], name: str, along: str, across: str) -> tupl
     return (_multiple(plain.get("leading", {}).get(name, size), symbols),)
 
 
+@functools.cache
+def _multiple_of(step: str) -> int | None:
+    """What a written distance is a multiple of; None for the name of a symbol."""
+    found = re.fullmatch(r"(?:ANY\()?(\d+)\)?", step)
+    return int(found[1]) if found else None
+
+
 def _multiple(step: int | str, symbols: Mapping[str, Mapping[str, int]]) -> int:
     """What a distance is a multiple of: a number, the name of a symbol, `ANY` or `ANY(8)`."""
-    found = re.fullmatch(r"(?:ANY\()?(\d+)\)?", str(step))
-    return int(found[1]) if found else symbols.get(str(step), {}).get("multiple_of", 1)
+    if isinstance(step, int):
+        return step
+    found = _multiple_of(step)
+    return symbols.get(step, {}).get("multiple_of", 1) if found is None else found
 
 
 def _steps(layout: str) -> dict[str, str]:
@@ -151,7 +162,7 @@ class Known:
     problem: Problem
     off: float
 
-    @property
+    @functools.cached_property
     def tile(self) -> tuple[int | None, ...]:
         """What makes it the tile that it is."""
         return tile_of(self.record.values)
@@ -160,7 +171,7 @@ class Known:
 def tile_of(values: Mapping[str, int]) -> tuple[int | None, ...]:
     """The sizes of a tile and of a warpgroup's part of it, and of clusters of several."""
     bm, bn = values.get("bm"), values.get("bn")
-    cluster = values.get("cm", 1), values.get("cn", 1)
+    cluster = values.get("cluster_m", 1), values.get("cluster_n", 1)
     return bm, bn, values.get("wm", bm), values.get("wn", bn), *(cluster if cluster != (1, 1) else ())
 
 
@@ -178,8 +189,13 @@ def known(records: Iterable[Record], names: Iterable[str], capability: int) -> t
 
 @by_identities  # each call of a product asks all records, for the whole and for its parts
 def _known(record: Record) -> Known | None:
-    problem = Problem.of(record.spec)
+    problem = _problem_of(record.spec)
     return None if problem is None else Known(record, problem, math.log(record.us / estimated_us(problem.work, record.values)))
+
+
+@by_identities  # records of one file share equal specs
+def _problem_of(spec: Mapping[str, Any]) -> Problem | None:
+    return Problem.of(spec)
 
 
 Corrections = Mapping[tuple[int | None, ...], float]
@@ -224,29 +240,53 @@ def candidates(records: Iterable[Record], question: Question) -> list[Candidate]
     names, problem = by_warpgroups(spec, question.target), Problem.of(describe(spec))
     if not names or problem is None or work_of(spec) is None:
         return []
-    near = _in_order((problem.apart(one.problem), one) for one in known(records, names, question.target.capability))
+    tiles = known(records, names, question.target.capability)
+    apart = {id(one.problem): one.problem for one in tiles}
+    distances = {place: problem.apart(other) for place, other in apart.items()}
+    near = _in_order((distances[id(one.problem)], one) for one in tiles)
     by_tile: dict[Any, Candidate] = {}
     if not near:
         return []
     corrected = corrections(near)
-    for limit in (AS_NEAR, math.inf):
+
+    def add(name: str, tiles: Iterable[tuple[Kind, Mapping[str, int]]], record: Record | None, distance: float) -> None:
+        for kind, values in tiles:
+            if kind not in by_tile:
+                by_tile[kind] = Candidate(name, values, record, distance, expected_us(problem, values, corrected))
+
+    def add_records(near: Iterable[tuple[float, Known]]) -> None:
         for distance, one in near:
             name = one.record.strategy if one.record.strategy in names else SAME.get(one.record.strategy, "")
-            if distance <= limit and name in names:
-                for values in in_clusters(name, problem.work, [of_types(one.record.values, spec, one.problem.work.bytes)]):
-                    if (kind := _kind(values)) not in by_tile:
-                        by_tile[kind] = Candidate(name, values, one.record, distance, expected_us(problem, values, corrected))
-        for name in names if limit == AS_NEAR else ():
-            for values in in_clusters(name, problem.work, tiles_of(name, spec, len(names) == 1)):
-                if (kind := _kind(values)) not in by_tile:
-                    by_tile[kind] = Candidate(name, values, None, math.inf, expected_us(problem, values, corrected))
+            if name in names:
+                here = _values_here(one, spec.operands["A"].dtype.bytes, spec.operands["C"].dtype.bytes)
+                tiles = _with_kinds(in_clusters(name, problem.work, [here[1]])) if problem.work.across_lines else (here,)
+                add(name, tiles, one.record, distance)
+
+    add_records(itertools.takewhile(lambda pair: pair[0] <= AS_NEAR, near))
+    for name in names:
+        add(name, _with_kinds(in_clusters(name, problem.work, tiles_of(name, spec, len(names) == 1))), None, math.inf)
+    add_records(itertools.dropwhile(lambda pair: pair[0] <= AS_NEAR, near))
     same = next((one.record for _, one in near if problem.same_size(one.problem)), None)
     return sorted(by_tile.values(), key=lambda one: (one.record is None or one.record != same, one.us))
 
 
-def _kind(values: Mapping[str, int]) -> tuple[Any, ...]:
-    """A tile, and how much of k its stages hold, to a factor of two: between less different values the nearest record decides."""
+Kind = tuple[tuple[int | None, ...], int]
+"""A tile, and how much of k its stages hold, to a factor of two: between less different values the nearest record decides."""
+
+
+def _kind(values: Mapping[str, int]) -> Kind:
     return tile_of(values), round(math.log2(values.get("stages", 4) * values.get("bk", 64)))
+
+
+def _with_kinds(tiles: Iterable[Mapping[str, int]]) -> Iterator[tuple[Kind, Mapping[str, int]]]:
+    return ((_kind(values), values) for values in tiles)
+
+
+@by_identities
+def _values_here(known: Known, bytes: int, result_bytes: int) -> tuple[Kind, Mapping[str, int]]:
+    """The values of a record for factors and a result of so many bytes."""
+    values = of_bytes(known.record.values, bytes, result_bytes, known.problem.work.bytes)
+    return _kind(values), values
 
 
 def _in_order(near: Iterable[tuple[float, Known]]) -> list[tuple[float, Known]]:
@@ -275,11 +315,12 @@ def by_tiles(records: Iterable[Record], question: Question, below: float = math.
             continue
         try:
             program = default_strategy(one.name, one.values, question.spec)(question.spec).program(question.target)
-            _ = program.ir
+            if not question.accept(program):
+                continue
+            question.prove(program)
         except FireironError:
             continue
-        if question.accept(program):
-            return Choice(one.record, False, _why(one, question, len(found)), program)
+        return Choice(one.record, False, _why(one, question, len(found)), program)
     return None
 
 
@@ -287,7 +328,7 @@ def _why(one: Candidate, question: Question, tiles: int) -> str:
     """The rule that chose, and on what grounds."""
     work = work_of(question.spec)
     assert work is not None
-    cluster = one.values.get("cm", 1), one.values.get("cn", 1)
+    cluster = one.values.get("cluster_m", 1), one.values.get("cluster_n", 1)
     blocks = work.tiles(one.values["bm"], one.values["bn"], cluster)
     waves = f"{blocks} blocks, {-(-blocks // at_once(math.prod(cluster)))} to a multiprocessor at most"
     expected = f"{one.us:.4g} us expected, {waves}"
@@ -297,7 +338,7 @@ def _why(one: Candidate, question: Question, tiles: int) -> str:
     sizes = "x".join(map(str, one.record.shape))
     types, layouts = one.record.spec["dtypes"]["A"], " ".join(one.record.spec["layouts"].values())
     there = f"{sizes} of {types}, {layouts} (distance {one.distance:.2f})"
-    measured = one.record.values.get("cm", 1), one.record.values.get("cn", 1)
+    measured = one.record.values.get("cluster_m", 1), one.record.values.get("cluster_n", 1)
     legal = "legal here" if cluster == measured else f"in clusters of {cluster[0]}x{cluster[1]} legal here"
     problem, other = Problem.of(describe(question.spec)), Problem.of(one.record.spec)
     if problem is not None and other is not None and problem.same_size(other):

@@ -1,4 +1,4 @@
-"""Who finds a fault: the verifier, the static checks, shadow memory under several schedules, or other values than without it."""
+"""Detectors of faults: the verifier, the static checks, shadow memory under several schedules, and changed outputs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Schedule = random.Random | None
 
 
 class Fast(random.Random):
-    """Loads arrive as soon as they are issued."""
+    """Loads complete as soon as they are issued."""
 
-    getrandbits = random.Random.getrandbits  # numbers below others are made of bits, and not of `random`
+    getrandbits = random.Random.getrandbits  # numbers below a limit are made of bits, and not of `random`
 
     def random(self) -> float:
         return 0.0
 
 
 class Slow(random.Random):
-    """Loads arrive when no warp can go on without."""
+    """Loads complete when no warp can continue without them."""
 
     getrandbits = random.Random.getrandbits
 
@@ -37,14 +37,14 @@ class Slow(random.Random):
 
 
 class Greedy(Slow):
-    """The warp that went on last goes on, as long as it can: others are as far behind as may be."""
+    """The last active warp continues as long as it can: the others lag as far as possible."""
 
     def randrange(self, *arguments: int) -> int:  # type: ignore[override]
         return range(*arguments)[-1]
 
 
 def schedules(seed: int, most: int) -> Iterator[Schedule]:
-    """All threads in step; loads that are fast and slow; warps that run ahead; then warps and loads in random orders."""
+    """All threads in lockstep; fast and slow loads; warps that run ahead; then warps and loads in random orders."""
     yield None
     for number in range(most - 1):
         yield (Slow, Greedy, random.Random, Fast)[min(number % 5, 3) if number < 4 else 2](seed * 1000 + number)
@@ -52,7 +52,7 @@ def schedules(seed: int, most: int) -> Iterator[Schedule]:
 
 @attrs.frozen
 class Found:
-    """What each detector says of a kernel: the first message, or nothing."""
+    """The reports of each detector for a kernel: the first message, or nothing."""
 
     verifier: str = ""
     static: str = ""
@@ -61,38 +61,38 @@ class Found:
 
     @property
     def who(self) -> tuple[str, ...]:
-        """The names of those who found something."""
+        """The names of the detectors that reported."""
         return tuple(name for name in ("verifier", "static", "shadow", "values") if getattr(self, name))
 
     @property
     def by_both(self) -> bool:
-        """Whether both detectors of races did, or no reader takes such a kernel at all."""
+        """Whether both race detectors reported, or the verifier refuses the kernel."""
         return bool(self.verifier or (self.static and (self.shadow or self.values)))
 
 
 def outputs(case: Case, kernel: ir.Kernel, schedule: Schedule) -> Mapping[str, Any]:
-    """What a kernel computes."""
+    """The outputs of a kernel."""
     return simulate(kernel, case.arrays, case.symbols, order=schedule).outputs
 
 
 def errors(kernel: ir.Kernel) -> list[str]:
-    """What the static checks refuse a kernel for."""
+    """The errors of the static checks."""
     try:
         return [one.message for one in check(kernel) if one.severity == "error"]
     except FireironError as error:
         return [str(error)]
 
 
-def differs(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """The first output that is not bit for bit the same."""
-    for name, array in one.items():
+def differs(expected: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """The first output that is not equal bit for bit."""
+    for name, array in expected.items():
         if array.shape != other[name].shape or not np.array_equal(array.view(np.uint8), other[name].view(np.uint8)):
             return f"{name} differs"
     return ""
 
 
 def shadow_of(case: Case, kernel: ir.Kernel, clean: Mapping[str, Any], orders: Iterable[Schedule]) -> tuple[str, str]:
-    """What the simulator meets first, and how outputs differ, under several schedules; it stops where it meets something."""
+    """The first report of the simulator, and the difference of outputs, under several schedules; it stops at the first report."""
     changed = ""
     for schedule in orders:
         try:
@@ -103,7 +103,7 @@ def shadow_of(case: Case, kernel: ir.Kernel, clean: Mapping[str, Any], orders: I
 
 
 def found(case: Case, kernel: ir.Kernel, clean: Mapping[str, Any], orders: Sequence[Schedule]) -> Found:
-    """What all detectors say of a kernel with a fault."""
+    """The reports of all detectors for a kernel with a fault."""
     try:
         ir.verify(kernel, final=True)
     except VerificationError as error:

@@ -166,12 +166,12 @@ def _of_bound(
 def _of_attention(chance: random.Random) -> Case:
     """Attention on Hopper, in blocks of keys, with its values deferred by one iteration or not."""
     delayed = chance.random() < 0.5
-    options = {"causal": chance.random() < 0.3, "lse": chance.random() < 0.3, **({"slack": 8} if chance.random() < 0.3 else {})}
-    values = {"bm": 64, "bn": chance.choice((16, 32)), "chunk": 16, "stages": chance.choice((1, 2, 3))}
+    options = {"causal": chance.random() < 0.3, "lse": chance.random() < 0.3, **({"rescale_threshold": 8} if chance.random() < 0.3 else {})}
+    values = {"bm": 64, "bn": chance.choice((16, 32)), "epi_n": 16, "stages": chance.choice((1, 2, 3))}
     definition = attention.definition(**options)
     persistent = chance.random() < 0.4
-    forms = {"stays": True, "dynamic": chance.random() < 0.5} if persistent else {"delayed": delayed}
-    strategy = hopper_attention.by_rows(definition, blocks=chance.choice((2, 3)), **forms).with_(**values)
+    forms = {"persistent": True, "dynamic": chance.random() < 0.5} if persistent else {"overlap": delayed}
+    strategy = hopper_attention.by_rows(definition, num_blocks=chance.choice((2, 3)), **forms).with_(**values)
     m = 64 * chance.randint(1, 2) - chance.choice((0, 8))
     n = m if options["causal"] else values["bn"] * (2 * values["stages"] + chance.randint(0, 2)) - chance.choice((0, 4))
     spec = attention.spec(m, n, 16, made=definition, heads=chance.choice((2, 4)))
@@ -180,14 +180,14 @@ def _of_attention(chance: random.Random) -> Case:
 
 def _of_ordered_mma(chance: random.Random) -> Case:
     """Attention whose warpgroups issue their MMAs in order."""
-    options = {"slack": 8, "causal": chance.random() < 0.3}
+    options = {"rescale_threshold": 8, "causal": chance.random() < 0.3}
     definition = attention.definition(**options)
     delayed = chance.random() < 0.6
-    values = {"bm": 128, "bn": chance.choice((16, 32)), "chunk": 16, "stages": chance.choice((1, 2)) if not delayed else 2}
-    strategy = hopper_attention.by_rows(definition, blocks=chance.choice((1, 3)), turns=True, delayed=delayed).with_(**values)
+    values = {"bm": 128, "bn": chance.choice((16, 32)), "epi_n": 16, "stages": chance.choice((1, 2)) if not delayed else 2}
+    strategy = hopper_attention.by_rows(definition, num_blocks=chance.choice((1, 3)), order_mma=True, overlap=delayed).with_(**values)
     n = values["bn"] * chance.randint(3, 5)
     spec = attention.spec(128 if not options["causal"] else n, n, 16, made=definition, heads=chance.choice((2, 4)))
-    return _of_bound("warpgroups", strategy(spec), TARGET, {**options, **values, "delayed": delayed}, chance)
+    return _of_bound("warpgroups", strategy(spec), TARGET, {**options, **values, "overlap": delayed}, chance)
 
 
 def _of_tasks(form: str, hopper: bool) -> Callable[[random.Random], Case]:
@@ -203,14 +203,14 @@ def _of_tasks(form: str, hopper: bool) -> Callable[[random.Random], Case]:
             tile = 64 * groups, chance.choice((8, 16, 32)), chance.choice((16, 32))
             blocks_option = {"persistent": persistent} if name in ("gemm", "batched") else {"blocks": persistent}
             stages = chance.choice((2, 3))
-            mapping = module.hopper(*tile, groups, stages, chunk=chance.choice((8, 16)), bands=bands, **blocks_option)
+            mapping = module.hopper(*tile, groups, stages, epi_n=chance.choice((8, 16)), bands=bands, **blocks_option)
             features |= {"stages": stages, "groups": groups}
         else:
             rows, columns = chance.choice(((1, 1), (2, 1), (1, 2)))
             tile = rows * chance.choice((16, 32)), columns * chance.choice((8, 16)), chance.choice((16, 32))
             stages, ahead = chance.choice((0, 2, 3)), chance.choice((0, 2))
-            mapping = module.ampere(*tile, rows, columns, stages, ahead=ahead, bands=bands)
-            features |= {"stages": stages, "ahead": ahead}
+            mapping = module.ampere(*tile, rows, columns, stages, lookahead=ahead, bands=bands)
+            features |= {"stages": stages, "lookahead": ahead}
         m, n, k = tile
         sizes = (
             m * chance.choice((1, 2)) - chance.choice((0, 8)),

@@ -1,9 +1,9 @@
-"""Faults planted in the final IR of drawn kernels: those of synchronisation are found by both detectors, all others by one at least.
+"""Faults injected into the final IR of random kernels: both detectors report those of synchronization, at least one detector all others.
 
-The kind is the seed's, so that all kinds are drawn as often; of a kind a kernel is drawn until it can be planted there, and one of its places.
-Where sizes are known only at run time the static check speaks of all of them, and what it alone finds need not happen at those that were drawn:
-it is counted apart. A fault that nobody finds makes no difference: under many more schedules, fast, slow and mixed, and with other data, the kernel's outputs are
-bit for bit those without it, and the kind says by which reason that may be. All else is a finding.
+The seed determines the kind, so that all kinds are drawn equally often; kernels are drawn until the kind can be injected into one, at a
+random position. With run-time sizes the static check covers all of them, and a report of the static check alone need not occur at the drawn
+sizes: it is counted separately. A fault that no detector reports has no effect: under many more schedules, fast, slow and mixed, and with
+other data, the kernel's outputs equal those without it bit for bit, and the kind states why this may be. Everything else is a finding.
 """
 
 from __future__ import annotations
@@ -23,68 +23,68 @@ from fireiron import ir
 from fireiron.errors import FireironError
 
 KERNELS = 60
-"""Kernels that are drawn for a kind at most."""
+"""The maximum number of kernels drawn for a kind."""
 
 FEW, MANY = 4, 6
-"""Schedules under which a fault is looked for, and those under which one that nobody found makes no difference."""
+"""The schedules under which a fault is searched, and those under which an unreported one must have no effect."""
 
 
 def draw(seed: int) -> Outcome:
     """One fault of the seed's kind."""
     kind, chance = KINDS[seed % len(KINDS)], random.Random(seed)
-    one, (where, make) = planted(kind, seed, chance)
+    drawn_case, (where, make) = planted(kind, seed, chance)
     try:
         faulty = make()
     except FireironError:
-        return agreed({one.form, kind.name}, **{f"{kind.name}: no kernel has it": 1})
-    return judged(kind, one, where, faulty, seed)
+        return agreed({drawn_case.form, kind.name}, **{f"{kind.name}: no kernel has it": 1})
+    return judged(kind, drawn_case, where, faulty, seed)
 
 
 def planted(kind: Kind, seed: int, chance: random.Random) -> tuple[Case, Planted]:
-    """A kernel in which a kind of fault can be planted, and one of the places."""
+    """A kernel into which a kind of fault can be injected, and one of the positions."""
     for attempt in range(KERNELS):
-        one = case(chance.choice(kind.forms), seed * KERNELS + attempt)
-        places = list(kind.plant(one.kernel))
+        drawn_case = case(chance.choice(kind.forms), seed * KERNELS + attempt)
+        places = list(kind.plant(drawn_case.kernel))
         if places:
-            return one, chance.choice(places)
+            return drawn_case, chance.choice(places)
     raise AssertionError(f"{kind.name}: no place in {KERNELS} kernels of {', '.join(kind.forms)}")
 
 
-def judged(kind: Kind, one: Case, where: str, faulty: ir.Kernel, seed: int) -> Outcome:
-    """What the detectors say of a fault, and whether that is enough."""
-    clean = who.outputs(one, one.kernel, None)
-    said = who.found(one, faulty, clean, list(who.schedules(seed, FEW)))
-    if kind.about == "synchronisation" and said.static and not said.by_both:  # which of the ways to run shows it may be rare
-        shadow, values = who.shadow_of(one, faulty, clean, list(who.schedules(seed + 1, MANY)))
-        said = attrs.evolve(said, shadow=shadow, values=said.values or values)
-    features = {one.form, kind.name}
-    names = {f"{kind.name}: {name}": 1 for name in said.who}
-    if said.by_both and kind.about == "synchronisation":
+def judged(kind: Kind, drawn_case: Case, where: str, faulty: ir.Kernel, seed: int) -> Outcome:
+    """The reports of the detectors for a fault, and whether they suffice."""
+    clean = who.outputs(drawn_case, drawn_case.kernel, None)
+    verdict = who.found(drawn_case, faulty, clean, list(who.schedules(seed, FEW)))
+    if kind.about == "synchronisation" and verdict.static and not verdict.by_both:  # the schedule that shows it may be rare
+        shadow, values = who.shadow_of(drawn_case, faulty, clean, list(who.schedules(seed + 1, MANY)))
+        verdict = attrs.evolve(verdict, shadow=shadow, values=verdict.values or values)
+    features = {drawn_case.form, kind.name}
+    names = {f"{kind.name}: {name}": 1 for name in verdict.who}
+    if verdict.by_both and kind.about == "synchronisation":
         return agreed(features, planted=1, **names)
-    if said.who and kind.about != "synchronisation":
+    if verdict.who and kind.about != "synchronisation":
         return agreed(features, **{kind.about: 1}, **names)
-    if said.who == ("static",) and one.symbols:
+    if verdict.who == ("static",) and drawn_case.symbols:
         return agreed(features, other_sizes=1, **{f"{kind.name}: static, for other sizes": 1})
-    if not said.who and kind.needless and makes_no_difference(one, faulty, seed):
+    if not verdict.who and kind.needless and makes_no_difference(drawn_case, faulty, seed):
         return agreed(features, equivalent=1, **{f"{kind.name}: makes no difference": 1})
-    text = f"{kind.name} at {where}: found by {', '.join(said.who) or 'nobody'}\n{said}\n{one.paste}"
+    text = f"{kind.name} at {where}: found by {', '.join(verdict.who) or 'nobody'}\n{verdict}\n{drawn_case.paste}"
     return found(f"{text}\nplanted by campaign.faults, kind {kind.name!r}, place {where!r}", features)
 
 
-def makes_no_difference(one: Case, faulty: ir.Kernel, seed: int) -> bool:
-    """Whether a kernel computes bit for bit what the kernel without the fault does, with other data, under many schedules."""
-    other = attrs.evolve(one, arrays=other_data(one.arrays, seed))
-    clean = who.outputs(other, one.kernel, None)
+def makes_no_difference(drawn_case: Case, faulty: ir.Kernel, seed: int) -> bool:
+    """Whether a kernel equals the one without the fault bit for bit, with other data, under many schedules."""
+    other = attrs.evolve(drawn_case, arrays=other_data(drawn_case.arrays, seed))
+    clean = who.outputs(other, drawn_case.kernel, None)
     return who.shadow_of(other, faulty, clean, list(who.schedules(seed + 2, MANY))) == ("", "")
 
 
 def other_data(arrays: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Arrays of the same shapes and types, all of whose elements are likely to be different."""
+    """Arrays of the same shapes and types, whose elements are likely to differ."""
     generator = np.random.default_rng(seed)
 
     def other(array: Any) -> Any:
         array = np.asarray(array)
-        if not array.ndim:  # of a single number a definition may hold for some values only
+        if not array.ndim:  # a definition may be valid for some values of a scalar only
             return array
         return (
             generator.permutation(array.size).reshape(array.shape) % 97 - 48

@@ -1,6 +1,6 @@
-"""Pairs of layouts: what their composition, complement, quotient, product and inverses are, against definitions over the whole domain.
+"""Pairs of layouts: their composition, complement, quotient, product and inverses, compared with definitions over the whole domain.
 
-A seed draws `PAIRS` pairs. An operation may refuse a pair; `composition` only where no layout of its structure takes the values.
+A seed draws `PAIRS` pairs. An operation may refuse a pair; `composition` only if no layout of its structure has the values.
 """
 
 import random
@@ -32,7 +32,7 @@ STRIDES = (0, 1, 1, 2, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24)
 
 
 class Wrong(Exception):
-    """An operation's result is not what the definition says; the message is a program to paste."""
+    """The result of an operation differs from its definition; the message is a program to paste."""
 
 
 # ---------------------------------------------------------------------------------------------- definitions
@@ -54,7 +54,7 @@ def leaves(shape, stride):
 
 
 def elements(shape):
-    """How many elements a shape has."""
+    """The number of elements of a shape."""
     count = 1
     for part in shape if isinstance(shape, tuple) else (shape,):
         count *= elements(part) if isinstance(part, tuple) else part
@@ -86,7 +86,7 @@ def drawn_shape(rng, limit, depth):
 
 
 def drawn_layout(rng, limit):
-    """A layout and how it was drawn: in some order without gaps, with gaps, or of any strides."""
+    """A layout and how it was drawn: in some order without gaps, with gaps, or with any strides."""
     shape = drawn_shape(rng, limit, 2)
     sizes = [size for size, _ in leaves(shape, shape)]
     if rng.random() < 0.3:
@@ -104,17 +104,17 @@ def drawn_layout(rng, limit):
 
 
 class Pair:
-    """A pair of layouts, its tables, and what was asked of it."""
+    """A pair of layouts, its tables, and the operations tried on it."""
 
     def __init__(self, rng):
         self.rng = rng
-        (self.a, one), (self.b, other) = drawn_layout(rng, rng.choice((12, 48, 128))), drawn_layout(rng, 16)
-        self.features = {f"left {one}", f"right {other}"}
+        (self.a, left_kind), (self.b, other) = drawn_layout(rng, rng.choice((12, 48, 128))), drawn_layout(rng, 16)
+        self.features = {f"left {left_kind}", f"right {other}"}
         self.values, self.steps = offsets_of(self.a), offsets_of(self.b)
         self.counts = dict.fromkeys(("refused", "accepted"), 0)
 
     def attempt(self, operation, *arguments):
-        """The result, or None where it was refused."""
+        """The result, or None if refused."""
         try:
             result = operation(*arguments)
         except LayoutError:
@@ -123,10 +123,10 @@ class Pair:
         self.counts["accepted"] += 1
         return result
 
-    def demand(self, right, said):
+    def demand(self, right, description):
         if not right:
             raise Wrong(
-                f"{said}\nfrom fireiron.values.layout import *\na = parse({str(self.a)!r})\nb = parse({str(self.b)!r})\nassert a == {self.a!r} and b == {self.b!r}"
+                f"{description}\nfrom fireiron.values.layout import *\na = parse({str(self.a)!r})\nb = parse({str(self.b)!r})\nassert a == {self.a!r} and b == {self.b!r}"
             )
 
     def all(self):
@@ -139,7 +139,7 @@ class Pair:
         self.common()
 
     def itself(self):
-        """What a layout says of itself, and its coalesced form."""
+        """The properties of a layout, and its coalesced form."""
         a, values = self.a, self.values
         self.demand(a.offsets() == values and a.size() == len(values) and a.cosize() == max(values) + 1, "offsets, size or cosize")
         distinct = len(set(values)) == len(values)
@@ -171,18 +171,18 @@ class Pair:
 
     def composed(self):
         a, b = self.a, self.b
-        made = self.attempt(composition, a, b)
+        composed = self.attempt(composition, a, b)
         inside = max(self.steps) < len(self.values)
         wanted = [self.values[x] for x in self.steps] if inside else None
-        if made is None:
+        if composed is None:
             self.demand(not inside or not some_layout_is(wanted, b.shape), "composition(a, b) was refused, but is a layout")
             self.features.add("no composition")
         else:
-            self.demand(inside and refines(made.shape, b.shape) and offsets_of(made) == wanted, f"composition(a, b) = {made}")
+            self.demand(inside and refines(composed.shape, b.shape) and offsets_of(composed) == wanted, f"composition(a, b) = {composed}")
             self.features.add("composition")
 
     def completed(self):
-        """The complement, of the layout or in a size that is drawn."""
+        """The complement, of the layout or in a random size."""
         image = set(self.values)
         size = self.rng.choice((None, max(image) + 1, len(self.values) * self.rng.randint(1, 4), (max(image) + 1) * self.rng.randint(1, 3)))
         rest = self.attempt(complement, self.a, size)
@@ -198,15 +198,15 @@ class Pair:
         return rest
 
     def divided(self):
-        made = self.attempt(logical_divide, self.a, self.b)
-        if made is None:
+        quotient = self.attempt(logical_divide, self.a, self.b)
+        if quotient is None:
             return
         first = [self.values[x] for x in self.steps]
-        tile, rest = (offsets_of(mode) for mode in made)
-        self.demand(tile == first and refines(made[0].shape, self.b.shape), f"logical_divide(a, b) = {made}: its tile")
+        tile, rest = (offsets_of(mode) for mode in quotient)
+        self.demand(tile == first and refines(quotient[0].shape, self.b.shape), f"logical_divide(a, b) = {quotient}: its tile")
         self.demand(
-            len(tile) * len(rest) == len(self.values) and sorted(offsets_of(made)) == sorted(self.values),
-            f"logical_divide(a, b) = {made}: its elements",
+            len(tile) * len(rest) == len(self.values) and sorted(offsets_of(quotient)) == sorted(self.values),
+            f"logical_divide(a, b) = {quotient}: its elements",
         )
         self.features.add("quotient")
 
@@ -214,18 +214,18 @@ class Pair:
         a, b = self.a, self.b
         if len(self.values) * len(self.steps) > 1024:
             return
-        made = self.attempt(logical_product, a, b)
-        self.demand(made is not None, "logical_product(a, b) was refused")
-        places = dict(zip(self.steps, offsets_of(made[1]), strict=True))
+        product = self.attempt(logical_product, a, b)
+        self.demand(product is not None, "logical_product(a, b) was refused")
+        places = dict(zip(self.steps, offsets_of(product[1]), strict=True))
         self.demand(
-            made[0] == a and refines(made[1].shape, b.shape) and offsets_of(made[1]) == [places[x] for x in self.steps],
-            f"logical_product(a, b) = {made}",
+            product[0] == a and refines(product[1].shape, b.shape) and offsets_of(product[1]) == [places[x] for x in self.steps],
+            f"logical_product(a, b) = {product}",
         )
         ordered = [places[x] for x in sorted(places)]
-        self.demand(ordered[0] == 0 and all(x < y for x, y in pairwise(ordered)), f"logical_product(a, b) = {made}: order")
+        self.demand(ordered[0] == 0 and all(x < y for x, y in pairwise(ordered)), f"logical_product(a, b) = {product}: order")
         image = set(self.values)
         self.demand(
-            len({x + y for x in image for y in ordered}) == len(image) * len(ordered), f"logical_product(a, b) = {made}: copies meet"
+            len({x + y for x in image for y in ordered}) == len(image) * len(ordered), f"logical_product(a, b) = {product}: copies meet"
         )
 
     def inverted(self, rest):
@@ -241,16 +241,17 @@ class Pair:
         self.features.add("left inverse")
 
     def common(self):
-        """How many elements both lay out alike from 0 on; the other layout is one of the same shape with some strides changed."""
+        """The number of elements from 0 on with equal offsets in both; the other layout has the same shape and some changed strides."""
         changed = [step if self.rng.random() < 0.7 else self.rng.randint(0, 16) for _, step in leaves(self.a.shape, self.a.stride)]
         other = Layout(self.a.shape, unflatten(changed, like=self.a.shape))
         shared = self.attempt(max_common_layout, self.a, other)
         if shared is None:
             return
-        theirs, places = offsets_of(other), offsets_of(shared)
-        alike = list(range(len(places)))
+        other_offsets, places = offsets_of(other), offsets_of(shared)
+        expected = list(range(len(places)))
         self.demand(
-            [self.values[x] for x in places] == [theirs[x] for x in places] == alike and max_common_vector(self.a, other) == len(alike),
+            [self.values[x] for x in places] == [other_offsets[x] for x in places] == expected
+            and max_common_vector(self.a, other) == len(expected),
             f"max_common_layout(a, {other!r}) = {shared}",
         )
 

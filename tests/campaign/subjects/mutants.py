@@ -1,7 +1,7 @@
-"""Mutants of the passes that make a kernel, and of what prints and launches it: each seed is one change of a line, in an order that is the same
-everywhere; somebody must notice.
+"""Mutants of the passes, of the printer and of launches: each seed is one change of a line, in an order that is the same everywhere; a
+detector must kill it.
 
-A mutant that nobody notices is found, until a test kills it, its line is gone, or `mutation/equivalent.json` says why nobody can.
+A surviving mutant is a finding, until a test kills it, its line is gone, or `mutation/equivalent.json` states why no test can.
 """
 
 import functools
@@ -13,17 +13,17 @@ from campaign import Outcome, Subject, agreed, found, refused
 
 PASSES = ("lower", "decomp", "stepping", "values")
 PRINTER = ("cuda", "gpu/maps.py", "gpu/arguments.py", "gpu/prepared.py", "gpu/launch.py", "gpu/arrays.py")
-"""The printer, and of launches what decides their parameters without a GPU."""
+"""The printer, and the part of launches that computes their parameters without a GPU."""
 
 
 @functools.cache
 def every(parts: tuple[str, ...]) -> list[Mutant]:
-    """The mutants of some parts of the package, in their order."""
+    """The mutants of some parts of the package, in order."""
     return sample(parts)
 
 
 def draw(parts: tuple[str, ...], number: int) -> Outcome:
-    """One mutant; refused if it is no other program, or proved equivalent."""
+    """One mutant; refused if it does not change the program, or is proved equivalent."""
     mutants = every(parts)
     verdict = judge(mutants[number % len(mutants)])
     mutant = verdict.mutant
@@ -34,8 +34,8 @@ def draw(parts: tuple[str, ...], number: int) -> Outcome:
         return refused(features, equivalent=1)
     if verdict.killed:
         return agreed({*features, f"by {verdict.detector}"}, mutants=1)
-    said = "a kernel has another text, " * verdict.changed + "no kernel, check or test notices it"
-    return found(f"{said}:\n{mutant.difference()}\nname: {mutant.name}", features, mutants=1)
+    verdict_text = "a kernel has another text, " * verdict.changed + "no kernel, check or test notices it"
+    return found(f"{verdict_text}:\n{mutant.difference()}\nname: {mutant.name}", features, mutants=1)
 
 
 def subject(name: str, title: str, parts: tuple[str, ...]) -> Subject:

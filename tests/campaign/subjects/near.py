@@ -1,4 +1,4 @@
-"""What lies near to drawn strategies: refused by the project's own errors, or right by every oracle."""
+"""Perturbations of random strategies: refused by the project's own errors, or right by every oracle."""
 
 import functools
 import json
@@ -21,43 +21,43 @@ from fireiron.errors import FireironError, SimulationError, StoreError, Verifica
 from fireiron.language.store import dumps, loads
 
 OF_EACH = 20
-"""Draws around a strategy."""
+"""The number of perturbations of a strategy."""
 
 
 @attrs.frozen
 class Base:
-    """A drawn strategy as it is stored, with what judges those around it."""
+    """A random strategy as stored, with the judge of its perturbations."""
 
     stored: dict[str, Any]
     target: str
     symbols: Mapping[str, int]
     features: frozenset[str]
-    says: Callable[[Program, Mapping[str, int]], str]
+    objection: Callable[[Program, Mapping[str, int]], str]
 
 
 @functools.lru_cache(maxsize=4)
 def base(seed: int) -> Base:
-    """What a generator draws: strategies, definitions and walks by turns."""
+    """The draw of a generator: strategies, definitions and walks alternately."""
     judge = lambda program, symbols: wrong(program, dict(symbols), seed)
     if seed % 3 == 0:
-        one, _ = generator.draw(seed)
-        return Base(json.loads(dumps(one.strategy)), one.target, one.symbols, frozenset({"strategy"}), judge)
+        strategy_draw, _ = generator.draw(seed)
+        return Base(json.loads(dumps(strategy_draw.strategy)), strategy_draw.target, strategy_draw.symbols, frozenset({"strategy"}), judge)
     if seed % 3 == 1:
         walk, _ = walker.draw(seed, ())
         return Base(json.loads(dumps(walk.strategy)), walk.target, walk.symbols, frozenset({"walk"}), judge)
     drawn, _ = definitions.drawn(seed)
-    says = lambda program, symbols: definitions.objection(drawn, program, dict(symbols), seed)
-    return Base(json.loads(dumps(drawn.strategy(drawn.bound))), drawn.target, drawn.symbols, frozenset({"definition"}), says)
+    objection = lambda program, symbols: definitions.objection(drawn, program, dict(symbols), seed)
+    return Base(json.loads(dumps(drawn.strategy(drawn.bound))), drawn.target, drawn.symbols, frozenset({"definition"}), objection)
 
 
 @functools.cache
 def refinements() -> tuple[Any, ...]:
-    """Those of the strategies that are kept."""
+    """Those of the stored strategies."""
     return tuple(one for kept in corpus.kept() for one in refinements_in(kept.strategy))
 
 
 def draw(seed: int) -> Outcome:
-    """One of those around a strategy."""
+    """One perturbation of a strategy."""
     of = base(seed // OF_EACH)
     text = json.dumps(near(of.stored, random.Random(seed), refinements()))
     try:
@@ -69,12 +69,12 @@ def draw(seed: int) -> Outcome:
     try:
         program = strategy.program(of.target)
         _ = program.ir
-        if not of.says(program, of.symbols):
+        if not of.objection(program, of.symbols):
             return agreed(of.features, clean=1)
-    except Exception as error:  # which the story says
+    except Exception as error:  # reported in the story
         if isinstance(error, FireironError) and not isinstance(error, (SimulationError, VerificationError)):
             return refused(of.features)
-    return found(story(strategy, of.target, of.symbols, of.says, seed), of.features)
+    return found(story(strategy, of.target, of.symbols, of.objection, seed), of.features)
 
 
 SUBJECT = Subject(

@@ -1,10 +1,10 @@
-"""Whole scripts as text, by a generator that shares nothing with the other one: written from the pages, judged by oracles of its own.
+"""Whole scripts as text, by a generator independent of the other one: written from the documentation, judged by separate oracles.
 
-A draw is the text of a program down to `problem` and `strategy`: a product in any order of verbs, a definition by formulas, copies,
-reductions and kinds of one's own, a program of tasks with a mapping. It is run as it stands. Refused scripts have to be refused as the
-pages say: class, place, words. Accepted ones equal NumPy (einsum, or the formulas evaluated in float64 by `second_formula`), in two orders
-of the threads; raise no alarm of `check`; are the same behind JSON and `repr`, down to the printed text; give the same without refinements,
-with other tiles, transposed; and a twentieth of the printed texts run on the CPU. What is found is shrunk line by line.
+A draw is the text of a program up to `problem` and `strategy`: a GEMM with any order of verbs, a definition by formulas, copies, reductions
+and user-defined kinds, a program of tasks with a mapping. It is executed unchanged. Refusals must be as documented: class, place, words.
+Accepted scripts equal NumPy (einsum, or the formulas evaluated in float64 by `second_formula`), with two thread orders; have no finding of
+`check`; survive JSON and `repr`, down to the printed text; give the same without refinements, with other tiles, transposed; and a twentieth
+of the printed texts run on the CPU. Findings are shrunk line by line.
 """
 
 import random
@@ -21,7 +21,7 @@ FAMILIES = {"product": (product, 10), "fused": (fused, 6), "other": (other, 2), 
 
 
 def draw(seed: int) -> Outcome:
-    """One script, of a family that the seed says."""
+    """One script, of the family that the seed selects."""
     makers, weights = zip(*FAMILIES.values(), strict=True)
     (maker,) = random.Random(f"family {seed}").choices(makers, weights)
     return judged(maker(seed), seed)

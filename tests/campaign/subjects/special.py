@@ -1,8 +1,8 @@
 """NaN, infinity, subnormal numbers and signed zeros in formulas: simulator, printed text on a CPU and IEEE arithmetic, bit for bit.
 
-`special-formulas`: a seed draws `TEXTS` formulas over element types, with special values in all places. An evaluator of its own says what IEEE 754
-and the instructions have (`Ieee`): a payload of NaN does not count, and results of exp, log, tanh and erf may be off by the last bits.
-`special-products`: matrix products and definitions of `generator` and `fused_generator` whose inputs have infinities and NaN in a few places.
+`special-formulas`: a seed draws `TEXTS` formulas over element types, with special values everywhere. A separate evaluator computes the
+results of IEEE 754 and of the instructions (`Ieee`): NaN payloads do not count, and results of exp, log, tanh and erf may differ in the
+last bits. `special-products`: GEMM and definitions of `generator` and `fused_generator` whose inputs contain some infinities and NaN.
 """
 
 import random
@@ -30,11 +30,11 @@ FLOATS = (float16, bfloat16, float32, float64)
 TYPES = (*FLOATS, float32, float16, int32, int8, uint8)
 RESULTS = (*FLOATS, *FLOATS, int32, int8, uint8)
 
-# ---------------------------------------------------------------------------------------------- what IEEE and the instructions have
+# ---------------------------------------------------------------------------------------------- IEEE and the instructions
 
 
 class Ieee:
-    """The value of a formula by IEEE 754 in one type; maxima, minima, conversions and exp2 as the PTX ISA says of their instructions."""
+    """The value of a formula by IEEE 754 in one type; maxima, minima, conversions and exp2 follow the PTX ISA."""
 
     def __init__(self, kind):
         self.kind = kind
@@ -81,8 +81,8 @@ class Ieee:
 
     def _exp2(self, a):
         """PTX ISA, ex2.approx.ftz.f32: subnormal results are zero."""
-        made = np.exp2(a)
-        return np.where(made < 2.0**-126, np.zeros_like(made), made) if made.dtype == np.float32 else made
+        power = np.exp2(a)
+        return np.where(power < 2.0**-126, np.zeros_like(power), power) if power.dtype == np.float32 else power
 
     def _exp(self, a):
         return np.exp(a)
@@ -104,7 +104,7 @@ class Ieee:
 
 
 def rounded(values, dtype):
-    """A conversion as the instruction has it, by a way of its own: exact in Fractions of a double, rounded to nearest even."""
+    """A conversion as the instruction computes it, with a separate method: exact Fractions of a double, rounded to nearest even."""
     if dtype.kind == "int":
         return _integers(values, dtype)
     with np.errstate(invalid="ignore"):
@@ -138,8 +138,8 @@ def _integers(values, dtype):
     nan = 0 if values.dtype != np.float64 else 2**31 if dtype == uint8 else -(2**31)
     with np.errstate(invalid="ignore"):
         wide = values.astype(np.float64)
-    whole = np.trunc(np.clip(np.where(np.isnan(wide), 0, wide), low, high)).astype(np.int64)
-    return np.where(np.isnan(wide), nan, whole).astype(dtype.to_numpy())
+    truncated = np.trunc(np.clip(np.where(np.isnan(wide), 0, wide), low, high)).astype(np.int64)
+    return np.where(np.isnan(wide), nan, truncated).astype(dtype.to_numpy())
 
 
 # ---------------------------------------------------------------------------------------------- formulas
@@ -149,12 +149,12 @@ EXACT = {"add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}",
 NEAR = {"exp2": "exp2({})", "exp": "exp({})", "log": "log({})", "log2": "log2({})", "tanh": "tanh({})", "rsqrt": "rsqrt({})"}
 PLACES = {"add": 2, "sub": 2, "mul": 2, "div": 2, "max": 2, "min": 2, "where": 4, "choose": 3}
 COMPARING = ("where", "choose")
-"""What a condition compares is computed in a type of its own: drawn where all types are alike."""
+"""The operands of a condition have a separate type, drawn if all types are equal."""
 INTEGRAL = ("max", "min", "relu")
 
 
 class Text:
-    """A formula, its types, and what it is by IEEE."""
+    """A formula, its types, and its IEEE result."""
 
     def __init__(self, seed):
         self.rng = rng = random.Random(seed)
@@ -223,7 +223,7 @@ def special(dtype, rng):
 
 
 def disagreements(got, want, near):
-    """Where bits differ, NaN aside; with `near` the last bits of finite numbers may differ."""
+    """The positions where bits differ, except NaN; with `near` the last bits of finite numbers may differ."""
     with np.errstate(all="ignore"):
         have, need = got.astype(np.float64), want.astype(np.float64)
         same = (have == need) & (np.signbit(have) == np.signbit(need)) | np.isnan(have) & np.isnan(need)
@@ -233,7 +233,7 @@ def disagreements(got, want, near):
 
 
 def slack(text):
-    """How far two implementations of the same function may be apart, relative; 0 where all is exact."""
+    """The allowed relative difference of two implementations of a function; 0 if all is exact."""
     if not text.near:
         return 0.0
     dtype = text.result
@@ -295,44 +295,46 @@ NUMBERS = (np.inf, -np.inf, np.nan, 0.0, -0.0)
 
 def planted(array, rng):
     """The array with a few special numbers in it."""
-    made = np.array(array)
-    if made.dtype.kind in "iu" or not made.ndim:
+    changed = np.array(array)
+    if changed.dtype.kind in "iu" or not changed.ndim:
         return array
     for _ in range(rng.choice((1, 1, 2, 3))):
-        made[tuple(rng.randrange(size) for size in made.shape)] = rng.choice(NUMBERS)
-    return made
+        changed[tuple(rng.randrange(size) for size in changed.shape)] = rng.choice(NUMBERS)
+    return changed
 
 
 def draw_kernel(seed: int) -> Outcome:
-    """A product, or a definition, of numbers some of which are none: NaN and infinities stand where float64 has them, all others are right."""
+    """A GEMM, or a definition, with some special numbers: NaN and infinities are where float64 has them, all other results are right."""
     rng = random.Random(seed)
     return _product(seed, rng) if seed % 2 else _definition(seed, rng)
 
 
 def _product(seed, rng):
-    one, _ = drawn_strategy(seed)
-    arrays, _ = problem(one, seed)
+    product, _ = drawn_strategy(seed)
+    arrays, _ = problem(product, seed)
     arrays = {name: planted(array, rng) for name, array in arrays.items()}
     with np.errstate(all="ignore"):
         wide = arrays["A"].astype(np.float64) @ arrays["B"].astype(np.float64)
         wide = wide + arrays["C"].astype(np.float64) if "C" in arrays else wide
-        want = convert(wide, one.spec.C.dtype)
-    got = simulate(one.program.lowered, arrays, one.symbols).outputs["C"]
+        want = convert(wide, product.spec.C.dtype)
+    got = simulate(product.program.lowered, arrays, product.symbols).outputs["C"]
     same = (got == want) | (np.isnan(got.astype(np.float64)) & np.isnan(want.astype(np.float64)))
     if not same.all():
         at = tuple(map(int, np.argwhere(~same)[0]))
-        return found(f"C{list(at)} is {got[at]}, {want[at]} expected; {(~same).sum()} of {same.size}{program_to_paste(one)}", one.features)
-    return agreed({"product", *one.features})
+        return found(
+            f"C{list(at)} is {got[at]}, {want[at]} expected; {(~same).sum()} of {same.size}{program_to_paste(product)}", product.features
+        )
+    return agreed({"product", *product.features})
 
 
 def _definition(seed, rng):
-    one, _ = drawn_definition(seed)
-    arrays = normal_data(one.bound, one.symbols, np.random.default_rng(seed))
+    definition, _ = drawn_definition(seed)
+    arrays = normal_data(definition.bound, definition.symbols, np.random.default_rng(seed))
     arrays = {name: planted(array, rng) for name, array in arrays.items()}
     with np.errstate(all="ignore"):
-        got = simulate(one.program.ir, arrays, one.symbols, order=random.Random(seed)).outputs
-        off = wrong(one, got, arrays)
-    return found(f"{off}{definition_to_paste(one)}", one.features) if off else agreed({"definition", *one.features})
+        got = simulate(definition.program.ir, arrays, definition.symbols, order=random.Random(seed)).outputs
+        off = wrong(definition, got, arrays)
+    return found(f"{off}{definition_to_paste(definition)}", definition.features) if off else agreed({"definition", *definition.features})
 
 
 SUBJECTS = (

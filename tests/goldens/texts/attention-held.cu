@@ -16,7 +16,7 @@
 // target sm_90; launch <<<2, 64>>>, 12288 bytes of dynamic shared memory
 #include <cuda_fp16.h>
 
-// four 8x8 matrices of 16-bit elements from shared memory to the registers of a warp
+// load four 8x8 matrices of 16-bit elements from shared memory into the registers of a warp
 __device__ __forceinline__ void ldmatrix_x4(void* target, unsigned source)
 {
   unsigned* const words = static_cast<unsigned*>(target);
@@ -25,13 +25,13 @@ __device__ __forceinline__ void ldmatrix_x4(void* target, unsigned source)
       : "r"(source) : "memory");
 }
 
-// the address of inline PTX for shared memory
+// 32-bit shared-memory address for inline PTX
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// c += a * b by the lanes of a warp: 16, 8, 16 elements along m, n, k
+// c += a * b: m16n8k16 of a warp
 __device__ __forceinline__ void mma_m16n8k16_f32_f16(float* c, const __half* a, const __half* b)
 {
   const unsigned* const a_words = reinterpret_cast<const unsigned*>(a);
@@ -42,7 +42,7 @@ __device__ __forceinline__ void mma_m16n8k16_f32_f16(float* c, const __half* a, 
       : "r"(a_words[0]), "r"(a_words[1]), "r"(a_words[2]), "r"(a_words[3]), "r"(b_words[0]), "r"(b_words[1]));
 }
 
-// 2 to the power of x, with a relative error of at most 2^-22; 0 below 2^-126
+// 2^x with a relative error of at most 2^-22; results below 2^-126 are 0
 __device__ __forceinline__ float exp2_approx(float x)
 {
   float y;
@@ -50,7 +50,7 @@ __device__ __forceinline__ float exp2_approx(float x)
   return y;
 }
 
-// four 8x8 matrices of 16-bit elements from shared memory to the registers of a warp, transposed
+// load four 8x8 matrices of 16-bit elements from shared memory into the registers of a warp, transposed
 __device__ __forceinline__ void ldmatrix_x4_trans(void* target, unsigned source)
 {
   unsigned* const words = static_cast<unsigned*>(target);
@@ -213,7 +213,7 @@ attention(
       }
     }
   }
-  // Reduction(32,64)(RF,RF)(Warp): each thread its own, 4 lanes by shuffles
+  // Reduction(32,64)(RF,RF)(Warp): in each thread, over 4 lanes by shuffles
 #pragma unroll
   for (int top_m2 = 0; top_m2 < 2; ++top_m2) {
 #pragma unroll
@@ -279,7 +279,7 @@ attention(
     }
   }
   // sums: sums[m] = sum(n, s[m,n])
-  // Reduction(32,64)(RF,RF)(Warp): each thread its own, 4 lanes by shuffles
+  // Reduction(32,64)(RF,RF)(Warp): in each thread, over 4 lanes by shuffles
 #pragma unroll
   for (int sums_m2 = 0; sums_m2 < 2; ++sums_m2) {
 #pragma unroll

@@ -7,7 +7,7 @@
 // requires: the grid has at most 2**31 - 1 blocks, m * 2 < 2147483648
 #include <cuda_fp16.h>
 
-// 2 to the power of x, with a relative error of at most 2^-22; 0 below 2^-126
+// 2^x with a relative error of at most 2^-22; results below 2^-126 are 0
 __device__ __forceinline__ float exp2_approx(float x)
 {
   float y;

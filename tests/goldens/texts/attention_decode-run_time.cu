@@ -15,7 +15,7 @@
 // requires: the grid has at most 2**31 - 1 blocks, (m + 15) / 16 * ((n + 31) / 32) * 2 < 2147483648
 #include <cuda_fp16.h>
 
-// four 8x8 matrices of 16-bit elements from shared memory to the registers of a warp
+// load four 8x8 matrices of 16-bit elements from shared memory into the registers of a warp
 __device__ __forceinline__ void ldmatrix_x4(void* target, unsigned source)
 {
   unsigned* const words = static_cast<unsigned*>(target);
@@ -24,39 +24,39 @@ __device__ __forceinline__ void ldmatrix_x4(void* target, unsigned source)
       : "r"(source) : "memory");
 }
 
-// the address of inline PTX for shared memory
+// 32-bit shared-memory address for inline PTX
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// 16 bytes from global to shared memory, under way until they are waited for
+// copy 16 bytes from global to shared memory asynchronously
 __device__ __forceinline__ void cp_async_16(unsigned target, const void* source)
 {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(target), "l"(source) : "memory");
 }
 
-// 16 bytes from global to shared memory, or zeros where the source is not inside
-__device__ __forceinline__ void cp_async_16_or_zero(unsigned target, const void* source, bool inside)
+// copy 16 bytes from global to shared memory asynchronously, or zeros if the source is out of bounds
+__device__ __forceinline__ void cp_async_16_zfill(unsigned target, const void* source, bool in_bounds)
 {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-      :: "r"(target), "l"(source), "r"(inside ? 16 : 0) : "memory");
+      :: "r"(target), "l"(source), "r"(in_bounds ? 16 : 0) : "memory");
 }
 
-// what this thread copied since its last commit becomes a group
-__device__ __forceinline__ void cp_async_commit()
+// commit the cp.async operations of this thread as a group
+__device__ __forceinline__ void cp_async_commit_group()
 {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// all but the last so many groups of this thread's copies have arrived
-template <int groups>
-__device__ __forceinline__ void cp_async_wait()
+// wait until at most N cp.async groups of this thread are pending
+template <int N>
+__device__ __forceinline__ void cp_async_wait_group()
 {
-  asm volatile("cp.async.wait_group %0;" :: "n"(groups) : "memory");
+  asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
 }
 
-// c += a * b by the lanes of a warp: 16, 8, 16 elements along m, n, k
+// c += a * b: m16n8k16 of a warp
 __device__ __forceinline__ void mma_m16n8k16_f32_f16(float* c, const __half* a, const __half* b)
 {
   const unsigned* const a_words = reinterpret_cast<const unsigned*>(a);
@@ -67,7 +67,7 @@ __device__ __forceinline__ void mma_m16n8k16_f32_f16(float* c, const __half* a, 
       : "r"(a_words[0]), "r"(a_words[1]), "r"(a_words[2]), "r"(a_words[3]), "r"(b_words[0]), "r"(b_words[1]));
 }
 
-// 2 to the power of x, with a relative error of at most 2^-22; 0 below 2^-126
+// 2^x with a relative error of at most 2^-22; results below 2^-126 are 0
 __device__ __forceinline__ float exp2_approx(float x)
 {
   float y;
@@ -75,7 +75,7 @@ __device__ __forceinline__ float exp2_approx(float x)
   return y;
 }
 
-// four 8x8 matrices of 16-bit elements from shared memory to the registers of a warp, transposed
+// load four 8x8 matrices of 16-bit elements from shared memory into the registers of a warp, transposed
 __device__ __forceinline__ void ldmatrix_x4_trans(void* target, unsigned source)
 {
   unsigned* const words = static_cast<unsigned*>(target);
@@ -108,8 +108,8 @@ attention_decode(
   const int q_sh_thread_d = threadIdx.x % 4;
   const int q_sh_thread_m = threadIdx.x / 4;
   __shared__ __align__(16) __half q_sh[512];  // 16 x 32
-  __shared__ __align__(16) __half k_sh[6144];  // 64 x 32, 3 copies
-  __shared__ __align__(16) __half v_sh[6144];  // 64 x 32, 3 copies
+  __shared__ __align__(16) __half k_sh[6144];  // 64 x 32, 3 stages
+  __shared__ __align__(16) __half v_sh[6144];  // 64 x 32, 3 stages
   __align__(4) __half q_rf[16];  // of 16 x 32
   float mx[2];  // of 16
   float l_parts[2];  // of 16 x 4
@@ -169,7 +169,7 @@ attention_decode(
       shared_address(v_sh) + v_sh_thread_n * 64 + ((v_sh_thread_d * 16) ^ (v_sh_thread_n / 2 * 16));
   const __half* const v_source =
       V + (long long)block_b * n * 32 + (long long)v_sh_thread_n * 32 + (long long)v_sh_thread_d * 8;
-  // the first 2 iterations of n2, ahead
+  // prologue: loads of the first 2 iterations of n2
 #pragma unroll
   for (int n2_ahead = 0; n2_ahead < 2; ++n2_ahead) {
     // K to k_sh: Move(64,32)(GL,SH)(Block)
@@ -193,7 +193,7 @@ attention_decode(
       } else {
 #pragma unroll
         for (int k_sh_n = 0; k_sh_n < 8; ++k_sh_n) {
-          cp_async_16_or_zero(
+          cp_async_16_zfill(
               k_sh_target + n2_ahead * 64 * 64 + k_sh_n * 8 * 64,
               &k_source[(long long)(min((n + 63) / 64 - 1, n_hidden / 64 + n2_ahead)) * 64 * 32
                   + (long long)k_sh_n * 8 * 32],
@@ -201,7 +201,7 @@ attention_decode(
         }
 #pragma unroll
         for (int v_sh_n = 0; v_sh_n < 8; ++v_sh_n) {
-          cp_async_16_or_zero(
+          cp_async_16_zfill(
               v_sh_target + n2_ahead * 64 * 64 + v_sh_n * 8 * 64,
               &v_source[(long long)(min((n + 63) / 64 - 1, n_hidden / 64 + n2_ahead)) * 64 * 32
                   + (long long)v_sh_n * 8 * 32],
@@ -209,14 +209,14 @@ attention_decode(
         }
       }
     }
-    cp_async_commit();
+    cp_async_commit_group();
   }
   const unsigned k_sh_source = shared_address(k_sh) + thread / 16 * 8 * 64 + thread % 8 * 64;
   const unsigned v_sh_source = shared_address(v_sh) + thread % 16 * 64;
   for (int n2 = 0; n2 < min((n + 63) / 64, block_p * 8 + 8) - n_hidden / 64; ++n2) {
     const int n2_stage_2 = (n2 + 2) % 3;
     const int n2_stage = n2 % 3;
-    cp_async_wait<1>();  // k_sh, v_sh have arrived
+    cp_async_wait_group<1>();  // k_sh, v_sh have arrived
     __syncwarp();  // k_sh, v_sh complete and free again
     // K to k_sh: Move(64,32)(GL,SH)(Block)
     if (n2 + 2 < min((n + 63) / 64, block_p * 8 + 8) - n_hidden / 64) {
@@ -239,7 +239,7 @@ attention_decode(
       } else {
 #pragma unroll
         for (int k_sh_n = 0; k_sh_n < 8; ++k_sh_n) {
-          cp_async_16_or_zero(
+          cp_async_16_zfill(
               k_sh_target + n2_stage_2 * 64 * 64 + k_sh_n * 8 * 64,
               &k_source[(long long)(min((n + 63) / 64 - 1, n_hidden / 64 + n2 + 2)) * 64 * 32
                   + (long long)k_sh_n * 8 * 32],
@@ -247,7 +247,7 @@ attention_decode(
         }
 #pragma unroll
         for (int v_sh_n = 0; v_sh_n < 8; ++v_sh_n) {
-          cp_async_16_or_zero(
+          cp_async_16_zfill(
               v_sh_target + n2_stage_2 * 64 * 64 + v_sh_n * 8 * 64,
               &v_source[(long long)(min((n + 63) / 64 - 1, n_hidden / 64 + n2 + 2)) * 64 * 32
                   + (long long)v_sh_n * 8 * 32],
@@ -255,7 +255,7 @@ attention_decode(
         }
       }
     }
-    cp_async_commit();
+    cp_async_commit_group();
     // attention_decode(16,64,32,1,1,1,4)(RF,SH,SH,VAL,RF,RF,RF)(Warp)
     // s: s[m,n] = sum(d, Q[b,g,m,d] * K[b,n,g,d])
 #pragma unroll
@@ -317,7 +317,7 @@ attention_decode(
         }
       }
     }
-    // Reduction(16,64)(RF,RF)(Warp): each thread its own, 4 lanes by shuffles
+    // Reduction(16,64)(RF,RF)(Warp): in each thread, over 4 lanes by shuffles
 #pragma unroll
     for (int top_m = 0; top_m < 2; ++top_m) {
       top_max_rf[top_m] = fmaxf(s_rf[top_m * 2], s_rf[top_m * 2 + 1]);
@@ -374,7 +374,7 @@ attention_decode(
         }
       }
     }
-    // sums: sums_parts[m,sums_part] = sum(n, s[m,n]), each part of its own
+    // sums: sums_parts[m,sums_part] = sum(n, s[m,n]), partial results
 #pragma unroll
     for (int sums_m = 0; sums_m < 2; ++sums_m) {
       sums_parts[sums_m] =
@@ -450,7 +450,7 @@ attention_decode(
       t_target[8] = mx[1];
   }
   // l_whole: l[m] = sum(sums_part, l_parts[m,sums_part])
-  // Reduction(16,4)(RF,RF)(Warp): 4 lanes by shuffles
+  // Reduction(16,4)(RF,RF)(Warp): over 4 lanes by shuffles
 #pragma unroll
   for (int l_whole_m = 0; l_whole_m < 2; ++l_whole_m)
     l_whole_sum_rf[l_whole_m] = l_parts[l_whole_m];

@@ -17,53 +17,53 @@
 // target sm_90a; launch <<<1, 256>>>, 41040 bytes of static shared memory
 #include <cuda_fp16.h>
 
-// how TMA finds a matrix; the launcher encodes it (cuTensorMapEncodeTiled)
+// TMA tensor map of a tensor, encoded by the launcher (cuTensorMapEncodeTiled)
 struct __align__(64) TensorMap { unsigned long long words[16]; };
 
-// until the phase of this parity is over
-__device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity)
+// wait until the phase of this parity completes
+__device__ __forceinline__ void mbarrier_wait(unsigned mbarrier, unsigned phase)
 {
   asm volatile(
       "{\n"
-      ".reg .pred over;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
-      "@!over bra again;\n"
+      ".reg .pred done;\n"
+      "retry:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra retry;\n"
       "}"
-      :: "r"(barrier), "r"(parity) : "memory");
+      :: "r"(mbarrier), "r"(phase) : "memory");
 }
 
-// what this thread did to its registers comes before the products that follow
+// order register accesses of this warpgroup before the wgmma that follow
 __device__ __forceinline__ void wgmma_fence()
 {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-// where wgmma finds a factor: the bytes from chunk to chunk and from eight rows to the next, and how rows are swizzled
-template <unsigned chunk_stride, unsigned group_stride, unsigned swizzle>
+// wgmma matrix descriptor: start address, leading and stride byte offsets, swizzle mode (1: 128, 2: 64, 3: 32 bytes)
+template <unsigned leading_bytes, unsigned stride_bytes, unsigned swizzle>
 __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned address)
 {
-  return static_cast<unsigned long long>((address & 0x3FFFF) >> 4 | (chunk_stride >> 4) << 16)
-       | static_cast<unsigned long long>(group_stride >> 4) << 32 | static_cast<unsigned long long>(swizzle) << 62;
+  return static_cast<unsigned long long>((address & 0x3FFFF) >> 4 | (leading_bytes >> 4) << 16)
+       | static_cast<unsigned long long>(stride_bytes >> 4) << 32 | static_cast<unsigned long long>(swizzle) << 62;
 }
 
-// the address of inline PTX for shared memory
+// 32-bit shared-memory address for inline PTX
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// c (+)= left * right by a warpgroup: 64, 128, 16 elements along m, n, k; under way until it is waited for
+// c = a * b, or c += a * b if accumulate: asynchronous m64n128k16 of a warpgroup, a and b in shared memory
 __device__ __forceinline__ void wgmma_m64n128k16_row_col_f32_f16(
-    float* c, unsigned long long left, unsigned long long right, bool adds)
+    float* c, unsigned long long a, unsigned long long b, bool accumulate)
 {
   asm volatile(
-      "{ .reg .pred adds; setp.ne.b32 adds, %66, 0; "
+      "{ .reg .pred scale_d; setp.ne.b32 scale_d, %66, 0; "
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
       "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, "
       "%41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, "
-      "%61, %62, %63}, %64, %65, adds, 1, 1, 0, 0; }"
+      "%61, %62, %63}, %64, %65, scale_d, 1, 1, 0, 0; }"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
         "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]),
         "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
@@ -72,38 +72,38 @@ __device__ __forceinline__ void wgmma_m64n128k16_row_col_f32_f16(
         "+f"(c[40]), "+f"(c[41]), "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]),
         "+f"(c[48]), "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]),
         "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
-      : "l"(left), "l"(right), "r"(static_cast<int>(adds)));
+      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 
-// the products since the last commit become a group
-__device__ __forceinline__ void wgmma_commit()
+// commit the wgmma of this warpgroup as a group
+__device__ __forceinline__ void wgmma_commit_group()
 {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// all but the last so many groups of products are done
-template <int groups>
-__device__ __forceinline__ void wgmma_wait()
+// wait until at most N wgmma groups are pending
+template <int N>
+__device__ __forceinline__ void wgmma_wait_group()
 {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(groups) : "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
 }
 
-// registers that products wrote are used behind the wait for them
+// compiler barrier: read accumulators only after wgmma.wait_group
 template <int count>
-__device__ __forceinline__ void hold(float (&values)[count])
+__device__ __forceinline__ void pin_registers(float (&values)[count])
 {
   #pragma unroll
   for (int word = 0; word < count; ++word)
     asm volatile("" : "+f"(values[word]) :: "memory");
 }
 
-// one arrival
-__device__ __forceinline__ void mbarrier_arrive(unsigned barrier)
+// arrive once
+__device__ __forceinline__ void mbarrier_arrive(unsigned mbarrier)
 {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(mbarrier) : "memory");
 }
 
-// 2 to the power of x, with a relative error of at most 2^-22; 0 below 2^-126
+// 2^x with a relative error of at most 2^-22; results below 2^-126 are 0
 __device__ __forceinline__ float exp2_approx(float x)
 {
   float y;
@@ -111,22 +111,22 @@ __device__ __forceinline__ float exp2_approx(float x)
   return y;
 }
 
-// c (+)= left * right by a warpgroup: 64, 32, 16 elements along m, n, k, left in registers; under way until it is waited for
-__device__ __forceinline__ void wgmma_m64n32k16_held_row_f32_f16(
-    float* c, const void* left, unsigned long long right, bool adds)
+// c = a * b, or c += a * b if accumulate: asynchronous m64n32k16 of a warpgroup, a in registers, b in shared memory
+__device__ __forceinline__ void wgmma_m64n32k16_reg_row_f32_f16(
+    float* c, const void* a, unsigned long long b, bool accumulate)
 {
-  const unsigned* const factor = static_cast<const unsigned*>(left);
+  const unsigned* const a_words = static_cast<const unsigned*>(a);
   asm volatile(
-      "{ .reg .pred adds; setp.ne.b32 adds, %21, 0; "
+      "{ .reg .pred scale_d; setp.ne.b32 scale_d, %21, 0; "
       "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, %20, "
-      "adds, 1, 1, 1; }"
+      "scale_d, 1, 1, 1; }"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
         "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15])
-      : "r"(factor[0]), "r"(factor[1]), "r"(factor[2]), "r"(factor[3]), "l"(right), "r"(static_cast<int>(adds)));
+      : "r"(a_words[0]), "r"(a_words[1]), "r"(a_words[2]), "r"(a_words[3]), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 
-// eight accumulators of each thread, rounded, to shared memory
+// round eight accumulators per thread to 16 bits and store them to shared memory
 __device__ __forceinline__ void stmatrix_x4_half(unsigned target, const float* source)
 {
   unsigned words[4];
@@ -137,79 +137,79 @@ __device__ __forceinline__ void stmatrix_x4_half(unsigned target, const float* s
       :: "r"(target), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
 }
 
-// what this thread wrote to shared memory is there for the asynchronous proxy too
-__device__ __forceinline__ void proxy_fence()
+// make writes of this thread to shared memory visible to the async proxy
+__device__ __forceinline__ void fence_proxy_async()
 {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// the 128 threads of a warpgroup wait for each other, at a named barrier of their own
+// synchronize the 128 threads of a warpgroup, with one named barrier per warpgroup
 __device__ __forceinline__ void warpgroup_sync()
 {
   const unsigned warpgroup = threadIdx.x / 128;
   if (warpgroup == 0) asm volatile("bar.sync 1, 128;" ::: "memory");
 }
 
-// a box of a matrix of a stack from shared memory by TMA, under way until it is waited for
+// TMA store of a box of a batched matrix from shared memory, asynchronous
 __device__ __forceinline__ void tma_store_5d(const TensorMap* map, int x, int y, int z, int u, int v, unsigned source)
 {
   asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4, %5}], [%6];"
       :: "l"(map), "r"(x), "r"(y), "r"(z), "r"(u), "r"(v), "r"(source) : "memory");
 }
 
-// the stores of this thread since its last commit become a group
-__device__ __forceinline__ void tma_store_commit()
+// commit the TMA stores of this thread as a bulk group
+__device__ __forceinline__ void tma_store_commit_group()
 {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// all but the last so many groups of this thread's stores have read what they store
-template <int groups>
-__device__ __forceinline__ void tma_store_wait()
+// wait until at most N bulk groups of this thread have not yet read shared memory
+template <int N>
+__device__ __forceinline__ void tma_store_wait_group()
 {
-  asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(groups) : "memory");
+  asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(N) : "memory");
 }
 
-// arrive, and announce bytes that TMA will bring
-__device__ __forceinline__ void mbarrier_expect(unsigned barrier, unsigned bytes)
+// arrive and expect `bytes` from TMA
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(unsigned mbarrier, unsigned bytes)
 {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(mbarrier), "r"(bytes) : "memory");
 }
 
-// a box of a matrix of a stack to shared memory by TMA: its bytes are counted by a barrier
+// TMA load of a box of a batched matrix to shared memory; its bytes complete on `mbarrier`
 __device__ __forceinline__ void tma_load_5d(
-    unsigned target, const TensorMap* map, int x, int y, int z, int u, int v, unsigned barrier)
+    unsigned target, const TensorMap* map, int x, int y, int z, int u, int v, unsigned mbarrier)
 {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];"
-      :: "r"(target), "l"(map), "r"(x), "r"(y), "r"(z), "r"(u), "r"(v), "r"(barrier) : "memory");
+      :: "r"(target), "l"(map), "r"(x), "r"(y), "r"(z), "r"(u), "r"(v), "r"(mbarrier) : "memory");
 }
 
-// a box of a matrix of a stack to shared memory by TMA: its bytes are counted by a barrier
+// TMA load of a box of a batched matrix to shared memory; its bytes complete on `mbarrier`
 __device__ __forceinline__ void tma_load_3d(
-    unsigned target, const TensorMap* map, int x, int y, int z, unsigned barrier)
+    unsigned target, const TensorMap* map, int x, int y, int z, unsigned mbarrier)
 {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%2, %3, %4}], [%5];"
-      :: "r"(target), "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier) : "memory");
+      :: "r"(target), "l"(map), "r"(x), "r"(y), "r"(z), "r"(mbarrier) : "memory");
 }
 
-// a barrier in memory whose phase is over when so many have arrived, and the bytes that they announced
-__device__ __forceinline__ void mbarrier_init(unsigned barrier, unsigned arrivals)
+// mbarrier: a phase completes after all arrivals and expected transaction bytes
+__device__ __forceinline__ void mbarrier_init(unsigned mbarrier, unsigned arrivals)
 {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(mbarrier), "r"(arrivals) : "memory");
 }
 
-// a tensor map is needed soon
-__device__ __forceinline__ void prefetch_map(const TensorMap* map)
+// prefetch a tensor map
+__device__ __forceinline__ void prefetch_tensor_map(const TensorMap* map)
 {
   asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
 }
 
-// the barriers are there for the asynchronous proxy too
-__device__ __forceinline__ void mbarrier_init_fence()
+// make initialized mbarriers visible to the async proxy and to the cluster
+__device__ __forceinline__ void fence_mbarrier_init()
 {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -231,8 +231,8 @@ attention_packed(
   const int thread = threadIdx.x;
   const int lane = threadIdx.x % 32;
   __shared__ __align__(1024) __half q_sh[2048];  // 64 x 32
-  __shared__ __align__(1024) __half k_sh[8192];  // 128 x 32, 2 copies
-  __shared__ __align__(1024) __half v_sh[8192];  // 128 x 32, 2 copies
+  __shared__ __align__(1024) __half k_sh[8192];  // 128 x 32, 2 stages
+  __shared__ __align__(1024) __half v_sh[8192];  // 128 x 32, 2 stages
   __shared__ __align__(1024) __half store_acc_sh[2048];  // 64 x 32
   float mx[2];  // of 64
   float l_parts[2];  // of 64 x 4
@@ -252,19 +252,19 @@ attention_packed(
   float l_whole_sum_other[2];  // of 128 x 2
   float inverse[2];  // of 64
   __shared__ unsigned long long k_sh_ring[4];
-  const unsigned k_sh_ring_full = shared_address(k_sh_ring);  // 2 barriers: k_sh are full
-  const unsigned k_sh_ring_empty = k_sh_ring_full + 16;  // and empty again
+  const unsigned k_sh_ring_full = shared_address(k_sh_ring);  // 2 mbarriers: k_sh full
+  const unsigned k_sh_ring_empty = k_sh_ring_full + 16;  // 2 mbarriers: k_sh empty
   __shared__ unsigned long long v_sh_ring[4];
-  const unsigned v_sh_ring_full = shared_address(v_sh_ring);  // 2 barriers: v_sh are full
-  const unsigned v_sh_ring_empty = v_sh_ring_full + 16;  // and empty again
+  const unsigned v_sh_ring_full = shared_address(v_sh_ring);  // 2 mbarriers: v_sh full
+  const unsigned v_sh_ring_empty = v_sh_ring_full + 16;  // 2 mbarriers: v_sh empty
   __shared__ unsigned long long q_sh_ring[2];
-  const unsigned q_sh_ring_full = shared_address(q_sh_ring);  // 1 barriers: q_sh are full
-  const unsigned q_sh_ring_empty = q_sh_ring_full + 8;  // and empty again
+  const unsigned q_sh_ring_full = shared_address(q_sh_ring);  // 1 mbarrier: q_sh full
+  const unsigned q_sh_ring_empty = q_sh_ring_full + 8;  // 1 mbarrier: q_sh empty
   if (threadIdx.x == 0) {
-    prefetch_map(&Q_map);
-    prefetch_map(&K_map);
-    prefetch_map(&V_map);
-    prefetch_map(&O_map);
+    prefetch_tensor_map(&Q_map);
+    prefetch_tensor_map(&K_map);
+    prefetch_tensor_map(&V_map);
+    prefetch_tensor_map(&O_map);
     for (int stage = 0; stage < 2; ++stage) {
       mbarrier_init(k_sh_ring_full + stage * 8, 1);
       mbarrier_init(k_sh_ring_empty + stage * 8, 4);
@@ -277,12 +277,12 @@ attention_packed(
       mbarrier_init(q_sh_ring_full + stage * 8, 1);
       mbarrier_init(q_sh_ring_empty + stage * 8, 4);
     }
-    mbarrier_init_fence();
+    fence_mbarrier_init();
   }
   __syncthreads();
-  const int warp_of_block = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  const int warp_index = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
   // consumers
-  if (warp_of_block < 4) {
+  if (warp_index < 4) {
     // attention_packed(64,32,1,1,1,4)(RF,RF,RF)(Warpgroup)
     // mx: mx[m] = -1e+30
     mx[0] = -1e30f;
@@ -290,13 +290,13 @@ attention_packed(
     // l: l_parts[m,sums_part] = 0
     l_parts[0] = 0.0f;
     l_parts[1] = 0.0f;
-    mbarrier_wait(q_sh_ring_full, 0);  // q_sh of this turn are full
+    mbarrier_wait(q_sh_ring_full, 0);  // wait until q_sh is full
     // acc: acc[m,d] = 0
-    // acc begins with its first product
-    mbarrier_wait(k_sh_ring_full, 0);  // k_sh of this turn are full
+    // the first MMA initializes acc
+    mbarrier_wait(k_sh_ring_full, 0);  // wait until k_sh is full
     // attention_packed(64,128,32,1,1,1,4)(SH,SH,SH,VAL,GL,GL,GL,GL,GL,GL,RF,RF,RF)(Warpgroup)
     // s: s[m,n] = sum(d, Q[t,m,g,r,d] * K[n,g,d])
-    // s begins with its first product
+    // the first MMA initializes s
     wgmma_fence();
     const unsigned q_sh_address = shared_address(q_sh);
     const unsigned k_sh_address = shared_address(k_sh);
@@ -308,10 +308,10 @@ attention_packed(
           matrix_descriptor<0, 512, 2>(k_sh_address + s_d * 32),
           s_d > 0);
     }
-    wgmma_commit();
-    wgmma_wait<0>();  // s is there
-    hold(acc);
-    hold(s);
+    wgmma_commit_group();
+    wgmma_wait_group<0>();  // s is complete
+    pin_registers(acc);
+    pin_registers(s);
     if (0)
       mbarrier_arrive(v_sh_ring_empty + 8);
     if (thread % 32 == 0)
@@ -382,7 +382,7 @@ attention_packed(
         }
       }
     }
-    // Reduction(64,128)(RF,RF)(Warpgroup): each thread its own, 4 lanes by shuffles
+    // Reduction(64,128)(RF,RF)(Warpgroup): in each thread, over 4 lanes by shuffles
 #pragma unroll
     for (int top_m = 0; top_m < 2; ++top_m) {
       top_max_rf[top_m] = fmaxf(s[top_m * 2], s[top_m * 2 + 1]);
@@ -444,12 +444,12 @@ attention_packed(
 #pragma unroll
     for (int alpha_needed_m = 0; alpha_needed_m < 2; ++alpha_needed_m)
       alpha_needed[alpha_needed_m] = (new_rf[alpha_needed_m] == mx[alpha_needed_m] ? 0 : 1);
-    // alpha[m] = 1, where alpha is left out
+    // alpha[m] = 1, where alpha is skipped
     alpha[0] = 1.0f;
     alpha[1] = 1.0f;
-    // left out where new[m] == mx[m]: alpha, shrink, keep
+    // skip alpha, shrink, keep where new[m] == mx[m]
     if (__any_sync(0xffffffff, alpha_needed[0] | alpha_needed[1])) {
-      __syncwarp();  // a branch
+      __syncwarp();  // keep a branch
       // alpha: alpha[m] = exp2(mx[m] - new[m])
 #pragma unroll
       for (int alpha_m = 0; alpha_m < 2; ++alpha_m)
@@ -474,7 +474,7 @@ attention_packed(
         }
       }
     }
-    // sums: sums_parts[m,sums_part] = sum(n, s[m,n]), each part of its own
+    // sums: sums_parts[m,sums_part] = sum(n, s[m,n]), partial results
 #pragma unroll
     for (int sums_m = 0; sums_m < 2; ++sums_m) {
       sums_parts[sums_m] =
@@ -503,25 +503,25 @@ attention_packed(
 #pragma unroll
     for (int rescale_needed_m = 0; rescale_needed_m < 2; ++rescale_needed_m)
       rescale_needed[rescale_needed_m] = (alpha[rescale_needed_m] == 1.0f ? 0 : 1);
-    mbarrier_wait(v_sh_ring_full, 0);  // v_sh of this turn are full
+    mbarrier_wait(v_sh_ring_full, 0);  // wait until v_sh is full
     // pv: acc[m,d] += sum(n, p[m,n] * V[n,g,d])
     wgmma_fence();
     const unsigned v_sh_address = shared_address(v_sh);
 #pragma unroll
     for (int pv_n = 0; pv_n < 8; ++pv_n) {
-      wgmma_m64n32k16_held_row_f32_f16(
+      wgmma_m64n32k16_reg_row_f32_f16(
           acc, &p[pv_n * 8], matrix_descriptor<0, 512, 2>(v_sh_address + pv_n * 16 * 64), pv_n > 0);
     }
-    wgmma_commit();
-    wgmma_wait<0>();  // v_sh of the last turn have been read
-    hold(acc);
+    wgmma_commit_group();
+    wgmma_wait_group<0>();  // v_sh of the last iteration have been read
+    pin_registers(acc);
     if (thread % 32 == 0)
       mbarrier_arrive(v_sh_ring_empty);
     if (thread % 32 == 0)
       mbarrier_arrive(q_sh_ring_empty);
     // attention_packed(64,32,1,1,1,4)(GL,RF,RF)(Warpgroup)
     // l_whole: l[m] = sum(sums_part, l_parts[m,sums_part])
-    // Reduction(64,4)(RF,RF)(Warpgroup): 4 lanes by shuffles
+    // Reduction(64,4)(RF,RF)(Warpgroup): over 4 lanes by shuffles
 #pragma unroll
     for (int l_whole_m = 0; l_whole_m < 2; ++l_whole_m)
       l_whole_sum_rf[l_whole_m] = l_parts[l_whole_m];
@@ -564,26 +564,26 @@ attention_packed(
           store_acc_sh_target + ((store_acc_sh_d * 32 + lane / 16 * 16) ^ store_acc_sh_swizzle),
           &acc[store_acc_sh_d * 8]);
     }
-    proxy_fence();  // store_acc_sh for the asynchronous proxy
+    fence_proxy_async();  // make store_acc_sh visible to the async proxy
     warpgroup_sync();  // store_acc_sh complete
     const unsigned store_acc_sh_address = shared_address(store_acc_sh);
     if (thread == 0)
       tma_store_5d(&O_map, 0, 0, 0, 0, 0, store_acc_sh_address);
-    tma_store_commit();
-    tma_store_wait<0>();  // all stores have read what they store
+    tma_store_commit_group();
+    tma_store_wait_group<0>();  // all stores have read shared memory
   }
   // producer
   else if (threadIdx.x == 128) {
-    mbarrier_wait(q_sh_ring_empty, 1);  // q_sh of this turn are empty
-    mbarrier_expect(q_sh_ring_full, 4096);
+    mbarrier_wait(q_sh_ring_empty, 1);  // wait until q_sh is empty
+    mbarrier_arrive_expect_tx(q_sh_ring_full, 4096);
     const unsigned q_sh_address2 = shared_address(q_sh);
     tma_load_5d(q_sh_address2, &Q_map, 0, 0, 0, 0, 0, q_sh_ring_full);
-    mbarrier_wait(k_sh_ring_empty, 1);  // k_sh of this turn are empty
-    mbarrier_expect(k_sh_ring_full, 8192);
+    mbarrier_wait(k_sh_ring_empty, 1);  // wait until k_sh is empty
+    mbarrier_arrive_expect_tx(k_sh_ring_full, 8192);
     const unsigned k_sh_address2 = shared_address(k_sh);
     tma_load_3d(k_sh_address2, &K_map, 0, 0, 0, k_sh_ring_full);
-    mbarrier_wait(v_sh_ring_empty, 1);  // v_sh of this turn are empty
-    mbarrier_expect(v_sh_ring_full, 8192);
+    mbarrier_wait(v_sh_ring_empty, 1);  // wait until v_sh is empty
+    mbarrier_arrive_expect_tx(v_sh_ring_full, 8192);
     const unsigned v_sh_address2 = shared_address(v_sh);
     tma_load_3d(v_sh_address2, &V_map, 0, 0, 0, v_sh_ring_full);
   }

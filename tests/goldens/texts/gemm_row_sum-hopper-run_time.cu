@@ -14,54 +14,54 @@
 // requires: the grid has at most 2**31 - 1 blocks, (m + 127) / 128 * ((n + 255) / 256) < 2147483648
 #include <cuda_fp16.h>
 
-// how TMA finds a matrix; the launcher encodes it (cuTensorMapEncodeTiled)
+// TMA tensor map of a tensor, encoded by the launcher (cuTensorMapEncodeTiled)
 struct __align__(64) TensorMap { unsigned long long words[16]; };
 
-// number / divisor for a number not below 0, where reciprocal is 2^63 / divisor, rounded up
+// number / divisor for number >= 0, where reciprocal is 2^63 / divisor, rounded up
 __device__ __forceinline__ int quotient(int number, unsigned long long reciprocal)
 {
   return static_cast<int>(__umul64hi(2u * number, reciprocal));
 }
 
-// until the phase of this parity is over
-__device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity)
+// wait until the phase of this parity completes
+__device__ __forceinline__ void mbarrier_wait(unsigned mbarrier, unsigned phase)
 {
   asm volatile(
       "{\n"
-      ".reg .pred over;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
-      "@!over bra again;\n"
+      ".reg .pred done;\n"
+      "retry:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra retry;\n"
       "}"
-      :: "r"(barrier), "r"(parity) : "memory");
+      :: "r"(mbarrier), "r"(phase) : "memory");
 }
 
-// what this thread did to its registers comes before the products that follow
+// order register accesses of this warpgroup before the wgmma that follow
 __device__ __forceinline__ void wgmma_fence()
 {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-// where wgmma finds a factor: the bytes from chunk to chunk and from eight rows to the next, and how rows are swizzled
-template <unsigned chunk_stride, unsigned group_stride, unsigned swizzle>
+// wgmma matrix descriptor: start address, leading and stride byte offsets, swizzle mode (1: 128, 2: 64, 3: 32 bytes)
+template <unsigned leading_bytes, unsigned stride_bytes, unsigned swizzle>
 __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned address)
 {
-  return static_cast<unsigned long long>((address & 0x3FFFF) >> 4 | (chunk_stride >> 4) << 16)
-       | static_cast<unsigned long long>(group_stride >> 4) << 32 | static_cast<unsigned long long>(swizzle) << 62;
+  return static_cast<unsigned long long>((address & 0x3FFFF) >> 4 | (leading_bytes >> 4) << 16)
+       | static_cast<unsigned long long>(stride_bytes >> 4) << 32 | static_cast<unsigned long long>(swizzle) << 62;
 }
 
-// the address of inline PTX for shared memory
+// 32-bit shared-memory address for inline PTX
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// c (+)= left * right by a warpgroup: 64, 256, 16 elements along m, n, k; under way until it is waited for
+// c = a * b, or c += a * b if accumulate: asynchronous m64n256k16 of a warpgroup, a and b in shared memory
 __device__ __forceinline__ void wgmma_m64n256k16_row_row_f32_f16(
-    float* c, unsigned long long left, unsigned long long right, bool adds)
+    float* c, unsigned long long a, unsigned long long b, bool accumulate)
 {
   asm volatile(
-      "{ .reg .pred adds; setp.ne.b32 adds, %130, 0; "
+      "{ .reg .pred scale_d; setp.ne.b32 scale_d, %130, 0; "
       "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
       "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, "
@@ -69,8 +69,8 @@ __device__ __forceinline__ void wgmma_m64n256k16_row_row_f32_f16(
       "%61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, "
       "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, "
       "%100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, "
-      "%116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, %128, %129, adds, 1, 1, 0, "
-      "1; }"
+      "%116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, %128, %129, scale_d, 1, 1, "
+      "0, 1; }"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
         "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]),
         "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
@@ -88,17 +88,17 @@ __device__ __forceinline__ void wgmma_m64n256k16_row_row_f32_f16(
         "+f"(c[110]), "+f"(c[111]), "+f"(c[112]), "+f"(c[113]), "+f"(c[114]), "+f"(c[115]), "+f"(c[116]),
         "+f"(c[117]), "+f"(c[118]), "+f"(c[119]), "+f"(c[120]), "+f"(c[121]), "+f"(c[122]), "+f"(c[123]),
         "+f"(c[124]), "+f"(c[125]), "+f"(c[126]), "+f"(c[127])
-      : "l"(left), "l"(right), "r"(static_cast<int>(adds)));
+      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 
-// the products since the last commit become a group
-__device__ __forceinline__ void wgmma_commit()
+// commit the wgmma of this warpgroup as a group
+__device__ __forceinline__ void wgmma_commit_group()
 {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// each warp's part of a factor of wgmma from shared memory to registers
-__device__ __forceinline__ void ldmatrix_factor(void* target, unsigned source)
+// load a register operand of wgmma from shared memory, 16 rows per warp
+__device__ __forceinline__ void ldmatrix_operand(void* target, unsigned source)
 {
   unsigned* const words = static_cast<unsigned*>(target);
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -106,27 +106,27 @@ __device__ __forceinline__ void ldmatrix_factor(void* target, unsigned source)
       : "r"(source) : "memory");
 }
 
-// all but the last so many groups of products are done
-template <int groups>
-__device__ __forceinline__ void wgmma_wait()
+// wait until at most N wgmma groups are pending
+template <int N>
+__device__ __forceinline__ void wgmma_wait_group()
 {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(groups) : "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
 }
 
-// one arrival
-__device__ __forceinline__ void mbarrier_arrive(unsigned barrier)
+// arrive once
+__device__ __forceinline__ void mbarrier_arrive(unsigned mbarrier)
 {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(mbarrier) : "memory");
 }
 
-// all but the last so many groups of this thread's stores have read what they store
-template <int groups>
-__device__ __forceinline__ void tma_store_wait()
+// wait until at most N bulk groups of this thread have not yet read shared memory
+template <int N>
+__device__ __forceinline__ void tma_store_wait_group()
 {
-  asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(groups) : "memory");
+  asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(N) : "memory");
 }
 
-// the 128 threads of a warpgroup wait for each other, at a named barrier of their own
+// synchronize the 128 threads of a warpgroup, with one named barrier per warpgroup
 __device__ __forceinline__ void warpgroup_sync()
 {
   const unsigned warpgroup = threadIdx.x / 128;
@@ -134,7 +134,7 @@ __device__ __forceinline__ void warpgroup_sync()
   else if (warpgroup == 1) asm volatile("bar.sync 2, 128;" ::: "memory");
 }
 
-// eight accumulators of each thread, rounded, to shared memory
+// round eight accumulators per thread to 16 bits and store them to shared memory
 __device__ __forceinline__ void stmatrix_x4_half(unsigned target, const float* source)
 {
   unsigned words[4];
@@ -145,66 +145,66 @@ __device__ __forceinline__ void stmatrix_x4_half(unsigned target, const float* s
       :: "r"(target), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
 }
 
-// what this thread wrote to shared memory is there for the asynchronous proxy too
-__device__ __forceinline__ void proxy_fence()
+// make writes of this thread to shared memory visible to the async proxy
+__device__ __forceinline__ void fence_proxy_async()
 {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// a box of a matrix from shared memory by TMA, under way until it is waited for
+// TMA store of a box of a matrix from shared memory, asynchronous
 __device__ __forceinline__ void tma_store(const TensorMap* map, int x, int y, unsigned source)
 {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];"
       :: "l"(map), "r"(x), "r"(y), "r"(source) : "memory");
 }
 
-// the stores of this thread since its last commit become a group
-__device__ __forceinline__ void tma_store_commit()
+// commit the TMA stores of this thread as a bulk group
+__device__ __forceinline__ void tma_store_commit_group()
 {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// each thread of the warpgroup gets 232 registers
-__device__ __forceinline__ void take_registers_to_232()
+// increase the registers of each thread of the warpgroup to 232
+__device__ __forceinline__ void setmaxnreg_inc_232()
 {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
 }
 
-// arrive, and announce bytes that TMA will bring
-__device__ __forceinline__ void mbarrier_expect(unsigned barrier, unsigned bytes)
+// arrive and expect `bytes` from TMA
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(unsigned mbarrier, unsigned bytes)
 {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(mbarrier), "r"(bytes) : "memory");
 }
 
-// a box of a matrix to shared memory by TMA: its bytes are counted by a barrier
-__device__ __forceinline__ void tma_load(unsigned target, const TensorMap* map, int x, int y, unsigned barrier)
+// TMA load of a box of a matrix to shared memory; its bytes complete on `mbarrier`
+__device__ __forceinline__ void tma_load(unsigned target, const TensorMap* map, int x, int y, unsigned mbarrier)
 {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%2, %3}], [%4];"
-      :: "r"(target), "l"(map), "r"(x), "r"(y), "r"(barrier) : "memory");
+      :: "r"(target), "l"(map), "r"(x), "r"(y), "r"(mbarrier) : "memory");
 }
 
-// each thread of the warpgroup keeps 40 registers
-__device__ __forceinline__ void give_registers_to_40()
+// decrease the registers of each thread of the warpgroup to 40
+__device__ __forceinline__ void setmaxnreg_dec_40()
 {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
 }
 
-// a barrier in memory whose phase is over when so many have arrived, and the bytes that they announced
-__device__ __forceinline__ void mbarrier_init(unsigned barrier, unsigned arrivals)
+// mbarrier: a phase completes after all arrivals and expected transaction bytes
+__device__ __forceinline__ void mbarrier_init(unsigned mbarrier, unsigned arrivals)
 {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(mbarrier), "r"(arrivals) : "memory");
 }
 
-// a tensor map is needed soon
-__device__ __forceinline__ void prefetch_map(const TensorMap* map)
+// prefetch a tensor map
+__device__ __forceinline__ void prefetch_tensor_map(const TensorMap* map)
 {
   asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
 }
 
-// the barriers are there for the asynchronous proxy too
-__device__ __forceinline__ void mbarrier_init_fence()
+// make initialized mbarriers visible to the async proxy and to the cluster
+__device__ __forceinline__ void fence_mbarrier_init()
 {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -223,12 +223,12 @@ gemm_row_sum(
 {
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
-  const int tiles = (long long)((m + 127) / 128) * ((n + 255) / 256);
+  const int num_tiles = (long long)((m + 127) / 128) * ((n + 255) / 256);
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
   const int lane = threadIdx.x % 32;
   extern __shared__ __align__(1024) unsigned char smem[];
-  __half* const a_sh = reinterpret_cast<__half*>(smem);  // 128 x 64, 3 copies
-  __half* const b_sh = reinterpret_cast<__half*>(smem + 49152);  // 64 x 256, 3 copies
+  __half* const a_sh = reinterpret_cast<__half*>(smem);  // 128 x 64, 3 stages
+  __half* const b_sh = reinterpret_cast<__half*>(smem + 49152);  // 64 x 256, 3 stages
   __half* const store_acc_sh = reinterpret_cast<__half*>(smem + 147456);  // 64 x 256, 2 copies
   __align__(8) float acc[128];  // of 128 x 256
   float s_parts[2];  // of 128 x 4
@@ -236,23 +236,23 @@ gemm_row_sum(
   float s[2];  // of 64
   float s_whole_sum_rf[2];  // of 256 x 2
   float s_whole_sum_other[2];  // of 256 x 2
-  const unsigned k2_ring_full = shared_address(smem + 212992);  // 3 barriers: a_sh, b_sh are full
-  const unsigned k2_ring_empty = k2_ring_full + 24;  // and empty again
+  const unsigned k2_ring_full = shared_address(smem + 212992);  // 3 mbarriers: a_sh, b_sh full
+  const unsigned k2_ring_empty = k2_ring_full + 24;  // 3 mbarriers: a_sh, b_sh empty
   if (threadIdx.x == 0) {
-    prefetch_map(&A_map);
-    prefetch_map(&B_map);
-    prefetch_map(&D_map);
+    prefetch_tensor_map(&A_map);
+    prefetch_tensor_map(&B_map);
+    prefetch_tensor_map(&D_map);
     for (int stage = 0; stage < 3; ++stage) {
       mbarrier_init(k2_ring_full + stage * 8, 1);
       mbarrier_init(k2_ring_empty + stage * 8, 8);
     }
-    mbarrier_init_fence();
+    fence_mbarrier_init();
   }
   __syncthreads();
-  const int warp_of_block = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  const int warp_index = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
   // consumers
-  if (warp_of_block < 8) {
-    take_registers_to_232();
+  if (warp_index < 8) {
+    setmaxnreg_inc_232();
     const unsigned a_sh_address = shared_address(a_sh);
     const unsigned b_sh_address = shared_address(b_sh);
     const unsigned a_sh_source =
@@ -263,9 +263,9 @@ gemm_row_sum(
     const unsigned store_acc_sh_address = shared_address(store_acc_sh);
     float* const y_target = y + warpgroup * 64 + thread / 32 % 4 * 16 + lane / 4;
     int k2_stage = 0;
-    int k2_parity = 0;
-    for (int turn = 0; turn < tiles / 132 + (block < tiles % 132); ++turn) {
-      const int tile = (long long)block + (long long)turn * 132;
+    int k2_phase = 0;
+    for (int iteration = 0; iteration < num_tiles / 132 + (block < num_tiles % 132); ++iteration) {
+      const int tile = (long long)block + (long long)iteration * 132;
       const int band = quotient(tile, band_reciprocal);
       const int inside = tile - band * ((n + 255) / 256 * 8);
       const int height = min((m + 127) / 128 - band * 8, 8);
@@ -287,8 +287,8 @@ gemm_row_sum(
         s_parts[none_m] = 0.0f;
 #pragma unroll 1
       for (int k2 = 0; k2 < (k + 63) / 64; ++k2) {
-        const int k2_stage_of_warp = __shfl_sync(0xffffffff, k2_stage, 0);  // the same for all lanes
-        mbarrier_wait(k2_ring_full + k2_stage * 8, k2_parity);  // a_sh, b_sh of this turn are full
+        const int k2_stage_uniform = __shfl_sync(0xffffffff, k2_stage, 0);  // warp-uniform
+        mbarrier_wait(k2_ring_full + k2_stage * 8, k2_phase);  // wait until a_sh, b_sh are full
         // gemm_row_sum(64,256,64,4)(SH,SH,RF,RF)(Warpgroup)
         // product: acc[m,n] += sum(k, A[m,k] * B[k,n])
         wgmma_fence();
@@ -297,21 +297,21 @@ gemm_row_sum(
           wgmma_m64n256k16_row_row_f32_f16(
               acc,
               matrix_descriptor<0, 1024, 1>(
-                  a_sh_address + k2_stage_of_warp * 128 * 128 + warpgroup * 64 * 128 + product_k * 32),
-              matrix_descriptor<8192, 1024, 1>(b_sh_address + k2_stage_of_warp * 4 * 8192 + product_k * 16 * 128),
+                  a_sh_address + k2_stage_uniform * 128 * 128 + warpgroup * 64 * 128 + product_k * 32),
+              matrix_descriptor<8192, 1024, 1>(b_sh_address + k2_stage_uniform * 4 * 8192 + product_k * 16 * 128),
               true);
         }
-        wgmma_commit();
-        // row: s_parts[m,row_part] += sum(k, A[m,k]), each part of its own
+        wgmma_commit_group();
+        // row: s_parts[m,row_part] += sum(k, A[m,k]), partial results
         // src to row_a_rf: Move(64,64)(SH,RF)(Warpgroup)
         if (block_n == 0) {
 #pragma unroll
           for (int row_a_rf_k = 0; row_a_rf_k < 4; ++row_a_rf_k) {
             {
               __align__(4) __half row_a_rf_values[8];
-              ldmatrix_factor(
+              ldmatrix_operand(
                   row_a_rf_values,
-                  a_sh_source + k2_stage_of_warp * 128 * 128 + (a_sh_swizzle ^ (row_a_rf_k * 32 + lane / 16 * 16)));
+                  a_sh_source + k2_stage_uniform * 128 * 128 + (a_sh_swizzle ^ (row_a_rf_k * 32 + lane / 16 * 16)));
               row_a_rf[row_a_rf_k * 4] = row_a_rf_values[0];
               row_a_rf[row_a_rf_k * 4 + 1] = row_a_rf_values[1];
               row_a_rf[row_a_rf_k * 4 + 16] = row_a_rf_values[2];
@@ -335,16 +335,16 @@ gemm_row_sum(
                         + __half2float(row_a_rf[row_m * 16 + 12]) + __half2float(row_a_rf[row_m * 16 + 14]));
           }
         }
-        wgmma_wait<0>();  // a_sh, b_sh of this turn have been read
+        wgmma_wait_group<0>();  // a_sh, b_sh of this iteration have been read
         __syncwarp();  // all lanes have read a_sh, b_sh
         if (thread % 32 == 0)
           mbarrier_arrive(k2_ring_empty + k2_stage * 8);
         if (++k2_stage == 3) {
           k2_stage = 0;
-          k2_parity ^= 1;
+          k2_phase ^= 1;
         }
       }
-      tma_store_wait<0>();  // store_acc_sh has been stored
+      tma_store_wait_group<0>();  // store_acc_sh has been stored
       warpgroup_sync();  // store_acc_sh free again
       // gemm_row_sum(64,256,4)(GL,GL,RF,RF)(Warpgroup)
       // store: D[m,n] = acc[m,n]
@@ -356,7 +356,7 @@ gemm_row_sum(
                 + (a_sh_swizzle ^ (store_acc_sh_n % 4 * 32 + lane / 16 * 16)),
             &acc[store_acc_sh_n * 8]);
       }
-      proxy_fence();  // store_acc_sh for the asynchronous proxy
+      fence_proxy_async();  // make store_acc_sh visible to the async proxy
       warpgroup_sync();  // store_acc_sh complete
       if (thread % 128 == 0) {
         tma_store(&D_map, block_n * 256, block_m * 128 + warpgroup * 64, store_acc_sh_address + warpgroup * 4 * 8192);
@@ -376,9 +376,9 @@ gemm_row_sum(
             block_m * 128 + warpgroup * 64,
             store_acc_sh_address + warpgroup * 4 * 8192 + 3 * 8192);
       }
-      tma_store_commit();
+      tma_store_commit_group();
       // s_whole: s[m] = sum(row_part, s_parts[m,row_part])
-      // Reduction(64,4)(RF,RF)(Warpgroup): 4 lanes by shuffles
+      // Reduction(64,4)(RF,RF)(Warpgroup): over 4 lanes by shuffles
       if (block_n == 0) {
 #pragma unroll
         for (int s_whole_m = 0; s_whole_m < 2; ++s_whole_m)
@@ -408,18 +408,18 @@ gemm_row_sum(
         }
       }
     }
-    tma_store_wait<0>();  // all stores have read what they store
+    tma_store_wait_group<0>();  // all stores have read shared memory
   }
   // producer
   else {
-    give_registers_to_40();
+    setmaxnreg_dec_40();
     if (threadIdx.x == 256) {
       const unsigned a_sh_address2 = shared_address(a_sh);
       const unsigned b_sh_address2 = shared_address(b_sh);
       int k2_stage2 = 0;
-      int k2_parity2 = 1;
-      for (int turn = 0; turn < tiles / 132 + (block < tiles % 132); ++turn) {
-        const int tile = (long long)block + (long long)turn * 132;
+      int k2_phase2 = 1;
+      for (int iteration = 0; iteration < num_tiles / 132 + (block < num_tiles % 132); ++iteration) {
+        const int tile = (long long)block + (long long)iteration * 132;
         const int band = quotient(tile, band_reciprocal);
         const int inside = tile - band * ((n + 255) / 256 * 8);
         const int height = min((m + 127) / 128 - band * 8, 8);
@@ -428,8 +428,8 @@ gemm_row_sum(
         const int block_m = min((m + 127) / 128 - 1, band * 8 + (inside - column * height));
 #pragma unroll 1
         for (int k2 = 0; k2 < (k + 63) / 64; ++k2) {
-          mbarrier_wait(k2_ring_empty + k2_stage2 * 8, k2_parity2);  // a_sh, b_sh of this turn are empty
-          mbarrier_expect(k2_ring_full + k2_stage2 * 8, 49152);
+          mbarrier_wait(k2_ring_empty + k2_stage2 * 8, k2_phase2);  // wait until a_sh, b_sh are empty
+          mbarrier_arrive_expect_tx(k2_ring_full + k2_stage2 * 8, 49152);
           tma_load(a_sh_address2 + k2_stage2 * 128 * 128, &A_map, k2 * 64, block_m * 128, k2_ring_full + k2_stage2 * 8);
           tma_load(b_sh_address2 + k2_stage2 * 4 * 8192, &B_map, block_n * 256, k2 * 64, k2_ring_full + k2_stage2 * 8);
           tma_load(
@@ -452,7 +452,7 @@ gemm_row_sum(
               k2_ring_full + k2_stage2 * 8);
           if (++k2_stage2 == 3) {
             k2_stage2 = 0;
-            k2_parity2 ^= 1;
+            k2_phase2 ^= 1;
           }
         }
       }

@@ -16,33 +16,33 @@
 // target sm_90; launch <<<1, 128>>>, 34816 bytes of dynamic shared memory
 #include <cuda_fp16.h>
 
-// the address of inline PTX for shared memory
+// 32-bit shared-memory address for inline PTX
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// 16 bytes from global to shared memory, or zeros where the source is not inside
-__device__ __forceinline__ void cp_async_16_or_zero(unsigned target, const void* source, bool inside)
+// copy 16 bytes from global to shared memory asynchronously, or zeros if the source is out of bounds
+__device__ __forceinline__ void cp_async_16_zfill(unsigned target, const void* source, bool in_bounds)
 {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-      :: "r"(target), "l"(source), "r"(inside ? 16 : 0) : "memory");
+      :: "r"(target), "l"(source), "r"(in_bounds ? 16 : 0) : "memory");
 }
 
-// what this thread copied since its last commit becomes a group
-__device__ __forceinline__ void cp_async_commit()
+// commit the cp.async operations of this thread as a group
+__device__ __forceinline__ void cp_async_commit_group()
 {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// all but the last so many groups of this thread's copies have arrived
-template <int groups>
-__device__ __forceinline__ void cp_async_wait()
+// wait until at most N cp.async groups of this thread are pending
+template <int N>
+__device__ __forceinline__ void cp_async_wait_group()
 {
-  asm volatile("cp.async.wait_group %0;" :: "n"(groups) : "memory");
+  asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
 }
 
-// c += a * b by the lanes of a quadpair: 8, 8, 4 elements along m, n, k
+// c += a * b: m8n8k4 of a quadpair
 __device__ __forceinline__ void mma_m8n8k4_row_row_f32_f16(float* c, const __half* a, const __half* b)
 {
   const unsigned* const a_words = reinterpret_cast<const unsigned*>(a);
@@ -94,11 +94,11 @@ matmul(const __half* __restrict__ A, const __half* __restrict__ B, __half* __res
   const unsigned a_sh_target =
       shared_address(a_sh) + a_sh_thread_m * 64 + ((a_sh_thread_k * 16) ^ (a_sh_thread_m / 2 % 4 * 16));
   const __half* const a_source = A + a_sh_thread_m * 40 + a_sh_thread_k * 8;
-  // the first iteration of k, ahead
+  // prologue: loads of the first iteration of k
   // A to a_sh: Move(128,32)(GL,SH)(Block)
 #pragma unroll
   for (int a_sh_m = 0; a_sh_m < 4; ++a_sh_m)
-    cp_async_16_or_zero(a_sh_target + a_sh_m * 32 * 64, &a_source[a_sh_m * 32 * 40], a_sh_m * 32 + a_sh_thread_m < 40);
+    cp_async_16_zfill(a_sh_target + a_sh_m * 32 * 64, &a_source[a_sh_m * 32 * 40], a_sh_m * 32 + a_sh_thread_m < 40);
   const unsigned b_sh_target =
       shared_address(b_sh) + b_sh_thread_k * 256 + b_sh_thread_n / 8 * 128
           + ((b_sh_thread_k * 16) ^ (b_sh_thread_n % 8 * 16));
@@ -106,17 +106,17 @@ matmul(const __half* __restrict__ A, const __half* __restrict__ B, __half* __res
   // B to b_sh: Move(32,128)(GL,SH)(Block)
 #pragma unroll
   for (int b_sh_k = 0; b_sh_k < 4; ++b_sh_k)
-    cp_async_16_or_zero(b_sh_target + b_sh_k * 8 * 256, &b_source[b_sh_k * 8 * 48], b_sh_thread_n * 8 < 48);
-  cp_async_commit();
+    cp_async_16_zfill(b_sh_target + b_sh_k * 8 * 256, &b_source[b_sh_k * 8 * 48], b_sh_thread_n * 8 < 48);
+  cp_async_commit_group();
   const int a_sh_swizzle = quadpair_lane / 2 * 8;
   for (int k = 0; k < 2; ++k) {
-    cp_async_wait<0>();  // a_sh, b_sh have arrived
+    cp_async_wait_group<0>();  // a_sh, b_sh have arrived
     __syncthreads();  // a_sh, b_sh complete and free again
     // A to a_sh: Move(128,32)(GL,SH)(Block)
     if (k + 1 < 2) {
 #pragma unroll
       for (int a_sh_m = 0; a_sh_m < 4; ++a_sh_m) {
-        cp_async_16_or_zero(
+        cp_async_16_zfill(
             a_sh_target + a_sh_m * 32 * 64 + 128 * 64,
             &a_source[a_sh_m * 32 * 40 + 32],
             a_sh_m * 32 + a_sh_thread_m < 40 && a_sh_thread_k * 8 + 32 < 40);
@@ -124,13 +124,13 @@ matmul(const __half* __restrict__ A, const __half* __restrict__ B, __half* __res
       // B to b_sh: Move(32,128)(GL,SH)(Block)
 #pragma unroll
       for (int b_sh_k = 0; b_sh_k < 4; ++b_sh_k) {
-        cp_async_16_or_zero(
+        cp_async_16_zfill(
             b_sh_target + b_sh_k * 8 * 256 + 32 * 256,
             &b_source[b_sh_k * 8 * 48 + 32 * 48],
             b_sh_k * 8 + b_sh_thread_k + 32 < 40 && b_sh_thread_n * 8 < 48);
       }
     }
-    cp_async_commit();
+    cp_async_commit_group();
     // MatMul(64,64,32)(SH,SH,RF)(Warp)
 #pragma unroll
     for (int k2 = 0; k2 < 2; ++k2) {

@@ -8,63 +8,63 @@
 //     Move.done()).cast_on_copy().done())
 //   .done()
 // target sm_90a; launch <<<2, 384>>>, 147520 bytes of dynamic shared memory
-// clusters of 2 neighbouring blocks
+// clusters of 2 blocks
 #include <cuda_fp16.h>
 
-// how TMA finds a matrix; the launcher encodes it (cuTensorMapEncodeTiled)
+// TMA tensor map of a tensor, encoded by the launcher (cuTensorMapEncodeTiled)
 struct __align__(64) TensorMap { unsigned long long words[16]; };
 
-// all threads of all blocks of the cluster wait for each other
+// synchronize all threads of the cluster
 __device__ __forceinline__ void cluster_sync()
 {
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// until the phase of this parity is over
-__device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity)
+// wait until the phase of this parity completes
+__device__ __forceinline__ void mbarrier_wait(unsigned mbarrier, unsigned phase)
 {
   asm volatile(
       "{\n"
-      ".reg .pred over;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
-      "@!over bra again;\n"
+      ".reg .pred done;\n"
+      "retry:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra retry;\n"
       "}"
-      :: "r"(barrier), "r"(parity) : "memory");
+      :: "r"(mbarrier), "r"(phase) : "memory");
 }
 
-// what this thread did to its registers comes before the products that follow
+// order register accesses of this warpgroup before the wgmma that follow
 __device__ __forceinline__ void wgmma_fence()
 {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-// where wgmma finds a factor: the bytes from chunk to chunk and from eight rows to the next, and how rows are swizzled
-template <unsigned chunk_stride, unsigned group_stride, unsigned swizzle>
+// wgmma matrix descriptor: start address, leading and stride byte offsets, swizzle mode (1: 128, 2: 64, 3: 32 bytes)
+template <unsigned leading_bytes, unsigned stride_bytes, unsigned swizzle>
 __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned address)
 {
-  return static_cast<unsigned long long>((address & 0x3FFFF) >> 4 | (chunk_stride >> 4) << 16)
-       | static_cast<unsigned long long>(group_stride >> 4) << 32 | static_cast<unsigned long long>(swizzle) << 62;
+  return static_cast<unsigned long long>((address & 0x3FFFF) >> 4 | (leading_bytes >> 4) << 16)
+       | static_cast<unsigned long long>(stride_bytes >> 4) << 32 | static_cast<unsigned long long>(swizzle) << 62;
 }
 
-// the address of inline PTX for shared memory
+// 32-bit shared-memory address for inline PTX
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// c (+)= left * right by a warpgroup: 64, 128, 16 elements along m, n, k; under way until it is waited for
+// c = a * b, or c += a * b if accumulate: asynchronous m64n128k16 of a warpgroup, a and b in shared memory
 __device__ __forceinline__ void wgmma_m64n128k16_row_row_f32_f16(
-    float* c, unsigned long long left, unsigned long long right, bool adds)
+    float* c, unsigned long long a, unsigned long long b, bool accumulate)
 {
   asm volatile(
-      "{ .reg .pred adds; setp.ne.b32 adds, %66, 0; "
+      "{ .reg .pred scale_d; setp.ne.b32 scale_d, %66, 0; "
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
       "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, "
       "%41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, "
-      "%61, %62, %63}, %64, %65, adds, 1, 1, 0, 1; }"
+      "%61, %62, %63}, %64, %65, scale_d, 1, 1, 0, 1; }"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
         "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]),
         "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
@@ -73,50 +73,50 @@ __device__ __forceinline__ void wgmma_m64n128k16_row_row_f32_f16(
         "+f"(c[40]), "+f"(c[41]), "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]),
         "+f"(c[48]), "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]),
         "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
-      : "l"(left), "l"(right), "r"(static_cast<int>(adds)));
+      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 
-// the products since the last commit become a group
-__device__ __forceinline__ void wgmma_commit()
+// commit the wgmma of this warpgroup as a group
+__device__ __forceinline__ void wgmma_commit_group()
 {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// all but the last so many groups of products are done
-template <int groups>
-__device__ __forceinline__ void wgmma_wait()
+// wait until at most N wgmma groups are pending
+template <int N>
+__device__ __forceinline__ void wgmma_wait_group()
 {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(groups) : "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
 }
 
-// one arrival
-__device__ __forceinline__ void mbarrier_arrive(unsigned barrier)
+// arrive once
+__device__ __forceinline__ void mbarrier_arrive(unsigned mbarrier)
 {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(mbarrier) : "memory");
 }
 
-// one arrival at this barrier in each of several blocks of the cluster, a bit for each
-__device__ __forceinline__ void mbarrier_arrive_at(unsigned barrier, unsigned blocks)
+// arrive at this mbarrier in each block of `block_mask` (one bit per rank in the cluster)
+__device__ __forceinline__ void mbarrier_arrive_cluster(unsigned mbarrier, unsigned block_mask)
 {
-  for (unsigned left = blocks; left != 0; left &= left - 1) {
+  for (unsigned left = block_mask; left != 0; left &= left - 1) {
     asm volatile(
         "{\n"
-        ".reg .b32 there;\n"
-        "mapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+        ".reg .b32 remote;\n"
+        "mapa.shared::cluster.u32 remote, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
         "}"
-        :: "r"(barrier), "r"(__ffs(left) - 1) : "memory");
+        :: "r"(mbarrier), "r"(__ffs(left) - 1) : "memory");
   }
 }
 
-// all but the last so many groups of this thread's stores have read what they store
-template <int groups>
-__device__ __forceinline__ void tma_store_wait()
+// wait until at most N bulk groups of this thread have not yet read shared memory
+template <int N>
+__device__ __forceinline__ void tma_store_wait_group()
 {
-  asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(groups) : "memory");
+  asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(N) : "memory");
 }
 
-// the 128 threads of a warpgroup wait for each other, at a named barrier of their own
+// synchronize the 128 threads of a warpgroup, with one named barrier per warpgroup
 __device__ __forceinline__ void warpgroup_sync()
 {
   const unsigned warpgroup = threadIdx.x / 128;
@@ -124,7 +124,7 @@ __device__ __forceinline__ void warpgroup_sync()
   else if (warpgroup == 1) asm volatile("bar.sync 2, 128;" ::: "memory");
 }
 
-// eight accumulators of each thread, rounded, to shared memory
+// round eight accumulators per thread to 16 bits and store them to shared memory
 __device__ __forceinline__ void stmatrix_x4_half(unsigned target, const float* source)
 {
   unsigned words[4];
@@ -135,77 +135,77 @@ __device__ __forceinline__ void stmatrix_x4_half(unsigned target, const float* s
       :: "r"(target), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
 }
 
-// what this thread wrote to shared memory is there for the asynchronous proxy too
-__device__ __forceinline__ void proxy_fence()
+// make writes of this thread to shared memory visible to the async proxy
+__device__ __forceinline__ void fence_proxy_async()
 {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// a box of a matrix from shared memory by TMA, under way until it is waited for
+// TMA store of a box of a matrix from shared memory, asynchronous
 __device__ __forceinline__ void tma_store(const TensorMap* map, int x, int y, unsigned source)
 {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];"
       :: "l"(map), "r"(x), "r"(y), "r"(source) : "memory");
 }
 
-// the stores of this thread since its last commit become a group
-__device__ __forceinline__ void tma_store_commit()
+// commit the TMA stores of this thread as a bulk group
+__device__ __forceinline__ void tma_store_commit_group()
 {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// each thread of the warpgroup gets 224 registers
-__device__ __forceinline__ void take_registers_to_224()
+// increase the registers of each thread of the warpgroup to 224
+__device__ __forceinline__ void setmaxnreg_inc_224()
 {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
 }
 
-// arrive, and announce bytes that TMA will bring
-__device__ __forceinline__ void mbarrier_expect(unsigned barrier, unsigned bytes)
+// arrive and expect `bytes` from TMA
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(unsigned mbarrier, unsigned bytes)
 {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(mbarrier), "r"(bytes) : "memory");
 }
 
-// a box of a matrix by TMA to the same place in several blocks of the cluster, a bit for each: a barrier of each counts its bytes
+// TMA load of a box of a matrix to each block of `block_mask` (one bit per rank in the cluster), with its `mbarrier`
 __device__ __forceinline__ void tma_load_multicast(
-    unsigned target, const TensorMap* map, int x, int y, unsigned barrier, unsigned short blocks)
+    unsigned target, const TensorMap* map, int x, int y, unsigned mbarrier, unsigned short block_mask)
 {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
       "[%0], [%1, {%2, %3}], [%4], %5;"
-      :: "r"(target), "l"(map), "r"(x), "r"(y), "r"(barrier), "h"(blocks) : "memory");
+      :: "r"(target), "l"(map), "r"(x), "r"(y), "r"(mbarrier), "h"(block_mask) : "memory");
 }
 
-// a box of a matrix of a stack to shared memory by TMA: its bytes are counted by a barrier
+// TMA load of a box of a batched matrix to shared memory; its bytes complete on `mbarrier`
 __device__ __forceinline__ void tma_load_3d(
-    unsigned target, const TensorMap* map, int x, int y, int z, unsigned barrier)
+    unsigned target, const TensorMap* map, int x, int y, int z, unsigned mbarrier)
 {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%2, %3, %4}], [%5];"
-      :: "r"(target), "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier) : "memory");
+      :: "r"(target), "l"(map), "r"(x), "r"(y), "r"(z), "r"(mbarrier) : "memory");
 }
 
-// each thread of the warpgroup keeps 56 registers
-__device__ __forceinline__ void give_registers_to_56()
+// decrease the registers of each thread of the warpgroup to 56
+__device__ __forceinline__ void setmaxnreg_dec_56()
 {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
 }
 
-// a barrier in memory whose phase is over when so many have arrived, and the bytes that they announced
-__device__ __forceinline__ void mbarrier_init(unsigned barrier, unsigned arrivals)
+// mbarrier: a phase completes after all arrivals and expected transaction bytes
+__device__ __forceinline__ void mbarrier_init(unsigned mbarrier, unsigned arrivals)
 {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(mbarrier), "r"(arrivals) : "memory");
 }
 
-// a tensor map is needed soon
-__device__ __forceinline__ void prefetch_map(const TensorMap* map)
+// prefetch a tensor map
+__device__ __forceinline__ void prefetch_tensor_map(const TensorMap* map)
 {
   asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
 }
 
-// the barriers are there for the asynchronous proxy too
-__device__ __forceinline__ void mbarrier_init_fence()
+// make initialized mbarriers visible to the async proxy and to the cluster
+__device__ __forceinline__ void fence_mbarrier_init()
 {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -224,29 +224,28 @@ grouped_ragged(
   const int warpgroup_lane = threadIdx.x % 128;
   const int lane = threadIdx.x % 32;
   extern __shared__ __align__(1024) unsigned char smem[];
-  __half* const product_a_sh = reinterpret_cast<__half*>(smem);  // 128 x 64, 4 copies
-  __half* const product_b_sh = reinterpret_cast<__half*>(smem + 65536);  // 64 x 128, 4 copies
+  __half* const product_a_sh = reinterpret_cast<__half*>(smem);  // 128 x 64, 4 stages
+  __half* const product_b_sh = reinterpret_cast<__half*>(smem + 65536);  // 64 x 128, 4 stages
   __half* const store_acc_sh = reinterpret_cast<__half*>(smem + 131072);  // 64 x 64, 2 copies
   __align__(8) float acc[64];  // of 128 x 128
   float p[64];  // of 128 x 128
-  // 4 barriers: product_a_sh, product_b_sh are full
-  const unsigned product_k_ring_full = shared_address(smem + 147456);
-  const unsigned product_k_ring_empty = product_k_ring_full + 32;  // and empty again
+  const unsigned product_k_ring_full = shared_address(smem + 147456);  // 4 mbarriers: product_a_sh, product_b_sh full
+  const unsigned product_k_ring_empty = product_k_ring_full + 32;  // 4 mbarriers: product_a_sh, product_b_sh empty
   if (threadIdx.x == 0) {
-    prefetch_map(&A_map);
-    prefetch_map(&B_map);
-    prefetch_map(&D_map);
+    prefetch_tensor_map(&A_map);
+    prefetch_tensor_map(&B_map);
+    prefetch_tensor_map(&D_map);
     for (int stage = 0; stage < 4; ++stage) {
       mbarrier_init(product_k_ring_full + stage * 8, 1);
       mbarrier_init(product_k_ring_empty + stage * 8, 16);
     }
-    mbarrier_init_fence();
+    fence_mbarrier_init();
   }
-  cluster_sync();  // the barriers of all blocks of the cluster are made
-  const int warp_of_block = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  cluster_sync();  // the mbarriers of all blocks of the cluster are initialized
+  const int warp_index = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
   // consumers
-  if (warp_of_block < 8) {
-    take_registers_to_224();
+  if (warp_index < 8) {
+    setmaxnreg_inc_224();
     // zero: acc[m,n] = 0
 #pragma unroll
     for (int zero_n = 0; zero_n < 16; ++zero_n) {
@@ -257,20 +256,20 @@ grouped_ragged(
     }
     const unsigned product_a_sh_address = shared_address(product_a_sh);
     const unsigned product_b_sh_address = shared_address(product_b_sh);
-    int turns_taken = 0;
-    unsigned g_taken = 0;  // the turns of g that are taken, a bit for each
+    int iterations_done = 0;
+    unsigned g_mask = 0;  // iterations of g to execute, one bit each
 #pragma unroll
     for (int g = 0; g < 3; ++g) {
       const int begin_here = min(max(begin[g], 0), 40);
       const int end_here = min(max(end[g], 0), 40);
       const int seen = end_here + 1 > 1;
-      g_taken |= static_cast<unsigned>(seen) << g;
+      g_mask |= static_cast<unsigned>(seen) << g;
     }
-    for (; g_taken != 0; g_taken &= g_taken - 1) {
-      const int g = __ffs(g_taken) - 1;
+    for (; g_mask != 0; g_mask &= g_mask - 1) {
+      const int g = __ffs(g_mask) - 1;
       // product: p[m,n] = sum(k, A[m,k] * B[g,k,n])
-      // p begins with its first product
-      mbarrier_wait(product_k_ring_full + turns_taken * 8, 0);  // product_a_sh, product_b_sh of this turn are full
+      // the first MMA initializes p
+      mbarrier_wait(product_k_ring_full + iterations_done * 8, 0);  // wait until product_a_sh, product_b_sh are full
       // MatMul(64,128,64)(SH,SH,RF)(Warpgroup)
       wgmma_fence();
 #pragma unroll
@@ -278,14 +277,14 @@ grouped_ragged(
         wgmma_m64n128k16_row_row_f32_f16(
             p,
             matrix_descriptor<0, 1024, 1>(
-                product_a_sh_address + turns_taken * 128 * 128 + warpgroup * 64 * 128 + product_k2 * 32),
-            matrix_descriptor<8192, 1024, 1>(product_b_sh_address + turns_taken * 2 * 8192 + product_k2 * 16 * 128),
+                product_a_sh_address + iterations_done * 128 * 128 + warpgroup * 64 * 128 + product_k2 * 32),
+            matrix_descriptor<8192, 1024, 1>(product_b_sh_address + iterations_done * 2 * 8192 + product_k2 * 16 * 128),
             product_k2 > 0);
       }
-      wgmma_commit();
-      wgmma_wait<0>();  // product_a_sh, product_b_sh of this turn have been read
+      wgmma_commit_group();
+      wgmma_wait_group<0>();  // product_a_sh, product_b_sh of this iteration have been read
       if (thread % 32 == 0)
-        mbarrier_arrive_at(product_k_ring_empty + turns_taken * 8, 0x3);
+        mbarrier_arrive_cluster(product_k_ring_empty + iterations_done * 8, 0x3);
       // keep: acc[m,n] = where(begin[g] <= m and m < end[g], p[m,n], acc[m,n])
 #pragma unroll
       for (int keep_m = 0; keep_m < 2; ++keep_m) {
@@ -301,7 +300,7 @@ grouped_ragged(
           }
         }
       }
-      ++turns_taken;
+      ++iterations_done;
     }
     const unsigned store_acc_sh_target =
         shared_address(store_acc_sh) + warpgroup * 64 * 128 + thread / 32 % 4 * 16 * 128 + lane % 16 * 128;
@@ -310,7 +309,7 @@ grouped_ragged(
     // store: D[m,n] = acc[m,n]
 #pragma unroll
     for (int store_n = 0; store_n < 2; ++store_n) {
-      tma_store_wait<0>();  // store_acc_sh has been stored
+      tma_store_wait_group<0>();  // store_acc_sh has been stored
       warpgroup_sync();  // store_acc_sh free again
       // src to store_acc_sh: Move(64,64)(RF,SH)(Warpgroup)
 #pragma unroll
@@ -319,57 +318,58 @@ grouped_ragged(
             store_acc_sh_target + ((store_acc_sh_n * 32 + lane / 16 * 16) ^ store_acc_sh_swizzle),
             &acc[store_n * 32 + store_acc_sh_n * 8]);
       }
-      proxy_fence();  // store_acc_sh for the asynchronous proxy
+      fence_proxy_async();  // make store_acc_sh visible to the async proxy
       warpgroup_sync();  // store_acc_sh complete
       if (thread % 128 == 0)
         tma_store(&D_map, block * 128 + store_n * 64, warpgroup * 64, store_acc_sh_address + warpgroup * 64 * 128);
-      tma_store_commit();
+      tma_store_commit_group();
     }
-    tma_store_wait<0>();  // all stores have read what they store
+    tma_store_wait_group<0>();  // all stores have read shared memory
   }
   // producer
   else {
-    give_registers_to_56();
+    setmaxnreg_dec_56();
     if (threadIdx.x == 256) {
       const unsigned product_a_sh_address2 = shared_address(product_a_sh);
       const unsigned product_b_sh_address2 = shared_address(product_b_sh);
-      int turns_taken = 0;
-      unsigned g_taken2 = 0;  // the turns of g that are taken, a bit for each
+      int iterations_done = 0;
+      unsigned g_mask2 = 0;  // iterations of g to execute, one bit each
 #pragma unroll
       for (int g = 0; g < 3; ++g) {
         const int begin_here = min(max(begin[g], 0), 40);
         const int end_here = min(max(end[g], 0), 40);
         const int seen = end_here + 1 > 1;
-        g_taken2 |= static_cast<unsigned>(seen) << g;
+        g_mask2 |= static_cast<unsigned>(seen) << g;
       }
-      for (; g_taken2 != 0; g_taken2 &= g_taken2 - 1) {
-        const int g = __ffs(g_taken2) - 1;
-        mbarrier_wait(product_k_ring_empty + turns_taken * 8, 1);  // product_a_sh, product_b_sh of this turn are empty
-        mbarrier_expect(product_k_ring_full + turns_taken * 8, 32768);
+      for (; g_mask2 != 0; g_mask2 &= g_mask2 - 1) {
+        const int g = __ffs(g_mask2) - 1;
+        // wait until product_a_sh, product_b_sh are empty
+        mbarrier_wait(product_k_ring_empty + iterations_done * 8, 1);
+        mbarrier_arrive_expect_tx(product_k_ring_full + iterations_done * 8, 32768);
         tma_load_multicast(
-            product_a_sh_address2 + turns_taken * 128 * 128 + block * 64 * 128,
+            product_a_sh_address2 + iterations_done * 128 * 128 + block * 64 * 128,
             &A_map,
             0,
             block * 64,
-            product_k_ring_full + turns_taken * 8,
+            product_k_ring_full + iterations_done * 8,
             0x3);
         tma_load_3d(
-            product_b_sh_address2 + turns_taken * 2 * 8192,
+            product_b_sh_address2 + iterations_done * 2 * 8192,
             &B_map,
             block * 128,
             0,
             g,
-            product_k_ring_full + turns_taken * 8);
+            product_k_ring_full + iterations_done * 8);
         tma_load_3d(
-            product_b_sh_address2 + turns_taken * 2 * 8192 + 64 * 128,
+            product_b_sh_address2 + iterations_done * 2 * 8192 + 64 * 128,
             &B_map,
             block * 128 + 64,
             0,
             g,
-            product_k_ring_full + turns_taken * 8);
-        ++turns_taken;
+            product_k_ring_full + iterations_done * 8);
+        ++iterations_done;
       }
     }
   }
-  cluster_sync();  // no block ends while others send to it, or arrive at its barriers
+  cluster_sync();  // no block exits while others write to its shared memory or arrive at its mbarriers
 }

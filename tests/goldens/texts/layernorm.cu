@@ -40,7 +40,7 @@ layernorm(
     *reinterpret_cast<uint4*>(bias_rf) = *reinterpret_cast<const uint4*>(&bias[lane * 8]);
   }
   // sum: mean[m] = sum(n, X[m,n])
-  // Reduction(4,48)(RF,RF)(Block): each thread its own, 32 lanes by shuffles
+  // Reduction(4,48)(RF,RF)(Block): in each thread, over 32 lanes by shuffles
   sum_rf[0] = 0.0f;
   if (lane * 8 < 48) {
     sum_rf[0] =
@@ -71,7 +71,7 @@ layernorm(
       sq[square_n] = c_rf[square_n] * c_rf[square_n];
   }
   // squares: scale[m] = sum(n, sq[m,n])
-  // Reduction(4,48)(RF,RF)(Block): each thread its own, 32 lanes by shuffles
+  // Reduction(4,48)(RF,RF)(Block): in each thread, over 32 lanes by shuffles
   squares_sum_rf[0] = 0.0f;
   if (lane * 8 < 48)
     squares_sum_rf[0] = (squares_sum_rf[0] + sq[1] + sq[3] + sq[5] + sq[7]) + (sq[0] + sq[2] + sq[4] + sq[6]);

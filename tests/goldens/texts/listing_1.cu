@@ -24,8 +24,8 @@ matmul(const float* __restrict__ A, const float* __restrict__ B, float* __restri
   const int a_sh_thread_k = threadIdx.x / 128;
   __shared__ __align__(16) float a_sh[5120];  // 128 x 40
   __shared__ __align__(16) float b_sh[5120];  // 40 x 128
-  __align__(16) float a_rf[320];  // of 8 x 40; too many for registers: lives in local memory
-  __align__(16) float b_rf[320];  // of 40 x 8; too many for registers: lives in local memory
+  __align__(16) float a_rf[320];  // of 8 x 40; too large for registers, in local memory
+  __align__(16) float b_rf[320];  // of 40 x 8; too large for registers, in local memory
   const float* const a_source = A + a_sh_thread_m + a_sh_thread_k * 40;
   // A to a_sh: Move(128,40)(GL,SH)(Block)
   for (int a_sh_k = 0; a_sh_k < 20; ++a_sh_k) {
@@ -33,8 +33,8 @@ matmul(const float* __restrict__ A, const float* __restrict__ B, float* __restri
         a_sh_thread_m < 40 ? a_source[a_sh_k * 2 * 40] : 0.0f;
   }
   // B to b_sh: Move(40,128)(GL,SH)(Block)
-  for (int b_sh_turn = 0; b_sh_turn < 20; ++b_sh_turn) {
-    const int b_sh_tile = b_sh_turn * 256 + thread;
+  for (int b_sh_iteration = 0; b_sh_iteration < 20; ++b_sh_iteration) {
+    const int b_sh_tile = b_sh_iteration * 256 + thread;
     b_sh[b_sh_tile] = b_sh_tile / 40 < 48 ? B[b_sh_tile] : 0.0f;
   }
   __syncthreads();  // a_sh, b_sh complete

@@ -15,33 +15,33 @@
 // target sm_90; launch <<<1, 256>>>, 65536 bytes of dynamic shared memory
 #include <cuda_fp16.h>
 
-// the address of inline PTX for shared memory
+// 32-bit shared-memory address for inline PTX
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// 16 bytes from global to shared memory, or zeros where the source is not inside
-__device__ __forceinline__ void cp_async_16_or_zero(unsigned target, const void* source, bool inside)
+// copy 16 bytes from global to shared memory asynchronously, or zeros if the source is out of bounds
+__device__ __forceinline__ void cp_async_16_zfill(unsigned target, const void* source, bool in_bounds)
 {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-      :: "r"(target), "l"(source), "r"(inside ? 16 : 0) : "memory");
+      :: "r"(target), "l"(source), "r"(in_bounds ? 16 : 0) : "memory");
 }
 
-// what this thread copied since its last commit becomes a group
-__device__ __forceinline__ void cp_async_commit()
+// commit the cp.async operations of this thread as a group
+__device__ __forceinline__ void cp_async_commit_group()
 {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// all but the last so many groups of this thread's copies have arrived
-template <int groups>
-__device__ __forceinline__ void cp_async_wait()
+// wait until at most N cp.async groups of this thread are pending
+template <int N>
+__device__ __forceinline__ void cp_async_wait_group()
 {
-  asm volatile("cp.async.wait_group %0;" :: "n"(groups) : "memory");
+  asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
 }
 
-// four 8x8 matrices of 16-bit elements from shared memory to the registers of a warp
+// load four 8x8 matrices of 16-bit elements from shared memory into the registers of a warp
 __device__ __forceinline__ void ldmatrix_x4(void* target, unsigned source)
 {
   unsigned* const words = static_cast<unsigned*>(target);
@@ -50,7 +50,7 @@ __device__ __forceinline__ void ldmatrix_x4(void* target, unsigned source)
       : "r"(source) : "memory");
 }
 
-// four 8x8 matrices of 16-bit elements from shared memory to the registers of a warp, transposed
+// load four 8x8 matrices of 16-bit elements from shared memory into the registers of a warp, transposed
 __device__ __forceinline__ void ldmatrix_x4_trans(void* target, unsigned source)
 {
   unsigned* const words = static_cast<unsigned*>(target);
@@ -59,7 +59,7 @@ __device__ __forceinline__ void ldmatrix_x4_trans(void* target, unsigned source)
       : "r"(source) : "memory");
 }
 
-// c += a * b by the lanes of a warp: 16, 8, 16 elements along m, n, k
+// c += a * b: m16n8k16 of a warp
 __device__ __forceinline__ void mma_m16n8k16_f32_f16(float* c, const __half* a, const __half* b)
 {
   const unsigned* const a_words = reinterpret_cast<const unsigned*>(a);
@@ -104,10 +104,10 @@ lstm(
   __half* const hidden_r_sh = reinterpret_cast<__half*>(smem + 32768);  // 32 x 128, 4 copies
   __half* const store_acc_sh = reinterpret_cast<__half*>(smem);  // 128 x 128
   float acc[64];  // of 128 x 128
-  __align__(4) __half input_x_rf[64];  // of 64 x 16, 2 copies
-  __align__(4) __half input_w_rf[32];  // of 16 x 32, 2 copies
-  __align__(4) __half hidden_h_rf[64];  // of 64 x 16, 2 copies
-  __align__(4) __half hidden_r_rf[32];  // of 16 x 32, 2 copies
+  __align__(4) __half input_x_rf[64];  // of 64 x 16, 2 stages
+  __align__(4) __half input_w_rf[32];  // of 16 x 32, 2 stages
+  __align__(4) __half hidden_h_rf[64];  // of 64 x 16, 2 stages
+  __align__(4) __half hidden_r_rf[32];  // of 16 x 32, 2 stages
   // input: acc[m,n] = sum(k, X[m,k] * W[k,n])
 #pragma unroll
   for (int input_init_m = 0; input_init_m < 4; ++input_init_m) {
@@ -127,14 +127,14 @@ lstm(
       shared_address(input_w_sh) + input_w_sh_thread_k * 256 + input_w_sh_thread_n / 8 * 128
           + ((input_w_sh_thread_k % 8 * 16) ^ (input_w_sh_thread_n % 8 * 16));
   const __half* const w_source = W + input_w_sh_thread_k * 48 + input_w_sh_thread_n * 8;
-  // the first 3 iterations of input_k, ahead
+  // prologue: loads of the first 3 iterations of input_k
 #pragma unroll
   for (int input_k_ahead = 0; input_k_ahead < 3; ++input_k_ahead) {
     // A to input_x_sh: Move(128,32)(GL,SH)(Block)
     if (input_k_ahead < 2) {
 #pragma unroll
       for (int input_x_sh_m = 0; input_x_sh_m < 2; ++input_x_sh_m) {
-        cp_async_16_or_zero(
+        cp_async_16_zfill(
             input_x_sh_target + input_k_ahead * 128 * 64 + input_x_sh_m * 64 * 64,
             &x_source[input_x_sh_m * 64 * 40 + input_k_ahead * 32],
             input_x_sh_m * 64 + input_x_sh_thread_m < 40 && input_k_ahead * 32 + input_x_sh_thread_k * 8 < 40);
@@ -142,15 +142,15 @@ lstm(
       // B to input_w_sh: Move(32,128)(GL,SH)(Block)
 #pragma unroll
       for (int input_w_sh_k = 0; input_w_sh_k < 2; ++input_w_sh_k) {
-        cp_async_16_or_zero(
+        cp_async_16_zfill(
             input_w_sh_target + input_k_ahead * 32 * 256 + input_w_sh_k * 16 * 256,
             &w_source[input_k_ahead * 32 * 48 + input_w_sh_k * 16 * 48],
             input_k_ahead * 32 + input_w_sh_k * 16 + input_w_sh_thread_k < 40 && input_w_sh_thread_n * 8 < 48);
       }
     }
-    cp_async_commit();
+    cp_async_commit_group();
   }
-  cp_async_wait<1>();  // input_x_sh, input_w_sh have arrived
+  cp_async_wait_group<1>();  // input_x_sh, input_w_sh have arrived
   __syncthreads();  // input_x_sh, input_w_sh complete
   const unsigned input_x_sh_source =
       shared_address(input_x_sh) + input_warp_m * 64 * 64 + lane % 16 * 64 + ((lane / 16 * 16) ^ (lane / 2 % 4 * 16));
@@ -235,14 +235,14 @@ lstm(
           + ((hidden_r_sh_thread_k % 8 * 16) ^ (hidden_r_sh_thread_n % 8 * 16));
   const __half* const r_source = R + hidden_r_sh_thread_k * 48 + hidden_r_sh_thread_n * 8;
   // hidden: acc[m,n] += sum(k, H[m,k] * R[k,n])
-  // the first 3 iterations of hidden_k, ahead
+  // prologue: loads of the first 3 iterations of hidden_k
 #pragma unroll
   for (int hidden_k_ahead = 0; hidden_k_ahead < 3; ++hidden_k_ahead) {
     // A to hidden_h_sh: Move(128,32)(GL,SH)(Block)
     if (hidden_k_ahead < 2) {
 #pragma unroll
       for (int hidden_h_sh_m = 0; hidden_h_sh_m < 2; ++hidden_h_sh_m) {
-        cp_async_16_or_zero(
+        cp_async_16_zfill(
             hidden_h_sh_target + hidden_k_ahead * 128 * 64 + hidden_h_sh_m * 64 * 64,
             &h_source[hidden_h_sh_m * 64 * 40 + hidden_k_ahead * 32],
             hidden_h_sh_m * 64 + hidden_h_sh_thread_m < 40 && hidden_k_ahead * 32 + hidden_h_sh_thread_k * 8 < 40);
@@ -250,15 +250,15 @@ lstm(
       // B to hidden_r_sh: Move(32,128)(GL,SH)(Block)
 #pragma unroll
       for (int hidden_r_sh_k = 0; hidden_r_sh_k < 2; ++hidden_r_sh_k) {
-        cp_async_16_or_zero(
+        cp_async_16_zfill(
             hidden_r_sh_target + hidden_k_ahead * 32 * 256 + hidden_r_sh_k * 16 * 256,
             &r_source[hidden_k_ahead * 32 * 48 + hidden_r_sh_k * 16 * 48],
             hidden_k_ahead * 32 + hidden_r_sh_k * 16 + hidden_r_sh_thread_k < 40 && hidden_r_sh_thread_n * 8 < 48);
       }
     }
-    cp_async_commit();
+    cp_async_commit_group();
   }
-  cp_async_wait<1>();  // input_x_sh, input_w_sh, hidden_h_sh, hidden_r_sh have arrived
+  cp_async_wait_group<1>();  // input_x_sh, input_w_sh, hidden_h_sh, hidden_r_sh have arrived
   __syncthreads();  // hidden_h_sh, hidden_r_sh complete
   const unsigned hidden_h_sh_source =
       shared_address(hidden_h_sh) + hidden_warp_m * 64 * 64 + lane % 16 * 64 + ((lane / 16 * 16) ^ (lane / 2 % 4 * 16));

@@ -13,32 +13,32 @@
 // target sm_90; launch <<<1, 384>>>, 23744 bytes of static shared memory
 #include <cuda_fp16.h>
 
-// the address of inline PTX for shared memory
+// 32-bit shared-memory address for inline PTX
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// 16 bytes from global to shared memory, under way until they are waited for
+// copy 16 bytes from global to shared memory asynchronously
 __device__ __forceinline__ void cp_async_16(unsigned target, const void* source)
 {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(target), "l"(source) : "memory");
 }
 
-// what this thread copied since its last commit becomes a group
-__device__ __forceinline__ void cp_async_commit()
+// commit the cp.async operations of this thread as a group
+__device__ __forceinline__ void cp_async_commit_group()
 {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// all but the last so many groups of this thread's copies have arrived
-template <int groups>
-__device__ __forceinline__ void cp_async_wait()
+// wait until at most N cp.async groups of this thread are pending
+template <int N>
+__device__ __forceinline__ void cp_async_wait_group()
 {
-  asm volatile("cp.async.wait_group %0;" :: "n"(groups) : "memory");
+  asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
 }
 
-// four 8x8 matrices of 16-bit elements from shared memory to the registers of a warp
+// load four 8x8 matrices of 16-bit elements from shared memory into the registers of a warp
 __device__ __forceinline__ void ldmatrix_x4(void* target, unsigned source)
 {
   unsigned* const words = static_cast<unsigned*>(target);
@@ -47,7 +47,7 @@ __device__ __forceinline__ void ldmatrix_x4(void* target, unsigned source)
       : "r"(source) : "memory");
 }
 
-// four 8x8 matrices of 16-bit elements from shared memory to the registers of a warp, transposed
+// load four 8x8 matrices of 16-bit elements from shared memory into the registers of a warp, transposed
 __device__ __forceinline__ void ldmatrix_x4_trans(void* target, unsigned source)
 {
   unsigned* const words = static_cast<unsigned*>(target);
@@ -56,7 +56,7 @@ __device__ __forceinline__ void ldmatrix_x4_trans(void* target, unsigned source)
       : "r"(source) : "memory");
 }
 
-// c += a * b by the lanes of a warp: 16, 8, 16 elements along m, n, k
+// c += a * b: m16n8k16 of a warp
 __device__ __forceinline__ void mma_m16n8k16_f32_f16(float* c, const __half* a, const __half* b)
 {
   const unsigned* const a_words = reinterpret_cast<const unsigned*>(a);
@@ -104,7 +104,7 @@ mlp(const __half* __restrict__ X, const __half* __restrict__ W, const __half* __
       shared_address(w_sh) + w_sh_thread_k * 96 + w_sh_thread_n / 2 * 32
           + (((w_sh_thread_k * 6 + w_sh_thread_n) / 8 % 2 * 16) ^ (w_sh_thread_n % 2 * 16));
   const __half* const w_source = W + w_sh_thread_k * 48 + w_sh_thread_n * 8;
-  // the first iteration of l, ahead
+  // prologue: loads of the first iteration of l
   // W to w_sh: Move(48,48)(GL,SH)(Block)
   if (thread < 288)
     cp_async_16(w_sh_target, w_source);
@@ -112,13 +112,13 @@ mlp(const __half* __restrict__ X, const __half* __restrict__ W, const __half* __
   // bias to bias_sh: Move(48)(GL,SH)(Block)
   if (thread < 6)
     cp_async_16(bias_sh_address + bias_sh_thread_tile * 16, &bias[bias_sh_thread_tile * 8]);
-  cp_async_commit();
+  cp_async_commit_group();
   const unsigned h_source = shared_address(h) + product_warp_m * 32 * 112 + lane % 16 * 112 + lane / 16 * 16;
   const unsigned w_sh_source =
       shared_address(w_sh) + lane % 16 * 96 + product_warp_n * 32
           + (((lane % 16 * 3 + product_warp_n) / 4 % 2 * 16) ^ (lane / 16 * 16));
   for (int l = 0; l < 2; ++l) {
-    cp_async_wait<0>();  // w_sh, bias_sh have arrived
+    cp_async_wait_group<0>();  // w_sh, bias_sh have arrived
     __syncthreads();  // h complete
     // W to w_sh: Move(48,48)(GL,SH)(Block)
     if (l + 1 < 2) {
@@ -128,7 +128,7 @@ mlp(const __half* __restrict__ X, const __half* __restrict__ W, const __half* __
       if (thread < 6)
         cp_async_16(bias_sh_address + bias_sh_thread_tile * 16 + 96, &bias[bias_sh_thread_tile * 8 + 48]);
     }
-    cp_async_commit();
+    cp_async_commit_group();
     // bias to bias_rf: Move(48)(SH,RF)(Block)
     *reinterpret_cast<unsigned int*>(bias_rf) =
         *reinterpret_cast<const unsigned int*>(&bias_sh[l * 48 + product_warp_n * 16 + lane % 4 * 2]);

@@ -31,7 +31,7 @@ rmsnorm(const __half* __restrict__ X, const __half* __restrict__ weight, const f
       sq[square_n] = __half2float(x_rf[square_n]) * __half2float(x_rf[square_n]);
   }
   // sum: scale[m] = sum(n, sq[m,n])
-  // Reduction(4,48)(RF,RF)(Block): each thread its own, 32 lanes by shuffles
+  // Reduction(4,48)(RF,RF)(Block): in each thread, over 32 lanes by shuffles
   sum_rf[0] = 0.0f;
   if (lane * 8 < 48)
     sum_rf[0] = (sum_rf[0] + sq[1] + sq[3] + sq[5] + sq[7]) + (sq[0] + sq[2] + sq[4] + sq[6]);

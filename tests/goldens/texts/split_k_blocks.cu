@@ -13,10 +13,10 @@
 //   .mma_tile()
 //   .done()
 // target sm_90; launch <<<16, 128>>>, 16384 bytes of static shared memory
-// requires: C is zero before the launch, blocks add to it
+// requires: C is zero before the launch (blocks add to it)
 #include <cuda_fp16.h>
 
-// four 8x8 matrices of 16-bit elements from shared memory to the registers of a warp
+// load four 8x8 matrices of 16-bit elements from shared memory into the registers of a warp
 __device__ __forceinline__ void ldmatrix_x4(void* target, unsigned source)
 {
   unsigned* const words = static_cast<unsigned*>(target);
@@ -25,13 +25,13 @@ __device__ __forceinline__ void ldmatrix_x4(void* target, unsigned source)
       : "r"(source) : "memory");
 }
 
-// the address of inline PTX for shared memory
+// 32-bit shared-memory address for inline PTX
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// four 8x8 matrices of 16-bit elements from shared memory to the registers of a warp, transposed
+// load four 8x8 matrices of 16-bit elements from shared memory into the registers of a warp, transposed
 __device__ __forceinline__ void ldmatrix_x4_trans(void* target, unsigned source)
 {
   unsigned* const words = static_cast<unsigned*>(target);
@@ -40,7 +40,7 @@ __device__ __forceinline__ void ldmatrix_x4_trans(void* target, unsigned source)
       : "r"(source) : "memory");
 }
 
-// c += a * b by the lanes of a warp: 16, 8, 16 elements along m, n, k
+// c += a * b: m16n8k16 of a warp
 __device__ __forceinline__ void mma_m16n8k16_f32_f16(float* c, const __half* a, const __half* b)
 {
   const unsigned* const a_words = reinterpret_cast<const unsigned*>(a);
@@ -66,8 +66,8 @@ matmul(const __half* __restrict__ A, const __half* __restrict__ B, float* __rest
   __shared__ __align__(16) __half a_sh[4096];  // 64 x 64
   __shared__ __align__(16) __half b_sh[4096];  // 64 x 64
   float c_rf[32];  // of 64 x 64
-  __align__(4) __half a_rf[32];  // of 32 x 16, 2 copies
-  __align__(4) __half b_rf[32];  // of 16 x 32, 2 copies
+  __align__(4) __half a_rf[32];  // of 32 x 16, 2 stages
+  __align__(4) __half b_rf[32];  // of 16 x 32, 2 stages
   // c_rf: Init(64,64)(RF)(Block)
 #pragma unroll
   for (int init_m = 0; init_m < 2; ++init_m) {
@@ -103,7 +103,7 @@ matmul(const __half* __restrict__ A, const __half* __restrict__ B, float* __rest
   const unsigned a_sh_source =
       shared_address(a_sh) + warp_m * 32 * 128 + lane % 16 * 128 + ((lane % 8 * 16) ^ (lane / 16 * 16));
   // MatMul(32,32,64)(SH,SH,RF)(Warp)
-  // the first iteration of k, ahead
+  // prologue: loads of the first iteration of k
   // A to a_rf: Move(32,16)(SH,RF)(Warp)
 #pragma unroll
   for (int a_rf_m = 0; a_rf_m < 2; ++a_rf_m)

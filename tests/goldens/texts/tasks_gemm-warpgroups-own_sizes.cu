@@ -1,5 +1,5 @@
 // MatMul(4096,4096,4096)(GL,GL,GL)(Kernel) with A, B, C float16 RowMajor
-//   gemm_host: on HOST, C A B GLOBAL, U=128, V=256, bands=8, persistent=132
+//   gemm_host: on HOST, C A B GLOBAL, U=128, V=256, group_m=8, persistent=132
 //     gemm_block: on BLOCK, C A B GLOBAL, W=64, pipeline=4, warpspecialize
 //       clear_tile: on BLOCK, C NONE, WM=2, WN=1
 //         clear_warpgroup: clear_inner on WARPGROUP, C NONE, INSTR=wgmma, PIECES=4, PROC=WARP
@@ -17,48 +17,48 @@
 // target sm_90a; launch <<<132, 288>>>, 213056 bytes of dynamic shared memory
 #include <cuda_fp16.h>
 
-// how TMA finds a matrix; the launcher encodes it (cuTensorMapEncodeTiled)
+// TMA tensor map of a tensor, encoded by the launcher (cuTensorMapEncodeTiled)
 struct __align__(64) TensorMap { unsigned long long words[16]; };
 
-// until the phase of this parity is over
-__device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity)
+// wait until the phase of this parity completes
+__device__ __forceinline__ void mbarrier_wait(unsigned mbarrier, unsigned phase)
 {
   asm volatile(
       "{\n"
-      ".reg .pred over;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
-      "@!over bra again;\n"
+      ".reg .pred done;\n"
+      "retry:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra retry;\n"
       "}"
-      :: "r"(barrier), "r"(parity) : "memory");
+      :: "r"(mbarrier), "r"(phase) : "memory");
 }
 
-// what this thread did to its registers comes before the products that follow
+// order register accesses of this warpgroup before the wgmma that follow
 __device__ __forceinline__ void wgmma_fence()
 {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-// where wgmma finds a factor: the bytes from chunk to chunk and from eight rows to the next, and how rows are swizzled
-template <unsigned chunk_stride, unsigned group_stride, unsigned swizzle>
+// wgmma matrix descriptor: start address, leading and stride byte offsets, swizzle mode (1: 128, 2: 64, 3: 32 bytes)
+template <unsigned leading_bytes, unsigned stride_bytes, unsigned swizzle>
 __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned address)
 {
-  return static_cast<unsigned long long>((address & 0x3FFFF) >> 4 | (chunk_stride >> 4) << 16)
-       | static_cast<unsigned long long>(group_stride >> 4) << 32 | static_cast<unsigned long long>(swizzle) << 62;
+  return static_cast<unsigned long long>((address & 0x3FFFF) >> 4 | (leading_bytes >> 4) << 16)
+       | static_cast<unsigned long long>(stride_bytes >> 4) << 32 | static_cast<unsigned long long>(swizzle) << 62;
 }
 
-// the address of inline PTX for shared memory
+// 32-bit shared-memory address for inline PTX
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// c (+)= left * right by a warpgroup: 64, 256, 16 elements along m, n, k; under way until it is waited for
+// c = a * b, or c += a * b if accumulate: asynchronous m64n256k16 of a warpgroup, a and b in shared memory
 __device__ __forceinline__ void wgmma_m64n256k16_row_row_f32_f16(
-    float* c, unsigned long long left, unsigned long long right, bool adds)
+    float* c, unsigned long long a, unsigned long long b, bool accumulate)
 {
   asm volatile(
-      "{ .reg .pred adds; setp.ne.b32 adds, %130, 0; "
+      "{ .reg .pred scale_d; setp.ne.b32 scale_d, %130, 0; "
       "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
       "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, "
@@ -66,8 +66,8 @@ __device__ __forceinline__ void wgmma_m64n256k16_row_row_f32_f16(
       "%61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, "
       "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, "
       "%100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, "
-      "%116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, %128, %129, adds, 1, 1, 0, "
-      "1; }"
+      "%116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, %128, %129, scale_d, 1, 1, "
+      "0, 1; }"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
         "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]),
         "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
@@ -85,36 +85,36 @@ __device__ __forceinline__ void wgmma_m64n256k16_row_row_f32_f16(
         "+f"(c[110]), "+f"(c[111]), "+f"(c[112]), "+f"(c[113]), "+f"(c[114]), "+f"(c[115]), "+f"(c[116]),
         "+f"(c[117]), "+f"(c[118]), "+f"(c[119]), "+f"(c[120]), "+f"(c[121]), "+f"(c[122]), "+f"(c[123]),
         "+f"(c[124]), "+f"(c[125]), "+f"(c[126]), "+f"(c[127])
-      : "l"(left), "l"(right), "r"(static_cast<int>(adds)));
+      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 
-// the products since the last commit become a group
-__device__ __forceinline__ void wgmma_commit()
+// commit the wgmma of this warpgroup as a group
+__device__ __forceinline__ void wgmma_commit_group()
 {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// all but the last so many groups of products are done
-template <int groups>
-__device__ __forceinline__ void wgmma_wait()
+// wait until at most N wgmma groups are pending
+template <int N>
+__device__ __forceinline__ void wgmma_wait_group()
 {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(groups) : "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
 }
 
-// one arrival
-__device__ __forceinline__ void mbarrier_arrive(unsigned barrier)
+// arrive once
+__device__ __forceinline__ void mbarrier_arrive(unsigned mbarrier)
 {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(mbarrier) : "memory");
 }
 
-// all but the last so many groups of this thread's stores have read what they store
-template <int groups>
-__device__ __forceinline__ void tma_store_wait()
+// wait until at most N bulk groups of this thread have not yet read shared memory
+template <int N>
+__device__ __forceinline__ void tma_store_wait_group()
 {
-  asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(groups) : "memory");
+  asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(N) : "memory");
 }
 
-// the 128 threads of a warpgroup wait for each other, at a named barrier of their own
+// synchronize the 128 threads of a warpgroup, with one named barrier per warpgroup
 __device__ __forceinline__ void warpgroup_sync()
 {
   const unsigned warpgroup = threadIdx.x / 128;
@@ -122,7 +122,7 @@ __device__ __forceinline__ void warpgroup_sync()
   else if (warpgroup == 1) asm volatile("bar.sync 2, 128;" ::: "memory");
 }
 
-// eight accumulators of each thread, rounded, to shared memory
+// round eight accumulators per thread to 16 bits and store them to shared memory
 __device__ __forceinline__ void stmatrix_x4_half(unsigned target, const float* source)
 {
   unsigned words[4];
@@ -133,54 +133,54 @@ __device__ __forceinline__ void stmatrix_x4_half(unsigned target, const float* s
       :: "r"(target), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
 }
 
-// what this thread wrote to shared memory is there for the asynchronous proxy too
-__device__ __forceinline__ void proxy_fence()
+// make writes of this thread to shared memory visible to the async proxy
+__device__ __forceinline__ void fence_proxy_async()
 {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// a box of a matrix from shared memory by TMA, under way until it is waited for
+// TMA store of a box of a matrix from shared memory, asynchronous
 __device__ __forceinline__ void tma_store(const TensorMap* map, int x, int y, unsigned source)
 {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];"
       :: "l"(map), "r"(x), "r"(y), "r"(source) : "memory");
 }
 
-// the stores of this thread since its last commit become a group
-__device__ __forceinline__ void tma_store_commit()
+// commit the TMA stores of this thread as a bulk group
+__device__ __forceinline__ void tma_store_commit_group()
 {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// arrive, and announce bytes that TMA will bring
-__device__ __forceinline__ void mbarrier_expect(unsigned barrier, unsigned bytes)
+// arrive and expect `bytes` from TMA
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(unsigned mbarrier, unsigned bytes)
 {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(mbarrier), "r"(bytes) : "memory");
 }
 
-// a box of a matrix to shared memory by TMA: its bytes are counted by a barrier
-__device__ __forceinline__ void tma_load(unsigned target, const TensorMap* map, int x, int y, unsigned barrier)
+// TMA load of a box of a matrix to shared memory; its bytes complete on `mbarrier`
+__device__ __forceinline__ void tma_load(unsigned target, const TensorMap* map, int x, int y, unsigned mbarrier)
 {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%2, %3}], [%4];"
-      :: "r"(target), "l"(map), "r"(x), "r"(y), "r"(barrier) : "memory");
+      :: "r"(target), "l"(map), "r"(x), "r"(y), "r"(mbarrier) : "memory");
 }
 
-// a barrier in memory whose phase is over when so many have arrived, and the bytes that they announced
-__device__ __forceinline__ void mbarrier_init(unsigned barrier, unsigned arrivals)
+// mbarrier: a phase completes after all arrivals and expected transaction bytes
+__device__ __forceinline__ void mbarrier_init(unsigned mbarrier, unsigned arrivals)
 {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(mbarrier), "r"(arrivals) : "memory");
 }
 
-// a tensor map is needed soon
-__device__ __forceinline__ void prefetch_map(const TensorMap* map)
+// prefetch a tensor map
+__device__ __forceinline__ void prefetch_tensor_map(const TensorMap* map)
 {
   asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
 }
 
-// the barriers are there for the asynchronous proxy too
-__device__ __forceinline__ void mbarrier_init_fence()
+// make initialized mbarriers visible to the async proxy and to the cluster
+__device__ __forceinline__ void fence_mbarrier_init()
 {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -196,34 +196,34 @@ matmul(
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
   const int lane = threadIdx.x % 32;
   extern __shared__ __align__(1024) unsigned char smem[];
-  __half* const a_sh = reinterpret_cast<__half*>(smem);  // 128 x 64, 4 copies
-  __half* const b_sh = reinterpret_cast<__half*>(smem + 65536);  // 64 x 256, 4 copies
+  __half* const a_sh = reinterpret_cast<__half*>(smem);  // 128 x 64, 4 stages
+  __half* const b_sh = reinterpret_cast<__half*>(smem + 65536);  // 64 x 256, 4 stages
   __half* const dst_sh = reinterpret_cast<__half*>(smem + 196608);  // 64 x 64, 2 copies
   __align__(8) float c_rf[128];  // of 128 x 256
-  const unsigned k_ring_full = shared_address(smem + 212992);  // 4 barriers: a_sh, b_sh are full
-  const unsigned k_ring_empty = k_ring_full + 32;  // and empty again
+  const unsigned k_ring_full = shared_address(smem + 212992);  // 4 mbarriers: a_sh, b_sh full
+  const unsigned k_ring_empty = k_ring_full + 32;  // 4 mbarriers: a_sh, b_sh empty
   if (threadIdx.x == 0) {
-    prefetch_map(&A_map);
-    prefetch_map(&B_map);
-    prefetch_map(&C_map);
+    prefetch_tensor_map(&A_map);
+    prefetch_tensor_map(&B_map);
+    prefetch_tensor_map(&C_map);
     for (int stage = 0; stage < 4; ++stage) {
       mbarrier_init(k_ring_full + stage * 8, 1);
       mbarrier_init(k_ring_empty + stage * 8, 8);
     }
-    mbarrier_init_fence();
+    fence_mbarrier_init();
   }
   __syncthreads();
-  const int warp_of_block = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  const int warp_index = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
   // consumers
-  if (warp_of_block < 8) {
+  if (warp_index < 8) {
     const unsigned a_sh_address = shared_address(a_sh);
     const unsigned b_sh_address = shared_address(b_sh);
     const unsigned dst_sh_target =
         shared_address(dst_sh) + warpgroup * 64 * 128 + thread / 32 % 4 * 16 * 128 + lane % 16 * 128;
     const int dst_sh_swizzle = lane % 8 * 16;
     const unsigned dst_sh_address = shared_address(dst_sh);
-    for (int turn = 0; turn < (block < 116) + 3; ++turn) {
-      const int tile = turn * 132 + block;
+    for (int iteration = 0; iteration < (block < 116) + 3; ++iteration) {
+      const int tile = iteration * 132 + block;
       const int block_j = tile / 8 % 16;
       const int block_i = tile / 128 * 8 + tile % 8;
 #pragma unroll
@@ -235,7 +235,7 @@ matmul(
       }
       for (int k = 0; k < 64; ++k) {
         const int k_stage = k % 4;
-        mbarrier_wait(k_ring_full + k_stage * 8, k / 4 % 2);  // a_sh, b_sh of this turn are full
+        mbarrier_wait(k_ring_full + k_stage * 8, k / 4 % 2);  // wait until a_sh, b_sh are full
         wgmma_fence();
 #pragma unroll
         for (int matmul_k = 0; matmul_k < 4; ++matmul_k) {
@@ -245,43 +245,43 @@ matmul(
               matrix_descriptor<8192, 1024, 1>(b_sh_address + k_stage * 4 * 8192 + matmul_k * 16 * 128),
               true);
         }
-        wgmma_commit();
-        wgmma_wait<0>();  // a_sh, b_sh of this turn have been read
+        wgmma_commit_group();
+        wgmma_wait_group<0>();  // a_sh, b_sh of this iteration have been read
         if (thread % 32 == 0)
           mbarrier_arrive(k_ring_empty + k_stage * 8);
       }
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        tma_store_wait<0>();  // dst_sh has been stored
+        tma_store_wait_group<0>();  // dst_sh has been stored
         warpgroup_sync();  // dst_sh free again
 #pragma unroll
         for (int copy_n = 0; copy_n < 4; ++copy_n) {
           stmatrix_x4_half(
               dst_sh_target + ((copy_n * 32 + lane / 16 * 16) ^ dst_sh_swizzle), &c_rf[j * 32 + copy_n * 8]);
         }
-        proxy_fence();  // dst_sh for the asynchronous proxy
+        fence_proxy_async();  // make dst_sh visible to the async proxy
         warpgroup_sync();  // dst_sh complete
         if (thread % 128 == 0) {
           tma_store(
               &C_map, block_j * 256 + j * 64, block_i * 128 + warpgroup * 64, dst_sh_address + warpgroup * 64 * 128);
         }
-        tma_store_commit();
+        tma_store_commit_group();
       }
     }
-    tma_store_wait<0>();  // all stores have read what they store
+    tma_store_wait_group<0>();  // all stores have read shared memory
   }
   // producer
   else if (threadIdx.x == 256) {
     const unsigned a_sh_address2 = shared_address(a_sh);
     const unsigned b_sh_address2 = shared_address(b_sh);
-    for (int turn = 0; turn < (block < 116) + 3; ++turn) {
-      const int tile = turn * 132 + block;
+    for (int iteration = 0; iteration < (block < 116) + 3; ++iteration) {
+      const int tile = iteration * 132 + block;
       const int block_j = tile / 8 % 16;
       const int block_i = tile / 128 * 8 + tile % 8;
       for (int k = 0; k < 64; ++k) {
         const int k_stage2 = k % 4;
-        mbarrier_wait(k_ring_empty + k_stage2 * 8, (k / 4 + 1) % 2);  // a_sh, b_sh of this turn are empty
-        mbarrier_expect(k_ring_full + k_stage2 * 8, 49152);
+        mbarrier_wait(k_ring_empty + k_stage2 * 8, (k / 4 + 1) % 2);  // wait until a_sh, b_sh are empty
+        mbarrier_arrive_expect_tx(k_ring_full + k_stage2 * 8, 49152);
         tma_load(a_sh_address2 + k_stage2 * 128 * 128, &A_map, k * 64, block_i * 128, k_ring_full + k_stage2 * 8);
         tma_load(b_sh_address2 + k_stage2 * 4 * 8192, &B_map, block_j * 256, k * 64, k_ring_full + k_stage2 * 8);
         tma_load(

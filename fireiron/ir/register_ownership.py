@@ -1,9 +1,9 @@
-"""Holding: which thread holds which elements of a tensor in registers, as the statement that decides it has them.
+"""Ownership of registers: which thread owns which elements of a tensor in registers.
 
-Whoever decides (an instruction by its lane map, a tile dealt to threads, a load by either) touches the tensor by an access, and the
-digits of that access say everything: each is `size` coordinates, `stride` apart, along a dimension. A thread has one of them (its
-`index`), or all of them, one after the other. Registers are numbered by the digits that a thread visits; whoever follows places the
-digits of the thread on its own operands and visits the others.
+One statement determines the ownership of a tensor: an instruction by its lane map, a tile distributed over threads, a load by either. The
+digits of its access specify it: a digit is `size` coordinates, `stride` apart, along a dimension. A thread owns one coordinate of a digit
+(its `index`) or all of them. Register numbers consist of the digits of which a thread owns all. Other statements, the followers, place the
+thread's digits on their own operands and iterate over the rest.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from fireiron.values.tensor import Tensor, View
 
 
 def owns(tensor: Tensor, statement: Exec, access: Access) -> bool:
-    """Whether an access decides who holds what: one that adds to an accumulator, or reads another tensor, and does not write it too.
+    """Whether an access determines the ownership: it accumulates, or it reads the tensor without writing it.
 
-    A product that runs on wants its accumulator as it numbers it, if it begins with that product, too.
+    An asynchronous MMA determines the ownership of its accumulator even if it overwrites it.
     """
     if statement.follows:
         return False
@@ -36,9 +36,10 @@ def owns(tensor: Tensor, statement: Exec, access: Access) -> bool:
     return not access.write and not any(other.write and other.buffer == access.buffer for other in statement.accesses)
 
 
-class By(enum.Enum):
-    """Who takes a digit: tiles are dealt to THREADS or groups of them, an instruction deals its tile to LANES, a LOOP visits one
-    tile after the other, and a statement takes all of its VALUES."""
+class DigitKind(enum.Enum):
+    """What a digit is distributed over: THREADS or groups of them; the LANES of an instruction; the iterations of a LOOP; or the VALUES
+    that a statement accesses at once.
+    """
 
     THREADS = "threads"
     LANES = "lanes"
@@ -48,49 +49,50 @@ class By(enum.Enum):
 
 @attrs.frozen
 class Digit:
-    """`size` coordinates, `stride` apart, along dimension `dim`; with an `index`, a thread has only that one of them.
+    """`size` coordinates, `stride` apart, along dimension `dim`; with an `index`, a thread owns only that one.
 
-    `unroll` says that the loop over them is to be unrolled.
+    `unroll` specifies that the loop over the digit is unrolled.
     """
 
     dim: int
     size: int
     stride: int
-    by: By
+    kind: DigitKind
     index: Expr | None = None
     unroll: bool = True
 
     @property
     def end(self) -> int:
-        """The coordinates over which it steps."""
+        """The extent that it covers, in coordinates."""
         return self.size * self.stride
 
     def between(self, low: int, high: int) -> Digit | None:
-        """The part of it that steps from `low` to `high` coordinates; itself with size 1 if there is none, None if it does not divide."""
+        """The part from `low` to `high` coordinates. Size 1 if there is none; None if the bounds do not divide the digit."""
         low, high = max(low, self.stride), min(high, self.end)
         if low >= high:
-            return Digit(self.dim, 1, self.stride, self.by, self.index, self.unroll)
+            return Digit(self.dim, 1, self.stride, self.kind, self.index, self.unroll)
         if low % self.stride or high % low or self.end % high:
             return None
         index = self.index
         if index is not None:
             index = index // (low // self.stride) if low > self.stride else index
             index = index % (high // low) if high < self.end else index
-        return Digit(self.dim, high // low, low, self.by, index, self.unroll)
+        return Digit(self.dim, high // low, low, self.kind, index, self.unroll)
 
     def along(self, dim: int) -> Digit:
-        """The same along another dimension."""
-        return self if dim == self.dim else Digit(dim, self.size, self.stride, self.by, self.index, self.unroll)
+        """The same digit along another dimension."""
+        return self if dim == self.dim else Digit(dim, self.size, self.stride, self.kind, self.index, self.unroll)
 
 
 @attrs.frozen
-class Holding:
-    """Who holds what of a tensor: `first` are the coordinates of a thread's first element, from where it visits its digits.
+class Ownership:
+    """The ownership of a tensor: `first` are the coordinates of a thread's first element.
 
-    `digits` are the values of the deciding statement as it numbers them, then what was dealt or visited on the way to it. `level`
-    is the statement's; `lane_map` says how its instruction spreads a tile over lanes, whose dimensions stand as in the tensor; `active`
-    says which threads hold anything. With `free` it is that of a follower, which visits one by one what another may take at once. `spec`
-    is what the statement performs, for messages.
+    - `digits`: the values of the determining statement in its order, then what was distributed or iterated over around it.
+    - `level`: the level of that statement. `spec`: what it performs, for messages.
+    - `lane_map`: how its instruction distributes a tile over lanes, with the dimensions in the order of the tensor.
+    - `active`: the threads that own anything.
+    - `free`: it is that of a follower, which iterates one by one over what other statements may access at once.
     """
 
     level: Level
@@ -102,8 +104,8 @@ class Holding:
     spec: Spec | None = attrs.field(default=None, eq=False, repr=False)
 
     @staticmethod
-    def of(statement: Exec, access: Access, loops: Sequence[For]) -> Holding:
-        """What a statement makes its threads hold by one of its accesses, inside loops."""
+    def of(statement: Exec, access: Access, loops: Sequence[For]) -> Ownership:
+        """The ownership that a statement specifies by one of its accesses, inside loops."""
         position = next(number for number, one in enumerate(statement.accesses) if one is access)
         view = tuple(statement.spec.operands.values())[position]
         lane_map: LaneMap | None = statement.lane_maps[position] if statement.lane_maps else None
@@ -117,21 +119,21 @@ class Holding:
             groups = len(dims[dim].dealt) if lane_map is not None and dim < len(dims) else len(access.dealt[dim])
             digits += _dealt(access, dim, groups, base, loops, lane_map is not None)
         active = all_of(part for part in conjuncts(statement.active) if variables.isdisjoint(part.variables()))
-        return Holding(statement.spec.level, first, tuple(digits), lane_map, active, statement.follows, statement.spec)
+        return Ownership(statement.spec.level, first, tuple(digits), lane_map, active, statement.follows, statement.spec)
 
     @property
     def visited(self) -> tuple[Digit, ...]:
-        """The digits of which a thread has all, in registers."""
+        """The digits of which a thread owns all coordinates, in registers."""
         return tuple(one for one in self.digits if one.index is None)
 
     @property
     def dealt(self) -> bool:
-        """Whether threads hold different elements."""
+        """Whether threads own different elements."""
         return any(one.index is not None for one in self.digits)
 
     def inside(self, view: View) -> tuple[Digit, ...] | None:
-        """The digits inside a view of the tensor, with strides in its own coordinates; None if they do not number its elements."""
-        found: list[Digit] = []
+        """The digits inside a view of the tensor, with strides in the view's coordinates; None if they do not enumerate its elements."""
+        digits: list[Digit] = []
         dims = {view.axis(dim): dim for dim in range(len(view.dims))}
         for digit in self.digits:
             reached = 1
@@ -139,68 +141,68 @@ class Holding:
                 size, stride = constant(mode.size), constant(mode.stride)
                 if size is None or stride is None:
                     return None
-                # The last turn may go over the end of a dimension: of what lies beyond it no thread has anything.
+                # The last iteration may extend past the end of a dimension, where no thread owns anything.
                 part = digit.between(stride, digit.end if view.dims[dims[digit.dim]].whole else stride * size)
                 if part is None or (part.size > 1 and part.stride % stride):
                     return None
                 if part.size > 1:
-                    found.append(Digit(dims[digit.dim], part.size, part.stride // stride * reached, part.by, part.index, part.unroll))
+                    digits.append(Digit(dims[digit.dim], part.size, part.stride // stride * reached, part.kind, part.index, part.unroll))
                 reached *= size
         for dim, shape in enumerate(view.shape):
             reached = 1
-            for one in sorted((one for one in found if one.dim == dim), key=lambda one: one.stride):
+            for one in sorted((one for one in digits if one.dim == dim), key=lambda one: one.stride):
                 if one.stride != reached:
                     return None
                 reached = one.end
             if constant(shape) != reached and not (view.dims[dim].whole and 0 < (constant(shape) or 0) < reached):
                 return None
-        return tuple(found)
+        return tuple(digits)
 
 
 def _values(access: Access) -> list[Digit]:
-    """The digits that a statement takes at once, as it numbers them."""
-    found = []
+    """The digits that a statement accesses at once, in its order."""
+    digits = []
     for dim, modes in enumerate(access.modes):
         for mode in modes:
             size, stride = constant(mode.size), constant(mode.stride)
             if size is not None and stride is not None and size > 1:
-                found.append(Digit(dim, size, stride, By.VALUES))
+                digits.append(Digit(dim, size, stride, DigitKind.VALUES))
     if access.points:
         rank = len(access.base)
-        found.sort(key=lambda one: access.points.index(tuple(one.stride if dim == one.dim else 0 for dim in range(rank))))
-    return found
+        digits.sort(key=lambda one: access.points.index(tuple(one.stride if dim == one.dim else 0 for dim in range(rank))))
+    return digits
 
 
 def _dealt(access: Access, dim: int, groups: int, first: Expr, loops: Sequence[For], unroll: bool) -> Iterator[Digit]:
-    """The digits taken out of a dimension: of the units, the first `groups` belong to threads or groups of them, the others to lanes."""
-    dealt = [(position, one) for position, one in enumerate(access.dealt[dim]) if one.size > 1]
-    indices = _indices(first, [(one.size, one.stride) for _, one in dealt if one.unit])
-    for position, one in dealt:
+    """The distributed digits of a dimension. Of the units, the first `groups` are threads or groups of threads, the others lanes."""
+    distributed = [(position, one) for position, one in enumerate(access.dealt[dim]) if one.size > 1]
+    indices = _indices(first, [(one.size, one.stride) for _, one in distributed if one.unit])
+    for position, one in distributed:
         if one.unit:
-            yield Digit(dim, one.size, one.stride, By.THREADS if position < groups else By.LANES, indices[one.stride])
+            yield Digit(dim, one.size, one.stride, DigitKind.THREADS if position < groups else DigitKind.LANES, indices[one.stride])
         else:
-            yield Digit(dim, one.size, one.stride, By.LOOP, unroll=unroll or _unrolled(access.base[dim], one.stride, loops))
+            yield Digit(dim, one.size, one.stride, DigitKind.LOOP, unroll=unroll or _unrolled(access.base[dim], one.stride, loops))
 
 
 def _unrolled(base: Expr, stride: int, loops: Sequence[For]) -> bool:
-    """Whether the loop that steps by a stride is unrolled."""
+    """Whether the loop that advances by a stride is unrolled."""
     steps = {atoms[0]: coefficient for atoms, coefficient in terms_of(base)[0] if len(atoms) == 1}
     return any(loop.unroll and steps.get(loop.var) == stride for loop in loops)
 
 
 def _indices(first: Expr, digits: Sequence[tuple[int, int]]) -> dict[int, Expr]:
-    """The index of each of a thread's digits `(size, stride)`, by stride: the terms of its first coordinate that step so far.
+    """The index of each of a thread's digits `(size, stride)`, by stride: the terms of its first coordinate with that stride.
 
-    Where terms were folded together the coordinate is divided, as the number that has these digits.
+    If terms were merged, the index is computed from the coordinate by division and remainder.
     """
-    found: dict[int, Expr] = {stride: ZERO for _, stride in digits}
+    indices: dict[int, Expr] = {stride: ZERO for _, stride in digits}
     terms, start = terms_of(first)
     known = True
     for atoms, coefficient in terms:
-        stride = max((one for one in found if coefficient > 0 and coefficient % one == 0), default=0)
+        stride = max((one for one in indices if coefficient > 0 and coefficient % one == 0), default=0)
         if stride:
-            found[stride] = found[stride] + math.prod(atoms, start=as_expr(coefficient // stride))
+            indices[stride] = indices[stride] + math.prod(atoms, start=as_expr(coefficient // stride))
         known = known and stride > 0
-    if known and all(found[stride].low >= 0 and found[stride].high < size for size, stride in digits):
-        return found
+    if known and all(indices[stride].low >= 0 and indices[stride].high < size for size, stride in digits):
+        return indices
     return {stride: (first - start) // stride % size for size, stride in digits}
