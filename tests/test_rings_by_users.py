@@ -408,7 +408,7 @@ def test_registers_of_a_group_that_still_runs(order, number, said):
     kept = ir.rewritten(faulty.body, lambda one: () if isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY else (one,))
     arrays = given(kernel.spec)
     met = outcome(attrs.evolve(faulty, body=kept), arrays, wanted(kernel.spec, arrays), None)
-    assert f"{said} is touched by" in met and "while an MMA that uses it is in flight" in met
+    assert f"{said} is accessed by" in met and "while an MMA that uses it is in flight" in met
 
 
 # ---------------------------------------------------------------------------------------------- what readers are told

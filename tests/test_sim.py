@@ -279,7 +279,7 @@ def test_wrong_arrays(arrays, symbols, message):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "symbols, message",
-    [({}, "has no value"), ({"M": 12}, "breaks the facts"), ({"M": True}, "not an integer"), ({"M": 2.0}, "not an integer")],
+    [({}, "has no value"), ({"M": 12}, "violates its declaration"), ({"M": True}, "not an integer"), ({"M": 2.0}, "not an integer")],
 )
 def test_wrong_symbols(symbols, message):
     with pytest.raises(ArgumentError, match=message):

@@ -106,7 +106,7 @@ def test_vectors_begin_at_their_multiple(start, width, right):
 def test_vectors_are_of_neighbours():
     fields = {"shape": (2,), "width": 2, "guard": less(THREAD, 1)}
     strided = attrs.evolve(access("src", (THREAD,), (2,)), points=((0,), (8,)))
-    fails("src: 2 elements at addresses 0, 8", (copy(strided, access("dst", (THREAD,), (2,)), **fields),))
+    fails("src: a vector of 2 elements at addresses 0, 8", (copy(strided, access("dst", (THREAD,), (2,)), **fields),))
 
 
 def shared(swizzle=None, copies=1, offset=0):
@@ -175,7 +175,7 @@ def test_a_vector_that_nobody_takes_may_begin_anywhere(conditions, right):
         inside = np.repeat(np.stack([np.arange(32) < bound for bound in conditions], 1), 2, 1)
         np.testing.assert_array_equal(done.outputs["dst"].reshape(32, 4), np.where(inside, given[[0, 1, 3, 4]], 0))
     else:
-        fails(r"src: 2 elements at addresses 3, 4: thread 0 of block 0 reads them", (move,), elements=128)
+        fails(r"src: a vector of 2 elements at addresses 3, 4: thread 0 of block 0 reads them", (move,), elements=128)
 
 
 @pytest.mark.parametrize("align, width, right", [(16, 4, True), (8, 2, True), (8, 4, False), (4, 2, False), (4, 1, True)])
@@ -188,7 +188,7 @@ def test_vectors_of_an_array_are_no_wider_than_it_is_aligned(align, width, right
     if right:
         simulate(kernel, given)
     else:
-        with pytest.raises(SimulationError, match=f"src: {width} elements at once"):
+        with pytest.raises(SimulationError, match=f"src: a vector of {width} elements at addresses"):
             simulate(kernel, given)
 
 
@@ -216,7 +216,7 @@ def test_which_vector_is_told():
     place = THREAD * 2 + block * 64 + k * 0 + equal(k, 2) * equal(block, 1) * less(3, THREAD)
     move = copy(access("src", (place,), (2,)), access("dst", (THREAD * 2 + block * 64 + k * 128,), (2,)), width=2, shape=(2,))
     fails(
-        r"src: 2 elements at addresses 73, 74: thread 4 of block 1 reads them(?s:.*), k=2(?s:.*)",
+        r"src: a vector of 2 elements at addresses 73, 74: thread 4 of block 1 reads them(?s:.*), k=2(?s:.*)",
         (making.loop(k, as_expr(4), (move,)),),
         elements=512,
         grid=2,

@@ -46,7 +46,7 @@ def one_product():
 
 
 def is_fence(statement):
-    return isinstance(statement, ir.Fence) and statement.reach is ir.FenceKind.WGMMA_REGISTERS
+    return isinstance(statement, ir.Fence) and statement.kind is ir.FenceKind.WGMMA_REGISTERS
 
 
 def said(change, which=is_fence, number=0):
@@ -64,7 +64,7 @@ def test_it_is_right():
 
 def test_the_first_product_wants_a_fence_whoever_touched_its_registers():
     message = said(lambda one: ())
-    assert "with no fence of registers before it" in message and FENCED in message
+    assert "without a preceding wgmma.fence" in message and FENCED in message
 
 
 def test_the_first_fence_behind_its_product():
@@ -547,7 +547,7 @@ def dealt_registers(threads=32, shared_by=1):
     columns = threads // 4 // shared_by
     holder = (thread % 4 * 2, thread // 4 % columns)
     made = local("r", (8, columns), RF, layout=Layout(((2, 4), columns), ((1, 0), 0)))
-    return attrs.evolve(made, storage=attrs.evolve(made.storage, extent=as_expr(2)), elements=as_expr(2), holder=holder), holder
+    return attrs.evolve(made, storage=attrs.evolve(made.storage, extent=as_expr(2)), elements=as_expr(2), register_origin=holder), holder
 
 
 def through_registers(*statements, threads=32, shared_by=1, puts=True, takes=False, target=(8, 8)):

@@ -143,7 +143,7 @@ def of_size(multiple):
     [(2, 7, "8 ... 64, multiples of 2"), (2, 9, "8 ... 64, multiples of 2"), (1, 65, "8 ... 64"), (1, 7, "8 ... 64")],
 )
 def test_sizes_that_break_what_was_declared(multiple, value, legal):
-    with pytest.raises(ArgumentError, match=f"symbol N={value} breaks the facts") as caught:
+    with pytest.raises(ArgumentError, match=f"symbol N={value} violates its declaration") as caught:
         simulate(of_size(multiple), {"src": np.zeros(64, np.float32)}, {"N": value})
     assert caught.value.legal == legal
     for right in (8, 64):
@@ -170,7 +170,7 @@ def test_what_is_counted():
 @pytest.mark.parametrize("given, legal", [(-1, "0 ... 1"), (2, "0 ... 1"), (True, "0 ... 1"), (0.0, "0 ... 1"), ("0", "0 ... 1")])
 def test_blocks_that_are_not_in_the_grid(given, legal):
     kernel = by_blocks(64, 2)
-    with pytest.raises(ArgumentError, match="no such block in the grid") as caught:
+    with pytest.raises(ArgumentError, match="the grid has no such block") as caught:
         simulate(kernel, {"src": np.zeros(64, np.float32)}, blocks=[given])
     assert caught.value.legal == legal
     for right in (0, 1, np.int64(1)):
@@ -403,7 +403,7 @@ def test_barriers_that_lie_in_a_buffer_are_refused_before_anything_runs():
     kernel = fetched(2, 1)
     given = np.arange(64, dtype=np.float32)
     np.testing.assert_array_equal(simulate(kernel, {"src": given}).outputs["dst"], given)
-    with pytest.raises(SimulationError, match="the mbarriers of tiles are bytes"):
+    with pytest.raises(SimulationError, match="the mbarriers of tiles occupy bytes"):
         simulate(attrs.evolve(kernel, shared_bytes=47), {"src": given})
 
 
@@ -461,7 +461,7 @@ def taken(monkeypatch):
     found, batch = [], launching._Launch._run_batch
     monkeypatch.setattr(launching.os, "sched_getaffinity", lambda number: {0}, raising=False)
     monkeypatch.setattr(
-        launching._Launch, "_chunk", lambda one, number, blocks, order: found.append(blocks) or batch(one, number, blocks, order)
+        launching._Launch, "_run_batch", lambda one, number, blocks, order: found.append(blocks) or batch(one, number, blocks, order)
     )
     return found
 
@@ -550,7 +550,7 @@ def test_an_error_ends_a_launch(monkeypatch):
         return ()
 
     monkeypatch.setattr(launching, "_BATCH_BYTES", 1)
-    monkeypatch.setattr(launching._Launch, "_chunk", batch)
+    monkeypatch.setattr(launching._Launch, "_run_batch", batch)
     with pytest.raises(SimulationError, match="the first"):
         copy_of(through_shared(40), 40 * WIDTH)
     assert len(begun) < 40

@@ -537,7 +537,7 @@ def test_elements_taken_together_begin_at_their_multiple(width, place, right):
         got, given = result((move,))
         np.testing.assert_array_equal(got[:width], given[place : place + width])
     else:
-        with pytest.raises(SimulationError, match=f"src: {width} elements at addresses {place}, "):
+        with pytest.raises(SimulationError, match=f"src: a vector of {width} elements at addresses {place}, "):
             result((move,))
 
 
