@@ -154,7 +154,7 @@ def test_data_are_of_the_size_that_products_need():
 def test_tolerances_follow_the_types_of_the_steps():
     gemm = examples.gemm_bias_relu
     wide, narrow = gemm(m=64, n=64, k=64, types={"D": float32}), gemm(m=64, n=64, k=64)
-    assert tolerance_of(wide) < 1e-4 < tolerance_of(narrow) < 1e-3 < tolerance_of(narrow, adder=float16)
+    assert tolerance_of(wide) < 1e-4 < tolerance_of(narrow) < 1e-3 < tolerance_of(narrow, accumulator=float16)
     assert 2.0**-11 * 3 < tolerance_of(ALL["attention"][1]) < 2.0**-11 * 5  # probabilities are rounded to float16
     assert tolerance_of(ALL["dual"][1], output="y") < 1e-3
     assert all_sizes(gemm(m=sym("M"), n=64, k=64), {"M": 7}) == {"M": 7}

@@ -368,7 +368,7 @@ def test_the_bound_is_that_of_the_type_a_kernel_adds_in(clock):
     def bound(module):
         spec = module.spec(64, 64, 4096, **({} if module is hgemm_nt else {"dtype": float16, "c_dtype": float16}))
         held = one_set(spec).tolerance_for(module.strategy(spec).compile("sm_90"))
-        return tolerance_of(spec, adder=held.accumulator)
+        return tolerance_of(spec, accumulator=held.accumulator)
 
     assert bound(hmma_ampere) == pytest.approx(0.58e-3, rel=0.05)
     assert bound(hgemm_nt) > 0.02 and bound(naive) > 0.02
