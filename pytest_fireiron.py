@@ -1,7 +1,7 @@
 """The pytest plugin of Fireiron: the fixture `gpu_benchmark`, the marker `gpu`, options and a table.
 
-It is loaded in every session of an environment where Fireiron is installed, so it imports nothing but pytest; what it does is
-in `fireiron.measure.plugin`, imported when a test uses the fixture. See docs/benchmarking.md.
+It is loaded in every session of an environment in which Fireiron is installed, so it imports only pytest; its implementation is
+`fireiron.measure.plugin`, imported when a test uses the fixture. See docs/benchmarking.md.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ ROWS = pytest.StashKey[list[Any]]()
 
 
 class GpuClock:
-    """The clock that pytest-benchmark reads in place of the host's: seconds that the GPU worked."""
+    """The clock that pytest-benchmark reads instead of the host's: seconds of GPU work."""
 
-    __name__ = "gpu_clock"  # what a saved benchmark calls its timer
+    __name__ = "gpu_clock"  # the timer name in a saved benchmark
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -27,7 +27,7 @@ class GpuClock:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options of a session; each benchmark may choose for itself."""
+    """The options of a session; each benchmark may override them."""
     group = parser.getgroup("fireiron", "benchmarks of GPU kernels (Fireiron)")
     add = group.addoption
     add("--fireiron-rounds", type=_positive, default=20, metavar="N", help="how often each contender is timed (20)")
@@ -45,14 +45,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker, and the fixture in the form that fits: with pytest-benchmark or without."""
+    """Register the marker and the fixture, for a session with pytest-benchmark or without."""
     config.addinivalue_line("markers", "gpu: needs a CUDA GPU; skipped where there is none, in files that use Fireiron")
     config.stash[ROWS] = []
     config.pluginmanager.register(_Recorded() if _has_benchmark(config) else _Alone(), "fireiron-fixtures")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none, and give each benchmark the GPU's clock."""
+    """Skip GPU tests without a GPU, and give each benchmark the GPU's clock."""
     benchmarks = [item for item in items if "gpu_benchmark" in getattr(item, "fixturenames", ())]
     marked = [item for item in items if item.get_closest_marker("gpu") and _uses_fireiron(item)]
     if benchmarks or marked:
@@ -82,7 +82,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
-    """Where the benchmarks were made, beside what pytest-benchmark says of the host."""
+    """The environment of the benchmarks, in addition to pytest-benchmark's data about the host."""
     if config.stash[ROWS]:
         from fireiron.measure.timing import environment
 
@@ -90,7 +90,7 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
 
 
 class _Recorded:
-    """The fixture where pytest-benchmark is loaded; as it asks for `benchmark`, `--benchmark-only` and `-skip` see it."""
+    """The fixture with pytest-benchmark; since it requests `benchmark`, `--benchmark-only` and `-skip` apply to it."""
 
     @pytest.fixture
     def gpu_benchmark(self, request: pytest.FixtureRequest, benchmark: Any) -> Any:
@@ -102,7 +102,7 @@ class _Recorded:
 
 
 class _Alone:
-    """The fixture where pytest-benchmark is not loaded."""
+    """The fixture without pytest-benchmark."""
 
     @pytest.fixture
     def gpu_benchmark(self, request: pytest.FixtureRequest) -> Any:
@@ -117,7 +117,7 @@ def _has_benchmark(config: pytest.Config) -> bool:
 
 
 def _uses_fireiron(item: pytest.Item) -> bool:
-    """Whether the file of a test imports Fireiron: a suite that knows nothing of it has its own idea of the marker `gpu`."""
+    """Whether a test file imports Fireiron: other suites may define the marker `gpu` differently."""
     values = vars(item.module).values() if hasattr(item, "module") else ()
     owners = (one.__name__ if isinstance(one, ModuleType) else getattr(one, "__module__", None) for one in values)
     return any(isinstance(owner, str) and owner.partition(".")[0] == "fireiron" for owner in owners)

@@ -1,6 +1,6 @@
-"""What setup.cfg cannot say: the folder strategies/ is installed as the package fireiron.strategies.
+"""The setting that setup.cfg cannot express: the folder strategies/ is installed as the package fireiron.strategies.
 
-The name `strategies` at the top level belongs to whoever installs this (docs/decisions/0017-strategy-library.md).
+The top-level name `strategies` is left to users (docs/decisions/0017-strategy-library.md).
 """
 
 import shutil
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent
 
 
 class WithStrategies(build_py):
-    """The modules, and the strategy library in place of what stands for it in a checkout."""
+    """The modules, and the strategy library instead of its placeholder in a checkout."""
 
     def run(self) -> None:
         super().run()

@@ -52,20 +52,20 @@ OTHERS = "Calls, caches and files"
 
 def limits():
     """Yield `(module, name, value, meaning)` for each documented number of a module."""
-    for found in sorted(pkgutil.walk_packages(fireiron.__path__, "fireiron."), key=lambda one: one.name):
-        if found.name.endswith("__main__") or ".strategies" in found.name:
+    for module_info in sorted(pkgutil.walk_packages(fireiron.__path__, "fireiron."), key=lambda one: one.name):
+        if module_info.name.endswith("__main__") or ".strategies" in module_info.name:
             continue
-        module = importlib.import_module(found.name)
+        module = importlib.import_module(module_info.name)
         tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
         for name, meaning in _texts(tree.body):
             value = getattr(module, name)
             if isinstance(value, (int, float)) and not isinstance(value, bool):
-                yield found.name.removeprefix("fireiron."), name, value, meaning
+                yield module_info.name.removeprefix("fireiron."), name, value, meaning
 
 
 def _texts(body):
-    for one, following in itertools.pairwise(body):
-        target = one.targets[0] if isinstance(one, ast.Assign) else one.target if isinstance(one, ast.AnnAssign) else None
+    for stmt, following in itertools.pairwise(body):
+        target = stmt.targets[0] if isinstance(stmt, ast.Assign) else stmt.target if isinstance(stmt, ast.AnnAssign) else None
         text = following.value.value if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant) else None
         if isinstance(target, ast.Name) and target.id.isupper() and not target.id.startswith("_") and isinstance(text, str):
             yield target.id, " ".join(text.split())

@@ -1,6 +1,6 @@
-"""Executes the cells of docs/notebook.ipynb in order and stores what they show; with --check, says whether that is up to date instead.
+"""Execute the cells of docs/notebook.ipynb in order and store their outputs; with --check, report whether they are up to date instead.
 
-No part of Jupyter is needed: a cell's last expression is displayed as a notebook does it, by the `_repr_..._` methods of its value.
+No part of Jupyter is needed: a cell's last expression is displayed as in a notebook, by the `_repr_..._` methods of its value.
 """
 
 import ast
@@ -12,11 +12,11 @@ from pathlib import Path
 
 NOTEBOOK = Path(__file__).parent / "notebook.ipynb"
 KINDS = {"text/html": "_repr_html_", "image/svg+xml": "_repr_svg_"}
-"""What a value is shown as, by the method that says so, beside its text."""
+"""The display types of a value, by method, in addition to its text."""
 
 
 class Printer:
-    """What `_repr_pretty_` writes to."""
+    """The printer argument of `_repr_pretty_`."""
 
     def __init__(self):
         self.written = ""
@@ -36,7 +36,7 @@ def plain(value):
 
 
 def lines(text):
-    """A text as a notebook keeps it: a list of lines with their ends."""
+    """A text as a notebook stores it: a list of lines with their line ends."""
     return text.splitlines(keepends=True)
 
 
@@ -80,10 +80,10 @@ def text_of(notebook):
 def main():
     """1 if the notebook was not up to date, with --check."""
     stored = NOTEBOOK.read_text(encoding="utf-8")
-    made = text_of(executed(json.loads(stored)))
+    new_text = text_of(executed(json.loads(stored)))
     if "--check" not in sys.argv:
-        NOTEBOOK.write_text(made, encoding="utf-8")
-    elif made != stored:
+        NOTEBOOK.write_text(new_text, encoding="utf-8")
+    elif new_text != stored:
         print(f"{NOTEBOOK.name} is not up to date: python docs/make_notebook.py")
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""`fireiron.attention`: softmax(Q K^T) V of arrays, in one kernel, by a record or by the library's strategy for the GPU.
+"""`fireiron.attention`: softmax(Q K^T) V of arrays in one kernel, by a record or by a default strategy of the library.
 
 >>> import fireiron, numpy
 >>> q, k, v = (numpy.ones((2, length, 16), "float16") for length in (4, 8, 8))
@@ -7,8 +7,8 @@ array([1., 1., 1.], dtype=float16)
 >>> print(fireiron.attention.choice(q, k, v).why)
 no record answers; the default for float16 on sm_90: attention:steady bm=64 stages=2 bn=64 wm=32 parts=1
 
-In PyTorch a call that `torch.compile` traces, or one with fake tensors, is one of the operators `fireiron::attention` and
-`fireiron::attention_lse`, which are registered when the first such call is made.
+A call that `torch.compile` traces, or a call on fake tensors, uses the PyTorch operators `fireiron::attention` and
+`fireiron::attention_lse`. The first such call registers them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ArrayT = TypeVar("ArrayT")
 
 
 class Keywords(TypedDict, total=False):
-    """The keywords of a call beside `lse` and `out`."""
+    """The keywords of a call other than `lse` and `out`."""
 
     causal: bool
     window: int | None
@@ -41,7 +41,7 @@ class Keywords(TypedDict, total=False):
 
 
 class Options(NamedTuple):
-    """What is asked for beside the arrays: which keys a query sees, what becomes of scores, and whether the log-sum-exp is wanted."""
+    """The options of a call: the mask, the score formula, and whether the log-sum-exp is returned."""
 
     causal: bool = False
     window: int | None = None
@@ -64,22 +64,22 @@ def request(
     arch: Architecture | str | None = None,
     require_record: bool | None = None,
 ) -> Request:
-    """The arguments of a call."""
+    """Return the request of a call."""
     return Request((q, k, v), out, _options(causal, window, lse, score), arch, require_record, (_factor(scale, q),))
 
 
 def _options(causal: bool, window: int | None, lse: bool, score: str | None) -> Options:
     if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
-        raise ArgumentError("attention: window is the number of keys that a query sees", got=window, legal="1, 2, ..., or None")
+        raise ArgumentError("attention: window must be the number of keys that a query attends to", got=window, legal="1, 2, ..., or None")
     if score is not None and not isinstance(score, str):
-        raise ArgumentError("attention: score is a formula of s, m and n", got=score, legal='"30 * tanh(s / 30)"')
+        raise ArgumentError("attention: score must be a formula of s, m and n", got=score, legal='"30 * tanh(s / 30)"')
     return Options(bool(causal) or window is not None, window, bool(lse), score)
 
 
 def _factor(scale: float | None, q: Any) -> float:
-    """What scores are multiplied by."""
+    """Return the scale of scores."""
     shape = getattr(q, "shape", ())
-    last = shape[-1] if isinstance(shape, tuple) and shape else 1  # what has no shape is refused where it is read
+    last = shape[-1] if isinstance(shape, tuple) and shape else 1  # an argument without a shape is refused later
     return (last or 1) ** -0.5 if scale is None else scale
 
 
@@ -114,36 +114,35 @@ class _Attention(Call):
         stream: Any = None,
         require_record: bool | None = None,
     ) -> Any:
-        """`softmax(scale * q @ k.T) @ v` for each head, as PyTorch's `scaled_dot_product_attention`: an array of q's shape and library.
+        """Return `softmax(scale * q @ k.T) @ v` for each head, as PyTorch's `scaled_dot_product_attention` does.
 
-        `q` is (batch, heads, m, d), `k` and `v` are (batch, groups, n, d), all float16 or bfloat16; fewer dimensions are one of those in
-        front. `groups` divides `heads`: so many heads of queries, one after the other, read each head of keys. `d` is a multiple of 8.
-        Arrays of multiples of 16 whose elements of a head lie side by side are read as they lie, others are copied first. CuPy and
-        PyTorch arrays on a GPU run there, NumPy arrays in the simulator. The first call
-        for shapes and strides compiles a kernel; later ones launch only. Tensors that require a gradient are refused.
+        The result has the shape and the library of `q`. A query without keys to attend to gives zeros, and a log-sum-exp of minus infinity.
+        CuPy and PyTorch arrays on a GPU run there, NumPy arrays in the simulator. The first call for given shapes and strides compiles a
+        kernel; later calls only launch it. Tensors that require a gradient are refused.
 
         Args:
-            causal: query m sees keys 0 to m.
-            window: it sees the last so many of these, itself included.
-            scale: what scores are multiplied by, above 0; `d ** -0.5` if None.
-            lse: give the logarithm of the sum of the exponentials of each query's scores too, float32, (batch, heads, m).
-            score: what becomes of a scaled score `s` of query `m` and key `n`: `"30 * tanh(s / 30)"`, `"s - 0.1 * (m - n)"`.
-            out: where to store the result; of `lse` a pair. By default new arrays; the result's dimensions lie in the order of `q`'s.
-            arch: the target of the compiler; by default that of the GPU (of the simulator, sm_90).
+            q: (batch, heads, m, d), float16 or bfloat16; batch, or batch and heads, may be missing. `d` is a multiple of 8.
+            k, v: (batch, groups, n, d). `groups` divides `heads`: each head of keys serves `heads / groups` consecutive heads of queries.
+                Arrays that are contiguous along d and aligned to 16 bytes are read in place, others are copied first.
+            causal: query m attends to keys 0 to m.
+            window: query m attends to the last `window` of these keys, including key m.
+            scale: the scale of scores, above 0; `d ** -0.5` if None.
+            lse: also return the log-sum-exp of each query's scores, float32, (batch, heads, m).
+            score: a formula of the scaled score `s` of query `m` and key `n`: `"30 * tanh(s / 30)"`, `"s - 0.1 * (m - n)"`.
+            out: the array for the result, with `lse` a pair. By default new arrays, with dimensions stored in the order of those of `q`.
+            arch: the target; by default that of the GPU (sm_90 in the simulator).
             stream: as for a compiled kernel.
-            require_record: only a record of exactly this problem may answer; as `FIREIRON_REQUIRE_RECORD` says if None.
+            require_record: use only a record of exactly this problem; None means the value of `FIREIRON_REQUIRE_RECORD`.
 
-        A query that sees no key gives zeros, and a log-sum-exp of minus infinity.
-
-        Raises: ArgumentError for arrays that do not fit each other, of other types or libraries, and for options that are not legal;
-            StoreError if an exact record is required and none answers.
+        Raises: ArgumentError for incompatible arrays and illegal options; StoreError if an exact record is required and there is none.
         """
         if hasattr(q, "is_cuda"):
             replays = self.replays
             if replays.again is not None and stream is None and not replays.tracing():
                 q, k, v = operators.autocast(q, k, v) if out is None and replays.casting() else (q, k, v)
-                said = bool(causal) or window is not None, window, type(window), _factor(scale, q), bool(lse), score, arch, require_record
-                done = replays.again(said, out, q, k, v)
+                mask = bool(causal) or window is not None, window, type(window)
+                options_key = *mask, _factor(scale, q), bool(lse), score, arch, require_record
+                done = replays.again(options_key, out, q, k, v)
                 if done is not None and done is not NotImplemented and done is not ...:
                     return done
             q, k, v = (q, k, v) if out is not None else operators.autocast(q, k, v)
@@ -157,21 +156,21 @@ class _Attention(Call):
 
     @takes(request)
     def choice(self, request: Request) -> Choice:
-        """What `attention` takes for these arrays: the record, if one answers, else the strategy, and why; nothing is launched."""
+        """Return the choice for these arrays, a record or a default strategy, and the reason; launch nothing."""
         return self.answer(request).choice
 
     @takes(request)
     def kernel(self, request: Request) -> CompiledKernel:
-        """The kernel that `attention` calls for these arrays, with views `Q[b,m,g,r,d]`, `K[b,n,g,d]` and `V[b,n,g,d]` of them."""
+        """Return the kernel for these arrays. It takes views `Q[b,m,g,r,d]`, `K[b,n,g,d]` and `V[b,n,g,d]` of them."""
         return self.answer(request).kernel
 
-    def said(self, request: Request) -> Any:
-        """What tells calls with the same arrays apart, as `__call__` says it; `True`, which is refused as a window, from 1."""
+    def key_of_options(self, request: Request) -> Any:
+        """Return the key of the options, as `__call__` makes it. It includes the type of `window`: True is refused, and equals 1."""
         _, _, (causal, window, lse, score, _), arch, require_record, (factor,) = request
         return causal, window, type(window), factor, lse, score, arch, require_record
 
     def new_answer(self, request: Request) -> Answer:
-        """What answers a request that was not made before."""
+        """Return the answer for a new request."""
         from fireiron.attention_kernels import answer_to
 
         return answer_to(request)
@@ -183,17 +182,17 @@ attention: Final = _Attention()
 
 def _without_gradient() -> ArgumentError:
     hint = "call under torch.no_grad(), or with detached tensors; torch's scaled_dot_product_attention has a gradient"
-    return ArgumentError("attention has no gradient yet, and a tensor requires one", legal="tensors that require none", hint=hint)
+    return ArgumentError("attention has no gradient yet, but a tensor requires one", legal="tensors without requires_grad", hint=hint)
 
 
 # ---------------------------------------------------------------------------------------------- PyTorch's operators
 
 
-# What stands between here and the operators is traced by torch.compile itself: no classes of attrs, no caches, no locks.
+# torch.compile traces this function, so it uses no attrs classes, caches or locks.
 
 
 def _through_torch(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any, lse: bool) -> Any:
-    """The call as an operator."""
+    """Call the operator."""
     import torch
 
     _operators()
@@ -211,12 +210,12 @@ def _operators() -> bool:
 
 @functools.cache
 def register_operators() -> tuple[Any, ...]:
-    """The operators, registered: the result alone, and with the log-sum-exp."""
+    """Register and return the operators: without and with the log-sum-exp."""
     return tuple(_defined(lse) for lse in (False, True))
 
 
 def _defined(lse: bool) -> Any:
-    """An operator, registered."""
+    """Register and return an operator."""
     import torch
 
     from fireiron.attention_kernels import result_steps, sizes_of
@@ -230,9 +229,9 @@ def _defined(lse: bool) -> Any:
         result = q.new_empty_strided(q.shape, result_steps(q.shape, q.stride()))
         return (result, q.new_empty(q.shape[:-1], dtype=torch.float32)) if lse else result
 
-    given = "Tensor q, Tensor k, Tensor v, bool causal, int? window, float? scale, str? score"
-    name, made = ("attention_lse", "(Tensor, Tensor)") if lse else ("attention", "Tensor")
-    operator = operators.define(name, f"({given}) -> {made}", attend, shaped)
+    parameters = "Tensor q, Tensor k, Tensor v, bool causal, int? window, float? scale, str? score"
+    name, results = ("attention_lse", "(Tensor, Tensor)") if lse else ("attention", "Tensor")
+    operator = operators.define(name, f"({parameters}) -> {results}", attend, shaped)
     operators.refuse_gradients(operator, lambda inputs: _without_gradient())
     return operator
 

@@ -1,4 +1,4 @@
-"""What answers a call of `fireiron.attention`: from arrays to a kernel of the library that reads them as they lie, or to copies of them."""
+"""Find the kernel for a call of `fireiron.attention`: a strategy of the library that reads the arrays in place, or copies of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TYPES: Final = ("float16", "bfloat16")
 """Element types of queries, keys and values."""
 
 BY_TMA: Final = "hopper_attention"
-"""The strategy that is only taken where a producer fills its buffers by TMA."""
+"""The strategy that is used only if a producer fills its buffers by TMA."""
 
 MOST_DIMENSIONS: Final = 4
 """Dimensions of queries, keys and values: batch, heads, rows, elements."""
@@ -46,7 +46,7 @@ DEPTH: Final = 16
 """K of one tensor-core MMA. Heads of other sizes are copied and padded with zeros."""
 
 NO_KEY: Final = -math.inf
-"""The log-sum-exp of a query that sees no key."""
+"""The log-sum-exp of a query without keys to attend to."""
 
 DIMS: Final[Mapping[str, str]] = {"Q": "bmgrd", "K": "bngd", "V": "bngd", "O": "bmgrd", "L": "bmgr"}
 """The dimensions of the kernel's arrays: `r` heads of queries for each of `g` heads of keys."""
@@ -54,7 +54,7 @@ DIMS: Final[Mapping[str, str]] = {"Q": "bmgrd", "K": "bngd", "V": "bngd", "O": "
 
 @attrs.frozen
 class Sizes:
-    """What the shapes say: `batch` matrices of each head, `heads` of queries, `groups` of keys, their lengths, elements of a head."""
+    """The sizes of a problem: batch, heads of queries, groups (heads of keys), numbers of queries and keys, elements of a head."""
 
     batch: int
     heads: int
@@ -65,14 +65,14 @@ class Sizes:
 
     @property
     def extents(self) -> dict[str, int]:
-        """By dimension of the definition."""
+        """The sizes by dimension of the definition."""
         sizes = {"b": self.batch, "g": self.groups, "r": self.heads // self.groups}
         return {**sizes, "m": self.queries, "n": self.keys, "d": self.elements}
 
 
 @attrs.frozen
 class BoundKernel:
-    """An answer by a kernel: how it sees the arrays, and how the caller sees its results; `behind` puts parts together."""
+    """A kernel with the views of its inputs and outputs, and of the caller's results; kernel `behind` combines parts."""
 
     kernel: CompiledKernel
     choice: Choice
@@ -82,14 +82,14 @@ class BoundKernel:
     behind: CompiledKernel | None = None
 
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
-        """The result, or a pair with the log-sum-exp."""
+        """Return the result, or a pair with the log-sum-exp."""
         *arrays, scale = inputs
-        seen = [viewed(array, places) for array, places in zip(arrays, self.inputs, strict=True)]
+        views = [viewed(array, places) for array, places in zip(arrays, self.inputs, strict=True)]
         if out is None:
-            results = each(self._run(seen, scale, stream))
+            results = each(self._run(views, scale, stream))
             return joined([viewed(array, places) for array, places in zip(results, self.results, strict=True)])
         outs = [viewed(array, places) for array, places in zip(each(out), self.outputs, strict=True)]
-        self._run(seen, scale, stream, out=joined(outs))
+        self._run(views, scale, stream, out=joined(outs))
         return out
 
     def _run(self, arrays: Sequence[Any], scale: float, stream: Any, **out: Any) -> Any:
@@ -100,30 +100,30 @@ class BoundKernel:
 
 @attrs.frozen(kw_only=True)
 class _Widened(Copied):
-    """An answer for copies of heads of so many `elements`, zeros after their own; `results` is how new results lie."""
+    """An answer for copies of heads, padded with zeros to `elements`; `results` are shapes and strides of new results."""
 
     elements: int
     results: tuple[Places, ...]
 
     def copy(self, array: Any) -> Any:
-        """An input as the kernel reads it."""
+        """Return the padded copy of an input."""
         return _widened(array, self.elements)
 
     def part(self, result: Any, target: Any) -> Any:
-        """A result without the elements that its head does not have."""
+        """Return a result without the padding of its heads."""
         return result if result.shape == target.shape else result[..., : target.shape[-1]]
 
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
-        """The result, or a pair with the log-sum-exp."""
+        """Return the result, or a pair with the log-sum-exp."""
         if out is None:
             out = joined([_new(inputs[0], dtype, places) for dtype, places in zip(_dtypes(inputs[0]), self.results, strict=False)])
         return super().__call__(inputs, out, stream)
 
 
 def sizes_of(q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> Sizes:
-    """What shapes say.
+    """Return the sizes of a problem by the shapes of its arrays.
 
-    Raises: ArgumentError where they do not fit each other.
+    Raises: an `ArgumentError` if the shapes are incompatible.
     """
     rank = len(q)
     shapes = {"q": tuple(q), "k": tuple(k), "v": tuple(v)}
@@ -132,7 +132,7 @@ def sizes_of(q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> Sizes:
         raise ArgumentError("attention: numbers of dimensions", got=shapes, legal=legal)
     (batch, heads, queries, elements), (others, groups, keys, width) = ((*(1,) * (MOST_DIMENSIONS - rank), *one) for one in (q, k))
     if tuple(k) != tuple(v):
-        raise ArgumentError("attention: v has not the shape of k", got=shapes, legal="as many keys, heads and elements")
+        raise ArgumentError("attention: v does not have the shape of k", got=shapes, legal="equal shapes of k and v")
     if batch != others or width != elements:
         raise ArgumentError("attention: q and k differ in the batch, or in the elements of a head", got=shapes)
     if elements % ELEMENTS or not elements:
@@ -148,7 +148,7 @@ def sizes_of(q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> Sizes:
 
 
 def _check(given: Given, sizes: Sizes, options: Options) -> None:
-    """Refuse arrays of types and places for which there are no kernels, and outputs that are not those of the inputs."""
+    """Refuse unsupported types and devices, and outputs that do not match the inputs."""
     q = given["q"]
     if q.dtype not in TYPES:
         raise ArgumentError("attention: no kernels for the element type of q", got=q.dtype, legal=TYPES, hint="convert q, k and v")
@@ -160,12 +160,12 @@ def _check(given: Given, sizes: Sizes, options: Options) -> None:
         if one.dtype != kinds[name]:
             raise ArgumentError(f"attention: {name} has elements of {one.dtype}", legal=kinds[name], hint="convert one of the arrays")
         if name in ("out", "lse") and one.repeats:
-            raise ArgumentError(f"attention: {name} repeats elements (broadcast)", got=one.steps, hint="pass an array of its own")
+            raise ArgumentError(f"attention: {name} repeats elements (broadcast)", got=one.steps, hint="pass a separate array")
     refuse_places(given, "attention: ", "all on one GPU, or all NumPy")
 
 
 def _operands(request: Request) -> dict[str, Operand]:
-    """The arrays by name, as they lie."""
+    """Return the properties of the arrays by name."""
     outs, lse = () if request.out is None else each(request.out), request.options.lse
     wanted = ["out", "lse"] if lse else ["out"]
     if request.out is not None and len(outs) != len(wanted):
@@ -175,15 +175,15 @@ def _operands(request: Request) -> dict[str, Operand]:
     for name, kind in kinds.items():
         if kind not in LIBRARIES or kind != kinds["q"]:
             legal = "NumPy arrays, CuPy arrays or PyTorch tensors, all of one library"
-            raise ArgumentError(f"attention: {name} is no such array as q has to be", got=kinds, legal=legal)
+            raise ArgumentError(f"attention: {name} is not an array of the same library as q", got=kinds, legal=legal)
     return operands_of(arrays)
 
 
-# ---------------------------------------------------------------------------------------------- how arrays lie
+# ---------------------------------------------------------------------------------------------- storage of arrays
 
 
 def result_steps(shape: Sequence[int], steps: Sequence[int]) -> Shape:
-    """Steps of a new result: its dimensions without holes in the order in which q's lie, the elements of a head side by side."""
+    """Return the strides of a new result: packed, with dimensions in the order of those of q, and contiguous along a head."""
     outer = sorted(range(len(shape) - 1), key=lambda dim: -steps[dim])
     found, step = [1] * len(shape), shape[-1]
     for dim in reversed(outer):
@@ -193,7 +193,7 @@ def result_steps(shape: Sequence[int], steps: Sequence[int]) -> Shape:
 
 
 def _as_kernel(name: str, shape: Shape, steps: Shape, sizes: Sizes) -> Places:
-    """An array as the kernel has it: a dimension of one element has a step that does not matter, so one that suits."""
+    """Return shape and strides for the kernel, with suitable strides for dimensions of one element."""
     missing = MOST_DIMENSIONS - len(shape) - (name == "L")
     beyond = max(size * step for size, step in zip(shape, steps, strict=True))
     padded = [beyond if size == 1 else step for size, step in zip((*(1,) * missing, *shape), (*(0,) * missing, *steps), strict=True)]
@@ -209,7 +209,7 @@ def _as_kernel(name: str, shape: Shape, steps: Shape, sizes: Sizes) -> Places:
 
 
 def _storage(name: str, places: Places, align: int) -> dict[str, Strides]:
-    """The storage order of an operand of the spec; none is said of one that lies row by row and is aligned."""
+    """Return the storage order of an operand; None if it is row-major and aligned."""
     shape, steps = places
     if align >= ALIGNMENT and steps == packed(shape):
         return {}
@@ -217,7 +217,7 @@ def _storage(name: str, places: Places, align: int) -> dict[str, Strides]:
 
 
 def _strides(dims: str, places: Places, align: int) -> Strides:
-    """The storage order of an operand by dimension, and how it is aligned, in bytes."""
+    """Return the storage order of an operand by dimension, with its alignment in bytes."""
     return Strides(**dict(zip(dims, places[1], strict=True))).aligned(min(align, ALIGNMENT))
 
 
@@ -225,7 +225,7 @@ def _strides(dims: str, places: Places, align: int) -> Strides:
 
 
 def answer_to(request: Request) -> Answer:
-    """What answers a request that was not made before."""
+    """Return the answer for a new request."""
     given = _operands(request)
     sizes = sizes_of(*(given[name].shape for name in "qkv"))
     _check(given, sizes, request.options)
@@ -246,23 +246,23 @@ def answer_to(request: Request) -> Answer:
 
 
 def _results(q: Operand, options: Options) -> tuple[Places, ...]:
-    """How new results lie: that of the shape of q, and the log-sum-exp if it is wanted."""
+    """Return shapes and strides of new results: that with the shape of q, and the log-sum-exp if requested."""
     return ((q.shape, result_steps(*q.places)), (q.shape[:-1], packed(q.shape[:-1])))[: 1 + options.lse]
 
 
 def _dtypes(q: Any) -> tuple[DType, DType]:
-    """Their element types."""
+    """Return their element types."""
     return as_dtype(operand_of(q, "q").dtype), float32
 
 
 def _lies_oddly(one: Operand) -> bool:
-    """Whether the elements of a head do not lie side by side, or something lies backwards."""
+    """Return whether an array is not contiguous along a head, or has a negative stride."""
     steps = [step for size, step in zip(*one.places, strict=True) if size > 1]
     return any(step < 0 for step in steps) or (one.shape[-1] > 1 and one.steps[-1] != 1)
 
 
 def _widened(array: Any, elements: int) -> Any:
-    """A copy that lies row by row, its heads with zeros behind their elements."""
+    """Return a row-major copy with heads padded with zeros."""
     own = array.shape[-1]
     if own == elements:
         return copied(array)
@@ -272,13 +272,13 @@ def _widened(array: Any, elements: int) -> Any:
 
 
 def _new(like: Any, dtype: DType, places: Places) -> Any:
-    """A new array whose elements lie at these places, without holes."""
+    """Return a new packed array with this shape and the order of these strides."""
     return viewed(new_like(like, (math.prod(places[0]),), dtype), places)
 
 
 @attrs.frozen
 class _Arrays:
-    """Arrays as the kernel has them, by the letters of its operands, how they are aligned, in bytes, and where it is to run."""
+    """The views of arrays by operand of the kernel, their alignment in bytes, and the place where it runs."""
 
     sizes: Sizes
     dtype: str
@@ -287,7 +287,7 @@ class _Arrays:
     place: Place
 
     def spec(self, options: Options, is_packed: bool = False) -> Spec:
-        """The spec of the arrays as they lie, or of arrays row by row, for which records are kept."""
+        """Return the spec for the storage of the arrays, or for row-major arrays, which records have."""
         sizes, orders = self.sizes, dict[str, Strides]()
         for letter, places in () if is_packed else self.views.items():
             orders |= _storage(letter, places, self.aligned.get(letter, ALIGNMENT))
@@ -297,7 +297,7 @@ class _Arrays:
         return spec
 
     def legal(self, strategy: Strategy, spec: Spec) -> Program:
-        """The strategy on a spec, lowered and checked; a `FireironError` where it is not legal, or requires other arrays."""
+        """Bind a strategy to a spec, and lower and check it. Raises: `FireironError` if it is illegal, or requires other arrays."""
         program = self.served(strategy(spec).program(self.place.architecture), strategy)
         self.place.prove(program)
         return program
@@ -308,13 +308,13 @@ class _Arrays:
         The checks are left to the one program that is taken: they cost more than lowering.
         """
         if strategy.start == program.spec.starter and _by_tma(strategy) and not program.sequential.rings:
-            raise ArgumentError("TMA copies no arrays that lie so")
+            raise ArgumentError("TMA cannot copy arrays with these strides")
         if not fits(self.aligned, program):
-            raise ArgumentError("the arrays are not aligned as it needs them")
+            raise ArgumentError("the arrays do not have the alignment that the kernel requires")
         return program
 
     def spills(self, program: Program) -> bool:
-        """Whether registers do not suffice; a `LaunchError` where the compiler here refuses it."""
+        """Return whether the kernel spills registers. Raises: `LaunchError` if the compiler refuses it."""
         kernel = CompiledKernel(program)
         refused = self.place.refusal(kernel)
         if refused is not None:
@@ -324,7 +324,7 @@ class _Arrays:
 
 
 def _bound(request: Request) -> BoundKernel:
-    """The kernel, or the two of a decode step, for arrays that kernels read."""
+    """Return the kernel, or the two kernels of a decode step, for arrays that kernels can read."""
     options, given = request.options, _operands(request)
     sizes = sizes_of(*(given[name].shape for name in "qkv"))
     q, results = given["q"], _results(given["q"], options)
@@ -334,7 +334,7 @@ def _bound(request: Request) -> BoundKernel:
     aligned = {letter: given[name].align for letter, name in operands.items() if name in given}
     arrays = _Arrays(sizes, q.dtype, views, aligned, Place.of(q.device, request.arch, request.require_record))
     if is_few(sizes, options, arrays.place.architecture) and not arrays.place.require_record:
-        with contextlib.suppress(FireironError):  # arrays that lie so that it does not copy them are left to the others
+        with contextlib.suppress(FireironError):  # other strategies serve arrays that it cannot copy
             return _decoded(arrays, results)
     choice = _kept_or_chosen(arrays, options)
     seen = tuple(views.values())
@@ -342,13 +342,13 @@ def _bound(request: Request) -> BoundKernel:
 
 
 def _file(name: str) -> Any:
-    """A file of the strategy library."""
+    """Return a module of the strategy library."""
     return importlib.import_module(f"{LIBRARY}.{name}")
 
 
 @functools.cache
 def _definition(options: Options) -> Any:
-    """The definition of the library, with options."""
+    """Return the library's definition for the options."""
     return _file("attention").definition(**options._asdict())
 
 
@@ -357,7 +357,7 @@ FEW: Final = 16
 
 
 def is_few(sizes: Sizes, options: Options, architecture: Architecture) -> bool:
-    """Whether there are few queries and many keys: blocks take parts of the keys then, and a second kernel puts these together."""
+    """Return whether there are few queries and many keys. Blocks then process parts of the keys, and a second kernel combines them."""
     shared = sizes.heads // sizes.groups
     plain = not (options.causal or options.window or options.lse or options.score)
     if not plain or min(sizes.queries, shared) > 1 or sizes.queries * shared > FEW or architecture.capability < 80:
@@ -366,7 +366,7 @@ def is_few(sizes: Sizes, options: Options, architecture: Architecture) -> bool:
 
 
 def _decoded(arrays: _Arrays, results: tuple[Places, ...]) -> BoundKernel:
-    """Two kernels for few queries: what of `Q[b,m,g,r,d]` reads the same keys are rows of `Q[b,g,m,d]`."""
+    """Return two kernels for few queries. The queries of `Q[b,m,g,r,d]` that share keys are rows of `Q[b,g,m,d]`."""
     file, sizes = _file("attention_decode"), arrays.sizes
     seen = {name: _as_rows(name, *places, sizes) for name, places in arrays.views.items()}
     size, rows = file.size_for(sizes.keys, sizes.batch * sizes.groups), sizes.queries * (sizes.heads // sizes.groups)
@@ -381,7 +381,7 @@ def _decoded(arrays: _Arrays, results: tuple[Places, ...]) -> BoundKernel:
 
 
 def _as_rows(name: str, shape: Shape, steps: Shape, sizes: Sizes) -> Places:
-    """Queries, or results, by head of keys: those of one head, or one of several heads, are rows; keys stay as they are."""
+    """Return the view of queries or results by head of keys: its queries are rows. Keys do not change."""
     if name in "KV":
         return shape, steps
     b, m, g, r, d = range(5)
@@ -389,12 +389,12 @@ def _as_rows(name: str, shape: Shape, steps: Shape, sizes: Sizes) -> Places:
     return tuple(shape[dim] for dim in (b, g, row, d)), tuple(steps[dim] for dim in (b, g, row, d))
 
 
-# ---------------------------------------------------------------------------------------------- choosing
+# ---------------------------------------------------------------------------------------------- choice of a strategy
 
 
 @attrs.frozen
 class _Problem:
-    """A spec of the arrays as they lie, and `packed`, the same of arrays row by row, for which records are kept."""
+    """A spec for the storage of the arrays, and `packed`, the same for row-major arrays, which records have."""
 
     options: Options
     spec: Spec
@@ -409,20 +409,20 @@ def _problems(arrays: _Arrays, options: Options) -> list[_Problem]:
 
 
 def _by_tma(strategy: Strategy) -> bool:
-    """Whether it is meant for a producer that fills its stages."""
+    """Return whether it is a warp-specialized program."""
     return strategy.target == WARPGROUP_ARCHITECTURE
 
 
 def _kept_or_chosen(arrays: _Arrays, options: Options) -> Choice:
-    """What another process chose on this GPU, else what is chosen now, and kept."""
-    problems = _problems(arrays, options)
-    specs = tuple((tuple(problem.options), problem.spec, problem.packed) for problem in problems)
-    asked = specs, dict(arrays.aligned), arrays.place.require_record
-    return arrays.place.chosen("attention", asked, lambda: (_chosen(problems, arrays), 0))[0]
+    """Return the cached choice of another process for this GPU, else a new choice, which is cached."""
+    # The key determines the problems; their specs are made only without a cached choice.
+    lie = tuple((letter, *places) for letter, places in arrays.views.items())
+    asked = tuple(options), attrs.astuple(arrays.sizes), arrays.dtype, lie, dict(arrays.aligned), arrays.place.require_record
+    return arrays.place.chosen("attention", asked, lambda: (_chosen(_problems(arrays, options), arrays), 0))[0]
 
 
 def _chosen(problems: Sequence[_Problem], arrays: _Arrays) -> Choice:
-    """What records say of the problem; where none answers, and no exact record is required, the first of the library's that serves it."""
+    """Return the choice by records; else, if no exact record is required, the first default strategy that serves the problem."""
     recorded = _recorded(problems, arrays)
     if recorded is not None:
         return recorded
@@ -432,7 +432,7 @@ def _chosen(problems: Sequence[_Problem], arrays: _Arrays) -> Choice:
 
 
 def _default(problems: Sequence[_Problem], arrays: _Arrays) -> Choice:
-    """The first of the library's strategies that serves the problem, rather one whose registers suffice."""
+    """Return the first default strategy that serves the problem, preferably one without register spills."""
     architecture, refusals, wide = arrays.place.architecture, list[str](), None
     for problem in problems:
         for name, values, strategy in _candidates(problem, architecture):
@@ -458,7 +458,7 @@ def _default(problems: Sequence[_Problem], arrays: _Arrays) -> Choice:
 
 
 def _recorded(problems: Sequence[_Problem], arrays: _Arrays) -> Choice | None:
-    """The best record of just the problem, else of a neighbour; it may be of arrays that lie row by row, and serve these."""
+    """Return the best record of exactly the problem, else of the nearest one; also of row-major arrays, if its program serves these."""
     exact = [choice for one in problems for spec in dict.fromkeys((one.spec, one.packed)) if (choice := _of(one, spec, arrays))]
     if exact:
         return min(exact, key=lambda choice: math.inf if choice.record is None else choice.record.us)
@@ -468,7 +468,7 @@ def _recorded(problems: Sequence[_Problem], arrays: _Arrays) -> Choice | None:
 
 
 def _of(problem: _Problem, spec: Spec, arrays: _Arrays, near: bool = False) -> Choice | None:
-    """What a record of a spec is for arrays as they lie: its strategy with its values."""
+    """Return the strategy of a record, with its values, for the storage of the arrays."""
 
     def accept(program: Program) -> bool:
         try:
@@ -479,7 +479,7 @@ def _of(problem: _Problem, spec: Spec, arrays: _Arrays, near: bool = False) -> C
     choice = arrays.place.find(spec, accept, near, lowered=problem.spec)
     try:
         return None if choice is None or arrays.spills(choice.program) else choice
-    except FireironError:  # the compiler here is another one than that of the record
+    except FireironError:  # the record is of another compiler
         return None
 
 
@@ -499,7 +499,7 @@ def _candidates(problem: _Problem, architecture: Architecture) -> Iterator[tuple
 
 
 def _valued(name: str, strategy: Strategy, values: Mapping[str, int]) -> tuple[str, Mapping[str, int], Strategy]:
-    """A strategy by name with those values that it has tunables for."""
+    """Return a strategy by name, with the values of the tunables that it has."""
     tunables = strategy.tunables()
     known = {tunable: value for tunable, value in values.items() if tunable in tunables}
     return name, known, strategy.with_(**known)

@@ -1,4 +1,4 @@
-"""`fireiron.matmul`: the product of two arrays, by the strategy that is recorded as the best for their sizes, types and storage.
+"""`fireiron.matmul`: matrix multiplication of two arrays, by the strategy with the best record for their sizes, types and storage.
 
 >>> import fireiron, numpy
 >>> a, b = numpy.ones((3, 5), "float32"), numpy.ones((5, 2), "float32")
@@ -31,7 +31,7 @@ ArrayT = TypeVar("ArrayT")
 
 
 class Options(NamedTuple):
-    """What is asked for beside the arrays; `names` are those of the inputs that an epilogue names."""
+    """The options of a call; `names` are the further inputs of an epilogue."""
 
     c_dtype: Any = None
     ab_dtype: Any = None
@@ -41,7 +41,7 @@ class Options(NamedTuple):
 
     @property
     def dtypes(self) -> Dtypes:
-        """The types that are asked for, of the result and of the factors; None for what the arrays say."""
+        """The requested types of the result and of the operands; None for those of the arrays."""
         return self.c_dtype, self.ab_dtype
 
 
@@ -61,21 +61,21 @@ def request(
     types: Mapping[str, DType | str] | None = None,
     **operands: Any,
 ) -> Request:
-    """The arguments of a call."""
+    """Return the request of a call."""
     if c_dtype is None and ab_dtype is None and epilogue is None and not operands and not types:
         return Request((a, b), out, _PLAIN, arch, require_record)
     named = tuple(types.items()) if types else ()
     if epilogue is None and (operands or named):
         name = next(iter((*operands, *dict(named))))
-        raise ArgumentError(f"matmul: {name} is given, and no epilogue reads it", hint=f'epilogue="acc + {name}[n]"')
+        raise ArgumentError(f"matmul: {name} is given, but there is no epilogue that reads it", hint=f'epilogue="acc + {name}[n]"')
     return Request((a, b, *operands.values()), out, Options(c_dtype, ab_dtype, epilogue, named, tuple(operands)), arch, require_record)
 
 
 class _MatMul(Call):
     """`fireiron.matmul`: see `__call__`.
 
-    Different arrays may ask for one problem, as those of a call with `out` do where the call without makes such a result
-    itself: kernels are kept by problem too, so each is chosen, compiled and loaded once.
+    Different arrays may have the same problem, such as a call with `out` and one without. `kernels` is a cache by problem, so that each
+    kernel is chosen, compiled and loaded once.
     """
 
     arrays: ClassVar[int] = 2
@@ -130,34 +130,35 @@ class _MatMul(Call):
         types: Mapping[str, Any] | None = None,
         **operands: Any,
     ) -> Any:
-        """`a @ b` for two matrices of one element type, M x K and K x N, or arrays of any dimensions, as NumPy and PyTorch multiply them.
+        """Return `a @ b` for matrices M x K and K x N, or for arrays of any dimensions as NumPy and PyTorch multiply them.
 
-        CuPy, PyTorch and JAX arrays on a GPU run there, NumPy arrays in the simulator. Either storage order serves, with leading
-        dimensions, so slices do; odd sizes too. What lies otherwise, with steps along both dimensions, backwards or repeated, is copied
-        first; arrays without elements give results without elements, or zeros. The first call for a shape chooses a strategy and compiles
-        it. Matrices of a stack,
-        B x M x K and B x K x N, may lie any distance apart; where one operand is a matrix, or a stack of one, all are multiplied with it.
-        More dimensions in front are broadcast likewise, and vectors are matrices of one row or column that the result has not; with an
-        epilogue, and of JAX, they are matrices or stacks.
+        CuPy, PyTorch and JAX arrays on a GPU run there, NumPy arrays in the simulator. The first call for a shape chooses a strategy and
+        compiles it. Matrices may be row-major or column-major with any leading dimension and any size, so slices are legal. Arrays with
+        other strides (along both dimensions, negative, or 0) are copied first. Arrays without elements give results without elements, or
+        zeros.
 
-        A call that `torch.compile` traces, or of tensors that require a gradient, is an operator of PyTorch: the gradient is two more
-        products. Under `torch.autocast` tensors are converted as for torch.matmul, unless `out` or `ab_dtype` is given.
+        Batches B x M x K and B x K x N may have any stride between matrices. If one operand is a matrix, or a batch of one, it is
+        broadcast. Further leading dimensions are broadcast likewise, and a vector is a matrix with one row or column, which the result
+        lacks. With an epilogue, and for JAX, operands must be matrices or batches.
+
+        A call that `torch.compile` traces, or with tensors that require a gradient, is a PyTorch operator; its gradient takes two further
+        matmuls. Under `torch.autocast` tensors are converted as for torch.matmul, unless `out` or `ab_dtype` is given.
 
         Args:
-            out: where to store the result, and how; by default a new array, row-major.
+            out: the array for the result; by default a new row-major array.
             c_dtype: the type of the result; by default that of `out`, else of `a` (int32 for int8, float32 for 8-bit floats).
-            ab_dtype: the type that elements of `a` and `b` are multiplied in: tf32 multiplies float32 on tensor cores, which read the upper
-                19 bits of each; by default that of the arrays.
-            arch: the target of the compiler; by default that of the GPU (of the simulator, sm_90).
+            ab_dtype: the type for the multiplication of elements of `a` and `b`, by default theirs. tf32 multiplies float32 on tensor
+            cores,
+                which read the upper 19 bits.
+            arch: the target; by default that of the GPU (sm_90 in the simulator).
             stream: as for a compiled kernel.
-            require_record: only a record of exactly this problem may answer; as `FIREIRON_REQUIRE_RECORD` says if None.
-            epilogue: what becomes of the elements of the product, as for `MatMul.epilogue`: `relu(acc + bias[n])`, computed in the same
-                kernel. Several outputs come as a tuple, in the order in which the text assigns them; `out` is a tuple or a mapping then.
-            types: those of outputs other than C, which have C's type, or float32 if they have fewer dimensions.
+            require_record: use only a record of exactly this problem; None means the value of `FIREIRON_REQUIRE_RECORD`.
+            epilogue: elementwise work on the result in the same kernel, as for `MatMul.fuse_epilogue`: `relu(acc + bias[n])`. Several
+                outputs are returned as a tuple, in the order of the text; `out` is then a tuple or a mapping.
+            types: the types of outputs other than C; by default C's type, or float32 for outputs of fewer dimensions.
             operands: the arrays and numbers that the epilogue names.
 
-        Raises: ArgumentError for arrays that are no matrices or stacks of one type that fit; StoreError if an exact record is required and
-            none answers.
+        Raises: ArgumentError for incompatible arrays; StoreError if an exact record is required and there is none.
         """
         if hasattr(a, "is_cuda"):
             replays = self.replays
@@ -202,14 +203,14 @@ class _MatMul(Call):
 
     @takes(request)
     def choice(self, request: Request) -> Choice:
-        """What `matmul` takes for these arrays: the record, if one answers, and why; nothing is launched."""
+        """Return the choice for these arrays, a record or a default strategy, and the reason; launch nothing."""
         return self.answer(request).choice
 
     @takes(request)
     def kernel(self, request: Request) -> CompiledKernel:
-        """The kernel that `matmul` calls for these arrays; with `b.T` and `a.T` where the choice is for the transposed product.
+        """Return the kernel for these arrays. It takes `b.T` and `a.T` if the choice is for the transposed product.
 
-        Of a stack and a matrix it may multiply the rows of all matrices, as one. Of more dimensions it is called for each stack.
+        For a batch and a matrix it may multiply the rows of all matrices as one. For more dimensions it is called for each batch.
         """
         return self.answer(request).kernel
 
@@ -225,18 +226,18 @@ class _MatMul(Call):
         candidates: int = 4,
         report: Callable[[str], None] | None = None,
     ) -> Choice:
-        """Measure, on these arrays on a GPU, what is expected to be fastest, and take the fastest for them from now on: what `matmul` takes
-        unasked, so many further tiles, and products in parts of K.
+        """Measure the most promising kernels on these arrays on a GPU, and use the fastest from now on.
 
-        It takes seconds, compiles as many kernels, and is remembered in the cache on disk, where later processes find it; where there is no
-        cache, in this process. `out` is overwritten. The same again measures again.
+        Candidates are the default choice, further tiles, and split-K kernels. This compiles each candidate and takes seconds. The disk
+        cache keeps the choice for later processes; without a cache it is valid in this process. `out` is overwritten. Another call measures
+        again.
 
         Args:
-            candidates: how many tiles are measured beside what is taken unasked.
-            report: is told a line about each.
+            candidates: the number of tiles in addition to the default choice.
+            report: is called with a line about each candidate.
 
-        Returns: what `matmul.choice` says from now on.
-        Raises: as a call does; ArgumentError for arrays that lie on no GPU, and for those that are copied or empty.
+        Returns: the new result of `matmul.choice`.
+        Raises: as a call does; ArgumentError for arrays that are not on a GPU, must be copied, or are empty.
         """
         from fireiron.matmul_kernels import measurable
         from fireiron.matmul_tuned import measured
@@ -252,45 +253,45 @@ class _MatMul(Call):
 
     @functools.cached_property
     def _differentiated(self) -> Callable[[Any, Any], Any]:
-        """The product of two plain tensors that autograd records, by replayed calls."""
+        """The matmul of two plain tensors that autograd records, by replayed calls."""
         from fireiron.matmul_operator import replayed
 
         return replayed(self.replays.again)
 
     def clear(self) -> None:
-        """Forget all kernels, so that records and environment variables are read anew."""
+        """Discard all kernels, so that records and environment variables are read again."""
         with self.lock:
             super().clear()
             self.kernels.entries.clear()
 
-    def said(self, request: Request) -> Any:
-        """What tells calls with the same arrays apart, as `__call__` says it."""
+    def key_of_options(self, request: Request) -> Any:
+        """Return the key of the options, as `__call__` makes it."""
         _, _, options, arch, require_record, _ = request
         is_plain = options is _PLAIN and arch is None and require_record is None
         return None if is_plain else (*options.dtypes, arch, require_record, options.epilogue, *options.names)
 
     def key_of_outputs(self, out: Any, options: Options) -> Any:
-        """What tells given outputs apart; a plain product has one."""
+        """Return the key of given outputs; a plain matmul has one output."""
         return key_of(out) if options.epilogue is None else super().key_of_outputs(out, options)
 
     def is_replayed(self, request: Request) -> bool:
-        """Whether the call is of PyTorch tensors, and states no types of outputs."""
+        """Return whether the call is on PyTorch tensors, and gives no types of outputs."""
         return not request.options.types and super().is_replayed(request)
 
     def new_answer(self, request: Request) -> Answer:
-        """What answers a request that was not made before."""
+        """Return the answer for a new request."""
         from fireiron.matmul_kernels import answer_to
 
         return answer_to(self, request, self.kernel_of)
 
     def kernel_of(self, key: CacheKey) -> ProductKernel:
-        """The kernel of a problem: the one that it has already, else one that is chosen now."""
+        """Return the kernel of a problem, from the cache or newly chosen."""
         from fireiron.matmul_choice import cached_or_chosen
 
         return self.kernels.recall(key, lambda: cached_or_chosen(key))
 
 
 matmul: Final = _MatMul()
-"""The product of two arrays; see its `__call__`."""
+"""Matrix multiplication of two arrays; see its `__call__`."""
 
 __all__ = ["matmul"]

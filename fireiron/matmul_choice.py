@@ -1,4 +1,4 @@
-"""Choose the kernel of a product: by its record, by those of other problems, or a default; in parts of K where that should be faster."""
+"""Choose the kernel of a matmul: by its record, by records of other problems, or a default; with split-K if that should be faster."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class ProductKernel:
-    """A kernel, why it was chosen, and for which of the problems: the product, or the transposed one C.T = B.T A.T.
+    """A kernel, with its choice and its problem: the matmul, or the transposed one C.T = B.T A.T.
 
-    With a kernel `behind` it multiplies so many `parts` of K, as a stack, and that one adds them up.
+    With a kernel `behind`, the first kernel multiplies `parts` parts of K as a batch, and `behind` sums the results.
     """
 
     kernel: CompiledKernel
@@ -45,28 +45,28 @@ class ProductKernel:
     parts: int = 1
 
     def cut(self, a: Any, b: Any) -> tuple[Any, Any]:
-        """The factors as stacks of their parts: the same memory."""
+        """Return the operands as batches of their parts: the same memory."""
         left, right = cut(self.problem.operands["A"].places, self.problem.operands["B"].places, self.parts)
         return viewed(a, left), viewed(b, right)
 
     @property
     def transposed(self) -> bool:
-        """Whether it computes the transposed product."""
+        """Whether it computes the transposed matmul."""
         return self.problem.transposed
 
 
 @attrs.frozen
 class BoundKernel:
-    """An answer by a kernel, and how it sees the arrays.
+    """An answer by a kernel, with the views of the arrays.
 
     Attributes:
         product: the kernel.
         views: the views of batched arrays.
-        order: the places of the further inputs, in the order in which the kernel takes them.
+        order: the positions of the further inputs, in the order of the kernel.
         outputs: the outputs of an epilogue by name.
-        turned: those that are transposed arrays.
-        folded: the places of the further inputs, and the names of the outputs, that are seen as the product is.
-        is_whole: whether no array is seen otherwise than it lies, but for transposed ones.
+        turned: the outputs that are transposed arrays.
+        folded: the positions of further inputs, and names of outputs, that have the same view as the result.
+        is_whole: whether all arrays are unchanged or only transposed.
     """
 
     product: ProductKernel
@@ -84,16 +84,16 @@ class BoundKernel:
 
     @property
     def kernel(self) -> CompiledKernel:
-        """The kernel that multiplies."""
+        """The kernel of the matmul."""
         return self.product.kernel
 
     @property
     def choice(self) -> Choice:
-        """Why it was chosen."""
+        """The choice and its reason."""
         return self.product.choice
 
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
-        """The output, or a tuple of all."""
+        """Return the output, or a tuple of several."""
         product = self.product
         if self.is_whole and not product.transposed and (out is None or not self.outputs):
             return product.kernel(*inputs, out=out, stream=stream)
@@ -112,7 +112,7 @@ class BoundKernel:
         return returned(out, names)
 
     def _run(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
-        """The outputs as the kernel makes them."""
+        """Return the outputs of the kernel."""
         product, views = self.product, self.views
         a, b = views.a.of(inputs[0]), views.b.of(inputs[1])
         if product.behind is not None:
@@ -122,29 +122,29 @@ class BoundKernel:
         return product.kernel(*first, *further, out=out, stream=stream)
 
     def _inside(self, name: str, array: Any) -> Any:
-        """An output as the kernel fills it."""
+        """Return the view of an output that the kernel writes."""
         array = self.views.c.of(array) if name in self.folded else array
         return array.T if name in self.turned else array
 
     def _outside(self, name: str, array: Any) -> Any:
-        """An output as the caller sees it."""
+        """Return the view of an output for the caller."""
         array = array.T if name in self.turned else array
         return self.views.reshape_result(array) if name in self.folded else array
 
 
 def cached_or_chosen(key: CacheKey) -> ProductKernel:
-    """The kernel of a problem on a GPU as another process chose it, else one that is chosen now, and kept."""
+    """Return the kernel of a problem by the cached choice of another process, else by a new choice, which is cached."""
 
     def choose() -> tuple[Choice, int]:
         choice, problem = decided(key)
         return choice, key.problems.index(problem)
 
-    choice, number = key.place.chosen("matmul", key.told, choose)
+    choice, number = key.place.chosen("matmul", key.disk_key, choose)
     return with_reduction(choice, key.problems[number], key.place.device)
 
 
 def with_reduction(choice: Choice, problem: Problem, device: int | None) -> ProductKernel:
-    """The kernel of a choice, and the one that adds up where the choice is for parts of K."""
+    """Return the kernel of a choice, with the kernel that sums the parts if the choice is for split-K."""
     kernel, spec = CompiledKernel(choice.program), choice.program.spec
     if "b" not in spec.dims or "b" in problem.spec.dims:
         return ProductKernel(kernel, choice, problem)
@@ -165,7 +165,7 @@ def _adding(spec: Spec, parts: int, architecture: Architecture) -> Program:
 
 
 def decided(key: CacheKey) -> tuple[Choice, Problem]:
-    """What is taken, and for which of the problems: in parts of K where that is expected to be faster."""
+    """Return the choice and its problem: with split-K if that is expected to be faster."""
     place = key.place
     is_whole = not any(_numbers_of_parts(key, problem) for problem in key.problems)
     choice, problem = chosen(key, place.prove if is_whole else prove_only)
@@ -179,11 +179,11 @@ def decided(key: CacheKey) -> tuple[Choice, Problem]:
     refused = place.refusal(CompiledKernel(choice.program))
     if refused is None or place.require_record:
         return choice, problem
-    # A compiler of another version may serialize products that the one of the measurements does not: another tile then.
+    # Another compiler version may serialize MMAs that the compiler of the record does not: use another tile.
     other = default_choice(
         problem.spec, place.architecture, lambda program: problem.served(program) and place.refusal(CompiledKernel(program)) is None
     )
-    return attrs.evolve(other, why=f"{other.why}; {choice.why} was first, but {refused.headline}"), problem
+    return attrs.evolve(other, why=f"{other.why}; {choice.why} was preferred, but {refused.headline}"), problem
 
 
 def chosen(key: CacheKey, prove: Prove = prove_only) -> tuple[Choice, Problem]:
@@ -212,7 +212,7 @@ def chosen(key: CacheKey, prove: Prove = prove_only) -> tuple[Choice, Problem]:
 
 
 def _faster(choice: Choice, problem: Problem, place: Place, prove: Prove) -> tuple[Choice, Problem] | None:
-    """What is expected to be faster than a record of just this problem that was measured with an older target's instructions."""
+    """Return a choice that is expected to be faster than a record of this problem for an older target; None if there is none."""
     record = choice.record
     if record is None or record.architecture == place.architecture.name:
         return None
@@ -220,13 +220,13 @@ def _faster(choice: Choice, problem: Problem, place: Place, prove: Prove) -> tup
     return None if tile is None else (tile, problem)
 
 
-# ---------------------------------------------------------------------------------------------- parts of K
+# ---------------------------------------------------------------------------------------------- split-K
 
 
 def in_parts_of_k(key: CacheKey, whole: float | None, problem: Problem) -> list[tuple[float, int, Problem]]:
-    """Microseconds that are expected of a product in parts of K, how many, and the stack of them, the fastest first.
+    """Return the expected microseconds of split-K kernels with the number of parts and the batched problem, the fastest first.
 
-    Those that are expected to be faster than the `whole`, which is what is expected of it where that is None.
+    Only those faster than `whole` microseconds, the expected time without split-K (None: estimate it).
     """
     place = key.place
     question = Question(problem.spec, place.architecture, place.gpu)
@@ -244,7 +244,7 @@ def in_parts_of_k(key: CacheKey, whole: float | None, problem: Problem) -> list[
         us = in_parts.expected(records, attrs.evolve(question, spec=stack.spec))
         if us is not None:
             expected.append((us + in_parts.adding_us(rows, columns, parts), parts, stack))
-    return sorted((one for one in expected if whole is not None and one[0] < whole), key=lambda one: one[:2])
+    return sorted((option for option in expected if whole is not None and option[0] < whole), key=lambda option: option[:2])
 
 
 def _numbers_of_parts(key: CacheKey, problem: Problem) -> list[int]:
@@ -257,7 +257,7 @@ def _numbers_of_parts(key: CacheKey, problem: Problem) -> list[int]:
 
 
 def _in_parts(key: CacheKey, choice: Choice, problem: Problem) -> Choice | None:
-    """The choice for parts of K, where that is expected to be faster than a choice for the whole."""
+    """Return the choice for split-K if it is expected to be faster; otherwise None."""
     recorded = choice.record.us if choice.exact and choice.record is not None else None
     for us, parts, stack in in_parts_of_k(key, recorded, problem)[:1]:
         return choice_in_parts(key, us, parts, stack)
@@ -265,16 +265,16 @@ def _in_parts(key: CacheKey, choice: Choice, problem: Problem) -> Choice | None:
 
 
 def choice_in_parts(key: CacheKey, us: float, parts: int, stack: Problem) -> Choice | None:
-    """The tile for a stack of parts that is expected to take least; None where none is legal."""
+    """Return the tile with the least expected time for a batch of parts; None if none is legal."""
     tile = key.place.by_tiles(stack.spec, stack.predicted)
     if tile is None:
         return None
-    why = f"{parts} parts of K, which add_parts adds up: {us:.4g} us expected; for the parts {tile.why}"
+    why = f"{parts} parts of K, which add_parts sums: {us:.4g} us expected; for the parts {tile.why}"
     return attrs.evolve(tile, exact=False, why=why)
 
 
 def _stack_of(problem: Problem, parts: int) -> Problem:
-    """The product of a stack whose matrices are parts of K, with a result of float32."""
+    """Return the batched problem whose matrices are parts of K, with a result of float32."""
     operands = problem.operands
     places = cut(operands["A"].places, operands["B"].places, parts)
     given = {"a": operands["A"].at(places[0]), "b": operands["B"].at(places[1])}

@@ -1,4 +1,4 @@
-"""The problem of a product: from the arrays of a call of `fireiron.matmul` to specs, for the product and for the transposed one."""
+"""Convert the arrays of a call of `fireiron.matmul` to specs: for the matmul and for the transposed one."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from fireiron.compiler import Program
 
 MULTIPLIED: Final = [name for name, dtype in TYPES.items() if dtype != uint8]
-"""Element types of arrays that are multiplied, and of results, by NumPy's names."""
+"""Supported element types of operands and results, by NumPy's names."""
 
 Dtypes = tuple[Any, Any]
-"""The types that are asked for, of the result and of the factors; None for what the arrays say."""
+"""The requested types of the result and of the operands; None for those of the arrays."""
 
 
 @attrs.frozen
 class Problem:
-    """A spec for the arrays, or for the transposed product of the same arrays, and the arrays by operand."""
+    """A spec for the arrays, or for the transposed matmul of the same arrays, and the arrays by operand."""
 
     spec: Spec
     transposed: bool
@@ -41,43 +41,40 @@ class Problem:
 
     @property
     def result_order(self) -> str:
-        """How C is stored: "row" or "col"."""
+        """The storage order of C: "row" or "col"."""
         layout = self.spec.operands["C"].tensor.layout
         return layout.order if isinstance(layout, MatrixLayout) else ""
 
     @property
     def aligned(self) -> dict[str, int]:
-        """Bytes by operand; a new result is always aligned."""
+        """The alignment in bytes by operand; a new result is always aligned."""
         return {name: self.operands[name].align if name in self.operands else MOST_ALIGNED for name in self.spec.operands}
 
     def served(self, program: Program) -> bool:
-        """Whether the arrays are aligned as a program needs them."""
+        """Return whether the arrays have the alignment that a program requires."""
         return fits(self.aligned, program)
 
     def predicted(self, program: Program) -> bool:
-        """Whether a neighbour's values tell something of the problem: not where its program copies by threads what theirs copies by TMA."""
+        """Return whether values of another problem apply here: not if its copies use TMA and those for this problem cannot."""
         return self.served(program) and (program.strategy.target != WARPGROUP_ARCHITECTURE or bool(program.sequential.rings))
 
 
 @attrs.frozen
 class CacheKey:
-    """What decides on a kernel: the product and the transposed one, how operands are aligned, and where it is to run.
-
-    `aligned` are bytes by operand; a result that the call is to make is aligned as new memory is.
-    """
+    """The key of a kernel: the matmul and the transposed one, the alignment of operands in bytes, and the place where it runs."""
 
     problems: tuple[Problem, ...]
     aligned: tuple[int, ...]
     place: Place
 
     @property
-    def told(self) -> tuple[Any, ...]:
-        """What decides beside target and GPU, as choices on disk are told apart by."""
+    def disk_key(self) -> tuple[Any, ...]:
+        """The part of the key without target and GPU, for choices on disk."""
         return tuple((problem.spec, problem.transposed) for problem in self.problems), self.aligned, self.place.require_record
 
 
 def key_and_views(request: Request, flatten: bool = True) -> tuple[CacheKey, BatchViews]:
-    """What decides on the kernel of a request, and how the kernel sees the arrays."""
+    """Return the key of the kernel for a request, and the views of the arrays."""
     (a, b, *_), out, options, arch, require_record, _ = request
     given = operands_of({"a": a, "b": b, "out": out})
     check(given)
@@ -90,7 +87,7 @@ def key_and_views(request: Request, flatten: bool = True) -> tuple[CacheKey, Bat
 
 
 def have_views(arrays: Iterable[Any]) -> bool:
-    """Whether `array.T` is the same memory on a GPU, for arrays of one library: a new result is of the first one's, in either order.
+    """Return whether `array.T` is a view on a GPU in the library of these arrays, so that a new result can have either storage order.
 
     In the simulator the storage of the result does not matter.
     """
@@ -98,9 +95,9 @@ def have_views(arrays: Iterable[Any]) -> bool:
 
 
 def _problems(given: Given, dtypes: Dtypes, has_views: bool, views: BatchViews) -> list[Problem]:
-    """The product, and the transposed one C.T = B.T A.T, which reads and writes the same memory; the likelier first.
+    """Return the matmul, and the transposed one C.T = B.T A.T, which accesses the same memory; the preferred one first.
 
-    What computes float32 without tensor cores stores column-major, so a row-major result is better computed transposed. Not so a stack.
+    Kernels without tensor cores store column-major, so they compute a row-major result transposed. Batches are never transposed.
     """
     plain = Problem(spec_of(given, dtypes, RowMajor, views), False, dict(zip("ABC", given.values(), strict=False)))
     if not has_views or views.signature:
@@ -113,12 +110,12 @@ def _problems(given: Given, dtypes: Dtypes, has_views: bool, views: BatchViews) 
 
 
 def spec_of(given: Given, dtypes: Dtypes, result_order: MatrixLayout, views: BatchViews = MATRICES) -> Spec:
-    """The spec of a product of arrays as they lie."""
+    """Return the spec of a matmul for the storage of the arrays."""
     a, b, out = given["a"], given["b"], given.get("out")
     kind = multiplied(a, dtypes)
     dims = views.dims
-    sizes = {dim: size for one, names in zip((a, b), dims, strict=False) for dim, size in zip(names, one.shape, strict=True)}
-    layouts = {name: storage(one, name, names) for (name, one), names in zip(given.items(), dims, strict=False)}
+    sizes = {dim: size for operand, names in zip((a, b), dims, strict=False) for dim, size in zip(names, operand.shape, strict=True)}
+    layouts = {name: storage(operand, name, names) for (name, operand), names in zip(given.items(), dims, strict=False)}
     orders: dict[str, Any] = {"A": layouts["a"], "B": layouts["b"], "C": layouts.get("out", result_order)}
     options = {"dtype": kind, "c_dtype": result(kind, out, dtypes), "signature": views.signature, **orders}
     spec: Spec = MatMul(*(sizes[dim] for dim in (*dims[2], "k")), **options)(GL, GL, GL)(Kernel)
@@ -126,32 +123,32 @@ def spec_of(given: Given, dtypes: Dtypes, result_order: MatrixLayout, views: Bat
 
 
 def loosened(spec: Spec, operands: Given) -> Spec:
-    """A spec that assumes of operands no more alignment than the arrays have."""
-    loose = {name: one.align for name, one in operands.items() if name in spec.operands and one.align < ALIGNMENT}
+    """Return the spec with the alignment of the arrays, if that is less than a spec assumes."""
+    loose = {name: operand.align for name, operand in operands.items() if name in spec.operands and operand.align < ALIGNMENT}
     operand_views = {name: spec.operands[name] for name in loose}
     return spec.with_operands(
         **{name: attrs.evolve(view, tensor=attrs.evolve(view.tensor, align=loose[name])) for name, view in operand_views.items()}
     )
 
 
-# ---------------------------------------------------------------------------------------------- how arrays lie
+# ---------------------------------------------------------------------------------------------- storage of arrays
 
 
 def are_many(a: Any, b: Any) -> bool:
-    """Whether arrays are of other dimensions than matrices and stacks have."""
+    """Return whether arrays are neither matrices nor batches of them."""
     shapes = (getattr(array, "shape", None) for array in (a, b))
-    return not all(2 <= len(shape) <= 3 for shape in shapes if isinstance(shape, tuple))  # what has no shape is refused where it is read
+    return not all(2 <= len(shape) <= 3 for shape in shapes if isinstance(shape, tuple))  # arguments without a shape are refused later
 
 
 def lies_oddly(array: Any) -> bool:
-    """Whether a matrix, or those of a stack, lie in neither storage order; of a library whose arrays are copied here."""
+    """Return whether a matrix, or those of a batch, must be copied: neither row-major nor column-major, in a library with copies."""
     if library(array) not in LIBRARIES or not isinstance(getattr(array, "shape", None), tuple):
         return False
     return not is_matrix_readable(*operand_of(array, "an array").places)
 
 
 def order_of(shape: tuple[int, ...], steps: tuple[int, ...]) -> MatrixLayout | None:
-    """Row- or column-major with a leading dimension, as the steps of a matrix say; None where it is stored in neither order."""
+    """Return row- or column-major with a leading dimension by the strides of a matrix; None if it is neither."""
     (rows, columns), (down, along) = shape, steps
     for order, inner, outer, step, leading in ((RowMajor, columns, rows, along, down), (ColMajor, rows, columns, down, along)):
         if (inner == 1 or step == 1) and (outer == 1 or leading >= inner):
@@ -160,28 +157,28 @@ def order_of(shape: tuple[int, ...], steps: tuple[int, ...]) -> MatrixLayout | N
 
 
 def layout(operand: Operand, name: str) -> MatrixLayout:
-    """Row- or column-major with a leading dimension, as the strides say; steps along a dimension of one element do not matter."""
+    """Return row- or column-major with a leading dimension by the strides; strides along a dimension of one element do not matter."""
     order = order_of(operand.shape, operand.steps)
     if order is not None:
         return order
-    what = "repeats elements (broadcast)" if 0 in operand.steps else "is stored in neither order"
+    what = "repeats elements (broadcast)" if 0 in operand.steps else "is neither row-major nor column-major"
     raise ArgumentError(
-        f"{name} {what}: steps of {operand.steps} elements for the shape {operand.shape}",
-        legal="row-major or column-major, rows or columns any distance apart",
+        f"{name} {what}: strides of {operand.steps} elements for the shape {operand.shape}",
+        legal="row-major or column-major, with any leading dimension",
         hint=f"pass a copy: {name}.copy(), {name}.contiguous()",
     )
 
 
 def storage(operand: Operand, name: str, dims: str) -> StorageOrder:
-    """The storage of a matrix, or of a stack whose matrices are stored so, any distance apart; `dims` are its dimensions."""
+    """Return the storage of a matrix or of a batch, with any stride between matrices; `dims` are its dimensions."""
     if len(dims) == 2:
         return layout(operand, name)
-    (stack, rows, columns), (apart, *inside) = operand.shape, operand.steps
+    (batch, rows, columns), (apart, *inside) = operand.shape, operand.steps
     matrix = layout(operand.at(((rows, columns), tuple(inside))), name)
     by_rows = matrix.order == RowMajor.order
     leading = constant(matrix.leading) if matrix.leading is not None else columns if by_rows else rows
     assert leading is not None
-    if by_rows and (stack == 1 or apart == rows * leading):
+    if by_rows and (batch == 1 or apart == rows * leading):
         return matrix
     return Strides(**dict(zip(dims, (apart, *((leading, 1) if by_rows else (1, leading))), strict=True)))
 
@@ -190,25 +187,25 @@ def storage(operand: Operand, name: str, dims: str) -> StorageOrder:
 
 
 def check(given: Given) -> None:
-    """Refuse what are no matrices or stacks of them, of one type, in one place, that fit each other."""
+    """Refuse anything but matrices or batches of one type on one device with compatible shapes."""
     for name, operand in given.items():
         rank = len(operand.shape)
         if rank not in (2, 3):
-            hint = f"{name}.reshape(-1, {operand.shape[-2]}, {operand.shape[-1]}), one stack of all matrices" if rank > 3 else None
-            asked = f"{name} has {rank} dimensions; with an epilogue, and of JAX, matmul takes matrices and stacks of them"
+            hint = f"{name}.reshape(-1, {operand.shape[-2]}, {operand.shape[-1]}), one batch of all matrices" if rank > 3 else None
+            asked = f"{name} has {rank} dimensions; with an epilogue, and of JAX, matmul requires matrices or batches"
             raise ArgumentError(asked, got=operand.shape, legal="2 or 3", hint=hint)
     check_types(given)
     check_result(given, result_shape(given["a"].shape, given["b"].shape))
 
 
 def check_result(given: Given, shape: tuple[int, ...]) -> None:
-    """Refuse an `out` of another shape than the result has."""
+    """Refuse an `out` with a shape other than that of the result."""
     if "out" in given and given["out"].shape != shape:
         raise ArgumentError(f"out has the shape {given['out'].shape}, the result {shape}")
 
 
 def check_types(given: Given) -> None:
-    """Refuse arrays of types for which there are no kernels, of two types, and in different places."""
+    """Refuse unsupported types, two different types, and arrays on different devices."""
     for name, operand in given.items():
         _check_multiplied(name, operand.dtype)
     multiplied_type(given["a"].dtype, given["b"].dtype)
@@ -216,9 +213,9 @@ def check_types(given: Given) -> None:
 
 
 def refuse_repeated(out: Any) -> None:
-    """Refuse an output whose elements stand at several indices."""
+    """Refuse an output in which several indices share an element."""
     if operand_of(out, "out").repeats:
-        raise ArgumentError("out repeats elements (broadcast)", got=tuple(out.shape), hint="pass an array of its own")
+        raise ArgumentError("out repeats elements (broadcast)", got=tuple(out.shape), hint="pass a separate array")
 
 
 def _check_multiplied(name: str, dtype: str) -> None:
@@ -227,7 +224,7 @@ def _check_multiplied(name: str, dtype: str) -> None:
 
 
 def multiplied_type(a: str, b: str, ab_dtype: Any = None) -> DType:
-    """The type that elements of two types are multiplied in, by NumPy's names; an ArgumentError where there is none."""
+    """Return the type in which elements of two types are multiplied, by NumPy's names. Raises: `ArgumentError` if there is none."""
     _check_multiplied("a", a)
     _check_multiplied("b", b)
     if a != b:
@@ -236,12 +233,12 @@ def multiplied_type(a: str, b: str, ab_dtype: Any = None) -> DType:
 
 
 def result_type(kind: DType, c_dtype: Any = None) -> str:
-    """The type of a new result of factors of a type, by NumPy's name."""
+    """Return the type of a new result for operands of a type, by NumPy's name."""
     return result(kind, None, (c_dtype, None)).numpy
 
 
 def multiplied(a: Operand, dtypes: Dtypes) -> DType:
-    """The type of the factors: that of the arrays, or another one that is stored alike."""
+    """Return the type of the operands: that of the arrays, or another one with the same storage."""
     return _multiplied(TYPES[a.dtype], dtypes[1])
 
 
@@ -255,7 +252,7 @@ def _multiplied(kind: DType, wanted: Any) -> DType:
 
 
 def result(kind: DType, out: Operand | None, dtypes: Dtypes) -> DType:
-    """The type of the result of factors of a type."""
+    """Return the type of the result for operands of a type."""
     wanted = None if dtypes[0] is None else as_dtype(dtypes[0])
     if wanted is not None and wanted.numpy not in MULTIPLIED:
         raise ArgumentError("c_dtype: no kernels for results of this type", got=wanted, legal=MULTIPLIED)

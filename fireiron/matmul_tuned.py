@@ -48,7 +48,7 @@ def measured(key: CacheKey, views: BatchViews, arrays: tuple[Any, Any, Any], cou
     taken = made[best]
     why = f"fastest of {len(made)} that were measured for these arrays, {times[names[best]].us:.4g} us; {taken.choice.why}"
     choice = attrs.evolve(taken.choice, why=why)
-    kept.decided("matmul", key.place.architecture, key.place.device, key.told, choice, key.problems.index(taken.problem))
+    kept.decided("matmul", key.place.architecture, key.place.device, key.disk_key, choice, key.problems.index(taken.problem))
     return attrs.evolve(taken, choice=choice)
 
 

@@ -1,9 +1,9 @@
-"""Attention with row sums left in parts by the lanes of a row, beside the same strategy that joins them block of keys after block of keys.
+"""Compare attention with per-lane partial row sums with the same strategy that reduces them for each block of keys.
 
     python perf/apart.py FOLDER [--sizes 512,4096] [--rounds 5]
 
-Halves, 16k tokens, heads of 64 and 128, causal and not, in one run, each kernel verified first on an output that was NaN. About 8 seconds a
-case. Writes `apart.txt` and `apart.json`.
+Float16, 16k tokens, heads of 64 and 128, causal and not, in one run, each kernel first verified on an output initialized to NaN. About 8
+seconds per case. Writes `apart.txt` and `apart.json`.
 """
 
 import argparse
@@ -18,7 +18,7 @@ TOKENS = 16384
 
 
 def kernel_of(length, d, causal, apart):
-    """A compiled kernel, with the values that the library takes."""
+    """A compiled kernel, with the library's default values."""
     spec = spec_of(length, d, causal, TOKENS)
     strategy = attention.by_rows(attention.definition(causal=causal), apart=apart, branch=d > 64)
     return strategy.with_(**attention.values(spec))(spec).compile("sm_90")

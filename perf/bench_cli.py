@@ -1,9 +1,9 @@
-"""How long a user waits for the command line: processor time of a fresh process, until it says something and until it ends.
+"""Measure the latency of the command line: processor time of a fresh process, until its first output and until its end.
 
     python perf/bench_cli.py [COMMAND ...]
 
-Each command runs on a terminal of its own, as a person's, with bytecode that is warm; the least of three runs is shown. What counts as
-saying something is the first byte, of the result or of what is under way. The aim is half a second.
+Each command runs on a separate terminal, as for a person, with cached bytecode; the minimum of three runs is printed. The first output is
+the first byte, of the result or of a progress line. The goal is half a second.
 """
 
 import os
@@ -71,7 +71,7 @@ def spent(process):
 
 
 def main():
-    """Measure the commands that are named, or all."""
+    """Measure the named commands, or all."""
     rows = []
     for command in sys.argv[1:] or COMMANDS:
         runs = [measured([command, *COMMANDS[command]]) for _ in range(3)]

@@ -1,11 +1,11 @@
-"""Host time of a launch: what the caller waits until the call returns, with a kernel so small that the GPU is never waited for.
+"""Measure the host time of a launch, until the call returns, with a kernel so small that the GPU never delays the host.
 
     python perf/bench_launch.py [-o FILE.json] [--calls 10000] [--profile]
 
-Contenders take turns in rounds of 250 calls; between rounds the GPU is waited for, outside the measured time, so the queue of the
-driver (about 1000 launches) never fills. Shown are the median round and the least, less the time of an empty call. Aims: `prepared()`
-costs no more than CuPy's launch, other calls at most 10 us more. `--profile` adds where the time of `kernel(a, b, out=c)` goes.
-Needs a GPU and CuPy; PyTorch if it is there.
+Contenders alternate in rounds of 250 calls; the GPU is synchronized between rounds, outside the measured time, so the queue of the driver
+(about 1000 launches) never fills. Prints the median round and the minimum, minus the time of an empty call. Goals: `prepared()` costs no
+more than CuPy's launch, other calls at most 10 us more. `--profile` adds the time by function for `kernel(a, b, out=c)`. Needs a GPU and
+CuPy; uses PyTorch if installed.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from fireiron.measure.revision import revision
 
 SIZE = 8
 ROUND = 250
-"""Calls between two waits for the GPU; several kernels a call (a memset and a launch, say) still fit the queue."""
+"""Calls between two synchronizations; several kernels per call (for example a memset and a launch) still fit the queue."""
 
 RAW = 'extern "C" __global__ void small(const float* a, const float* b, float* c) { if (threadIdx.x == 0) c[0] = a[0] * b[0]; }'
 AIM = 10.0
@@ -38,7 +38,7 @@ AIM = 10.0
 
 
 def kernels():
-    """The tiny product, and one that sets its output to zero first: both made for this GPU."""
+    """The tiny GEMM, and one that first sets its output to zero: both for this GPU."""
     rows = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
     copy = MatMul.tile(SIZE, SIZE).to(Block).tile(1, 1).to(Thread).split(1).done()
     fixed = copy(MatMul(SIZE, SIZE, SIZE, **rows)(GL, GL, GL)(Kernel)).compile()
@@ -75,7 +75,7 @@ def ours(library, kernel, symbolic, arrays, others):
 
 
 def floors(kernel, arrays):
-    """The least that a launch can cost: CuPy's calls, the driver through CuPy's wrapper, and through ctypes."""
+    """The lower bounds of a launch: CuPy's calls, the driver through CuPy's wrapper, and through ctypes."""
     import cupy
 
     raw = cupy.RawKernel(RAW, "small")
@@ -83,7 +83,7 @@ def floors(kernel, arrays):
     raw(grid, block, args)
     fixed = kernel.prepare(*arrays[:2], out=arrays[2])._plan.launch
     frame = fixed.frame([array.data.ptr for array in arrays])
-    found = {
+    calls = {
         "CuPy RawKernel": lambda: raw(grid, block, args),
         "CuPy Function": lambda: fixed._function(grid, (SIZE * SIZE,), args),
         "driver.launchKernel": lambda: fixed._launch(0, frame.table, 0),
@@ -93,10 +93,10 @@ def floors(kernel, arrays):
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return found
+        return calls
     driver.cuLaunchKernel.argtypes = (ctypes.c_void_p, *(ctypes.c_uint,) * 7, *(ctypes.c_void_p,) * 3)
     call = functools.partial(driver.cuLaunchKernel, fixed.function, *fixed.shape, fixed.shared)
-    return {**found, "cuLaunchKernel through ctypes": lambda: call(0, frame.table, None)}
+    return {**calls, "cuLaunchKernel through ctypes": lambda: call(0, frame.table, None)}
 
 
 def torch_floors(arrays):
@@ -129,7 +129,7 @@ def steps(name, kernel, arrays):
 
 
 def timed(contenders, calls, wait):
-    """Microseconds a call, one value a round, of each contender; they take turns."""
+    """Microseconds per call, one value per round, of each contender; they alternate."""
     rounds = {name: [] for name in contenders}
     for call in contenders.values():
         for _ in range(50):
@@ -148,7 +148,7 @@ def timed(contenders, calls, wait):
 
 
 def profile(kernel, arrays, calls, wait):
-    """The functions that take the time of `kernel(a, b, out=c)`, as text."""
+    """The time of `kernel(a, b, out=c)` by function, as text."""
     a, b, c = arrays
     profiler, text = cProfile.Profile(), io.StringIO()
     for _ in range(max(1, calls // ROUND)):
@@ -207,9 +207,9 @@ def main():
     for name, text in profiles.items():
         print(f"\nkernel(a, b, out=c) with arrays of {name}, under cProfile\n{text}")
     if arguments.output:
-        found = {"environment": environment(), "calls": arguments.calls, "empty_us": empty, "median_us": medians, "least_us": least}
+        results = {"environment": environment(), "calls": arguments.calls, "empty_us": empty, "median_us": medians, "least_us": least}
         with open(arguments.output, "w") as file:
-            json.dump({**found, "rounds_us": rounds, "profiles": profiles}, file, indent=1)
+            json.dump({**results, "rounds_us": rounds, "profiles": profiles}, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""How long the simulator takes for Listing 2 of the paper, and for a block of attention on Hopper under each of its schedules.
+"""Measure the simulator on Listing 2 of the paper, and on a block of attention on Hopper with each of its schedules.
 
-Race detection is included: `python perf/bench_sim.py`. A block of attention is 128 queries, four blocks of 128 keys, heads of 64 elements.
+Race detection is included: `python perf/bench_sim.py`. A block of attention is 128 queries, four blocks of 128 keys, head dimension 64.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ copy = Move.tile(1, 1).to(Thread).done()
 single = Move.tile(1, 1).done()
 
 
-def dealt(verb):
-    """A copy or an init of 8 x 8 elements a thread, dealt as the compute path is."""
+def per_thread(verb):
+    """A copy or an initialization of 8 x 8 elements per thread, distributed like the compute path."""
     return verb.tile(64, 32).to(Warp).tile(8, 8).to(Thread).tile(1, 1).done()
 
 
 LISTING_2 = (
     MatMul.tile(128, 128).to(Block)
-    .epilog(RF, dealt(Init), dealt(Move))
+    .epilog(RF, per_thread(Init), per_thread(Move))
     .split(8).load(A, SH, copy).load(B, SH, copy)
     .tile(64, 32).to(Warp).tile(8, 8).to(Thread)
     .split(1).load(A, RF, single).load(B, RF, single)
@@ -55,11 +55,11 @@ def measured(sizes, options, rounds=3):
 
 
 ATTENTION = ("strategy", "causal", "delayed", "delayed_causal", "held", "causal_held")
-"""The forms of `hopper_attention`, each with its warpgroups in step and in random order."""
+"""The forms of `hopper_attention`, each with its warpgroups in lockstep and in random order."""
 
 
 def attended(form, order, rounds=3):
-    """Median seconds of a block of attention; the result is compared with that of the definition, within what fp16 keeps."""
+    """Median seconds of a block of attention; the result is compared with that of the definition, within the precision of fp16."""
     strategy = getattr(hopper_attention, form).with_(bm=128, bn=128, stages=2, epi_n=64)
     spec = hopper_attention.spec(128, 512, 64, made=strategy.start)
     kernel = strategy(spec).program("sm_90a").ir
@@ -68,8 +68,8 @@ def attended(form, order, rounds=3):
     arrays = {name: draw.standard_normal(shape).astype("f2") for name, shape in shapes.items()} | {"scale": np.float32(0.125)}
     runs = [simulate(kernel, arrays, order=order) for _ in range(rounds)]
     expected = np.asarray(spec.reference(*arrays.values()), dtype="f8")
-    found = runs[0].outputs["O"].astype("f8")
-    assert np.linalg.norm(found - expected) < 1e-3 * np.linalg.norm(expected)
+    result = runs[0].outputs["O"].astype("f8")
+    assert np.linalg.norm(result - expected) < 1e-3 * np.linalg.norm(expected)
     return statistics.median(run.seconds for run in runs)
 
 

@@ -1,10 +1,10 @@
-"""Machine code of NVIDIA's sample cudaTensorCoreGemm, to be measured beside the WMMA strategies; no GPU is needed.
+"""Build machine code of NVIDIA's sample cudaTensorCoreGemm, for comparison with the WMMA strategies; no GPU is needed.
 
     python perf/build_sample.py CUDA_SAMPLES FOLDER [--arch sm_90]
 
-CUDA_SAMPLES is a copy of github.com/NVIDIA/cuda-samples, which is not part of this project. FOLDER gets three cubins, made by
-nvcc, and `kernels.json`, which says how to launch them (see `sample.py`): the sample's simple kernel, and its fast one within
-64 KB and with 72 KB of shared memory. The sample computes D = alpha A B + beta C at 4096 x 4096 x 4096 and nothing else.
+CUDA_SAMPLES is a copy of github.com/NVIDIA/cuda-samples, which is not part of this project. FOLDER gets three cubins, made by nvcc, and
+`kernels.json`, which states how to launch them (see `sample.py`): the sample's simple kernel, and its fast one within 64 KB and with 72 KB
+of shared memory. The sample computes D = alpha A B + beta C at 4096 x 4096 x 4096 and nothing else.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""The kernels of the library as several checkouts print them, beside each other on one GPU: registers, spills, time.
+"""Compare the library kernels printed by several checkouts on one GPU: registers, spills, time.
 
     python perf/compare_checkouts.py OTHER [OTHER ...] [--only NAME ...] [-o FILE]
 
-OTHER is a folder with another checkout of this project, an older one say. Each checkout prints its kernels in a process of its
-own; all texts are compiled by the same compiler, verified against float64 on the same data, and measured beside cuBLAS in one
-run (`fireiron.measure.timing`: CUDA graphs, medians of 20, burst, L2 rotated). Needs a GPU, CuPy, PyTorch.
+OTHER is a folder with another checkout of this project, for example an older one. Each checkout prints its kernels in a separate process;
+all texts are compiled by the same compiler, verified against float64 on the same data, and measured together with cuBLAS in one run
+(`fireiron.measure.timing`: CUDA graphs, medians of 20, burst, L2 rotated). Needs a GPU, CuPy, PyTorch.
 """
 
 import argparse
@@ -30,7 +30,7 @@ CASES = [
     ("split_k", {"M": 64, "N": 64, "K": 1024}, {}),
     ("split_k_blocks", {"M": 128, "N": 128, "K": 8192}, {}),
 ]
-"""`(strategy, sizes, tunables)`; the strategy's own sizes and first legal tunables where nothing is named."""
+"""`(strategy, sizes, tunables)`; the strategy's own sizes and first legal tunables by default."""
 
 CHILD = """
 import json, sys
@@ -59,7 +59,7 @@ print(json.dumps(printed))
 
 
 def printed(checkout, cases, arch):
-    """What a checkout prints, for each case."""
+    """The output of a checkout, for each case."""
     command = [sys.executable, "-c", CHILD, json.dumps(cases), arch]
     done = subprocess.run(
         command, env=os.environ | {"PYTHONPATH": str(checkout)}, cwd=checkout, capture_output=True, text=True, check=False
@@ -69,23 +69,23 @@ def printed(checkout, cases, arch):
     return json.loads(done.stdout)
 
 
-def contender(one, arch):
+def contender(case, arch):
     """`(registers, spilled bytes, the function that makes a launch on the arrays of a set)` of a printed kernel."""
     from fireiron.gpu import launch
     from fireiron.gpu.toolchain import compile_cuda
 
-    compiled = compile_cuda(one["text"], arch, newest=launch.driver_version())
+    compiled = compile_cuda(case["text"], arch, newest=launch.driver_version())
     (used,) = compiled.resources.values()
-    launcher = launch.load(compiled.cubin, one["name"], one["dynamic"])
+    launcher = launch.load(compiled.cubin, case["name"], case["dynamic"])
 
     def bound(arrays):
-        arguments = [arrays[name] for name in one["order"]]
-        zeroed = [arrays[name] for name in one["zeroed"]]
+        arguments = [arrays[name] for name in case["order"]]
+        zeroed = [arrays[name] for name in case["zeroed"]]
 
         def call():
             for array in zeroed:
                 launch.zero(array)
-            launcher(one["grid"], one["threads"], arguments)
+            launcher(case["grid"], case["threads"], arguments)
 
         return call
 
@@ -93,19 +93,19 @@ def contender(one, arch):
 
 
 def compared(case, texts, arch):
-    """A row: registers, spilled bytes and microseconds of what each checkout prints, and microseconds of cuBLAS."""
+    """A row: registers, spilled bytes and microseconds of each checkout's kernel, and microseconds of cuBLAS."""
     from fireiron.language import library
     from fireiron.measure.data import Data
     from fireiron.measure.timing import cublas, measure
 
     name, sizes, values = case
     data = Data.of(library.bind(library.find(name), sizes, values=values).spec)
-    made = {label: contender(one, arch) for label, one in texts.items()}
-    calls = {label: data.calls(bound) for label, (_, _, bound) in made.items()}
+    contenders = {label: contender(one, arch) for label, one in texts.items()}
+    calls = {label: data.calls(bound) for label, (_, _, bound) in contenders.items()}
     errors = {label: data.verify(found[0], data.tolerance) for label, found in calls.items()}
     timings = measure(calls | {"cuBLAS": data.calls(cublas)})
     row = {"strategy": name, "size": "x".join(map(str, data.spec.sizes))}
-    for label, (registers, spilled, _) in made.items():
+    for label, (registers, spilled, _) in contenders.items():
         row |= {f"regs {label}": registers, f"spilled {label}": spilled, f"us {label}": timings[label].us, f"error {label}": errors[label]}
     first = next(iter(texts))
     return row | {"us cuBLAS": timings["cuBLAS"].us} | {f"{label}/{first}": timings[label].us / timings[first].us for label in texts}
@@ -117,7 +117,7 @@ def main():
     parser.add_argument("--only", nargs="+", metavar="NAME", help="strategies")
     parser.add_argument("-o", type=Path, metavar="FILE", help="write the rows as JSON")
     arguments = parser.parse_args()
-    import torch  # cuBLAS is called through it
+    import torch  # calls cuBLAS
     from tabulate import tabulate
 
     from fireiron.gpu import launch

@@ -1,7 +1,7 @@
-"""What our kernels are compared with, beside cuBLAS (`fireiron.measure.timing.cublas`): kernels written by hand, NVIDIA's sample, Triton.
+"""Kernels compared with ours, in addition to cuBLAS (`fireiron.measure.timing.cublas`): kernels written by hand, NVIDIA's sample, Triton.
 
-Each function returns a rival for `gpu_benchmark(..., against=)`: it is given the arrays of a set by operand name, and returns the
-launch on them, on the current stream. All rivals work on the same arrays as our kernel.
+Each function returns a rival for `gpu_benchmark(..., against=)`: it gets the arrays of a set by operand name, and returns the launch on
+them, on the current stream. All rivals work on the same arrays as our kernel.
 """
 
 import functools
@@ -33,17 +33,17 @@ def handwritten(name, sizes):
 
 
 def sample(folder, name):
-    """A kernel of NVIDIA's sample, from the folder that build_sample.py made.
+    """A kernel of NVIDIA's sample, from the folder made by build_sample.py.
 
-    It computes D = alpha A B + beta C, so it reads a C as well; alpha is 1, beta 0, and C another array than the result.
+    It computes D = alpha A B + beta C, so it also reads a C; alpha is 1, beta 0, and C another array than the result.
     """
     import cupy
 
-    one = next(one for one in json.loads(Path(folder, "kernels.json").read_text())["kernels"] if one["name"] == name)
-    loaded = launch.load(Path(folder, one["cubin"]).read_bytes(), one["kernel"], one["shared"])
+    entry = next(one for one in json.loads(Path(folder, "kernels.json").read_text())["kernels"] if one["name"] == name)
+    loaded = launch.load(Path(folder, entry["cubin"]).read_bytes(), entry["kernel"], entry["shared"])
     multiprocessors = cupy.cuda.Device().attributes["MultiProcessorCount"]
-    grid = multiprocessors if one["grid"] == "multiprocessors" else tuple(one["grid"])
-    block = one["block"] if isinstance(one["block"], int) else tuple(one["block"])
+    grid = multiprocessors if entry["grid"] == "multiprocessors" else tuple(entry["grid"])
+    block = entry["block"] if isinstance(entry["block"], int) else tuple(entry["block"])
     scalars = {"alpha": np.float32(1), "beta": np.float32(0)}
 
     def rival(arrays):
@@ -51,13 +51,13 @@ def sample(folder, name):
         sizes = {name: np.int32(size) for name, size in zip("MNK", (M, N, K), strict=True)}
         addend = cupy.ones(arrays["C"].shape, dtype=np.float32)
         values = {"A": arrays["A"], "B": arrays["B"], "C": addend, "D": arrays["C"]} | sizes | scalars
-        return functools.partial(loaded, grid, block, [values[argument] for argument in one["arguments"]])
+        return functools.partial(loaded, grid, block, [values[argument] for argument in entry["arguments"]])
 
     return rival
 
 
 def sample_sizes(folder):
-    """The one problem that the sample computes."""
+    """The only problem that the sample computes."""
     return tuple(json.loads(Path(folder, "kernels.json").read_text())["sizes"])
 
 

@@ -1,13 +1,12 @@
-"""The first call of `fireiron.matmul` and `fireiron.attention` for shapes that this process has not seen, on a GPU.
+"""Measure the first call of `fireiron.matmul` and `fireiron.attention` for shapes that are new to the process, on a GPU.
 
     python perf/first_call.py FOLDER [--compile]
 
-Each call is made in a process of its own, with an empty cache and again with the cache that the first one left; PyTorch, CuPy and fireiron
-are loaded and the GPU is at work before the clock starts. Shown are wall time, what of it NVRTC took (both kernels of a product in parts
-compile at once), the rest, and the wall time of the second process. All modules are compiled to bytecode first, as pip does when it
-installs a package: without bytecode a first call takes 0.25 s of processor time more. `--compile` compares `torch.compile` of a transformer
-block that multiplies and attends by fireiron with the same block by PyTorch, each in a process of its own, both with empty caches. Writes
-`first_call.txt` into the folder.
+Each call runs in a separate process, with an empty cache and again with the cache that the first one left; before the clock starts,
+PyTorch, CuPy and fireiron are loaded and the GPU is busy. Prints wall time, the part of NVRTC (both kernels of a GEMM in parts compile at
+once), the rest, and the wall time of the second process. `--compile` compares `torch.compile` of a transformer block with GEMM and
+attention by fireiron with the same block by PyTorch, each in a separate process, both with empty caches. Writes `first_call.txt` into the
+folder.
 """
 
 import argparse
@@ -68,7 +67,7 @@ def one_call(name):
 
 
 def in_a_process(folder, *arguments):
-    """The numbers that another process prints last."""
+    """The numbers in the last line of another process."""
     paths = {name: str(Path(folder, name)) for name in ("FIREIRON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
     done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, env={**os.environ, **paths})
     if done.returncode:
@@ -77,7 +76,7 @@ def in_a_process(folder, *arguments):
 
 
 def block(own):
-    """Compile a transformer block and run it; print the seconds that the first call took."""
+    """Compile a transformer block and run it; print the seconds of the first call."""
     import torch
 
     import fireiron
@@ -96,11 +95,11 @@ def block(own):
     x = torch.randn(2, 512, 512, device="cuda").half()
     torch.cuda.synchronize()
     start = time.perf_counter()
-    made = torch.compile(layer, fullgraph=True)(x, weights)
+    result = torch.compile(layer, fullgraph=True)(x, weights)
     torch.cuda.synchronize()
     seconds = time.perf_counter() - start
     wanted = layer(x, weights)
-    assert float((made - wanted).norm() / wanted.norm()) < 1e-2
+    assert float((result - wanted).norm() / wanted.norm()) < 1e-2
     print(json.dumps([seconds]))
 
 
@@ -127,13 +126,13 @@ def main():
     headers = ["first call, seconds", "wall", "NVRTC", "the rest", "processor", "second process"]
     lines.append(tabulate(rows, headers, floatfmt=".2f"))
     if options.compile:
-        found = []
+        seconds = []
         for which in ("PyTorch", "fireiron"):
             with tempfile.TemporaryDirectory() as folder:
-                found.append(in_a_process(folder, "--block", which)[0])
-                found.append(in_a_process(folder, "--block", which)[0])
+                seconds.append(in_a_process(folder, "--block", which)[0])
+                seconds.append(in_a_process(folder, "--block", which)[0])
         lines.append(
-            f"torch.compile of a transformer block, seconds: PyTorch {found[0]:.1f}, again {found[1]:.1f}; fireiron {found[2]:.1f}, again {found[3]:.1f}"
+            f"torch.compile of a transformer block, seconds: PyTorch {seconds[0]:.1f}, again {seconds[1]:.1f}; fireiron {seconds[2]:.1f}, again {seconds[3]:.1f}"
         )
     import torch
 

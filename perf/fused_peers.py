@@ -1,7 +1,7 @@
-"""Triton's fused kernels by pointers: a multilayer perceptron, an LSTM cell, two products of one factor, a product and row sums; restricted to
-`mma.sync` (peers.py) or with all that the GPU has.
+"""Triton's fused kernels by pointers: a multilayer perceptron, an LSTM cell, two GEMMs with a common operand, a GEMM and row sums;
+restricted to `mma.sync` (peers.py) or with all instructions of the GPU.
 
-Tensors are PyTorch's, halves stored by rows; the sizes are multiples of the tiles.
+Tensors are row-major float16 PyTorch tensors; the sizes are multiples of the tiles.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ CELLS = CONFIGS[:6]
 
 @triton.jit
 def perceptron(x, w, bias, y, L, BM: tl.constexpr, N: tl.constexpr):
-    """BM rows through all layers; activations stay on the chip."""
+    """BM rows through all layers; activations remain on the chip."""
     m, n = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, N)
     h = tl.load(x + m[:, None] * N + n[None, :])
     for layer in range(L):
@@ -73,7 +73,7 @@ def sums(a, b, d, y, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constex
 
 
 def products(kernel, tensors, d, config, only_mma_sync):
-    """A launch of `duals` or `sums` on its tensors, of which `d` is the product's result, with a configuration of peers.py."""
+    """A launch of `duals` or `sums` on its tensors, of which `d` is the GEMM result, with a configuration of peers.py."""
     (M, N), K = d.shape, tensors[0].shape[1]
     tiles = {"BM": config.bm, "BN": config.bn, "BK": config.bk, "GROUP": GROUP}
 
@@ -86,7 +86,7 @@ def products(kernel, tensors, d, config, only_mma_sync):
 
 
 def restricted(yes):
-    """Triton's compiler without wgmma, or as it is."""
+    """Triton's compiler without wgmma, or unchanged."""
     return without_wgmma() if yes else contextlib.nullcontext()
 
 

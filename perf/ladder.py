@@ -1,9 +1,9 @@
-"""The program of docs/ladder.md, block after block as it stands there: each rung beside cuBLAS.
+"""Run the program of docs/ladder.md, block after block as printed there, and compare each rung with cuBLAS.
 
     python perf/ladder.py FOLDER [--rounds 7]
 
-Each rung is verified against float64 first; all are measured beside cuBLAS (through PyTorch) in one run for each size: bursts, buffers rotated
-through L2. Writes `ladder.json`, `ladder.txt` and `ladder.svg` into the folder.
+Each rung is first verified against float64; all are measured together with cuBLAS (through PyTorch) in one run per size: bursts, buffers
+rotated through L2. Writes `ladder.json`, `ladder.txt` and `ladder.svg` into the folder.
 """
 
 import argparse
@@ -26,7 +26,7 @@ WIDE, HIGH, LEFT, TOP = 420, 22, 230, 48
 
 
 def program():
-    """What the program of the page leaves behind: the strategies by rung, and what the problem is."""
+    """The results of the page's program: the strategies by rung, and the problem."""
     scope = {}
     for block in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL):
         exec(compile(block, str(DOCUMENT), "exec"), scope)
@@ -72,7 +72,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    import torch  # cuBLAS is called through it
+    import torch  # calls cuBLAS
 
     from fireiron.measure.timing import environment
 

@@ -1,9 +1,9 @@
-"""Tables and plots of the experiments, from what `pytest perf/ --benchmark-json FILE` saved. No GPU is needed.
+"""Make tables and plots of the experiments from the file of `pytest perf/ --benchmark-json FILE`. No GPU is needed.
 
     python perf/report.py RESULTS.json ... [--output FOLDER]
 
-Prints a table for each experiment with the mean and the least ratio to its first rival; writes `report.md` and a bar chart for
-each experiment (`e7.svg`, with matplotlib) into the folder of the results.
+Prints a table for each experiment with the mean and the minimum ratio to its first rival; writes `report.md` and a bar chart for each
+experiment (`e7.svg`, with matplotlib) into the folder of the results.
 """
 
 import argparse
@@ -20,15 +20,15 @@ HEADS = ("benchmark", "problem", "tunables", "us", "TFLOP/s", "versus", "its us"
 
 def experiment_of(benchmark):
     """The number of the experiment, from the name of its file."""
-    found = re.search(r"test_(e\d+|[a-z0-9]+)[_.]", benchmark["fullname"])
-    return found[1] if found else "other"
+    match = re.search(r"test_(e\d+|[a-z0-9]+)[_.]", benchmark["fullname"])
+    return match[1] if match else "other"
 
 
 def grouped(benchmarks):
     """Benchmarks by experiment, in order."""
     groups = defaultdict(list)
-    for one in benchmarks:
-        groups[experiment_of(one)].append(one)
+    for benchmark in benchmarks:
+        groups[experiment_of(benchmark)].append(benchmark)
     return dict(sorted(groups.items()))
 
 
@@ -38,7 +38,7 @@ def shape_of(info):
 
 
 def lines_of(benchmark):
-    """A line for each rival; the rest is said once."""
+    """A line for each rival; common information occurs once."""
     info = benchmark["extra_info"]
     values = " ".join(f"{name}={value}" for name, value in info["values"].items())
     ours = [label_of(benchmark), shape_of(info), values, info["us"], info["tflops"]]
@@ -48,7 +48,7 @@ def lines_of(benchmark):
 
 
 def label_of(benchmark):
-    """What tells a benchmark from the others of its experiment."""
+    """The part of a benchmark's name that distinguishes it within its experiment."""
     return benchmark["param"] or re.sub(r"test_[a-z0-9]+_?", "", benchmark["name"]) or benchmark["name"].removeprefix("test_")
 
 
@@ -57,7 +57,7 @@ def first_rival(benchmark):
 
 
 def ratios_of(benchmarks, rival=None):
-    """The ratios to the first rival; with `rival`, of those benchmarks that have this one first."""
+    """The ratios to the first rival; with `rival`, of those benchmarks whose first rival it is."""
     return [one["extra_info"]["ratio"] for one in benchmarks if first_rival(one) is not None and rival in (None, first_rival(one))]
 
 

@@ -1,8 +1,8 @@
-"""Times of random choices of the tunables: what the cost model is calibrated with and judged by.
+"""Measure random choices of the tunables: data for calibrating and judging the cost model.
 
     python perf/sweep_tiles.py FILE.json [--trials 55] [--gpus 0,1]
 
-Nothing is pruned by a prediction, so that the sample is one of the whole space. `perf/cost_model.py FILE.json` compares.
+Nothing is pruned by a prediction, so the sample covers the whole space. `perf/cost_model.py FILE.json` compares.
 """
 
 import argparse
@@ -23,14 +23,14 @@ SHAPES = {
 
 
 def rows_of(name, shape, trials, gpus):
-    """A row for each choice that was timed."""
+    """A row for each timed choice."""
     entry = library.find(name)
-    found = tune(
+    tuning = tune(
         entry.strategy, entry.problem(*shape), name=name, search="random", trials=trials, prune=False, finalists=1, gpu_ids=gpus,
         measure=OnGpu(rounds=5),
     )  # fmt: skip
     sizes = dict(zip("MNK", shape, strict=True))
-    return [{"strategy": name, "values": dict(one.values), **sizes, "us": one.us} for one in found.results if one.status == "ok"]
+    return [{"strategy": name, "values": dict(one.values), **sizes, "us": one.us} for one in tuning.results if one.status == "ok"]
 
 
 def main():

@@ -1,8 +1,8 @@
 """E7: large matrices relative to cuBLAS (Fireiron, section 5.3, Figure 6).
 
 The paper: tiles searched for each size, on average 93.1 % of cuBLAS for 1024 <= M, N, K <= 4096, at least 88.3 %. The values of the
-tunables are those of the tuned records (`strategies/records`), for sizes without a record those of the nearest one. On Hopper
-cuBLAS uses wgmma; these strategies use mma.sync, whose peak is lower, so Triton on mma.sync stands beside them at the cubes.
+tunables are those of the tuned records (`strategies/records`), for sizes without a record those of the nearest one. On Hopper cuBLAS uses
+wgmma; these strategies use mma.sync, whose peak is lower, so they are also compared with Triton on mma.sync for cubes.
 """
 
 import itertools

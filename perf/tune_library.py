@@ -1,10 +1,11 @@
-"""Tunes strategies of the library on the GPUs that are there, and keeps the best of each problem as records.
+"""Tune strategies of the library on the present GPUs, and store the best of each problem as records.
 
     python perf/tune_library.py RECORDS.jsonl [--only small] [--gpus 0,1] [--part 0/4] [--again] [--log FOLDER]
 
-Each problem is searched in two parts, as its space is large and most of its tunables hardly depend on each other: first tile sizes, with the
-depth of the pipeline fixed, then the pipeline with the best tile sizes. The candidates measured are those that the cost model
-predicts to be fastest. Problems that the shipped records answer exactly are left out, unless `--again`. `fireiron records merge RECORDS.jsonl -o strategies/records/h200.jsonl` makes the file that ships.
+Each problem is searched in two parts, as its space is large and most of its tunables hardly depend on each other: first tile sizes, with a
+fixed pipeline depth, then the pipeline with the best tile sizes. The measured candidates are those with the best predictions of the cost
+model. Problems with exact shipped records are left out, unless `--again`. `fireiron records merge RECORDS.jsonl -o
+strategies/records/h200.jsonl` makes the shipped file.
 """
 
 import argparse
@@ -43,7 +44,7 @@ PROBLEMS = (
     ("gemm_nn", (256, 256, 256), {}),
     ("sgemm", (2048, 2048, 2048), {}),
 )
-"""Strategy, shape, and options of its spec; the most wanted first."""
+"""Strategy, shape, and options of its spec; the most important first."""
 
 
 def spec_of(name, shape, options):
@@ -51,7 +52,7 @@ def spec_of(name, shape, options):
 
 
 def is_recorded(name, spec):
-    """Whether the shipped records have just this spec, for the strategy as it is now."""
+    """Whether the shipped records have exactly this spec, for the present strategy."""
     entry = library.find(name)
     return any(
         record.strategy == name and record.strategy_hash == strategy_hash(entry.strategy) for record in Records.shipped().for_spec(spec)
@@ -94,10 +95,10 @@ def main():
             print(f"{label}: nothing found\n{tunings[0].table()}", flush=True)
             continue
         Records.append_to(options.records, best.best)
-        beside = f", {best.library_us / best.best.us:.3f} of the library" if best.library_us else ""
+        of_library = f", {best.library_us / best.best.us:.3f} of the library" if best.library_us else ""
         values = " ".join(f"{tunable}={value}" for tunable, value in best.best.values.items())
         print(
-            f"{label}: {best.best.us:.4g} us{beside}; {values}; {[one.counts for one in tunings]}; {time.monotonic() - start:.0f} s",
+            f"{label}: {best.best.us:.4g} us{of_library}; {values}; {[one.counts for one in tunings]}; {time.monotonic() - start:.0f} s",
             flush=True,
         )
         if options.log:

@@ -1,4 +1,4 @@
-"""Runs the program of docs/tutorial.md, block after block as it stands there, on the GPU.
+"""Run the program of docs/tutorial.md, block after block as printed there, on the GPU.
 
 python perf/tutorial.py [-o FILE.txt]
 """
@@ -19,7 +19,7 @@ MOST_LINES = 50
 
 
 class Tee(io.StringIO):
-    """What is printed, kept and shown."""
+    """Records and prints the output."""
 
     def write(self, text):
         sys.__stdout__.write(text)
@@ -36,13 +36,13 @@ def main():
     if lines >= MOST_LINES:
         raise SystemExit(f"the program has {lines} lines, it should be shorter than {MOST_LINES}")
     scope, start = {}, time.monotonic()
-    with contextlib.redirect_stdout(Tee()) as said:
+    with contextlib.redirect_stdout(Tee()) as output:
         for block in blocks:
             exec(compile(block, str(DOCUMENT), "exec"), scope)
         print(f"\n{len(blocks)} blocks, {lines} lines, {time.monotonic() - start:.0f} s")
         print(json.dumps(timing.environment()))
     if options.output:
-        options.output.write_text(said.getvalue())
+        options.output.write_text(output.getvalue())
 
 
 if __name__ == "__main__":

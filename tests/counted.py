@@ -1,10 +1,10 @@
-"""Work counted instead of timed: the same on every machine, whoever else uses it."""
+"""Work counted instead of timed: equal on every machine, regardless of its load."""
 
 import sys
 
 
 def python_calls(action):
-    """How many Python functions run when `action` is called."""
+    """The number of Python function calls during `action`."""
     calls = 0
 
     def count(frame, event, argument):

@@ -1,4 +1,4 @@
-"""The product of Figure 5 in event IR behind copy elimination, written by hand: what allocation and roles are shown with."""
+"""The GEMM of Figure 5 in event IR after copy elimination, written by hand: an example for allocation and roles."""
 
 from fireiron.tasks import *
 from fireiron.tasks.event_text import parse
@@ -34,7 +34,7 @@ yield e1[:, :]
 
 
 def product(M, N, K, U, V, W, stages=3):
-    """The product in tiles of U x V x W for two warpgroups."""
+    """The GEMM in tiles of U x V x W for two warpgroups."""
     parts = {"G": U // 2, "MB": M // U, "NB": N // V, "KB": K // W}
     return parse(PRODUCT.format(M=M, N=N, K=K, U=U, V=V, W=W, stages=stages, **parts))
 

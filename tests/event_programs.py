@@ -34,7 +34,7 @@ def gemm(C, A, B):
 
 
 FIGURE_8 = Tasks(clear_inner, clear_thread, gemm_block, gemm)
-"""Figure 8's part of a product; C may be read here, which the paper's `gemm_block` does without saying so."""
+"""Figure 8's part of a GEMM; C may be read here, as the paper's `gemm_block` does without a declaration."""
 
 FIGURE_8_MAPPING = Mapping(
     [
@@ -49,28 +49,28 @@ FIGURE_8_TENSORS = (((64, 64), "float32"), ((64, 64), "float32"), ((64, 64), "fl
 
 
 def after_each_pass(program, mapping):
-    """The program after the analysis, and after each pass behind it that changes it."""
+    """The program after the analysis, and after each later pass that changes it."""
     yield PASS_NAMES[0], program
-    for one in PASSES:
-        before, program = program, one.run(program, mapping)
+    for task_pass in PASSES:
+        before, program = program, task_pass.run(program, mapping)
         if program != before:
-            yield one.name, program
+            yield task_pass.name, program
 
 
 def edges(program):
-    """All that is waited for, in the order of the text."""
-    found = []
+    """All awaited events, in the order of the text."""
+    all_events = []
 
     def counted(events):
-        found.extend(events)
+        all_events.extend(events)
         return events
 
     with_events(program.body, counted)
-    return found
+    return all_events
 
 
 def without_edge(program, dropped):
-    """The program in which one event less is waited for, by its place in the order of the text."""
+    """The program with one awaited event removed, by its index in the order of the text."""
     before = 0
 
     def less(events):

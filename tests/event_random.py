@@ -1,4 +1,4 @@
-"""Programs of tasks at random, with mappings: sequences, loops in order and at once, temporaries, tasks within tasks; all of integers."""
+"""Random programs of tasks with mappings: sequences, sequential and parallel loops, temporaries, nested tasks; all of integers."""
 
 import random
 
@@ -40,7 +40,7 @@ BODIES = {
     ),
     "clear": ("Dp = tiles(D)\nfor i, j in prange(*counts(D)):\n  clear(Dp[i, j])",),
 }
-"""What an Inner variant does; `mix`, `acc` and `clear` there are launches."""
+"""The statements of an Inner variant; `mix`, `acc` and `clear` there are launches."""
 
 
 @attrs.define
@@ -98,27 +98,28 @@ def drawn(seed, depth=3):
 
 
 def check_drawn(seed, depth):
-    """A program at random: each pass leaves nothing to chance, and in any order gives what the program means; one event less is
-    found, unless the others order all steps as it did."""
+    """A random program: each pass keeps the result deterministic, and equal to the program's meaning in any order; a removed event is
+    detected, unless the others order all steps as before.
+    """
     program, mapping, source = drawn(seed, depth)
-    made = numpy.random.default_rng(seed)
-    arrays = [made.integers(-9, 9, (4, 4)).astype("int32") for _ in range(3)]
+    generator = numpy.random.default_rng(seed)
+    arrays = [generator.integers(-9, 9, (4, 4)).astype("int32") for _ in range(3)]
     wanted = arrays[0].copy()
     tasks.run(program, mapping, wanted, *arrays[1:])
     for passed, events in after_each_pass(analyzed(program, mapping, *[((4, 4), "int32")] * 3), mapping):
         verify(events)
         assert hazards(events, most=1) == (), f"{passed}\n{source}"
-        found = arrays[0].copy()
-        run_events(events, program, mapping, found, *arrays[1:], seed=seed)
-        assert (found == wanted).all(), f"{passed}\n{source}"
-        dropped = made.integers(len(edges(events)))
+        result = arrays[0].copy()
+        run_events(events, program, mapping, result, *arrays[1:], seed=seed)
+        assert (result == wanted).all(), f"{passed}\n{source}"
+        dropped = generator.integers(len(edges(events)))
         less = without_edge(events, dropped)
         assert hazards(less, most=1) or order_of_steps(less) == order_of_steps(events), f"{passed}: {edges(events)[dropped]}\n{source}"
 
 
 def order_of_steps(program):
-    """For each step that does something, and for the end, which of the others are done before it; meetings of events left out."""
-    whole = Unrolled(program, {})
-    before, works = ordered(whole), [number for number, step in enumerate(whole.steps) if step.leaf is not None]
+    """For each step that does something, and for the end, the steps done before it; without joins of events."""
+    unrolled = Unrolled(program, {})
+    before, works = ordered(unrolled), [number for number, step in enumerate(unrolled.steps) if step.leaf is not None]
     places = {number: place for place, number in enumerate(works)}
-    return [frozenset(places[one] for one in works if before[number] >> one & 1) for number in (*works, whole.end)]
+    return [frozenset(places[one] for one in works if before[number] >> one & 1) for number in (*works, unrolled.end)]

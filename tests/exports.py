@@ -1,4 +1,4 @@
-"""Exported kernels that several tests build, and the C++ program that runs them: one per kernel, with its own reference."""
+"""Exported kernels that several tests build, and the C++ program that runs them: one per kernel, with a separate reference."""
 
 import functools
 import shutil
@@ -12,13 +12,13 @@ from fireiron import *
 from fireiron.cuda import expression
 from fireiron.export.unit import Unit
 
-HALVES = {"dtype": float16, "c_dtype": float32, "A": RowMajor, "B": RowMajor}
+FLOAT16 = {"dtype": float16, "c_dtype": float32, "A": RowMajor, "B": RowMajor}
 M, N, K, LDC = sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8), sym("ldc", multiple_of=4)
 
 
 @attrs.frozen
 class Case:
-    """A kernel to export, of the library or not, with the values of the sizes known at run time."""
+    """A kernel to export, from the library or not, with the values of its run-time sizes."""
 
     strategy: object
     spec: object
@@ -30,20 +30,20 @@ class Case:
 
 
 REPACKED = MatMul.repack(A).repack(B, order=ColMajor).tile(32, 64).to(Block).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
-"""Copies in front of a product that needs no alignment."""
+"""Preceding copies for a GEMM that needs no alignment."""
 
 CASES = {
     "static_halves": Case("hmma_ampere", library("hmma_ampere").spec(256, 128, 192)),
     "any_halves": Case("hmma_ampere", library("hmma_ampere").spec(M, N, K), {"M": 131, "N": 264, "K": 200}),
     "added": Case("split_k_blocks", library("split_k_blocks").spec(70, 64, 1000)),
-    "added_padded": Case("split_k_blocks", MatMul(M, N, K, C=RowMajor(ld=LDC), **HALVES)(GL, GL, GL)(Kernel), {"M": 65, "N": 72, "K": 520, "ldc": 84}),
+    "added_padded": Case("split_k_blocks", MatMul(M, N, K, C=RowMajor(ld=LDC), **FLOAT16)(GL, GL, GL)(Kernel), {"M": 65, "N": 72, "K": 520, "ldc": 84}),
     "floats": Case("gemm_nn", library("gemm_nn").spec(130, 70, 33)),
     "padded": Case("gemm_nn", MatMul(60, 50, 40, A=ColMajor(ld=64), B=RowMajor(ld=52), C=ColMajor(ld=68))(GL, GL, GL)(Kernel)),
     "accumulated": Case("gemm_nn", MatMul(M, N, K, accumulate=True)(GL, GL, GL)(Kernel), {"M": 33, "N": 16, "K": 24}),
     "own_store": Case("maxwell", library("maxwell").spec(sym("M"), 256, sym("K")), {"M": 200, "K": 17}),
     "fragments": Case("wmma_simple", library("wmma_simple").spec(64, 128, 64)),
     "copied": Case(REPACKED, MatMul(65, 50, 33, dtype=float16, c_dtype=float32, A=RowMajor, B=RowMajor)(GL, GL, GL)(Kernel)),
-    "any_copied": Case(REPACKED, MatMul(M, sym("N"), sym("K"), **HALVES)(GL, GL, GL)(Kernel), {"M": 65, "N": 50, "K": 33}),
+    "any_copied": Case(REPACKED, MatMul(M, sym("N"), sym("K"), **FLOAT16)(GL, GL, GL)(Kernel), {"M": 65, "N": 50, "K": 33}),
     "integers": Case("naive", library("naive").spec(20, 30, 40, dtype=int32)),
 }  # fmt: skip
 """By the name of the export."""
@@ -61,13 +61,13 @@ def cuda_headers():
     if nvcc() is None:
         return None
     folder = Path(nvcc()).resolve().parent.parent
-    found = [path.parent for path in (folder / "include" / "cuda.h", *folder.glob("targets/*/include/cuda.h"), Path("/usr/local/cuda/include/cuda.h"))
+    folders = [path.parent for path in (folder / "include" / "cuda.h", *folder.glob("targets/*/include/cuda.h"), Path("/usr/local/cuda/include/cuda.h"))
              if path.exists()]  # fmt: skip
-    return found[0] if found else None
+    return folders[0] if folders else None
 
 
 def built(*command, folder):
-    """Runs a compiler in a folder; its complaints are the test's."""
+    """Run a compiler in a folder; its diagnostics are those of the test."""
     result = subprocess.run([str(part) for part in command], cwd=folder, capture_output=True, text=True)
     assert result.returncode == 0, f"{' '.join(map(str, command))}\n{result.stdout}{result.stderr}"
     return result
@@ -119,7 +119,7 @@ SCRATCH_REFUSALS = r"""
   EXPECT(std::strcmp(@NAME@_check(a_far, b_far, c_far@ALL_SIZES@), "scratch overlaps C") == 0);
   scratch = good;
 """
-"""What is refused of scratch memory."""
+"""Calls refused because of their scratch memory."""
 
 MAIN = r"""
 #include <cuda_bf16.h>

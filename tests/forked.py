@@ -1,6 +1,6 @@
-"""Processes of the tuner, forked from one that has imported everything: a fresh Python for each costs most of a second.
+"""Processes of the tuner, forked from one that has imported everything: a fresh Python process takes most of a second.
 
-What they do is the same, but for how they begin: environment, working directory and standard output are handed over.
+They behave the same; environment, working directory and standard output are passed to them.
 """
 
 import contextlib
@@ -30,12 +30,12 @@ def _itself(handed: Any) -> Any:
     return handed
 
 
-def _serve(answers: Any, said: Any, environment: Mapping[str, str], folder: str, path: list[str]) -> None:
+def _serve(answers: Any, stdout: Any, environment: Mapping[str, str], folder: str, path: list[str]) -> None:
     os.chdir(folder)
     sys.path[:] = path
     os.environ.clear()
     os.environ.update(environment)
-    printed = said.detach()
+    printed = stdout.detach()
     os.dup2(printed, 1)
     os.dup2(printed, 2)
     from fireiron.tune.child import main
@@ -44,10 +44,10 @@ def _serve(answers: Any, said: Any, environment: Mapping[str, str], folder: str,
 
 
 class Forked:
-    """What `crew` asks of a `subprocess.Popen`."""
+    """The part of `subprocess.Popen` that the worker pool uses."""
 
-    def __init__(self, descriptor: int, said: IO[bytes]) -> None:
-        handed = Handed(descriptor), Handed(said.fileno())
+    def __init__(self, descriptor: int, stdout: IO[bytes]) -> None:
+        handed = Handed(descriptor), Handed(stdout.fileno())
         self._child = CONTEXT.Process(target=_serve, args=(*handed, dict(os.environ), os.getcwd(), sys.path), daemon=True)
         self._child.start()
         self.pid = self._child.pid

@@ -1,4 +1,4 @@
-"""Definitions of several steps with a strategy each, small enough for every test: (definition, strategy, spec, arrays)."""
+"""Multi-step definitions with a strategy each, small enough for every test: (definition, strategy, spec, arrays)."""
 
 from __future__ import annotations
 

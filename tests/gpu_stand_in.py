@@ -1,4 +1,4 @@
-"""A GPU that is not there: NumPy arrays, and a clock that launches move on; what `timing` and `data` need of CuPy."""
+"""A simulated GPU: NumPy arrays, and a clock advanced by launches; the part of CuPy that `timing` and `data` use."""
 
 import types
 
@@ -89,7 +89,7 @@ class Buffer:
 
 
 def stand_in(clock):
-    """A module in place of `cupy`."""
+    """A module that replaces `cupy`."""
     device = types.SimpleNamespace(id=0, synchronize=lambda: None, attributes={"L2CacheSize": 60_000_000})
     cuda = types.SimpleNamespace(
         Device=lambda: device,

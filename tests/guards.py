@@ -1,4 +1,4 @@
-"""Faults planted in the guards of a kernel: who stores and who loads, in its final IR."""
+"""Faults injected into the guards of a kernel: which threads store and load, in its final IR."""
 
 import attrs
 
@@ -16,15 +16,15 @@ def with_conditions(kernel, buffer, write, change):
         parts = (change(part) for part in conjuncts(condition))
         return all_of(part for part in parts if part is not None)
 
-    def statement_of(one):
-        if not isinstance(one, ir.Exec) or not any(access.buffer == buffer and access.write == write for access in one.accesses):
-            return (one,)
+    def statement_of(stmt):
+        if not isinstance(stmt, ir.Exec) or not any(access.buffer == buffer and access.write == write for access in stmt.accesses):
+            return (stmt,)
         pieces = tuple(
             tuple(attrs.evolve(piece, condition=changed(piece.condition)) for piece in parts)
             if access.buffer == buffer and access.write == write
             else parts
-            for access, parts in zip(one.accesses, one.pieces, strict=True)
+            for access, parts in zip(stmt.accesses, stmt.pieces, strict=True)
         )
-        return (attrs.evolve(one, guard=changed(one.guard) if write else one.guard, pieces=pieces),)
+        return (attrs.evolve(stmt, guard=changed(stmt.guard) if write else stmt.guard, pieces=pieces),)
 
     return attrs.evolve(kernel, body=ir.rewritten(kernel.body, statement_of))

@@ -1,4 +1,4 @@
-"""Kernel IR made by hand: what a pass gets, without a strategy and without the passes before it."""
+"""Hand-made kernel IR: the input of a pass, without a strategy and without the preceding passes."""
 
 import making
 
@@ -19,7 +19,7 @@ def parameters(spec):
 
 
 def local(name, shape, memory, dtype=float32, layout=ColMajor, **fields):
-    """A buffer of the kernel's own; one in registers keeps its elements in the order of `layout`."""
+    """A local buffer of the kernel; one in registers stores its elements in the order of `layout`."""
     tensor = Tensor(name, tuple(map(as_expr, shape)), dtype, memory, layout, **fields)
     storage = tensor.storage()
     return making.buffer(tensor, storage, storage.extent, written=True)
@@ -33,7 +33,7 @@ def kernel_of(spec, body, *buffers, threads=32, grid=1, target="sm_80", symbols=
 
 
 def access(buffer, base, shape=None, bounds=None, write=False):
-    """The access to `shape` neighbours from `base` on, which lie inside below `bounds`."""
+    """The access to `shape` adjacent elements from `base` on, which are in bounds below `bounds`."""
     shape = shape or (1,) * len(base)
     return making.access(
         buffer,
@@ -46,5 +46,5 @@ def access(buffer, base, shape=None, bounds=None, write=False):
 
 
 def execution(instruction, spec, *accesses, accumulate=ZERO, active=TRUE, **fields):
-    """The statement by which an instruction performs a spec."""
+    """The statement in which an instruction performs a spec."""
     return making.execution(instruction, spec, accesses, accumulate=as_expr(accumulate), active=active, **fields)

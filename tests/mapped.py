@@ -1,5 +1,4 @@
-"""A kernel whose loads are made by TMA, before any instruction of the library makes such: IR in which a copy has a tensor map, and the text
-by hand."""
+"""A hand-made kernel with TMA loads: IR in which a copy has a tensor map, and the text written by hand."""
 
 import types
 
@@ -42,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(64) move(const __grid_constant__ Ma
   }
 }
 """
-"""Copies `src` tile by tile: M and N are those of `dst`, so that more of it than `src` has shows what lies beyond the edge."""
+"""Copies `src` tile by tile: M and N are those of `dst`, so a larger `dst` shows elements past the edge."""
 
 MAIN = r"""
 #include <cstdio>
@@ -77,7 +76,7 @@ int main()
 
 
 def exported_copy(folder, monkeypatch, name="copy"):
-    """An export of the text by hand, with a leading dimension known at run time."""
+    """An export of the hand-written text, with a run-time leading dimension."""
     text = TEXT.replace("const int N)", "const int N, const int ld)")
     monkeypatch.setattr("fireiron.cuda.emit", lambda kernel: text.replace(" move(", f" {kernel.name}("))
     return export(copying(M, sym("N"), src=RowMajor(ld=sym("ld"))), folder, name)
@@ -93,7 +92,7 @@ def copying(rows=M, columns=N, dtype=float16, maps=(MAP,), **layouts):
 
 
 def kernel_of(program, cubin=b"\x7fELF"):
-    """The kernel of a program, with machine code that was made elsewhere, or is pretended."""
+    """The kernel of a program, with machine code that was made elsewhere, or is simulated."""
     kernel = CompiledKernel(program)
     kernel.__dict__["compiled"] = types.SimpleNamespace(cubin=cubin)
     return kernel

@@ -1,4 +1,4 @@
-"""Data and strategies that several tests share."""
+"""Data and strategies shared by several tests."""
 
 import importlib
 import inspect
@@ -18,7 +18,7 @@ ALL_NAMES = sorted(module.name for module in pkgutil.iter_modules(strategies.__p
 
 
 def target_of(name, other=None):
-    """The target that a library strategy needs, or another."""
+    """The target that a library strategy needs, or another one."""
     own = library(name).strategy.target
     return own if own == WARPGROUP_ARCHITECTURE else other
 
@@ -29,16 +29,16 @@ def library(name):
 
 
 NAMES = [name for name in ALL_NAMES if library(name).strategy.start == MatMul]
-"""Those for one product of matrices."""
+"""Those for one GEMM."""
 
 
 def integers(shape, dtype, generator, low=-2, high=3):
-    """Small integers in an element type, so that every order of adding them gives the same value."""
+    """Small integers in an element type, so that any order of adding them gives the same value."""
     return generator.integers(low, high, shape).astype(dtype.to_numpy())
 
 
 def sizes_of_run_time(name, **multiples):
-    """M, N and K as symbols; bounded for a stack of matrices, whose addresses would not fit 64 bits otherwise."""
+    """M, N and K as symbols; bounded for a batch, whose addresses would not fit 64 bits otherwise."""
     bound = {"high": 65536} if "batch" in inspect.signature(library(name).spec).parameters else {}
     return tuple(sym(dim, multiple_of=multiples.get(dim, 1), **bound) for dim in "MNK")
 
@@ -57,12 +57,12 @@ def stored(array, layout, xp=np, ld=None):
 
 
 def simulated(strategy, target):
-    """The kernel of a bound strategy, for the simulator alone: NVRTC does not see it."""
+    """The kernel of a bound strategy, for the simulator alone, without NVRTC."""
     return CompiledKernel(strategy.program(target))
 
 
 def called(kernel, *arrays, **options):
-    """The kernel on NumPy inputs, each of which is first stored in the order that the kernel was made for."""
+    """The kernel on NumPy inputs, each of which is first stored in the order of the kernel's parameter."""
     spec = kernel.program.spec
     return kernel(*(_ordered(spec, name, one) for name, one in zip(spec.inputs, arrays, strict=True)), **options)
 
@@ -72,4 +72,4 @@ def _ordered(spec, name, array):
 
 
 SIZES = ((1, 1, 1), (128, 128, 64), (129, 127, 9), (100, 50, 30), (1000, 500, 300), (7, 260, 65))
-"""Sizes at, below and above the tiles, most of them no multiples of anything."""
+"""Sizes at, below and above the tiles, most of them not multiples of anything."""

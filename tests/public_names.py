@@ -20,7 +20,7 @@ __version__: str
 
 
 def homes():
-    """The module of each public name: of those imported by name, of those loaded when used, of those that a folder gives."""
+    """The module of each public name: of those imported by name, of those loaded when used, of those defined in a folder."""
     for node in ast.parse(Path(fireiron.__file__).read_text()).body:
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
@@ -30,7 +30,7 @@ def homes():
 
 
 def qualified():
-    """Names that are used as `fireiron.NAME` only, as `*` would hide a strategy's file of the same name: imported as themselves."""
+    """Names that are used as `fireiron.NAME` only, since `*` would hide a strategy's file of the same name: imported as themselves."""
     for node in ast.parse(Path(fireiron.__file__).read_text()).body:
         if isinstance(node, ast.ImportFrom):
             yield from (alias.asname for alias in node.names if alias.asname == alias.name)
@@ -38,8 +38,8 @@ def qualified():
 
 def text():
     """The stub."""
-    found = dict(homes())
-    rows = sorted((found[name], name) for name in (*fireiron.__all__, *qualified()))
+    modules_by_name = dict(homes())
+    rows = sorted((modules_by_name[name], name) for name in (*fireiron.__all__, *qualified()))
     public = "".join(f"    {name!r},\n" for name in sorted(fireiron.__all__)).replace("'", '"')
     return HEAD + "".join(f"from {module} import {name} as {name}\n" for module, name in rows) + f"\n__all__ = [\n{public}]\n"
 

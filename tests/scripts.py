@@ -1,4 +1,4 @@
-"""Scripts of the project that stand in no package, as modules."""
+"""Scripts of the project outside of packages, as modules."""
 
 import importlib.util
 from pathlib import Path
@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def loaded(path: str) -> ModuleType:
-    """A script by its path from the project's root, such as `docs/make_limits.py`, run anew."""
+    """A script by its path from the project's root, such as `docs/make_limits.py`, executed again."""
     file = ROOT / path
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None and spec.loader is not None

@@ -1,4 +1,4 @@
-"""Texts of programs of tasks with mappings: tiles of any depth, temporaries, steps in order, leaves by formulas."""
+"""Random texts of programs of tasks with mappings: tiles of any depth, temporaries, steps in order, leaves by formulas."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ HEAD = ("from fireiron import tasks", "from fireiron.tasks import *")
 
 @dataclasses.dataclass
 class Program(Definition):
-    """A program as drawn; its definition says what it means, and what the kernel's spec is."""
+    """A random program; its definition gives the meaning, and the kernel's spec."""
 
     def meaning(self) -> str:
         return f"__import__('{results.__module__}').results({dict(self.made)!r}, {dict(self.script.sizes)!r}, arrays)"
 
 
 def tasks(seed: int) -> Program:
-    """A program of work on elements, in one step or in two with a temporary between, and a mapping, drawn from a seed."""
+    """A program of pointwise work, in one step or in two with a temporary between, and a mapping, drawn from a seed."""
     r = random.Random(seed)
     sizes = {"m": r.choice((1, 7, 16, 33, 40)), "n": r.choice((1, 8, 31, 32, 70))}
     f = _Formulas(r, True, sizes)
@@ -36,11 +36,11 @@ def tasks(seed: int) -> Program:
         each = {"one": f"y[m,n] = {first}"}
     used = [name for name in ("x", "r") if any(f"{name}[" in text for text in each.values())]
     operands = {**dict.fromkeys(used, "m n"), "y": "m n"}
-    made = {"name": "work", "dims": "m n", "operands": operands, "body": each}
+    arguments = {"name": "work", "dims": "m n", "operands": operands, "body": each}
     names = ["y", *used]
     chosen = [r.choice(("float32", "float32", "float16", "int32")) for _ in used]
     types = ", ".join([f"{name!r}: {kind}" for name, kind in zip(used, chosen, strict=True)] + ["'y': float32"])
-    before = [*HEAD, text_of(made), *_variants(each, used), *_mapping(r, names, two)]
+    before = [*HEAD, text_of(arguments), *_variants(each, used), *_mapping(r, names, two)]
     script = Script(
         "tasks.strategy(program, mapping)",
         f"made(m={{m}}, n={{n}}, types={{{types}}})",
@@ -49,11 +49,11 @@ def tasks(seed: int) -> Program:
         r.choice(("sm_80", "sm_70", "sm_90")),
         tuple(before),
     )
-    return Program(script, made)
+    return Program(script, arguments)
 
 
 def _reading(f: _Formulas, name: str) -> str:
-    """A formula on elements that reads a tensor, without coordinates: a piece counts its own."""
+    """A pointwise formula that reads a tensor, without coordinates: a piece counts its own."""
     import re
 
     while True:
@@ -93,10 +93,10 @@ def _variants(each: dict[str, str], used: list[str]) -> list[str]:
             "",
         ]
     if "two" in each:
-        every = ", ".join(["y", *used])
+        names = ", ".join(["y", *used])
         lines += [
             f"@task('both', Inner, reads={used!r}, writes=['y'])",
-            f"def both_tiles({every}, *, R=tunable(int), C=tunable(int)):",
+            f"def both_tiles({names}, *, R=tunable(int), C=tunable(int)):",
             "    (M, N), sizes = y.shape, (R, C)",
             f"    {', '.join(f'{name}_p' for name in ['y', *used])}, = "
             + ", ".join(f"partition_by_blocks({name}, sizes)" for name in ["y", *used])
@@ -105,7 +105,7 @@ def _variants(each: dict[str, str], used: list[str]) -> list[str]:
             f"        launch('both', {', '.join(f'{name}_p[i, j]' for name in ['y', *used])})",
             "",
             f"@task('both', Inner, reads={used!r}, writes=['y'])",
-            f"def both_steps({every}):",
+            f"def both_steps({names}):",
             "    t = make_tensor(y.shape, 'float32')",
             f"    launch('one', {', '.join(['t', *reads['one']])})",
             f"    launch('two', {', '.join(['y', *reads['two']])})",
@@ -115,7 +115,7 @@ def _variants(each: dict[str, str], used: list[str]) -> list[str]:
 
 
 def _mapping(r: random.Random, names: list[str], two: bool) -> list[str]:
-    """Where each instance runs, where tensors are, and into what tiles they are taken apart."""
+    """Where each instance runs, where tensors are, and into what tiles they are divided."""
     steps = ["one", "two"] if two else ["one"]
     variants = [f"{step}_{kind}" for step in steps for kind in ("tiles", "rows", "leaf")] + (["both_tiles", "both_steps"] if two else [])
     rows, columns = r.choice((1, 4, 8, 16)), r.choice((8, 16, 32))
@@ -143,5 +143,5 @@ def _mapping(r: random.Random, names: list[str], two: bool) -> list[str]:
 
 
 def _arguments(step: str, two: bool, names: list[str]) -> int:
-    """How many tensors a step has, at most: written into the text where they are named, and refused where they are others."""
+    """The maximum number of tensors of a step: written into the text where they are named, and refused if they are others."""
     return len(names) if not two else 2

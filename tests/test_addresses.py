@@ -1,4 +1,4 @@
-"""Arithmetic of addresses in the printer: what is named in front of a loop has the remainders of what it stands for."""
+"""Address arithmetic in the printer: a name defined before a loop has the remainders of its value."""
 
 import random
 
@@ -25,13 +25,13 @@ def drawn(choose):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(200))
-def test_what_is_reduced_has_the_same_remainder(seed):
+def test_reduced_expressions_have_the_same_remainder(seed):
     choose = random.Random(seed)
     value, divisor = drawn(choose), choose.choice((2, 3, 4, 6, 8))
-    found = _reduced(value, divisor)
+    reduced = _reduced(value, divisor)
     for _ in range(5):
         at = {name: choose.randint(name in "MN", most) for name, most in VALUES.items()}
-        assert compiled(value)(at) % divisor == compiled(found)(at) % divisor
+        assert compiled(value)(at) % divisor == compiled(reduced)(at) % divisor
 
 
 def test_factors_of_sizes_are_reduced_and_loops_stay():
@@ -39,7 +39,7 @@ def test_factors_of_sizes_are_reduced_and_loops_stay():
     assert _reduced((M // 2) * TURN, 4) == (M // 2 % 4) * TURN
 
 
-def test_what_needs_no_name():
-    """As short as a name: nothing, a number, or a step of one variable."""
+def test_expressions_without_a_name():
+    """Short ones: nothing, a number, or a step of one variable."""
     assert all(map(_plain, (ZERO, ONE, TURN, TURN * 3)))
     assert not any(map(_plain, (TURN + 1, TURN + THREAD, TURN * THREAD, TURN // 2)))

@@ -103,5 +103,5 @@ def test_loads_ahead_are_not_lost_under_a_producer():
     halves = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
     blocks = MatMul(256, 256, 256, **halves)(GL, GL, GL)(Kernel).tile(128, 64).to(Block).epilog(RF, float32)
     turns = blocks.split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
-    with pytest.raises(DecompositionError, match="pipeline: no load stands directly under this split"):
+    with pytest.raises(DecompositionError, match="pipeline: no load directly under this split"):
         turns.split(32).pipeline(2).tile(64, 64).to(Warpgroup).done().cuda()

@@ -1,4 +1,4 @@
-"""On an H100 or H200: stacks of matrices by TMA with arrays of three and four dimensions, and `matmul`, bit-equal on integers (oracle O11)."""
+"""On an H100 or H200: batches by TMA with arrays of three and four dimensions, and `matmul`, bit-equal on integers (oracle O11)."""
 
 import itertools
 
@@ -73,12 +73,16 @@ def test_matmul(dtype, kind, shapes, stored):
     given = [generator.integers(-2, 3, shape).astype(dtype) for shape in shapes]
     expected = given[0].astype("float64") @ given[1].astype("float64")
 
-    def there(one):
-        orders = {"row": range(one.ndim), "col": (*range(one.ndim - 2), one.ndim - 1, one.ndim - 2), "interleaved": (1, 0, 2)[: one.ndim]}
+    def there(array):
+        orders = {
+            "row": range(array.ndim),
+            "col": (*range(array.ndim - 2), array.ndim - 1, array.ndim - 2),
+            "interleaved": (1, 0, 2)[: array.ndim],
+        }
         order = [int(axis) for axis in orders[stored]]
-        moved = np.ascontiguousarray(one.transpose(order))
+        moved = np.ascontiguousarray(array.transpose(order))
         placed = xp.asarray(moved) if kind == "cupy" else xp.from_numpy(moved).cuda()
-        back = [order.index(axis) for axis in range(one.ndim)]
+        back = [order.index(axis) for axis in range(array.ndim)]
         return placed.transpose(back) if kind == "cupy" else placed.permute(back)
 
     a, b = map(there, given)

@@ -1,4 +1,4 @@
-"""Bytes and truth values as masks: read as they lie in memory, by epilogues and by definitions of several steps; refused by name elsewhere."""
+"""Bytes and booleans as masks: read as stored, by epilogues and multi-step definitions; refused by name elsewhere."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_masks_of_epilogues(dtype):
 
 
 def test_sums_and_extrema_of_bytes():
-    """Of unsigned bytes the least is 0 and the largest 255: what lies behind the end changes nothing."""
+    """For unsigned bytes the minimum is 0 and the maximum 255: elements past the end change nothing."""
     spec = counted(m=3, n=70, types={"keep": "bool", "count": float32, "top": uint8, "least": uint8})
     assert spec.operands["keep"].dtype == uint8 == as_dtype(bool) and uint8.limits == (0, 255) and int8.limits == (-128, 127)
     x, keep = random.standard_normal((3, 70)).astype("float16"), random.random((3, 70)) < 0.5
@@ -64,7 +64,7 @@ def test_other_types_are_refused_by_name():
         fireiron.matmul(a, b, c_dtype="uint8")
 
 
-def test_a_mask_of_another_type_says_how_the_spec_takes_it():
+def test_a_mask_of_another_type_is_refused_with_the_spec_to_use():
     kernel = by_warps(counted(m=3, n=70, types={"count": float32})).compile("sm_80")
     with pytest.raises(LaunchError, match="keep has elements of another type") as error:
         kernel(np.zeros((3, 70), "float16"), np.ones((3, 70), bool))

@@ -439,7 +439,7 @@ def test_refusals():
     with pytest.raises(DecompositionError, match=r"cluster: split_k\(.., Block\) also determines the tile of a block"):
         chain = MatMul.split_k(2, Block, 64).tile(64, 64).to(Block).cluster(2, 1).tile(8, 8).to(Thread).tile(1, 1).split(1).done()
         _ = chain(halves(1024, 1024, 128, c_dtype=float32)).program(TARGET).ir
-    with pytest.raises(DecompositionError, match=r"pingpong\(2\) in clusters: .* is not proved"):
+    with pytest.raises(DecompositionError, match=r"pingpong\(2\) in clusters: .* are not proved"):
         _ = product(cluster=(2, 1), **SMALL, blocks=4, turns=2)(spec).program(TARGET).ir
 
 

@@ -1,4 +1,4 @@
-"""Every printed kernel goes through NVRTC, warnings as errors, for each architecture that the installed toolkits serve (O10)."""
+"""Every printed kernel is compiled by NVRTC, with warnings as errors, for each architecture that the installed toolkits support (O10)."""
 
 import itertools
 import os
@@ -15,12 +15,12 @@ pytestmark = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pi
 TARGETS = ("sm_52", "sm_70", "sm_75", "sm_80", "sm_90", "sm_90a")
 
 SHARE = {"sm_80": 2, "sm_90": 2, "sm_90a": 1}
-"""Of this many sizes a target gets a strategy at one in the submission tier; others of four, each with another of them."""
+"""The number of sizes for which a target compiles a strategy at one in the default tier; others of four, each with another of them."""
 
 SCALE = int(os.environ.get("FIREIRON_FUZZ", "1"))
 
 FIRST = {"hmma_turing": 75, "hmma_volta": 70, "hmma_ampere": 70, "small": 70, "split_k": 70, "split_k_blocks": 70}
-"""The first compute capability that has the instructions of a strategy for halves; 53 of all others."""
+"""The first compute capability with the instructions of a float16 strategy; 53 for all others."""
 
 
 def served(target):
@@ -28,7 +28,7 @@ def served(target):
 
 
 def compiled(strategy, spec, target):
-    """The compiler's report, and the program it was made from."""
+    """The compiler's report, and the program."""
     program = strategy(spec).program(target)
     return compile_cuda(program.cuda, target).resources[program.name], program
 
@@ -44,7 +44,7 @@ def test_strategies(name, target):
     choices = [module.SIZES, (1000, 500, 300), sizes_of_run_time(name, M=4), sizes_of_run_time(name)]
     if target_of(name, target) != target:  # sizes do not matter to the refusal: each target has another of them
         choices = [choices[TARGETS.index(target) % len(choices)]]
-    elif SCALE == 1:  # known and unknown sizes; neighbouring targets have the others
+    elif SCALE == 1:  # known and unknown sizes; adjacent targets have the others
         share = SHARE.get(target, len(choices))
         choices = choices[(TARGETS.index(target) + NAMES.index(name)) % share :: share]
     for sizes in choices:

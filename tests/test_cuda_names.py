@@ -1,4 +1,4 @@
-"""Names that CUDA C++ gives a meaning to: refused for operands, written otherwise for all that generated code names by itself."""
+"""Reserved names of CUDA C++: refused for operands, changed for all other names in generated code."""
 
 import re
 
@@ -23,9 +23,9 @@ def defined(name="g", operand="X", temporary="t", dim="m"):
     return Fused(name=name, dims=dim, operands={operand: dim, "Y": dim}, body=steps)
 
 
-def compiled(made, dim="m"):
-    """The kernel, compiled where NVRTC is."""
-    return made.tile(**{dim: 8}).to(Block).tile(**{dim: 1}).to(Thread).done()(made(**{dim: 32}, dtype=float32)).compile("sm_80")
+def compiled(definition, dim="m"):
+    """The kernel, compiled if NVRTC is installed."""
+    return definition.tile(**{dim: 8}).to(Block).tile(**{dim: 1}).to(Thread).done()(definition(**{dim: 32}, dtype=float32)).compile("sm_80")
 
 
 @pytest.mark.parametrize("name", [*NAMES, "__half", "__x", "é", "é2"])
@@ -66,7 +66,7 @@ DECLARED = re.compile(r"__device__ __forceinline__ [\w ]+?[ *](\w+)\(")
 
 
 def unknown_names(text):
-    """What a text calls, and neither declares nor has from CUDA."""
+    """The functions that a text calls and that neither it nor CUDA declares."""
     plain = re.sub(r'//[^\n]*|"[^"]*"', "", text)
     declared = {*DECLARED.findall(text), *re.findall(r"\n(\w+)\(\n?", text), *re.findall(r"(?:auto|using|#define) (\w+)\b", text)}
     return {name for name in CALLED.findall(plain) if not is_taken(name) and name not in declared}
@@ -74,13 +74,13 @@ def unknown_names(text):
 
 @pytest.mark.parametrize("part", range(4))
 def test_every_function_that_is_printed_has_an_entry(part):
-    """In texts of the corpus: a new function of CUDA that the printer calls is a name that nothing else may have."""
+    """In texts of the corpus: a new CUDA function called by the printer is a reserved name."""
     seen = 0
-    for number, one in enumerate(kept()):
+    for number, stored in enumerate(kept()):
         if number % 120 == 30 * part:
-            outcome = one.outcome()
+            outcome = stored.outcome()
             if outcome.kind == TEXT:
-                assert not unknown_names(outcome.said), one.name
+                assert not unknown_names(outcome.said), stored.name
                 seen += 1
     assert seen >= 5
 
@@ -91,7 +91,7 @@ def test_a_function_without_an_entry_is_noticed():
 
 @needs_nvrtc
 @pytest.mark.parametrize("name", ["y0", "j1f", "sinf", "round", "clock", "main"])
-def test_functions_that_nothing_calls_may_be_operands(name):
+def test_uncalled_functions_may_be_operand_names(name):
     assert compiled(defined(operand=name)).program.name == "g"
 
 
@@ -103,7 +103,7 @@ def test_the_tables_are_apart():
 
 @needs_nvrtc
 @pytest.mark.parametrize("name", ["log10", "y0", "main"])
-def test_sizes_may_have_names_of_functions_that_nothing_calls(name):
+def test_sizes_may_have_names_of_uncalled_functions(name):
     problem = Move(sym(name), 8)(GL, GL)(Kernel)
     assert Move.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()(problem).compile("sm_80").program.name == "move"
 

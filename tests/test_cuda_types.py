@@ -1,4 +1,4 @@
-"""Literals, conversions and functions of all element types, as they are printed: a table to read, `goldens/types.txt`."""
+"""Printed literals, conversions and functions of all element types, as a readable table, `goldens/types.txt`."""
 
 import itertools
 import math
@@ -42,6 +42,6 @@ def lines():
     yield from (written(widened(dtype)) for dtype in DTYPES if dtype.kind == "int" and dtype.bits == 8)
 
 
-def test_the_table_is_what_is_printed():
-    said = differences(TABLE, "\n".join(lines()))
-    assert not said, said
+def test_the_table_equals_the_printed_text():
+    changes = differences(TABLE, "\n".join(lines()))
+    assert not changes, changes

@@ -1,4 +1,6 @@
-"""The page of the Cypress paper's experiments is what its script makes of the results that are there, and its mappings are mappings (perf/cypress.py)."""
+"""The page of the Cypress paper's experiments is the output of its script for the present results, and its mappings are mappings
+(perf/cypress.py).
+"""
 
 import importlib
 from pathlib import Path
@@ -22,7 +24,7 @@ def test_the_page_is_up_to_date(cypress):
     assert results and (FOLDER / "cypress.md").read_text() == cypress.page(results), f"python perf/cypress.py {FOLDER} --page"
 
 
-def test_ratios_are_times_of_others_by_ours(cypress):
+def test_ratios_are_times_of_others_divided_by_ours(cypress):
     us = {"ours a": 20.0, "ours b": 10.0, "cuBLAS": 12.0, "Triton x": 15.0, "form as it is": 20.0, "form no producer": 25.0}
     rows = [{"problem": "64^3", "work": 2 * 64**3, "us": {"burst": us, "busy": us}}]
     text = cypress.page({"gemm": rows})
@@ -31,7 +33,7 @@ def test_ratios_are_times_of_others_by_ours(cypress):
 
 
 def test_a_mapping_without_a_producer(cypress):
-    """Refinements that need a ring go with it; choices that a strategy lacks are left out."""
+    """Refinements that need a ring are removed with it; choices that a strategy lacks are left out."""
     alone = cypress.unspecialized(dual.hopper)
     text = alone(dual.spec(512, 512, 256)).cuda("sm_90a")
     assert "wgmma" in text and "setmaxnreg" not in text and "setmaxnreg" in dual.hopper(dual.spec(512, 512, 256)).cuda("sm_90a")

@@ -1,4 +1,6 @@
-"""The library's defaults by target: what `values(spec, target)` states compiles without spills for each target that an NVRTC here serves."""
+"""The library's defaults by target: the values of `values(spec, target)` compile without spills for each target that an installed NVRTC
+supports.
+"""
 
 import inspect
 import os
@@ -22,14 +24,14 @@ SPILL = {"naive", "listing_1"}
 
 ANY_SIZES = {name: tuple(map(sym, "MNK")) for name in ("dual", "gated", "gemm_row_sum", "hmma_ampere", "hmma_turing")}
 ANY_SIZES |= {"lstm": (sym("M"), sym("N"), sym("L")), "attention": (sym("M"), sym("N"), 128)}
-"""Sizes that are known at run time only, and what they are multiples of."""
+"""Run-time sizes, and their divisors."""
 
 
 FUSED = ("attention", "dual", "gated", "gemm_row_sum", "grouped", "grouped_ragged", "layernorm", "lstm", "mlp", "rmsnorm", "softmax")
 
 
 def resources(name, target, sizes=None):
-    """What ptxas says of the kernel that `fireiron emit NAME` prints for a target; None where the strategy is refused for it."""
+    """The ptxas report of the kernel that `fireiron emit NAME` prints for a target; None if the strategy is refused for it."""
     entry = find(name)
     named = {} if sizes is None else dict(zip(inspect.signature(entry.problem).parameters, sizes))
     try:
@@ -49,7 +51,7 @@ def whole(report):
 @pytest.mark.nightly
 @not_in_the_default_tier
 def test_defaults_do_not_spill(name, target):
-    """A remark of ptxas that something does not run as it is written is an error, too."""
+    """A ptxas remark that MMAs are serialized is an error, too."""
     if not serves[target]:
         pytest.skip(f"no NVRTC for {target}")
     report = resources(name, target)

@@ -1,6 +1,7 @@
-"""Every block of Python in the documents runs; every file they link to exists. Blocks that begin with ```python gpu need one.
+"""Every Python block in the documents runs; every linked file exists. Blocks that begin with ```python gpu need a GPU.
 
-A test that a document names, `test_file::test_name`, exists too."""
+A test named by a document, `test_file::test_name`, exists.
+"""
 
 import ast
 import functools
@@ -54,14 +55,14 @@ def test_links_exist(document):
 
 @functools.cache
 def defined_in(file):
-    """The tests of a file of this folder, those of a class behind its name."""
-    found = set()
+    """The tests of a file of this folder; those of a class after its name."""
+    names = set()
     for node in ast.parse((Path(__file__).parent / f"{file}.py").read_text()).body:
         if isinstance(node, ast.ClassDef):
-            found |= {f"{node.name}::{one.name}" for one in node.body if isinstance(one, ast.FunctionDef) and one.name.startswith("test_")}
+            names |= {f"{node.name}::{one.name}" for one in node.body if isinstance(one, ast.FunctionDef) and one.name.startswith("test_")}
         elif isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            found.add(node.name)
-    return found
+            names.add(node.name)
+    return names
 
 
 def named_tests(text):

@@ -214,7 +214,7 @@ def test_one_barrier_in_a_pipeline_orders_both_ways():
 def test_a_barrier_that_was_asked_for_says_so():
     strategy = MatMul.tile(32, 32).to(Block).split(32).sync().tile(4, 4).to(Thread).tile(1, 1).split(1).done()
     (barrier,) = synchronization(strategy(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program("sm_80").ir).points
-    assert (barrier.kind, barrier.orders, barrier.why) == ("barrier block", (), "asked for by sync")
+    assert (barrier.kind, barrier.orders, barrier.why) == ("barrier block", (), "requested by sync")
 
 
 @pytest.mark.sampled(4)

@@ -14,23 +14,23 @@ POINTERS = re.compile(r"  (?:const )?\w+\* const (\w+) =\s+(\w+) \+ ([^;]*);", r
 
 
 def read(text, names):
-    """An index of C as an expression, with what names stand for in their places."""
+    """A C index as an expression, with names replaced by their values."""
     plain = re.sub(r"\(long long\)", "", text).replace("blockIdx.x", "block").replace("threadIdx.x", "thread").replace("/", "//")
     return read_expression(" ".join(plain.split()), names)
 
 
 def lets(cuda, blocks, threads):
-    """The named values of a kernel as expressions of the numbers of block and thread, and those numbers themselves."""
+    """The named values of a kernel as expressions of the block and thread numbers, and those numbers themselves."""
     names = {"block": Var("block", 0, blocks - 1), "thread": Var("thread", 0, threads - 1)}
     for name, text in LETS.findall(cuda):
         names[name] = read(text, names)
     return names
 
 
-def equal(one, other, blocks, threads):
-    """Whether two expressions of block and thread are equal for all that are launched."""
+def equal(left, other, blocks, threads):
+    """Whether two expressions of block and thread are equal for all launched ones."""
     return all(
-        one.evaluate({"block": block, "thread": thread}) == other.evaluate({"block": block, "thread": thread})
+        left.evaluate({"block": block, "thread": thread}) == other.evaluate({"block": block, "thread": thread})
         for block in range(blocks)
         for thread in range(threads)
     )
@@ -58,7 +58,9 @@ FIGURES = {
         {"quadpair": "(threadIdx.x / 4) % 4", "thread_m": "threadIdx.x % 4", "thread_n": "(threadIdx.x / 16) % 2"},
     ),
 }  # fmt: skip
-"""A strategy whose tiles go to the figure's groups, sizes, threads; lines of its kernel; and the paper's box by the kernel's names."""
+"""A strategy whose tiles are assigned to the figure's groups, sizes, threads; lines of its kernel; and the paper's box with the kernel's
+names.
+"""
 
 
 @pytest.mark.parametrize("figure", FIGURES)
@@ -89,7 +91,7 @@ def figure_8():
 
 
 def test_the_kernel_of_figure_8():
-    """Every address that it touches is the paper's, as an expression; so are the numbers of blocks and threads."""
+    """Every address that it accesses is the paper's, as an expression; so are the numbers of blocks and threads."""
     cuda = figure_8()
     assert "<<<64, 256>>>" in cuda and "__hfma(" in cuda
     for line in ("block_m = blockIdx.x % 8", "block_n = blockIdx.x / 8", "thread_m = threadIdx.x % 16", "thread_n = threadIdx.x / 16"):
@@ -99,20 +101,20 @@ def test_the_kernel_of_figure_8():
         assert names[name] == read(FIGURE_8[name], names), "the remainder that the paper writes is one that no launched unit needs"
     units = {name: Var(name, 0, 15) for name in ("block_m", "block_n", "thread_m", "thread_n")}
     units |= {"k": Var("k", 0, 1023), "m": Var("m", 0, 7), "n": Var("n", 0, 7)}
-    found = {
+    accesses_by_tensor = {
         tensor: {f"{pointer}[{index}]" for index in re.findall(rf"\b{pointer}\[([^]]*)\]", cuda)}
         for pointer, tensor, _ in POINTERS.findall(cuda)
     }
     starts = {tensor: read(start, units) for _, tensor, start in POINTERS.findall(cuda)}
-    assert set(found) == set("ABC")
-    for tensor, accesses in found.items():
+    assert set(accesses_by_tensor) == set("ABC")
+    for tensor, accesses in accesses_by_tensor.items():
         (access,) = accesses
         index = read(access.partition("[")[2].removesuffix("]"), units)
         assert starts[tensor] + index == read(FIGURE_8[tensor], units), tensor
 
 
-def test_what_these_tests_would_find():
-    """The control: another order of blocks, another step, another group are no longer the paper's."""
+def test_these_tests_detect_differences():
+    """The control: another block order, another step or another group no longer match the paper."""
     units = {name: Var(name, 0, 15) for name in ("block_m", "block_n", "thread_m", "thread_n", "m", "n")}
     assert read(FIGURE_8["C"], units) != read(FIGURE_8["C"].replace("8192", "8193"), units)
     by_rows = MatMul.tile(128, 128).to(Block).tile(8, 8).to(Thread).layout(ColMajor).split(1).tile(1, 1).done()

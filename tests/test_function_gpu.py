@@ -1,4 +1,4 @@
-"""`fireiron.function` on a GPU: PyTorch's tensors against its own functions, compiled, in CUDA graphs."""
+"""`fireiron.function` on a GPU: PyTorch's tensors compared with its own functions, compiled, in CUDA graphs."""
 
 import pytest
 
@@ -15,12 +15,12 @@ pytestmark = [
 def torch(monkeypatch):
     monkeypatch.delenv("FIREIRON_RECORDS", raising=False)
     monkeypatch.delenv("FIREIRON_REQUIRE_RECORD", raising=False)
-    found = pytest.importorskip("torch", reason="needs PyTorch")
-    if not found.cuda.is_available():
+    torch_module = pytest.importorskip("torch", reason="needs PyTorch")
+    if not torch_module.cuda.is_available():
         pytest.skip("needs PyTorch for CUDA")
-    found.manual_seed(0)
-    with found.no_grad():
-        yield found
+    torch_module.manual_seed(0)
+    with torch_module.no_grad():
+        yield torch_module
 
 
 def halves(torch, *shape):
@@ -28,12 +28,12 @@ def halves(torch, *shape):
 
 
 def cases(torch):
-    """Functions by name with arrays, and what they are to give."""
+    """Functions by name with arrays, and their expected results."""
     functional = torch.nn.functional
     x, a, h = halves(torch, 3, 40, 512), halves(torch, 200, 256), halves(torch, 200, 256)
-    w, b, one, other, bias = halves(torch, 512), halves(torch, 512), halves(torch, 256, 128), halves(torch, 256, 128), halves(torch, 128)
+    w, b, right, other, bias = halves(torch, 512), halves(torch, 512), halves(torch, 256, 128), halves(torch, 256, 128), halves(torch, 128)
     rows, weights, biases = halves(torch, 300, 128), halves(torch, 4, 128, 128), halves(torch, 4, 128)
-    wide = [part.double() for part in (a, one, h, other)]
+    wide = [part.double() for part in (a, right, h, other)]
     layers = rows.double()
     for weight, added in zip(weights.double(), biases.double(), strict=True):
         layers = (layers @ weight + added).relu().half().double()
@@ -41,9 +41,9 @@ def cases(torch):
         "layernorm": ((x, w, b, 1e-5), functional.layer_norm(x.double(), (512,), w.double(), b.double(), 1e-5)),
         "rmsnorm": ((x, w, 1e-5), functional.rms_norm(x.double(), (512,), w.double(), 1e-5)),
         "softmax": ((x,), x.double().softmax(-1)),
-        "dual": ((a, one, other), wide[0] @ wide[1] + wide[0] @ wide[3]),
-        "gated": ((a, one, other), functional.silu(wide[0] @ wide[1]) * (wide[0] @ wide[3])),
-        "lstm:tanh": ((a, one, h, other, bias), (wide[0] @ wide[1] + wide[2] @ wide[3] + bias.double()).tanh()),
+        "dual": ((a, right, other), wide[0] @ wide[1] + wide[0] @ wide[3]),
+        "gated": ((a, right, other), functional.silu(wide[0] @ wide[1]) * (wide[0] @ wide[3])),
+        "lstm:tanh": ((a, right, h, other, bias), (wide[0] @ wide[1] + wide[2] @ wide[3] + bias.double()).tanh()),
         "mlp": ((rows, weights, biases), layers),
     }
 
@@ -75,7 +75,7 @@ def test_several_outputs_compiled(torch):
 
 
 def test_captured(torch):
-    """A CUDA graph replays the launch on what is in memory then."""
+    """A CUDA graph replays the launch on the current memory contents."""
     x = halves(torch, 64, 512)
     softmax = fireiron.function("softmax")
     softmax(x)  # compiled and loaded

@@ -22,7 +22,7 @@ LAYOUTS = {
 
 
 def run(strategy, spec, generator, **sizes):
-    """Output of a kernel on the GPU and what NumPy gives."""
+    """The output of a kernel on the GPU, and NumPy's result."""
     import cupy
 
     a, b = (

@@ -1,4 +1,4 @@
-"""The page of the Graphene paper's experiments is what its script makes of the results that are there (perf/graphene_numbers.py)."""
+"""The page of the Graphene paper's experiments is the output of its script for the present results (perf/graphene_numbers.py)."""
 
 import json
 from pathlib import Path
@@ -20,8 +20,8 @@ def test_the_page_is_up_to_date(numbers):
     assert all(f"| E{number} |" in text for number in range(1, 8))
 
 
-def test_what_is_there_is_read(numbers, tmp_path):
-    """Ratios are times of baselines by ours; what has no file is said to be missing."""
+def test_present_results_are_read(numbers, tmp_path):
+    """Ratios are times of baselines divided by ours; a missing file is reported as missing."""
     assert numbers.page(numbers.Results(tmp_path, tmp_path / "none")).count(numbers.MISSING) == len(numbers.EXPERIMENTS)
     us = {"shared {}": 20.0, "registers {}": 18.0, "Triton mma": 25.0, "Triton free": 27.0, "cuBLASLt chain": 90.0}
     plain = {"environment": {"gpu": "NVIDIA H200", "date": "2026-11-22T10:00"}, "measured": [{"rows": 8192, "layers": 20, "us": us}]}

@@ -76,7 +76,7 @@ def test_sizes_known_at_run_time():
 
 @pytest.mark.parametrize("tile", [TILES[0], TILES[1], TILES[4], TILES[7]], ids=str)
 def test_every_run_gives_the_same_bits(tile):
-    """A race would show: sums of one element are taken in one order."""
+    """A race would show: sums of one element are computed in one order."""
     import cupy
 
     generator = np.random.default_rng(7)
@@ -103,7 +103,7 @@ def test_matrices_of_more_than_two_to_the_31_elements(sizes):
         pytest.skip("needs 40 GiB of free memory on the GPU")
     generator = cupy.random.default_rng(3)
     a, b = (generator.integers(-1, 2, shape, dtype=np.int8).astype(np.float16) for shape in ((M, K), (K, N)))
-    a[:, 4096:], c = 0, cupy.full((M, N), np.nan, np.float16)  # sums stay exact
+    a[:, 4096:], c = 0, cupy.full((M, N), np.nan, np.float16)  # sums are exact
     hopper.strategy(halves(*sizes)).compile()(a, b, out=c)
     assert M * N > 1 << 31 or M * K > 1 << 31
     for first in (0, M // 2, M - 7):
@@ -128,15 +128,15 @@ CLUSTERS = {
 def clustered(cluster, values):
     """The strategy with its tiles in clusters."""
     steps = list(hopper.strategy.steps)
-    dealt = next(number for number, step in enumerate(steps) if step.verb == "tile")
-    steps[dealt] = steps[dealt].refined(Cluster(*cluster))
+    tile_step = next(number for number, step in enumerate(steps) if step.verb == "tile")
+    steps[tile_step] = steps[tile_step].refined(Cluster(*cluster))
     return attrs.evolve(hopper.strategy, steps=tuple(steps)).with_(**values)
 
 
 @pytest.mark.parametrize("sizes", [(8, 24, 200), (1000, 504, 304), (4096, 2048, 1024)], ids=lambda sizes: "x".join(map(str, sizes)))
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_clusters(name, sizes):
-    """Neighbours load for each other: bit-equal all the same, where clusters overhang too."""
+    """Blocks load for each other: bit-equal, also if clusters extend past the edge."""
     check(clustered(*CLUSTERS[name]), halves(*sizes))
 
 

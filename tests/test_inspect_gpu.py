@@ -1,4 +1,4 @@
-"""On a GPU: what the driver says of a kernel is what Fireiron says: registers, shared memory, and blocks on a multiprocessor."""
+"""On a GPU: the driver and Fireiron agree about a kernel: registers, shared memory, and blocks per SM."""
 
 import attrs
 import pytest
@@ -30,7 +30,7 @@ SHARED = (0, 1, 1000, 1024, 4000, 16 * 1024, 20000, 48 * 1024, 57 * 1024, 75 * 1
 
 
 def loaded(cubin, name, dynamic):
-    """A function of the driver that may use so much dynamic shared memory."""
+    """A driver function that may use the given amount of dynamic shared memory."""
     import cupy
 
     module = cupy.cuda.Module()
@@ -63,7 +63,7 @@ def test_every_strategy(name):
 
 @pytest.mark.parametrize("most", [16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 104, 128, 144, 168, 200, 232, 255])
 def test_every_shape(most):
-    """Registers, threads and shared memory of a block in all combinations."""
+    """All combinations of registers, threads and shared memory of a block."""
     arch = as_architecture(launch.device_arch())
     module = library("listing_2")
     plain = CompiledKernel(module.strategy(module.spec(128, 128, 128)).program(arch)).ir

@@ -1,4 +1,4 @@
-"""Calls that JAX traces, without a GPU: the handler is compiled and called by XLA on the host, and launches by a driver that is pretended."""
+"""Calls traced by JAX, without a GPU: XLA compiles and calls the handler on the host, and a simulated driver launches."""
 
 import ctypes
 import shutil
@@ -32,13 +32,13 @@ LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Config), ctypes.c_char_p,
 
 
 class Driver:
-    """The pretended driver: `launches` has names, shapes and bytes of shared memory; a launch multiplies, if the kernel is a plain product."""
+    """The simulated driver: `launches` has names, shapes and bytes of shared memory; a launch multiplies if the kernel is a plain GEMM."""
 
     def __init__(self, folder):
         path = folder / "driver.so"
         subprocess.run(["cc", "-shared", "-fPIC", str(Path(__file__).with_name("jax_driver.c")), "-o", str(path)], check=True)
         self.library, self.launches, self.known, self.words = ctypes.CDLL(str(path)), [], {}, []
-        self._called = LAUNCH(self._launch)  # kept: the library has its address
+        self._called = LAUNCH(self._launch)  # kept alive: the library has its address
         ctypes.c_void_p.in_dll(self.library, "on_launch").value = ctypes.cast(self._called, ctypes.c_void_p).value
         jax_calls.register_for("cpu", "fireiron_launch_on_host").fireiron_driver(str(path).encode())
 
@@ -69,7 +69,7 @@ def driver(tmp_path_factory):
 
 @pytest.fixture
 def gpu(driver, monkeypatch):
-    """JAX computes on a GPU, of which machine code is not looked at."""
+    """JAX computes on a GPU whose machine code is ignored."""
     attributes = jax_calls._attributes
     driver.launches.clear()
 
@@ -84,7 +84,7 @@ def gpu(driver, monkeypatch):
     monkeypatch.setattr(arrays, "_current_device", lambda: 0)
     for name, value in (("target_of", "sm_80"), ("gpu_name", "NVIDIA H200"), ("refused_by_compiler", None)):
         monkeypatch.setattr(place, name, lambda *_, value=value: value)
-    with jax.default_device(jax.devices("cpu")[0]):  # where a GPU is, JAX would compute there
+    with jax.default_device(jax.devices("cpu")[0]):  # with a GPU, JAX would compute there
         yield driver
 
 
@@ -103,16 +103,16 @@ def test_matmul_and_its_gradients(gpu, shapes):
     a, b = (floats(*shape) for shape in shapes)
     weight = floats(*jax.numpy.matmul(a, b).shape)
     close(jax.jit(matmul)(a, b), jax.numpy.matmul(a, b))
-    ours, theirs = (
+    ours, reference = (
         jax.grad(lambda a, b, product=product: (product(a, b) * weight).sum(), (0, 1)) for product in (matmul, jax.numpy.matmul)
     )
-    for got, expected in zip(jax.jit(ours)(a, b), theirs(a, b), strict=True):
+    for got, expected in zip(jax.jit(ours)(a, b), reference(a, b), strict=True):
         close(got, expected)
     assert gpu.launches, "it was our handler"
 
 
 def test_kernels(gpu):
-    """Between operations of XLA, mapped, in other storage orders, with sizes known at run time."""
+    """Between XLA operations, mapped, in other storage orders, with run-time sizes."""
     a, b = floats(64, 48), floats(48, 80)
     spec = MatMul(64, 80, 48, **ROWS)(GL, GL, GL)(Kernel)
     kernel = find("gemm_tt").strategy.with_(bm=64, bn=64)(spec).compile("sm_80")
@@ -143,7 +143,7 @@ def test_tensor_maps(gpu):
 def test_refusals(gpu, monkeypatch):
     a, b = floats(64, 48), floats(48, 80)
     kernel = find("gemm_tt").strategy.with_(bm=64, bn=64)(MatMul(64, 80, 48, **ROWS)(GL, GL, GL)(Kernel)).compile("sm_80")
-    for call, said in (
+    for call, message in (
         (lambda a, b: kernel(a, b, out=b), "out= in a call that JAX traces"),
         (lambda a, b: matmul(a, b, out=a), "out= in a call that JAX traces"),
         (lambda a, b: kernel(b, a), "A has the shape"),
@@ -151,7 +151,7 @@ def test_refusals(gpu, monkeypatch):
         (lambda a, b: kernel(a.astype("float16"), b), "A has elements of another type"),
         (lambda a, b: matmul(a, b[1:]), "a has 48 columns, b 47 rows"),
     ):
-        with pytest.raises(FireironError, match=said):
+        with pytest.raises(FireironError, match=message):
             jax.jit(call)(a, b)
     with pytest.raises(ValueError, match="cannot be differentiated"):
         jax.grad(lambda a: kernel(a, b).sum())(a)
@@ -159,7 +159,7 @@ def test_refusals(gpu, monkeypatch):
     with pytest.raises(RuntimeError, match="the GPU does not load kernel.*CUDA_ERROR_INVALID_IMAGE"):
         jax.jit(lambda a, b: kernel(a, b))(a, b).block_until_ready()
     monkeypatch.undo()
-    if jax.default_backend() == "cpu":  # else it would be registered for the GPU, with the driver that is pretended
+    if jax.default_backend() == "cpu":  # otherwise it would be registered for the GPU, with the simulated driver
         with pytest.raises(LaunchError, match="runs on a GPU") as caught:
             jax_calls.register()
         assert "JAX computes on cpu" in str(caught.value)

@@ -15,10 +15,10 @@ pytestmark = [
 @pytest.fixture
 def jax(monkeypatch):
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    found = pytest.importorskip("jax", reason="needs JAX")
-    if found.default_backend() not in ("gpu", "cuda"):
+    jax_module = pytest.importorskip("jax", reason="needs JAX")
+    if jax_module.default_backend() not in ("gpu", "cuda"):
         pytest.skip("needs JAX for CUDA")
-    return found
+    return jax_module
 
 
 def values(jax, *shape, dtype="float16"):
@@ -39,12 +39,12 @@ SHAPES = [
     ((2, 1, 64, 48), (3, 48, 80)),
     ((128,), (128, 96)),
 ]
-"""Those of 127 are copied in front of the kernel on Hopper."""
+"""Those of 127 are copied by a preceding kernel on Hopper."""
 
 
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_matmul(jax, shapes):
-    """Under `jit`, with operations of XLA around it, and its gradients."""
+    """Under `jit`, with surrounding XLA operations, and its gradients."""
     a, b = (values(jax, *shape) for shape in shapes)
     wide = [np.asarray(one, np.float64) for one in (a, b)]
     close(jax.jit(lambda a, b: 2 * matmul(a, b))(a, b), 2 * np.matmul(*wide))
@@ -58,7 +58,7 @@ def test_matmul(jax, shapes):
 
 
 def test_kernels(jax):
-    """A kernel of one's own in a loop, and mapped; an epilogue; memory that XLA gives again is right each time."""
+    """A user-defined kernel in a loop, and mapped; an epilogue; results are right in memory that XLA reuses."""
     x, weight, bias = values(jax, 128, 128, dtype="float32"), values(jax, 128, 128, dtype="float32"), values(jax, 128, dtype="float32")
     kernel = matmul.kernel(x, weight)
     looped = jax.jit(lambda x: jax.lax.fori_loop(0, 5, lambda _, x: jax.numpy.tanh(kernel(x, weight)), x))(x)

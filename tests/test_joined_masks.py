@@ -1,4 +1,4 @@
-"""`skip()` where several steps have a mask: the condition that fails is given to all of them (oracle: NumPy, and the same without `skip`)."""
+"""`skip_masked_tiles()` with masks in several steps: a failing condition applies to all of them (oracle: NumPy, and the same without it)."""
 
 import random
 import re
@@ -31,14 +31,14 @@ def query_gradient(first="n <= m", second="n <= m", keep="0"):
     )  # fmt: skip
 
 
-def bound(made, skip=True, m=32, n=32):
-    chain = made.tile(m=8).to(Block).split(n=4)
+def bound(definition, skip=True, m=32, n=32):
+    chain = definition.tile(m=8).to(Block).split(n=4)
     chain = chain.skip_masked_tiles() if skip else chain
     for name in ("s", "p", "dp", "ds"):
         chain = chain.set_memory(name, SH)
     for step in ("score", "dp", "add"):
         chain = chain.step(step, element)
-    return chain.done()(made(m=m, n=n, d=4, dtype=float32))
+    return chain.done()(definition(m=m, n=n, d=4, dtype=float32))
 
 
 def iterations(strategy):
@@ -50,34 +50,34 @@ def iterations(strategy):
     [
         ({}, "block * 2 + 2"),
         ({"second": "n <= m and n < size(n)"}, "block * 2 + 2"),
-        ({"second": "n < m"}, "block * 2 + 2"),  # wherever `n <= m` fails, the tighter one does
+        ({"second": "n < m"}, "block * 2 + 2"),  # whenever `n <= m` fails, the tighter one fails
         ({"first": "n <= m + 4", "second": "n <= m"}, "min(block * 2 + 2, min(8, block * 2 + 3))"),  # both bound it
-        ({"first": "n <= m", "second": "n <= m + 4"}, "min(8, block * 2 + 3)"),  # p is 0 further on, times what may be infinite
+        ({"first": "n <= m", "second": "n <= m + 4"}, "min(8, block * 2 + 3)"),  # p is 0 beyond it, times a possibly infinite value
         ({"first": "n < size(n)"}, "block * 2 + 2"),
     ],
     ids=str,
 )
 def test_iterations_that_all_masks_hide_are_left_out(masks, expected):
-    made = query_gradient(**masks)
-    assert iterations(bound(made)) == expected and iterations(bound(made, skip=False)) == "8"
+    definition = query_gradient(**masks)
+    assert iterations(bound(definition)) == expected and iterations(bound(definition, skip=False)) == "8"
 
 
 @pytest.mark.parametrize("sizes", [(32, 32), (27, 32), (32, 19), (13, 30)], ids=str)
 @pytest.mark.parametrize("masks", [{}, {"second": "n < m"}, {"first": "n <= m", "second": "n <= m + 4"}], ids=str)
 def test_the_result_is_that_of_all_iterations(masks, sizes):
-    made = query_gradient(**masks)
+    definition = query_gradient(**masks)
     rng = np.random.default_rng(7)
     m, n = sizes
     shapes = {"Q": (m, 4), "K": (n, 4), "V": (n, 4), "dO": (m, 4), "L": (m,), "D": (m,)}
     arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    skipping, plain = (bound(made, skip, *sizes) for skip in (True, False))
+    skipping, plain = (bound(definition, skip, *sizes) for skip in (True, False))
     results = [simulate(one.program("sm_80").ir, arrays, order=random.Random(1)).outputs["dQ"] for one in (skipping, plain)]
     assert np.array_equal(*results)
     np.testing.assert_allclose(results[0], plain.spec.reference(*arrays.values()), rtol=1e-4, atol=1e-4)
 
 
-def test_masks_that_hide_nothing_together_are_refused():
-    """Probabilities that are 1 where they are hidden add something in each iteration."""
+def test_masks_that_together_mask_nothing_are_refused():
+    """Probabilities that are 1 where masked add to the sum in each iteration."""
     with pytest.raises(DecompositionError, match="a turn in which p hides all elements changes acc"):
         bound(query_gradient(first="n <= m", second="size(n) <= 1", keep="1")).cuda("sm_80")
 
@@ -92,7 +92,7 @@ def test_masks_that_hide_nothing_together_are_refused():
         ("index_n[n] < 4 and index_n[n] <= index_m[m]", True),
         ("index_n[n] <= index_m[m] + 1", False),
         ("index_m[m] <= index_n[n]", False),
-        ("2 * index_n[n] <= 2 * index_m[m]", False),  # true as well; nothing is concluded of other factors
+        ("2 * index_n[n] <= 2 * index_m[m]", False),  # true as well; nothing is concluded about other factors
         ("index_n[n] <= index_m[m] or index_n[n] < 4", False),
         ("x[m,n] <= 1", False),
     ],

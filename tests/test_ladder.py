@@ -1,4 +1,4 @@
-"""The rungs of docs/ladder.md: each is right, and one line apart from another one."""
+"""The rungs of docs/ladder.md: each is right, and differs in one line from another one."""
 
 from pathlib import Path
 

@@ -1,8 +1,8 @@
-"""Lane maps against what CUTLASS publishes: `(thread, value)` to the colexicographic number of an element, for each operand.
+"""Lane maps compared with those of CUTLASS: `(thread, value)` to the colexicographic number of an element, for each operand.
 
-The layouts are facts of the instructions, quoted from `include/cute/atom/mma_traits_sm70.hpp`, `mma_traits_sm75.hpp`,
-`mma_traits_sm80.hpp`, `mma_traits_sm89.hpp` and `mma_traits_sm90.hpp` of NVIDIA CUTLASS. There A is (m, k), B is (n, k), C is (m, n).
-Of the forms of our own, those that join four quad-pairs have no trait.
+The layouts are properties of the instructions, quoted from `include/cute/atom/mma_traits_sm70.hpp`, `mma_traits_sm75.hpp`,
+`mma_traits_sm80.hpp`, `mma_traits_sm89.hpp` and `mma_traits_sm90.hpp` of NVIDIA CUTLASS. There A is (m, k), B is (n, k), C is (m, n). Of
+our own forms, those that combine four quad-pairs have no trait.
 """
 
 import itertools
@@ -46,7 +46,7 @@ FORMS = [one for one in INSTRUCTIONS if isinstance(one, Mma)]
 
 
 def traits_of(form):
-    """The published layouts of A, B and C; B of mma.m8n8k4 lies (n, k), so its row-major form is a column there."""
+    """The published layouts of A, B and C; B of mma.m8n8k4 is (n, k), so its row-major form is a column there."""
     if form.level == QuadPair:
         a, b = form.orders
         return (
@@ -70,7 +70,7 @@ def test_lane_maps_are_the_published_ones(form):
             assert trait(lane, value) == row + rows * column
 
 
-def test_what_has_no_trait():
+def test_forms_without_a_trait():
     """Four quad-pairs together are our own composition of four instructions."""
     without = [one.name for one in FORMS if traits_of(one) is None]
     assert all("X4" in name for name in without) and len(without) == 8 and len(FORMS) - len(without) == 39
@@ -78,7 +78,7 @@ def test_what_has_no_trait():
 
 @pytest.mark.parametrize("columns", [8, 24, 128, 256])
 def test_hoppers_accumulator_is_a_layout(columns):
-    """wgmma's m64nNk16 D fragment as the PTX ISA words it ("Register Fragments for wgmma.mma_async") is CUTLASS's CLayout_64xN."""
+    """wgmma's m64nNk16 D fragment as worded in the PTX ISA ("Register Fragments for wgmma.mma_async") is CUTLASS's CLayout_64xN."""
     trait = parse(f"((4,8,4),(2,2,{columns // 8})):((128,1,16),(64,8,512))")
     lane_map = LaneMap((64, columns), *trait)
     for thread, value in itertools.product(range(128), range(columns // 2)):

@@ -539,7 +539,7 @@ def test_finished_chains_take_no_verb():
         lambda: inner.done(),
         lambda: inner.then(block),
     ):
-        with pytest.raises(DecompositionError, match="finished") as caught:
+        with pytest.raises(DecompositionError, match="ends with done") as caught:
             go()
         assert "test_language.py" in caught.value.at
 

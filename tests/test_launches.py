@@ -97,7 +97,7 @@ def _part(total, size, number):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda spec, given: Launches((), spec), r"made\(\): makes MatMul\(16,24,32\)\(GL,GL,GL\)\(Sequence\).* of Sequence"),
+        (lambda spec, given: Launches((), spec), r"made\(\): divides Sequence into MatMul\(16,24,32\)\(GL,GL,GL\)\(Sequence\)"),
         (lambda spec, given: Launches((), spec.at_level(Block)), "of Sequence"),
         (lambda spec, given: Launches((Asked("first", spec),), spec.at_level(Kernel)), "of Sequence"),
         (

@@ -1,4 +1,4 @@
-"""What a legal strategy prints compiles, with every CUDA compiler that is installed: names that nothing reads, and types that CUDA has no overload for."""
+"""The text of a legal strategy compiles with every installed CUDA compiler: unread names, and types without an overload in CUDA."""
 
 import itertools
 import re
@@ -10,7 +10,7 @@ from fireiron.gpu.toolchain import compile_cuda, toolchains
 
 
 def require_compiled(program):
-    """The text, which all compilers of its target take without a warning."""
+    """Require that all compilers of its target accept the text without a warning."""
     arch = str(program.architecture)
     for compiler in toolchains():
         if compiler.serves(arch):
@@ -19,8 +19,8 @@ def require_compiled(program):
 
 
 @pytest.mark.parametrize("size", [8, 128])
-def test_a_temporary_in_shared_memory_that_nothing_reads(size):
-    """Of one array, and of several that begin in one: compilers warn (#550-D) unless the text says that it knows."""
+def test_an_unread_temporary_in_shared_memory(size):
+    """One array, and several that share one: compilers warn (#550-D) unless the text suppresses it."""
     each = {"t": "t[m,n] = X[m,n] * 2", "o": "Y[m,n] = X[m,n]"}
     definition = Fused(name="unread", dims="m n", operands={"X": "m n", "Y": "m n"}, body=each)
     strategy = definition.tile(m=size, n=128).to(Block).set_memory("t", SH).tile(m=1, n=1).to(Thread) if size == 8 else (
@@ -32,7 +32,7 @@ def test_a_temporary_in_shared_memory_that_nothing_reads(size):
 
 
 def over_inner_ring(outer, inner, k, stages):
-    """Products with a ring over k inside of two loops, one step at a time."""
+    """GEMMs with a ring over k inside two loops, one step at a time."""
     definition = Fused(
         name="nested", dims="m n k r s", scan="r s", operands={"X": "r s m k", "W": "r s k n", "Y": "m n"}, init={"zero": "acc[m,n] = 0"},
         body={"mm": "acc[m,n] += sum(k, X[r,s,m,k] * W[r,s,k,n])"}, final={"store": "Y[m,n] = acc[m,n]"},
@@ -46,8 +46,8 @@ def over_inner_ring(outer, inner, k, stages):
 DECLARED = re.compile(r"\b(?:int|unsigned|long long) (\w+) =\s")
 
 
-def test_a_ring_inside_of_two_loops_names_only_what_is_read():
-    """A turn that an outer loop begins with, modulo the stages, may be the same for all its iterations (#177-D)."""
+def test_a_ring_inside_two_loops_names_only_what_is_read():
+    """The first fill of an outer loop, modulo the stages, may be the same in all its iterations (#177-D)."""
     for outer, inner, k, stages in itertools.product((2, 3), (3, sym("S")), (64, 96), (2, 3, 4)):
         text = over_inner_ring(outer, inner, k, stages).program("sm_90a").cuda
         body = text[text.index('extern "C"') :]
@@ -61,7 +61,7 @@ def test_a_ring_inside_of_two_loops_names_only_what_is_read():
 @pytest.mark.parametrize("dtype", [float8_e4m3, float8_e5m2, int8, uint8, float16, bfloat16, float32, float64, int32], ids=str)
 @pytest.mark.parametrize("width", [1, 2])
 def test_streamed_loads_and_stores_of_all_types(dtype, width):
-    """CUDA has no `__ldcs` of one float of 8 bits; it is streamed as the byte that it is."""
+    """CUDA has no `__ldcs` of an 8-bit float; it is loaded as a byte."""
     spec = Move(64, 77 if width == 1 else 64, dtype=dtype, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)
     tiles = spec.tile(8, 32 * width).to(Block).tile(1, width).to(Thread)
     text = require_compiled(tiles.load(SRC, RF, Move.done(EVICT_FIRST)).done(EVICT_FIRST).program("sm_90"))

@@ -1,5 +1,6 @@
-"""Every form of the library around its own tiles: one element, a tile and an element less or more, and sizes known at run time. The checks
-report nothing there."""
+"""Every form of the library at sizes around its own tiles: one element, a tile and an element less or more, and run-time sizes. The checks
+have no findings.
+"""
 
 import functools
 import inspect
@@ -17,7 +18,7 @@ from fireiron.strategies import hopper
 from fireiron.values.expr import FloorDiv, constant
 
 HIGH = 16384
-"""The most that a size known at run time is, so that addresses fit 64 bits in a batch too."""
+"""The upper bound of a run-time size, so that addresses fit 64 bits, also in a batch."""
 
 OPTIONS = {
     "hopper:integers": {"dtype": "int8", "c_dtype": "int32", "B": ColMajor},
@@ -25,16 +26,16 @@ OPTIONS = {
     "hopper_skinny:split_k": {"c_dtype": "float32"},
     "layernorm:at_once": {"form": "at_once"},
 }
-"""What some forms need that is not their module's usual problem."""
+"""Arguments of forms whose problem differs from their module's."""
 
 BLOCK_LEVEL = ("wmma_simple:warp_level",)
-"""Forms for the problem of one block, which has no sizes of its own."""
+"""Forms for the problem of one block, without sizes of their own."""
 
 FORMS = [name for name in _forms() if name not in BLOCK_LEVEL]
 
 
 def dimensions(name):
-    """The dimensions of a form's problem, with the sizes that its module states: those parameters of `spec` that have no default."""
+    """The dimensions of a form's problem, with the sizes stated by its module: the parameters of `spec` without default."""
     module = library(name.partition(":")[0])
     parameters = inspect.signature(module.spec).parameters.values()
     needed = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
@@ -46,7 +47,7 @@ NEAR = ("1", "tile - 1", "tile", "tile + 1", "symbolic")
 
 
 def program(name, sizes):
-    """A form on a problem for its own target, with the values of tunables that its module states."""
+    """A form on a problem for its own target, with the tunable values stated by its module."""
     entry = find(name)
     return bind(entry, sizes, OPTIONS.get(name, {})).program(entry.strategy.target)
 
@@ -58,7 +59,7 @@ def symbol(dim, multiple_of):
 
 @functools.cache
 def tile(name, dim):
-    """The largest tile in which a kernel counts a dimension that is known at run time; where it must be known before, the module's own size."""
+    """The largest tile in which a kernel counts a run-time dimension; for a static dimension the module's own size."""
     size = symbol(dim, 8)
     try:
         kernel = program(name, {**dimensions(name), dim: size}).lowered
@@ -79,19 +80,20 @@ def nodes(value):
 
 
 def size(name, dim, near, step):
-    """The size of a dimension near to its tile, `step` elements less or more; the smallest is `step` too, and of one known at run time it
-    is a divisor."""
-    whole = tile(name, dim)
-    known = {"1": step, "tile - 1": max(whole - step, step), "tile": whole, "tile + 1": whole + step}
+    """The size of a dimension near its tile, `step` elements less or more; the smallest is `step`, too, which is also the divisor of a
+    run-time size.
+    """
+    tile_size = tile(name, dim)
+    known = {"1": step, "tile - 1": max(tile_size - step, step), "tile": tile_size, "tile + 1": tile_size + step}
     return known[near] if near in known else symbol(dim, step)
 
 
 def outcome(name, choice, step):
-    """What is refused and what the checks report of a form at sizes near to its tiles."""
+    """The refusals of a form at sizes near its tiles, and the findings of the checks."""
     sizes = {dim: size(name, dim, near, step) for dim, near in zip(dimensions(name), choice, strict=True)}
     try:
         kernel = program(name, sizes).lowered
-    except (ArgumentError, DecompositionError, MatchError, ResourceError) as error:  # a limit that is stated, not a defect of a pass
+    except (ArgumentError, DecompositionError, MatchError, ResourceError) as error:  # a stated limit, not a defect of a pass
         return error, []
     return None, [one.message for one in safety(kernel) if one.severity == "error"]
 
@@ -102,7 +104,7 @@ CASES = [(name, *first) for name in FORMS for first in itertools.product(NEAR, r
 @pytest.mark.sampled(300)
 @pytest.mark.parametrize("case", CASES, ids=" ".join)
 def test_no_form_of_the_library_is_refused_by_the_checks(case):
-    """Where a form takes no single elements (TMA moves 16 bytes at least), it is asked for groups of 16 instead."""
+    """If a form does not support single elements (TMA moves at least 16 bytes), groups of 16 are used instead."""
     name, *first = case
     for last in NEAR:
         refused, findings = outcome(name, (*first, last), 1)
@@ -121,20 +123,21 @@ MET = (
     ("grouped_ragged", ("symbolic", "tile", "symbolic"), 1),
     ("hopper_ragged", ("tile", "tile", "symbolic"), 1),
 )
-"""What the checks refused once: one launch along a dimension, clusters of which one or a known number fill the columns, turns that data choose
-around copies that are waited for after them."""
+"""Regressions of the checks: one launch along a dimension, clusters of which one or a known number fill the columns, data-dependent
+iterations around copies that are waited for after them.
+"""
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "choice", "step"), MET)
-def test_what_the_checks_refused_once(name, choice, step):
+def test_forms_once_refused_by_the_checks(name, choice, step):
     assert outcome(name, choice, step) == (None, [])
 
 
 @pytest.mark.parametrize("walk", [0, 1, 2])
 @pytest.mark.parametrize("columns", [256, 512, 2056])
 def test_clusters_walk_over_a_known_number_of_columns(walk, columns):
-    """The divisor of a cluster's number is known then, and so is folded into that of the block's."""
+    """The divisor of a cluster's number is known then, and is folded into that of the block's."""
     spec = hopper.spec(symbol("M", 8), columns, 64)
     kernel = hopper.strategy.with_(cluster_m=1, cluster_n=2, num_blocks=65536, raster=walk)(spec).program("sm_90a").lowered
     assert [one.message for one in safety(kernel) if one.severity == "error"] == []
@@ -143,5 +146,5 @@ def test_clusters_walk_over_a_known_number_of_columns(walk, columns):
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_of_the_library_takes_its_own_tiles(name):
-    """Otherwise the test above would ask nothing."""
+    """Otherwise the test above would test nothing."""
     assert outcome(name, ("tile",) * len(dimensions(name)), 16) == (None, [])

@@ -1,4 +1,4 @@
-"""docs/limits.md: the numbers at which something is decided otherwise are those of the modules; none changes by the way."""
+"""docs/limits.md: its numbers are those of the modules; unintended changes are detected."""
 
 import pytest
 import scripts
@@ -11,8 +11,8 @@ def make_limits():
 
 
 def test_the_page_is_up_to_date(make_limits):
-    said = differences(make_limits.PAGE, make_limits.page())
-    assert not said, said
+    changes = differences(make_limits.PAGE, make_limits.page())
+    assert not changes, changes
 
 
 def test_numbers_are_read_from_modules_as_they_are(make_limits, monkeypatch):

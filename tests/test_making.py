@@ -1,4 +1,4 @@
-"""IR made by hand comes from the factories of `making`, so that a new field of a node, or one that moves, breaks no test."""
+"""Hand-made IR comes from the factories of `making`, so that a new or moved field of a node breaks no test."""
 
 import ast
 import inspect
@@ -16,7 +16,7 @@ from fireiron.values.expr import TRUE, ZERO, Var, as_expr
 TESTS = Path(__file__).resolve().parent
 NAMES = {cls.__name__: factory.__name__ for cls, factory in making.FACTORIES.items()}
 AS_USERS_DO = ("making.py", "test_making.py", "test_extensions.py")
-"""The factories, and extensions that are written as the documentation shows users."""
+"""The factories, and extensions written as the documentation shows."""
 
 CALLED = re.compile(rf"\b({'|'.join(NAMES)})\(")
 VAR = Var("k", 0, 3)
@@ -34,7 +34,7 @@ GIVEN = {
     "exit_if_done": {"tile": VAR, "tiles": as_expr(4)}, "counter": {"name": "counter"}, "block_cluster": {"sizes": (2,), "places": (ZERO,)},
     "block_set": {"pattern": (0,), "first": ZERO},
 }  # fmt: skip
-"""What a factory cannot do without."""
+"""The required arguments of each factory."""
 
 
 def direct(tree):
@@ -75,28 +75,31 @@ def test_direct_calls_are_seen(text):
     assert [*direct(ast.parse(text))] == [(2, "For")]
 
 
-def test_what_is_no_call_of_the_ir_is_let_alone():
+def test_other_calls_are_ignored():
     assert not [*direct(ast.parse("from fireiron.ir import For\nfrom ast import Let\nisinstance(a, For)\nLet(1)\nloop.For()"))]
 
 
 def test_each_statement_has_a_factory():
-    every = {one for one in vars(ir).values() if inspect.isclass(one) and issubclass(one, ir.Stmt) and one is not ir.Stmt}
-    assert every <= making.FACTORIES.keys()
+    statement_classes = {one for one in vars(ir).values() if inspect.isclass(one) and issubclass(one, ir.Stmt) and one is not ir.Stmt}
+    assert statement_classes <= making.FACTORIES.keys()
 
 
 @pytest.mark.parametrize("cls", making.FACTORIES)
 def test_a_factory_fills_the_rest(cls):
     factory = making.FACTORIES[cls]
-    made = factory(**GIVEN[factory.__name__])
-    assert type(made) is cls
+    node = factory(**GIVEN[factory.__name__])
+    assert type(node) is cls
     for name, value in GIVEN[factory.__name__].items():
-        assert getattr(made, name) == value
+        assert getattr(node, name) == value
 
 
-def test_a_kernel_is_given_what_a_test_is_about():
+def test_kernel_takes_only_what_a_test_needs():
     body = (making.loop(VAR, as_expr(4), (making.commit(),), stages=2), making.wait(1))
-    made = making.kernel(body=body, threads=64, chained=True)
-    assert (made.body, made.threads, making.effect_of(made, "chained"), made.grid) == (body, 64, True, as_expr(1)) and making.ask_of(
-        made.body[0], "stages"
-    ) == 2
+    kernel = making.kernel(body=body, threads=64, chained=True)
+    assert (kernel.body, kernel.threads, making.effect_of(kernel, "chained"), kernel.grid) == (
+        body,
+        64,
+        True,
+        as_expr(1),
+    ) and making.ask_of(kernel.body[0], "stages") == 2
     assert attrs.evolve(making.piece(3), condition=TRUE) == making.piece(3, 1, condition=TRUE) == ir.Piece(3, 1, TRUE)

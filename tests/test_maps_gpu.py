@@ -1,4 +1,4 @@
-"""Tensor maps on a GPU that has TMA: a kernel written by hand loads tiles by the maps of launches (oracle: NumPy)."""
+"""Tensor maps on a GPU with TMA: a hand-written kernel loads tiles with the maps of launches (oracle: NumPy)."""
 
 import mapped
 import numpy as np
@@ -45,8 +45,8 @@ def test_calls_and_prepared_launches(cubin, shape):
             cupy.testing.assert_array_equal(dst, src)
 
 
-def test_a_graph_keeps_what_it_was_captured_with(cubin):
-    """The driver copies a map when the launch is captured: nothing needs to be kept for the replay."""
+def test_a_graph_keeps_its_captured_map(cubin):
+    """The driver copies a map when the launch is captured: nothing must be kept alive for the replay."""
     import cupy
 
     kernel, src, dst = mapped.kernel_of(copying(), cubin), random(100, 96), cupy.zeros((100, 96), np.float16)
@@ -63,7 +63,7 @@ def test_a_graph_keeps_what_it_was_captured_with(cubin):
 
 
 def test_a_map_by_value_and_zeros_beyond_the_edge(cubin):
-    """Into more than the array has: what TMA finds outside is zero."""
+    """Into more than the array has: elements past the edge are zero."""
     import cupy
 
     src, dst = random(100, 96), cupy.full((128, 128), np.nan, np.float16)
@@ -83,7 +83,7 @@ def test_a_map_by_value_and_zeros_beyond_the_edge(cubin):
 
 
 @pytest.mark.parametrize(("span", "box"), [(128, (64, 64)), (64, (32, 64)), (16, (256, 256))])
-def test_the_driver_takes_what_the_checks_let_through(span, box):
+def test_the_driver_accepts_what_the_checks_accept(span, box):
     src = random(1, 8)
     MapForm("A", float16, (2**32, 2**31), (2**40 - 16,), box, span).encode(src.data.ptr)
     MapForm("A", float8_e4m3, (8,) * 5, (16,) * 4, (16, 1, 2, 3, 256), span).encode(src.data.ptr + 16 * 7)

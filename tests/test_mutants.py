@@ -1,7 +1,8 @@
-"""Mutants of the compiler, drawn by rule (`mutation`): of each part of the package the nearest three test files notice a share, at least.
+"""Mutants of the compiler, drawn by rule (`mutation`): for each part of the package the nearest three test files kill at least a given
+fraction.
 
-Nothing of the package is quoted here, so code may move. Part of the long tier: `FIREIRON_FUZZ=7 pytest -s tests/test_mutants.py` draws by the
-seed 7. A part below its floor prints its survivors with their changes; answer them by tests in the nearest files, or by a reason in
+Nothing of the package is quoted here, so code may move. Part of the nightly tier: `FIREIRON_FUZZ=7 pytest -s tests/test_mutants.py` uses
+seed 7. A part below its limit prints its survivors with their changes; answer them with tests in the nearest files, or with a reason in
 `mutation/equivalent.json`.
 """
 
@@ -20,7 +21,7 @@ pytestmark = [
 
 SEED = os.environ.get("FIREIRON_FUZZ", "1")
 COUNT = 20
-"""Mutants of each part."""
+"""The number of mutants of each part."""
 
 FLOORS = {
     "lower": 0.6,
@@ -29,10 +30,10 @@ FLOORS = {
     "sim": 0.55,
     "decomp": 0.4,
 }
-"""The share that is noticed of those that are not equivalent, by part of the package.
+"""The fraction killed of those that are not equivalent, by part of the package.
 
-Each is two standard deviations of 20 draws below what was measured: 16 of 20 of `lower`, 13 of 20 of `cuda` and of `decomp`; of `check` and `sim` see
-`docs/reliability.md`.
+Each is two standard deviations of 20 draws below the measured one: 16 of 20 of `lower`, 13 of 20 of `cuda` and of `decomp`; of `check` and
+`sim` see `docs/reliability.md`.
 """
 
 

@@ -1,4 +1,4 @@
-"""The attention of perf/networks.py without PyTorch: what kernels the configurations need, and that they are right, clean and without spills."""
+"""The attention of perf/networks.py without PyTorch: the kernels for the configurations are right, have no findings and no spills."""
 
 import math
 from pathlib import Path
@@ -21,14 +21,14 @@ def networks():
 
 @pytest.fixture(scope="module")
 def programs(networks):
-    """The programs of all configurations, by heads and their size."""
+    """The programs of all configurations, by heads and head dimension."""
     shapes = {(one.heads, one.head) for one in networks.NETWORKS.values()}
-    made = {shape: networks.program_arguments(BATCH, LENGTH, LENGTH, *shape) for shape in shapes}
-    return {shape: strategy(spec).program("sm_90") for shape, (strategy, spec) in made.items()}
+    bound = {shape: networks.program_arguments(BATCH, LENGTH, LENGTH, *shape) for shape in shapes}
+    return {shape: strategy(spec).program("sm_90") for shape, (strategy, spec) in bound.items()}
 
 
 def parameters(network):
-    """The numbers of a network's weights, without position embeddings behind the last token's."""
+    """The number of weights of a network, without position embeddings past the last token's."""
     hidden, wide, embedding = network.hidden, network.intermediate, network.embedding
     layer = 4 * (hidden * hidden + hidden) + hidden * wide + wide + wide * hidden + hidden + 4 * hidden
     projection = 0 if embedding == hidden else embedding * hidden + hidden
@@ -55,9 +55,9 @@ def test_no_findings(programs):
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed")
 def test_no_spills(programs):
     for program in programs.values():
-        found = compile_cuda(program.cuda, "sm_90")
-        report = found.resources[program.name]
-        assert report.spill_stores == report.spill_loads == report.stack_frame == 0 and "C75" not in found.log
+        compiled = compile_cuda(program.cuda, "sm_90")
+        report = compiled.resources[program.name]
+        assert report.spill_stores == report.spill_loads == report.stack_frame == 0 and "C75" not in compiled.log
 
 
 class Projection(np.ndarray):
@@ -68,7 +68,7 @@ class Projection(np.ndarray):
 
 
 def test_launch(networks):
-    """The views of projections that the operator passes, simulated: several sequences and heads, a last block of keys that overhangs."""
+    """The views of projections that the operator passes, simulated: several sequences and heads, a partial last block of keys."""
     batch, length, heads, head = 2, 40, 2, 16
     generator = np.random.default_rng(0)
     q, k, v = (generator.standard_normal((batch, length, heads * head)).astype(np.float16).view(Projection) for _ in range(3))

@@ -1,4 +1,4 @@
-"""How values show themselves in notebooks, and the notebook of docs/."""
+"""Displays of values in notebooks, and the notebook of docs/."""
 
 import functools
 import json
@@ -21,7 +21,7 @@ from fireiron.tune.result import Result, Tuning
 
 ROOT = Path(__file__).parent.parent
 BAD = '<script>alert(1)</script> & "</b>" \''
-"""What a careless page would take for its own."""
+"""Markup that a careless page would interpret."""
 
 
 @functools.cache
@@ -71,13 +71,13 @@ EXAMPLES = {
     "Tasks": (lambda: tasks_step().program, ["gemm_block", "inner", "W: int"]),
     "Tuning": (tuning, ["1 ok, 1 illegal", "12.5", "bm=64"]),
 }
-"""By view: a value, and what it shows."""
+"""By view: a value, and its display."""
 
 TWICE = Fused(name="twice", dims="i", operands={"x": "i", "y": "i"}, body={"y": "y[i] = x[i] + x[i]"})
 
 
 class Tags(HTMLParser):
-    """An error where tags do not close, and for what would be executed or loaded."""
+    """An error if tags are not closed, or if content would be executed or loaded."""
 
     def __init__(self):
         super().__init__()
@@ -125,7 +125,7 @@ def test_values_show_themselves(name):
     assert value._repr_html_() == html(value) == text
 
 
-def test_what_is_not_finished_or_not_legal_shows_itself_too():
+def test_unfinished_and_illegal_strategies_have_displays():
     problem = MatMul(64, 32, 16)(GL, GL, GL)(Kernel)
     opened = MatMul.tile(16, 16).to(Block)
     assert "(open)" in html(opened(problem)) and "is not decomposed yet" in html(opened(problem).program())
@@ -138,9 +138,9 @@ def test_what_is_not_finished_or_not_legal_shows_itself_too():
 
 
 def test_findings_are_still_a_tuple():
-    found = check(small().program().ir)
-    assert isinstance(found, tuple) and found == tuple(found) and len(found) == len(list(found))
-    assert pretty(found).splitlines() == [str(one) for one in found]
+    findings = check(small().program().ir)
+    assert isinstance(findings, tuple) and findings == tuple(findings) and len(findings) == len(list(findings))
+    assert pretty(findings).splitlines() == [str(one) for one in findings]
 
 
 # ---------------------------------------------------------------------------------------------- texts
@@ -148,7 +148,7 @@ def test_findings_are_still_a_tuple():
 
 @pytest.mark.parametrize("name", [name for name in names() if not name.startswith("tasks_")])
 def test_expressions_over_several_lines_evaluate(name):
-    """The same value, in lines of a window's width, but for texts that somebody wrote."""
+    """The same value, with lines as wide as a window, except for strings written by a user."""
     strategy = find(name).strategy
     for value in (strategy, bind(find(name)).spec):
         text = pretty(value)
@@ -202,7 +202,7 @@ def stored():
 
 
 def test_the_notebook_has_the_form_of_notebooks():
-    """nbformat 4.5: what its schema asks for, and no other field."""
+    """nbformat 4.5: all fields of its schema, and no others."""
     notebook = stored()
     assert set(notebook) == {"cells", "metadata", "nbformat", "nbformat_minor"} and (notebook["nbformat"], notebook["nbformat_minor"]) == (
         4,
@@ -223,8 +223,8 @@ def test_the_notebook_has_the_form_of_notebooks():
                 assert "text/plain" in output["data"] and output["execution_count"] == cell["execution_count"]
 
 
-def test_the_notebook_shows_what_it_computes():
-    """All cells are executed in order; their outputs are those stored: `python docs/make_notebook.py` where this fails."""
+def test_the_notebook_contains_its_outputs():
+    """All cells are executed in order, and their outputs are the stored ones; run `python docs/make_notebook.py` if this fails."""
     notebook = stored()
     again = make_notebook().executed(notebook)
     for cell, other in zip(notebook["cells"], again["cells"], strict=True):

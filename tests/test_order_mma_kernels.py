@@ -243,7 +243,7 @@ REFUSED = {
     "no names": (lambda: blocks("s", ""), "order_mma: the names of two steps of the definition"),
     "tiles in turns, too": (
         lambda: blocks("s", "pv", start=lambda one: one.persistent(1).pingpong(2)),
-        "groups of consumers take tiles in turns",
+        "consumer groups alternate tiles",
     ),
     "no steps": (
         lambda: (

@@ -115,7 +115,7 @@ def test_element_types(dtype):
 @pytest.mark.parametrize("stages", [2, 3, 5])
 def test_pipelines_of_tensor_cores(stages, sizes):
     for ahead, symbolic in itertools.product((1, 2), (False, True)):
-        require_exact(lowered(small(stages=stages, ahead=ahead), sizes, symbolic=symbolic, **FLOAT16), sizes)
+        require_exact(lowered(small(stages=stages, lookahead=ahead), sizes, symbolic=symbolic, **FLOAT16), sizes)
 
 
 @pytest.mark.parametrize("orders", list(itertools.product((RowMajor, ColMajor), repeat=2)), ids=str)
@@ -273,7 +273,7 @@ REFUSED = {
     "an odd number of steps": (fma(3, 2, step=9), "runs 9 times.*multiple of 2", 64),
     "registers in a loop of unknown length": (
         MatMul.tile(32, 32).to(Block).tile(4, 4).to(Thread).split(1).pipeline(2).load(A, RF).load(B, RF).tile(1, 1).done(),
-        "lie in registers, which cannot be chosen at run time",
+        "are in registers, which have no run-time index",
         sym("K"),
     ),
     "registers in a long loop": (
@@ -326,8 +326,8 @@ FAULTY = {
     "threads, 3 stages, 2 ahead, K at run time": (fma(3, 2), (33, 40, 72), "sm_90", True, {}),
     "threads, 3 stages, plain": (fma(3), (33, 40, 72), "sm_70", False, {}),
     "threads, 3 stages, 2 ahead, plain": (fma(3, 2), (33, 40, 72), "sm_70", False, {}),
-    "small, 2 ahead": (small(stages=3, ahead=2), (40, 40, 256), "sm_90", False, FLOAT16),
-    "small": (small(stages=4, ahead=1), (40, 40, 320), "sm_80", False, FLOAT16),
+    "small, 2 ahead": (small(stages=3, lookahead=2), (40, 40, 256), "sm_90", False, FLOAT16),
+    "small": (small(stages=4, lookahead=1), (40, 40, 320), "sm_80", False, FLOAT16),
     "hmma_ampere": (ampere(stages=3), (72, 80, 256), "sm_80", False, FLOAT16),
     "sgemm": (library("sgemm").strategy.with_(bk=8, stages=3), (100, 130, 64), "sm_80", False, {}),
 }
@@ -390,7 +390,7 @@ def banks(strategy, **options):
 
 def test_ldmatrix_counts_by_phases():
     """Four phases of eight lanes with 16 bytes each: rows of 128 bytes all start in bank 0, rows of 64 bytes in two banks."""
-    whole = small(bk=64, stages=2, ahead=1)
+    whole = small(bk=64, stages=2, lookahead=1)
     plain = whole.at(Load, "A").unrefine(SwizzleStorage).at(Load, "B").unrefine(SwizzleStorage)
     findings = banks(plain)
     assert [(findings[name].details["wavefronts"], findings[name].details["ideal"]) for name in ("a_sh", "b_sh")] == [(32, 4), (16, 4)]
@@ -671,5 +671,5 @@ def test_registers_that_all_threads_fill_have_no_stages():
     arrays = {name: np.arange(64, dtype=np.float32).reshape(8, 8) % 5 for name in "AB"}
     result = simulate(by_block(1).program("sm_75").lowered, arrays).outputs["C"]
     assert np.array_equal(result, arrays["A"] @ arrays["B"])
-    with pytest.raises(FireironError, match=r"pipeline\(2\): copy fills b_rf by all threads of a Block"):
+    with pytest.raises(FireironError, match=r"pipeline\(2\): copy fills b_rf with all threads of a Block"):
         by_block(2).cuda("sm_75")

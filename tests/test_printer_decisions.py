@@ -1,4 +1,4 @@
-"""Decisions of the printer on kernels made by hand: what is converted two by two, when shared memory is one array, what lies on a curve."""
+"""Decisions of the printer on hand-made kernels: conversion in pairs, a single shared-memory array, tile orders on a curve."""
 
 import attrs
 import making
@@ -17,7 +17,7 @@ SPEC = Move(1, 1)(RF, RF)(Thread)
 
 
 def in_pairs(source=float32, target=float16, memories=(RF, RF), first=0, count=4, step=1, condition=TRUE, width=1):
-    """Whether elements of one array are converted two by two to those of another one."""
+    """Whether elements of one array are converted in pairs to those of another one."""
     arrays = local("x", (16,), memories[0], source), local("y", (16,), memories[1], target)
     read, write = access("x", (0,), (count,)), access("y", (first,), (count,), write=True)
     write = attrs.evolve(write, modes=tuple(tuple(attrs.evolve(mode, stride=as_expr(step)) for mode in modes) for modes in write.modes))
@@ -38,8 +38,8 @@ def in_pairs(source=float32, target=float16, memories=(RF, RF), first=0, count=4
         ({"target": float32}, False),
         ({"memories": (SH, RF)}, False),
         ({"memories": (RF, SH)}, False),
-        ({"memories": (RF, FR(16, 16, 16))}, False),  # of a fragment only its instructions know
-        ({"first": 1}, False),  # neighbours in two registers
+        ({"memories": (RF, FR(16, 16, 16))}, False),  # the layout of a fragment is known to its instructions only
+        ({"first": 1}, False),  # adjacent elements in two registers
         ({"count": 3}, False),
         ({"step": 2}, False),
         ({"condition": less(THREAD, 5)}, False),
@@ -47,12 +47,12 @@ def in_pairs(source=float32, target=float16, memories=(RF, RF), first=0, count=4
     ],
     ids=str,
 )
-def test_what_is_converted_two_by_two(options, pairs):
+def test_conversions_in_pairs(options, pairs):
     assert in_pairs(**options) is pairs
 
 
 def shared(*places):
-    """The bytes that a launch has to ask for, of buffers with these offsets and numbers of floats."""
+    """The dynamic bytes of a launch, for buffers with these offsets and numbers of floats."""
     buffers = [attrs.evolve(local(f"s{number}", (size,), SH), offset=offset) for number, (offset, size) in enumerate(places)]
     kernel = kernel_of(Move(8, 8)(GL, GL), (), *buffers)
     return attrs.evolve(kernel, shared_bytes=max(one.offset + one.bytes for one in buffers)).dynamic_shared_bytes
@@ -64,6 +64,6 @@ def test_shared_memory_is_one_array_where_buffers_overlap_or_are_large():
     assert shared((0, 12 * 1024)) == 0 and shared((0, 12 * 1024 + 1)) == 4 * (12 * 1024 + 1)
 
 
-def test_what_lies_on_a_curve():
+def test_tile_orders_on_a_curve():
     curve = Hilbert(Var("block", 0, 63), as_expr(8), as_expr(8))
     assert _on_a_curve(curve) and _on_a_curve(curve * 3 + THREAD) and not _on_a_curve(THREAD + ONE)

@@ -1,6 +1,6 @@
-"""Random strategies: lowered, checked, simulated; equal to NumPy, exactly. Planted faults: found by both detectors.
+"""Random strategies: lowered, checked, simulated; exactly equal to NumPy. Both detectors report injected faults.
 
-The seed is printed, and replays: `draw(SEED + 17)` of `generator.py`. FIREIRON_FUZZ multiplies the number of draws.
+The seed is printed, and reproduces a draw: `draw(SEED + 17)` of `generator.py`. FIREIRON_FUZZ multiplies the number of draws.
 """
 
 import collections
@@ -51,7 +51,7 @@ FEATURES = {}
 
 
 def features_of(seed):
-    """The features that a seed draws; from an earlier test, if it drew the same."""
+    """The features drawn by a seed; from an earlier test, if it drew the same."""
     return FEATURES[seed] if seed in FEATURES else drawn_strategy(seed)[0].features
 
 
@@ -111,13 +111,13 @@ def barriers(body):
 
 
 def test_dropped_barriers_are_found_by_both_detectors():
-    """Every inferred barrier is load-bearing: without it the replay and the shadow memory both see a race."""
+    """Every inferred barrier is needed: without it the replay and the shadow memory both report a race."""
     planted = collections.Counter()
     for seed in itertools.count(SEED + 20_000_000):
         drawn, _ = drawn_strategy(seed)
         kernel = drawn.program.lowered
-        asked = any(type(r).__name__ == "Sync" for step in drawn.strategy.steps for r in step.refinements)
-        if asked or not barriers(kernel.body):
+        has_sync = any(type(r).__name__ == "Sync" for step in drawn.strategy.steps for r in step.refinements)
+        if has_sync or not barriers(kernel.body):
             continue
         number = random.Random(seed).randrange(barriers(kernel.body))
         faulty = attrs.evolve(kernel, body=without_barrier(kernel.body, number))
@@ -127,7 +127,7 @@ def test_dropped_barriers_are_found_by_both_detectors():
         try:
             simulate(faulty, arrays, drawn.symbols)
         except SimulationError as error:
-            assert "barrier" in str(error) or "race" in str(error)  # a copy under way is waited for, and then ordered by one
+            assert "barrier" in str(error) or "race" in str(error)  # a copy in flight is waited for, and then ordered by a barrier
             planted["found"] += 1
         else:
             assert not iterates, f"shadow memory, barrier {number}{program_to_paste(drawn)}"
@@ -137,7 +137,7 @@ def test_dropped_barriers_are_found_by_both_detectors():
             return
 
 
-def test_features_meet():
+def test_features_are_combined():
     """Each pair of common features is drawn together somewhere."""
     together = collections.Counter()
     for seed in range(SEED, SEED + 250 * SCALE):

@@ -539,7 +539,7 @@ def test_errors_print_conditions_readably():
     with pytest.raises(ArgumentError, match="accumulate=False") as caught:
         MatMul(5, 7, signature="mk,k->m")
     assert "Const" not in str(caught.value)
-    with pytest.raises(ArgumentError, match="a symbol called A") as caught:
+    with pytest.raises(ArgumentError, match="the symbol name A is used") as caught:
         _ = kernel(MatMul.tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1).done(), sym("A"), 4, 4).program().ir
     assert caught.value.within is not None
 
@@ -608,7 +608,7 @@ def test_a_producer_inside_a_producer_is_refused():
     """The walker's first draw raised KeyError in the pipeline pass."""
     chain = MatMul.tile(128, 64).to(Block).epilog(RF).split(64).pipeline(3).warp_specialize().load(B, SH, Move.done())
     chain = chain.split(32).pipeline(4).warp_specialize().load(A, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
-    with pytest.raises(DecompositionError, match="stands in the loop k, whose loads a producer issues too"):
+    with pytest.raises(DecompositionError, match="is inside loop k, whose loads a producer issues, too"):
         _ = (
             chain(MatMul(128, 128, 256, B=ColMajor, C=ColMajor, dtype=float16, accumulator=float32)(GL, GL, GL)(Kernel))
             .program("sm_90a")

@@ -1,4 +1,4 @@
-"""On an H100 or H200: copies in front, by calls, prepared launches and graphs, for arrays of several libraries (oracle: NumPy)."""
+"""On an H100 or H200: preceding copy kernels, in calls, prepared launches and graphs, for arrays of several libraries (oracle: NumPy)."""
 
 import numpy as np
 import pytest
@@ -40,16 +40,16 @@ def test_products(sizes, orders):
 @pytest.mark.parametrize("orders", ["NNN", "NTN", "TNN", "TTN"])
 @pytest.mark.parametrize("sizes", [(128, 256, 192), (65, 63, 33), (513, 1000, 1001), (1024, 512, 768)], ids=str)
 @pytest.mark.parametrize("dtype", [tf32, int8], ids=str)
-def test_operands_turned_round(dtype, sizes, orders):
-    whole = hopper.integers if dtype == int8 else hopper.strategy
-    strategy = whole.with_(bm=64, bn=128, wm=64, wn=128, stages=3, bk=128 // dtype.bytes, epi_n=32)
+def test_transposed_operands(dtype, sizes, orders):
+    library_strategy = hopper.integers if dtype == int8 else hopper.strategy
+    strategy = library_strategy.with_(bm=64, bn=128, wm=64, wn=128, stages=3, bk=128 // dtype.bytes, epi_n=32)
     check(strategy, halves(*sizes, orders=orders, dtype=dtype, c_dtype=int32 if dtype == int8 else float32))
 
 
 @pytest.mark.parametrize("orders", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("sizes", [(256, 128, 192), (65, 63, 33), (513, 1000, 1001)], ids=str)
-def test_eight_bit_floats_turned_round(sizes, orders):
-    """Small integers, which they hold; through PyTorch, which has such arrays."""
+def test_transposed_eight_bit_floats(sizes, orders):
+    """Small integers, which they represent; through PyTorch, which has such arrays."""
     torch = pytest.importorskip("torch")
     M, N, K = sizes
     strategy = hopper.strategy.with_(bm=64, bn=128, wm=64, wn=128, stages=3, bk=128, epi_n=32)
@@ -66,9 +66,9 @@ def test_stacks(orders):
 
     layouts = {name: RowMajor if order == "N" else ColMajor for name, order in zip("AB", orders, strict=True)}
     generator = np.random.default_rng(1)
-    for dtype, result, whole in ((float16, float16, hopper_batched.strategy), (int8, int32, hopper_batched.integers)):
+    for dtype, result, library_strategy in ((float16, float16, hopper_batched.strategy), (int8, int32, hopper_batched.integers)):
         spec = hopper_batched.spec(65, 130, 67, batch=5, dtype=dtype, c_dtype=result, **layouts)
-        kernel = whole.with_(bm=64, bn=64, wm=64, wn=64, bk=128 // dtype.bytes, epi_n=32, stages=3)(spec).compile()
+        kernel = library_strategy.with_(bm=64, bn=64, wm=64, wn=64, bk=128 // dtype.bytes, epi_n=32, stages=3)(spec).compile()
         a, b = (generator.integers(-2, 3, shape).astype(dtype.to_numpy()) for shape in ((5, 65, 67), (5, 67, 130)))
         given = [cupy.asarray(one if order == "N" else one.swapaxes(1, 2).copy()) for one, order in zip((a, b), orders, strict=True)]
         given = [one if order == "N" else one.swapaxes(1, 2) for one, order in zip(given, orders, strict=True)]
@@ -82,7 +82,7 @@ def test_one_kernel_for_all_sizes():
 
 
 def test_prepared_launches_copy_again():
-    """They run on the same arrays, whatever these hold by then, and on others like them."""
+    """They run on the same arrays with their current contents, and on others like them."""
     import cupy
 
     kernel = STRATEGY(halves(*SIZES)).compile()
@@ -118,7 +118,7 @@ def test_graphs_hold_the_copies():
 
 
 def test_streams_of_ones_own():
-    """Many calls in flight on two streams: the new arrays of one are not those of the other."""
+    """With many calls in flight on two streams, the new arrays of one are not those of the other."""
     import cupy
 
     kernel = STRATEGY(halves(*SIZES)).compile()

@@ -1,4 +1,4 @@
-"""The code that was measured is told by its content, whatever history lies beside it."""
+"""The measured code is identified by its content, independent of git history."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ def git(folder, *words):
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
-    """A repository with one commit of a package and a library, of which files, folders, programs and links are parts."""
+    """A repository with one commit of a package and a library, with files, folders, programs and links."""
     root = tmp_path / "root"
     for name, text in {"fireiron/a.py": "1", "fireiron/a/b.py": "2", "fireiron/a-b": "3", "strategies/x.py": "ä", "notes": ""}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def test_a_commit_is_named_where_the_files_are_its_own(tree):
 
 
 @needs_git
-def test_a_copy_with_another_history_or_none_names_what_it_has(tree):
+def test_copies_with_other_or_no_history_name_their_content(tree):
     old, wanted = git(tree, "rev-parse", "HEAD"), git(tree, "rev-parse", "HEAD:fireiron")[:12]
     (tree / "fireiron/a.py").write_text("older")
     git(tree, "commit", "-q", "-a", "-m", "another")

@@ -483,7 +483,7 @@ def test_a_role_that_fills_no_ring_is_refused():
         kernel,
         (Part("consumers", kernel.workers, lambda one: True), Part("stores", 32, lambda one: one.accesses[-1].buffer == "C"), by_two(True)(kernel, 32).parts[1]),
     )  # fmt: skip
-    with pytest.raises(DecompositionError, match="the role stores performs .*, which fills no ring"):
+    with pytest.raises(DecompositionError, match="the role stores would perform .*, which fills no ring"):
         in_roles(product(stages=3, tma=False), HALVES, divide)
 
 
@@ -491,12 +491,12 @@ def test_a_role_that_fills_no_ring_is_refused():
 
 CHAIN = MatMul.tile(64, 64).to(Block)
 REFUSED = {
-    "a cluster": (lambda: CHAIN.cluster(2, 1), "fills a ring by threads of its own in a cluster"),
+    "a cluster": (lambda: CHAIN.cluster(2, 1), "fills a ring with dedicated threads in a cluster"),
     "tiles from a counter": (
         lambda: CHAIN.persistent(2, True),
-        "fills a ring by threads of its own where blocks take tiles from a counter",
+        "fills a ring with dedicated threads with dynamic tile scheduling",
     ),
-    "groups in turns": (lambda: CHAIN.persistent(2).pingpong(2), "fills a ring by threads of its own where warpgroups, or groups"),
+    "groups in turns": (lambda: CHAIN.persistent(2).pingpong(2), "fills a ring with dedicated threads with ordered MMAs or alternating"),
 }
 
 
@@ -513,7 +513,7 @@ def test_threads_that_do_not_divide_those_of_consumers():
     chain = MatMul.tile(96, 32).to(Block).epilog(RF, float32, Init.tile(32, 32).to(Warp).done(), Move.tile(32, 32).to(Warp).done())
     chain = chain.split(32).pipeline(3).warp_specialize(128, copies=True).load(A, SH, COPIES).load(B, SH, COPIES)
     chain = chain.tile(32, 32).to(Warp).split(16).unroll().load(A, RF, Move.done()).load(B, RF, Move.done())
-    with pytest.raises(DecompositionError, match="128 threads copy what is dealt to 96"):
+    with pytest.raises(DecompositionError, match="128 threads cannot copy what is distributed over 96"):
         _ = chain.tile(16, 16).unroll().mma_tile().done()(halves(96, 32, 64, c_dtype=float32)).program(TARGET).ir
 
 

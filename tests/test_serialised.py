@@ -105,10 +105,10 @@ def test_products_are_not_serialised(name):
 @pytest.mark.parametrize(
     ("warpgroup", "groups", "threads", "message"),
     [
-        ((128, 256), 1, 32, "256 registers of a thread for products, of 255 with 160 threads in a block: c_rf 256"),
-        ((128, 144), 2, 32, "144 registers of a thread for products, of 168 with 288 threads in a block: c_rf 144"),
-        ((64, 208), 3, 32, "104 registers of a thread for products, of 128 with 416 threads in a block: c_rf 104"),
-        ((64, 256), 3, 128, "128 registers of a thread for products, of 152 with 512 threads in a block: c_rf 128"),
+        ((128, 256), 1, 32, "need 256 registers per thread, but with 160 threads per block a thread has 255: c_rf 256"),
+        ((128, 144), 2, 32, "need 144 registers per thread, but with 288 threads per block a thread has 168: c_rf 144"),
+        ((64, 208), 3, 32, "need 104 registers per thread, but with 416 threads per block a thread has 128: c_rf 104"),
+        ((64, 256), 3, 128, "need 128 registers per thread, but with 512 threads per block a thread has 152: c_rf 128"),
     ],
 )
 def test_accumulators_that_a_thread_cannot_hold_are_refused(warpgroup, groups, threads, message):
@@ -134,7 +134,7 @@ def test_accumulators_that_are_in_use_together_are_counted_together():
     definition = Fused(name="two", dims="m n k", operands={"A": "m k", "B": "k n", "B2": "k n", "D": "m n"}, body=each)
     chain = definition(m=256, n=144, k=64, dtype=float16).tile(m=128, n=144).to(Block).load("A", SH).load("B", SH).load("B2", SH)
     chain = chain.tile(m=128).to(Warpgroup).step("left", MatMul.done()).step("right", MatMul.done()).done()
-    with pytest.raises(ResourceError, match="288 registers of a thread for products, .*: acc 144, more 144"):
+    with pytest.raises(ResourceError, match="MMAs need 288 registers per thread, .*: acc 144, more 144"):
         chain.program(TARGET).lowered  # noqa: B018
 
 

@@ -177,7 +177,7 @@ def test_a_load_without_a_ring_is_refused():
     )
     with pytest.raises(DecompositionError) as caught:
         specialize(lonely)
-    assert str(caught.value).startswith("TMA_LOAD loads by a producer, and none is asked for")
+    assert str(caught.value).startswith("TMA_LOAD needs a producer, and the strategy has none")
     assert ".split(64).pipeline(4).warp_specialize(), or .coalesced_copy(8) in the load for copies by all threads" in str(caught.value)
 
 
@@ -223,10 +223,10 @@ REFUSED = {
         finished(CHAIN.pipeline(2).warp_specialize(64)),
         r"the producer is a warp or a warpgroup\n  got +64\n(.*\n)  legal +32 128",
     ),
-    "no loop at all": (finished(CHAIN, Move.done(TMA_LOAD)), "TMA_LOAD loads by a producer, and none is asked for"),
+    "no loop at all": (finished(CHAIN, Move.done(TMA_LOAD)), "TMA_LOAD needs a producer, and the strategy has none"),
     "mixed by hand": (
         finished(CHAIN.pipeline(2).warp_specialize(), Move.done(TMA_LOAD), WIDE),
-        r"a producer's loads are done by TMA, and Move does Move\(1,8\)\(GL,SH\)\(Thread\)",
+        r"the producer loads by TMA, but Move performs Move\(1,8\)\(GL,SH\)\(Thread\)",
     ),
     "too many in flight": (
         finished(CHAIN.pipeline(2).warp_specialize().mma_in_flight(2)),

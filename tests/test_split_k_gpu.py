@@ -1,4 +1,4 @@
-"""Split-k on a GPU: bit-equal to NumPy on integer data, over what the output held before, on streams and in graphs (oracle O11)."""
+"""Split-k on a GPU: bit-equal to NumPy on integer data, over previous contents of the output, on streams and in graphs (oracle O11)."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ both = pytest.mark.parametrize("name", LIBRARY)
 
 
 def placed(spec, seed=7, **sizes):
-    """Integer inputs and an output full of what must not count, on the host."""
+    """Integer inputs and an output with contents that must not count, on the host."""
     generator = np.random.default_rng(seed)
     shapes = {name: tuple(sizes.get(str(size)) or int(str(size)) for size in view.shape) for name, view in spec.operands.items()}
     a, b = (integers(shapes[name], spec.operands[name].dtype, generator) for name in "AB")
@@ -78,22 +78,22 @@ def test_adds_to_c():
         np.testing.assert_array_equal(cupy.asnumpy(device[2]), a @ b + c)
 
 
-def test_what_lies_between_columns_stays():
-    """C is set to zero, and nothing else: not the rest of the matrix that it is a part of."""
+def test_elements_between_columns_are_unchanged():
+    """Only C is set to zero, not the rest of the matrix of which it is a part."""
     import cupy
 
     spec = MatMul(100, 70, 333, C=ColMajor(ld=128))(GL, GL, GL)(Kernel)
     a, b, _ = placed(spec)
-    whole = cupy.full((70, 128), 9, dtype=cupy.float32)
-    out = whole.T[:100]
+    matrix = cupy.full((70, 128), 9, dtype=cupy.float32)
+    out = matrix.T[:100]
     blocks(5, 8)(spec).compile(launch.device_arch())(stored(a, ColMajor, cupy), stored(b, ColMajor, cupy), out=out)
     np.testing.assert_array_equal(cupy.asnumpy(out), a @ b)
-    assert bool((whole[:, 100:] == 9).all())
+    assert bool((matrix[:, 100:] == 9).all())
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["current", "given"])
 def test_streams_and_graphs(own):
-    """The zeros are written on the kernel's stream, and captured with it."""
+    """The memset runs on the kernel's stream, and is captured with it."""
     import cupy
 
     spec = library("split_k_blocks").spec(64, 64, 4096)
@@ -121,7 +121,7 @@ def test_streams_and_graphs(own):
 
 @both
 def test_floats(name):
-    """Sums of floats stay within the bound of float32 accumulation."""
+    """Sums of floats are within the bound of float32 accumulation."""
     import cupy
 
     spec = library(name).spec(96, 80, 4096, c_dtype=float32)

@@ -142,7 +142,7 @@ def test_what_a_barrier_is_for():
     assert reasons(*both, buffers=several) == ["s complete; t free again"]
     assert reasons(writes(T), reads(T), writes(FAR)) == ["s complete and free again"]
     assert reasons(writes(T), writes(T, name="t"), reads(FAR), reads(FAR, name="t"), buffers=several) == ["s, t complete"]
-    assert reasons(making.sync_point(True, "k")) == ["asked for by sync"]
+    assert reasons(making.sync_point(True, "k")) == ["requested by sync"]
 
 
 def test_each_hazard_is_credited_to_the_first_barrier_behind_it():

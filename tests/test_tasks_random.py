@@ -47,7 +47,7 @@ def product(chosen):
         target, groups = "sm_90a", chosen.choice([1, 1, 2])
         tile = 64 * groups, chosen.choice([8, 16, 32]), chosen.choice([16, 32])
         stays = chosen.choice([1, 2, 132])
-        held = {"persistent": stays} if name in ("gemm", "batched") else {"blocks": stays}
+        held = {"persistent": stays} if name in ("gemm", "batched") else {"num_blocks": stays}
         mapping = module.hopper(*tile, groups, chosen.choice([2, 3]), epi_n=chosen.choice([8, 16]), group_m=group_m, **held)
     sizes = tuple(max(side * chosen.choice([1, 2]) - chosen.choice([0, 0, 8]), 8) for side in tile)
     known = chosen.random() < 0.7

@@ -144,7 +144,7 @@ FAULTS = {
     ),
     "registers twice": ("ring", r"(setmaxnreg_inc_\d+\(\);)", r"\1 \1", "setmaxnreg place", "2 times"),
     "registers not at all": ("ring", r"    setmaxnreg_dec_\d+\(\);\n", "", "setmaxnreg place", "0 times"),
-    "registers of half a warpgroup": ("ring", r"warp_index < 8", "warp_index < 6", "setmaxnreg place", "no whole warpgroups"),
+    "registers of half a warpgroup": ("ring", r"warp_index < 8", "warp_index < 6", "setmaxnreg place", "not a multiple of a warpgroup"),
     "registers behind a loop": (
         "cluster",
         r"(    setmaxnreg_inc_224\(\);\n)(.*?)(  \}\n  // producer|  \}\n  else)",

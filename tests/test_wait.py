@@ -89,7 +89,7 @@ def test_a_wait_for_registers_is_a_wait_for_factors_too():
 
 
 def test_factors_overwritten_without_a_barrier_are_refused():
-    with pytest.raises(SynchronizationError, match="s is touched while products of it are under way, and no barrier orders them"):
+    with pytest.raises(SynchronizationError, match="s is accessed while MMAs of it are in flight, without a barrier in between"):
         wait(kernel(products(0), making.commit(PRODUCT), writes(FAR), buffers=WITH_REGISTERS))
 
 
@@ -167,7 +167,7 @@ def test_one_statement_in_two_loops():
 
 
 def test_no_barrier_to_wait_at():
-    with pytest.raises(SynchronizationError, match="s is touched while copies to it are under way, and no barrier orders them"):
+    with pytest.raises(SynchronizationError, match="s is accessed while copies to it are in flight, without a barrier in between"):
         wait(kernel(copies(T), making.commit(), reads(T)))
     with pytest.raises(SynchronizationError):
         wait(kernel(copies(T), making.commit(), loop(K, block()), reads(T), symbols=(K,)))

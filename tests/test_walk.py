@@ -101,7 +101,7 @@ def test_a_kernel_that_deals_to_nobody_has_one_thread():
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["src_size_m", "c_registers", "make_float4", "INFINITY", "thread", "piece", "A"])
 def test_reserved_names_are_refused_for_sizes(name):
-    with pytest.raises(ArgumentError, match="a symbol called"):
+    with pytest.raises(ArgumentError, match="the symbol name"):
         walked(MatMul.tile(8, 8).to(Block).then(LEAF), MatMul(sym(name), 8, 8)(GL, GL, GL)(Kernel))
 
 

@@ -159,7 +159,7 @@ def test_a_turn_that_is_never_given_back():
         if given_back:
             assert "release" in text(wgmma_waits(asked).body)[1]
         else:
-            with pytest.raises(VerificationError, match="ring ring: fill i is acquired full, and never given back"):
+            with pytest.raises(VerificationError, match="ring ring: fill i is acquired full, but never released"):
                 wgmma_waits(asked)
 
 

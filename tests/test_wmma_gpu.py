@@ -19,7 +19,7 @@ pytestmark = [
 
 
 def skip_where_older(fragment, factor, result):
-    """Skip where the GPU lacks a product."""
+    """Skip if the GPU lacks an instruction."""
     spec = MatMul(*fragment.fragment, dtype=factor, c_dtype=result)(fragment, fragment, fragment)(Warp)
     lacks = [one for one in MMA_SYNC.mismatches(spec, as_architecture(launch.device_arch())) if one.field == "target"]
     if lacks:
@@ -58,8 +58,8 @@ def test_copies_through_accumulators(dtype, source, target):
     fragment = FR(8, 8, 4) if dtype == float64 else FR16
     skip_where_older(fragment, float64 if dtype == float64 else float16, float64 if dtype == float64 else float32)
     m, n, _ = fragment.fragment
-    deal = Move.tile(m, n).to(Warp).done()
-    strategy = Move.tile(2 * m, 2 * n).to(Block).load(SRC, fragment, deal).then(deal)
+    warp_tiles = Move.tile(m, n).to(Warp).done()
+    strategy = Move.tile(2 * m, 2 * n).to(Block).load(SRC, fragment, warp_tiles).then(warp_tiles)
     spec = Move(8 * m, 6 * n, dtype=dtype, src=source, dst=target)(GL, GL)(Kernel)
     array = integers((8 * m, 6 * n), dtype, np.random.default_rng(4), -100, 100)
     out = stored(np.full(array.shape, 77, array.dtype), target, cupy)
@@ -81,7 +81,7 @@ def test_accumulate():
 
 
 def test_tf32_drops_the_last_13_bits():
-    """Times the identity, a product shows what it made of its factors."""
+    """Multiplied with the identity, the operands show their precision."""
     import cupy
 
     fragment = FR(16, 16, 8)
@@ -127,7 +127,7 @@ def test_sizes_known_at_run_time(name):
 
 @pytest.mark.parametrize("name", ["wmma_simple", "wmma_optimized"])
 def test_floats(name):
-    """Half-precision factors, exact products, float32 sums: within the bound of adding K terms in any order."""
+    """float16 operands, exact products, float32 sums: within the bound of adding K terms in any order."""
     import cupy
 
     module = library(name)

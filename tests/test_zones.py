@@ -1,4 +1,4 @@
-"""Guard zones (zones.py): a byte that is written beside an output, or in a gap between its rows, is found."""
+"""Guard zones (zones.py): a byte written outside an output, or in a gap between its rows, is detected."""
 
 import numpy as np
 import pytest
@@ -11,15 +11,15 @@ SPEC = MatMul(3, 5, 2, dtype=float32, A=RowMajor, C=RowMajor(ld=8))(GL, GL, GL)(
 
 @pytest.mark.parametrize("place", [0, ZONE - 1, ZONE + 5 * 4, ZONE + 31, ZONE + (2 * 8 + 5) * 4, -1])
 def test_bytes_outside(place):
-    whole, array = placed(np, SPEC.C, {})
+    memory, array = placed(np, SPEC.C, {})
     assert array.shape == (3, 5) and array.strides == (32, 4) and np.isnan(array).all()
     array[...] = 1
-    assert written_outside(whole, array) == 0
-    whole[place] = 1
-    assert written_outside(whole, array) == 1
+    assert written_outside(memory, array) == 0
+    memory[place] = 1
+    assert written_outside(memory, array) == 1
 
 
 def test_inputs_lie_in_nan():
-    whole, array = placed(np, SPEC.A, {}, np.ones((3, 2), np.float32))
-    outside = np.concatenate([whole[:ZONE], whole[-ZONE:]])
+    memory, array = placed(np, SPEC.A, {}, np.ones((3, 2), np.float32))
+    outside = np.concatenate([memory[:ZONE], memory[-ZONE:]])
     assert (outside == NAN).all() and np.isnan(outside.view(np.float32)).all() and (array == 1).all()

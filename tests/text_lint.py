@@ -301,7 +301,7 @@ def _registers(text: Text) -> Iterator[tuple[str, str]]:
                 f"warps {first} to {last - 1} change their registers {len(own)} times, {inside} times under conditions too",
             )
         if first % 4 or last % 4:
-            yield "setmaxnreg place", f"warps {first} to {last - 1} are no whole warpgroups"
+            yield "setmaxnreg place", f"warps {first} to {last - 1} are not a multiple of a warpgroup"
         for stmt in own[:1]:
             index = block.items.index(stmt)
             if any(isinstance(other, Block) or "wgmma" in other for other in block.items[:index]):

@@ -1,7 +1,8 @@
-"""The front end of calls on arrays, `fireiron.matmul`, `fireiron.attention` and `fireiron.function`: what they share.
+"""The shared front end of calls on arrays: `fireiron.matmul`, `fireiron.attention` and `fireiron.function`.
 
-`arrays` reads what of an array decides on a kernel, `place` where it runs and which records answer, `cache` keeps answers in memory, and
-`call` is the life of a call: replayed, answered anew, copied first, or empty. A call is a subclass of `Call` in a file of its own.
+`arrays` reads the properties of arrays that select a kernel. `place` has the target and the records. `cache` keeps kernels in memory.
+`call` executes a call: by replay, by a kernel, on copies, or without a kernel for empty arrays. Each call is a subclass of `Call` in its
+own file.
 
-May import: what computes, measures and records; no call.
+May import: modules that compute, measure and record; not the calls.
 """

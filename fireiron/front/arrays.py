@@ -1,4 +1,4 @@
-"""Read what of an array decides on its kernel: shape, steps, type, alignment and GPU, of NumPy, CuPy, PyTorch, JAX and by DLPack."""
+"""Read the properties of an array that select a kernel: shape, strides, type, alignment and GPU; of NumPy, CuPy, PyTorch, JAX, DLPack."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TYPES: Final[Mapping[str, DType]] = {dtype.numpy: dtype for dtype in reversed(DT
 
 @attrs.frozen
 class Operand:
-    """What of an array decides which kernel serves it: steps are in elements, `align` in bytes, `device` is a GPU or None for the host."""
+    """The properties of an array that select a kernel. `steps` counts elements, `align` bytes; `device` is None for the host."""
 
     shape: Shape
     steps: Shape
@@ -36,12 +36,12 @@ class Operand:
 
     @property
     def places(self) -> Places:
-        """Its shape and steps."""
+        """Its shape and strides."""
         return self.shape, self.steps
 
     @property
     def repeats(self) -> bool:
-        """Whether elements stand at several indices."""
+        """Whether several indices share an element, as after a broadcast."""
         return any(step == 0 and size > 1 for size, step in zip(self.shape, self.steps, strict=True))
 
     @property
@@ -50,11 +50,11 @@ class Operand:
         return self.at((self.shape[::-1], self.steps[::-1]))
 
     def at(self, places: Places) -> Operand:
-        """The same memory in another shape with other steps."""
+        """Return the same memory with another shape and other strides."""
         return attrs.evolve(self, shape=places[0], steps=places[1])
 
     def strides(self, dims: Iterable[str]) -> Strides:
-        """Its storage order by dimension, and how far a spec may assume it to be aligned."""
+        """Return its storage order by dimension, with the alignment that a spec may assume."""
         return Strides(**dict(zip(dims, self.steps, strict=True))).aligned(min(self.align, ALIGNMENT))
 
 
@@ -63,7 +63,7 @@ Given = Mapping[str, Operand]
 
 
 def key_of(array: Any) -> Any:
-    """What tells arrays of one library apart, as that library has it, so that a call costs little."""
+    """Return a key for the properties of an array, from attributes of its library that are fast to read."""
     kind = type(array).__module__.partition(".")[0]
     if kind == "torch":
         return array.shape, array.stride(), array.dtype, _alignment(array.data_ptr()), array.get_device()
@@ -73,10 +73,10 @@ def key_of(array: Any) -> Any:
 
 
 def operand_of(array: Any, name: str) -> Operand:
-    """What of an array decides; an ArgumentError for what is no array on a GPU or of NumPy."""
+    """Return the properties of an array. Raises: `ArgumentError` for anything but an array on a GPU or of NumPy."""
     kind = library(array)
     if kind == "numpy" and hasattr(array, "strides"):
-        align = min(_alignment(array.__array_interface__["data"][0]), ALIGNMENT)  # more would be chance
+        align = min(_alignment(array.__array_interface__["data"][0]), ALIGNMENT)  # a larger alignment would be a coincidence
         return Operand(array.shape, _steps(array.strides, array.dtype.itemsize, name), array.dtype.name, align, None)
     if kind == "torch":
         if not array.is_cuda:
@@ -90,19 +90,19 @@ def operand_of(array: Any, name: str) -> Operand:
 
 
 def operands_of(arrays: Mapping[str, Any]) -> dict[str, Operand]:
-    """What of arrays decides, by their names; None stands for no array."""
+    """Return the properties of arrays by name, without those that are None."""
     return {name: operand_of(array, name) for name, array in arrays.items() if array is not None}
 
 
 def _foreign(array: Any, name: str) -> Operand:
-    """An array of another library on a GPU: by `__cuda_array_interface__`, or by DLPack, then row-major unless the launch refuses."""
+    """Return the properties of another library's array on a GPU, by `__cuda_array_interface__` or DLPack (assumed row-major)."""
     shape, dtype = getattr(array, "shape", None), getattr(array, "dtype", None)
     if operators.traced_by_jax(array):
         return Operand(tuple(array.shape), packed(array.shape), str(dtype), ALIGNMENT, _current_device())
     on_gpu = hasattr(array, "__dlpack_device__") and array.__dlpack_device__()[0] in (2, 13)
     if shape is None or dtype is None or not (on_gpu or hasattr(array, "__cuda_array_interface__")):
         legal = "a CuPy, PyTorch or JAX array on a GPU, or a NumPy array for the simulator"
-        raise ArgumentError(f"{name} is no array on a GPU, nor of NumPy", got=type(array).__name__, legal=legal)
+        raise ArgumentError(f"{name} is neither an array on a GPU nor a NumPy array", got=type(array).__name__, legal=legal)
     device = array.__dlpack_device__()[1] if on_gpu else _current_device()
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
@@ -122,14 +122,14 @@ def _current_device() -> int:
 
 
 def _steps(strides: Shape, size: int, name: str) -> Shape:
-    """Strides in elements."""
+    """Return strides in elements."""
     if any(stride % size for stride in strides):
-        raise ArgumentError(f"{name} has strides of {strides} bytes, its elements {size}", hint="pass a copy")
+        raise ArgumentError(f"{name} has strides of {strides} bytes, not multiples of its {size}-byte elements", hint="pass a copy")
     return tuple(stride // size for stride in strides)
 
 
 def _alignment(address: int) -> int:
-    """The largest power of two, up to 64, that divides an address."""
+    """Return the largest power of two, up to 64, that divides an address."""
     low = address & (MOST_ALIGNED - 1)
     return low & -low or MOST_ALIGNED
 
@@ -138,24 +138,24 @@ def _alignment(address: int) -> int:
 
 
 def is_empty(arrays: Iterable[Any]) -> bool:
-    """Whether an array has no element; what has no shape is refused where it is read."""
+    """Return whether any array has no elements; arguments without a shape are refused elsewhere."""
     return any(isinstance(shape := getattr(array, "shape", None), tuple) and 0 in shape for array in arrays)
 
 
 def each(out: Any, names: Iterable[str] = ()) -> tuple[Any, ...]:
-    """The arrays for several outputs, from one, a tuple or list of all, or a mapping by these names."""
+    """Return the arrays for outputs, given as one array, as a tuple or list, or as a mapping with these names."""
     if isinstance(out, Mapping):
         return tuple(out[name] for name in names)
     return tuple(out) if isinstance(out, tuple | list) else (out,)
 
 
 def joined(results: Sequence[Any]) -> Any:
-    """What a call returns: its one result, or a tuple of all."""
+    """Return a single result, or a tuple of several."""
     return tuple(results) if len(results) > 1 else results[0]
 
 
 def refuse_places(given: Given, asked: str, hint: str) -> None:
-    """Refuse arrays on several GPUs, or some on the host."""
+    """Refuse arrays on different GPUs, or only some on the host."""
     if len({operand.device for operand in given.values()}) > 1:
         places = {name: "host" if operand.device is None else f"GPU {operand.device}" for name, operand in given.items()}
         raise ArgumentError(f"{asked}the arrays are in different places", got=places, hint=hint)

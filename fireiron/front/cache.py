@@ -1,4 +1,4 @@
-"""Keep what was made for keys in memory, and forget what was not used for longest."""
+"""A least-recently-used cache of values in memory."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any, Final, Generic, TypeVar
 Value = TypeVar("Value")
 
 MOST_KERNELS: Final = 256
-"""Most kernels in memory; above it the least recently used one is dropped."""
+"""Maximum number of kernels in memory."""
 
 
 class LruCache(Generic[Value]):
-    """Values by key, at most `MOST_KERNELS`; under `lock` they are made, by one thread at a time."""
+    """At most `MOST_KERNELS` values by key. One thread at a time makes a value, under `lock`."""
 
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
         self.entries: OrderedDict[Any, Value] = OrderedDict()
         self._lock = lock
 
     def recall(self, key: Any, make: Callable[[], Value]) -> Value:
-        """What was kept for a key, else what is made now."""
+        """Return the value of a key; make it if there is none."""
         entries = self.entries
         value = entries.get(key)
         if value is not None:
-            try:  # noqa: SIM105 (in every call, and a context manager costs as much as the rest of it)
+            try:  # noqa: SIM105 (a context manager would double the time of a call)
                 entries.move_to_end(key)
-            except KeyError:  # another thread forgot it meanwhile
+            except KeyError:  # another thread removed it
                 pass
             return value
         with self._lock:
@@ -36,14 +36,14 @@ class LruCache(Generic[Value]):
         return value
 
     def keep(self, key: Any, value: Value) -> None:
-        """Keep a value as the one that was used last."""
+        """Add a value as the most recently used one."""
         self.entries[key] = value
         self.entries.move_to_end(key)
         while len(self.entries) > MOST_KERNELS:
             self.entries.popitem(last=False)
 
     def forget(self, condition: Callable[[Value], bool]) -> None:
-        """Forget the values for which a condition holds."""
+        """Remove the values for which a condition holds."""
         for key in [key for key, value in self.entries.items() if condition(value)]:
             del self.entries[key]
 

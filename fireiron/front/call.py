@@ -1,7 +1,7 @@
-"""The life of a call on arrays: replayed where it was recorded, else answered by a kernel that is kept, for copies where arrays lie oddly.
+"""Execute a call on arrays: replay it if it was recorded, else call a cached kernel, on copies if no kernel can read the arrays.
 
-A call is a subclass of `Call` that states how its arguments become a `Request`, and what answers one (`new_answer`). Its `__call__` begins
-with the replay, written out: a warm call of PyTorch tensors does no more than that in Python.
+A call is a subclass of `Call`. It converts its arguments to a `Request`, and makes an `Answer` for one (`new_answer`). Its `__call__`
+starts with the inlined replay: a warm call on PyTorch tensors executes no other Python code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 class Request(NamedTuple):
     """The arguments of a call.
 
-    `options` are hashable. `numbers` go to the kernel after the inputs and decide nothing else.
+    `options` are hashable. `numbers` are passed to the kernel after the inputs, and do not select it.
     """
 
     inputs: tuple[Any, ...]
@@ -46,7 +46,7 @@ class Request(NamedTuple):
 
 
 def takes(arguments: Callable[P, Request]) -> Callable[[Callable[[Self, Request], Result]], Callable[Concatenate[Self, P], Result]]:
-    """Make a method of a request one of the arguments that make it, whose names, types and defaults `arguments` states once."""
+    """Convert a method of a `Request` to one with the signature of `arguments`, which makes the request."""
 
     def decorate(method: Callable[[Self, Request], Result]) -> Callable[Concatenate[Self, P], Result]:
         @functools.wraps(method)
@@ -62,25 +62,25 @@ def takes(arguments: Callable[P, Request]) -> Callable[[Callable[[Self, Request]
 
 
 class Answer(Protocol):
-    """What answers requests with one key."""
+    """A callable for requests with the same key."""
 
     @property
     def kernel(self) -> CompiledKernel:
-        """The kernel that multiplies, the first where there are two."""
+        """The kernel; the first of several."""
 
     @property
     def choice(self) -> Choice:
         """Why it was chosen."""
 
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
-        """The result, or a tuple of all."""
+        """Return the result, or a tuple of several."""
 
 
 class Call:
-    """A call on arrays. Answers are kept in memory, by the arrays' shapes, types, strides and alignment."""
+    """A call on arrays. It caches answers by shapes, types, strides and alignment of the arrays."""
 
     arrays: ClassVar[int] = 0
-    """How many of the inputs are arrays in any case; those after them may be numbers."""
+    """The number of leading inputs that are always arrays; later inputs may be numbers."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -88,66 +88,66 @@ class Call:
         self.replays = Replays()
 
     def new_answer(self, request: Request) -> Answer:
-        """What answers a request that was not made before."""
+        """Return the answer for a new request."""
         raise NotImplementedError
 
-    def said(self, request: Request) -> Any:
-        """What tells requests with the same arrays apart; `__call__` looks replays up by the same."""
+    def key_of_options(self, request: Request) -> Any:
+        """Return the key of a request's options, with which `__call__` looks up replays."""
         raise NotImplementedError
 
     def clear(self) -> None:
-        """Forget all kernels, so that records and environment variables are read anew."""
+        """Discard all kernels, so that records and environment variables are read again."""
         with self.lock:
             self.answers.entries.clear()
             self.replays.clear()
 
     def answer(self, request: Request) -> Answer:
-        """What answers a request: kept, else made now."""
+        """Return the answer for a request, from the cache or new."""
         inputs, out, options, arch, require_record, _ = request
         count = self.arrays
         keys = tuple(map(key_of, inputs[:count]))
         if len(inputs) > count:
             keys += tuple([key_of(array) if getattr(array, "shape", ()) else None for array in inputs[count:]])
         key = (keys, out if out is None else self.key_of_outputs(out, options), options, arch, require_record)
-        return self.answers.recall(key, lambda: self._made(request))
+        return self.answers.recall(key, lambda: self._make(request))
 
-    def _made(self, request: Request) -> Answer:
-        """A new answer; what is imported for it, and the kernel, live on, so garbage can wait."""
-        from fireiron import collecting  # as all that makes kernels, first needed where one is made
+    def _make(self, request: Request) -> Answer:
+        """Make an answer with garbage collection postponed: modules and kernels stay alive anyway."""
+        from fireiron import collecting  # imported when needed
 
         with collecting.put_off():
             return self.new_answer(request)
 
     def key_of_outputs(self, out: Any, options: Any) -> Any:
-        """What tells given outputs apart."""
+        """Return the key of given outputs."""
         if isinstance(out, Mapping):
             return tuple((name, key_of(array)) for name, array in out.items())
         return tuple(map(key_of, each(out)))
 
     def run(self, request: Request, stream: Any) -> Any:
-        """The result, where the call is not replayed."""
+        """Return the result without a replay."""
         return self.answer(request)((*request.inputs, *request.numbers), request.out, stream)
 
     def launched(self, request: Request, stream: Any = None) -> Any:
-        """The result by our kernels at once: what autograd, autocast or a compiler make of the call is not asked."""
+        """Return the result, by a replay if possible, without regard to autograd, autocast or torch.compile."""
         if stream is not None or not self.is_replayed(request):
             return self.run(request, stream)
 
         def make(out: Any, *inputs: Any) -> Any:
             return self.run(request._replace(inputs=inputs, out=out), None)
 
-        return self.replays.call(self.said(request), request.out, request.inputs, make)
+        return self.replays.call(self.key_of_options(request), request.out, request.inputs, make)
 
     def is_replayed(self, request: Request) -> bool:
-        """Whether the call is recorded and replayed: that of PyTorch tensors."""
+        """Return whether the call is recorded and replayed: calls on PyTorch tensors are."""
         return hasattr(request.inputs[0], "is_cuda")
 
 
 @attrs.frozen
 class Copied:
-    """An answer for arrays of which no kernel reads those at `places` of the inputs as they lie: copies take their place.
+    """An answer that copies the inputs at `places`, because no kernel can read their storage.
 
-    With `stored` outputs that are given lie so, and new ones are stored in them; `outputs` are the names by which a mapping has them.
+    If `stored`, the given outputs are such arrays too, and new outputs are copied to them. `outputs` are the keys of a mapping of outputs.
     """
 
     call: str
@@ -167,11 +167,11 @@ class Copied:
         return self.answer.choice
 
     def copy(self, array: Any) -> Any:
-        """An input as the kernel reads it."""
+        """Return the copy of an input."""
         return copied(array)
 
     def part(self, result: Any, target: Any) -> Any:
-        """What of a new result is stored."""
+        """Return the part of a new result that is copied to `target`."""
         return result
 
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
@@ -187,20 +187,20 @@ class Copied:
 
 
 def copies_of(inputs: Sequence[Any], places: frozenset[int], copy: Callable[[Any], Any] = copied) -> tuple[Any, ...]:
-    """Inputs with copies of those at some places."""
+    """Return the inputs, with copies of those at `places`."""
     return tuple(copy(array) if place in places else array for place, array in enumerate(inputs))
 
 
 def returned(out: Any, names: Sequence[str]) -> Any:
-    """What a call returns that fills the given outputs: these, a mapping of several as a tuple in the order of their names."""
+    """Return the given outputs as a call returns them: a mapping of several as a tuple in the order of `names`."""
     return each(out, names) if isinstance(out, Mapping) and len(names) > 1 else out
 
 
 @attrs.frozen
 class Empty:
-    """An answer for arrays without elements: results of these shapes and types, all of whose elements are one value.
+    """An answer for arrays without elements: results of these shapes and types, filled with one value.
 
-    `noun` is what errors call them, and `unchosen` what that for `choice` states.
+    `noun` and `unchosen` are texts for errors.
     """
 
     call: str
@@ -211,13 +211,13 @@ class Empty:
 
     @property
     def kernel(self) -> CompiledKernel:
-        """There is none."""
-        raise ArgumentError(f"{self.call}: an array has no element, so no kernel is chosen or launched", legal="sizes of at least 1")
+        """Raise an error: there is none."""
+        raise ArgumentError(f"{self.call}: an array has no elements, so no kernel is chosen or launched", legal="sizes of at least 1")
 
     @property
     def choice(self) -> Choice:
-        """There is none."""
-        raise ArgumentError(f"{self.call}: an array has no element, so {self.unchosen}", legal="sizes of at least 1")
+        """Raise an error: there is none."""
+        raise ArgumentError(f"{self.call}: an array has no elements, so {self.unchosen}", legal="sizes of at least 1")
 
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
         """The result, or a tuple of all."""
@@ -231,7 +231,7 @@ class Empty:
 
 
 def _filled(array: Any, value: float) -> Any:
-    """The array itself, all of its elements set to a value."""
+    """Set all elements of an array to a value, and return it."""
     if value == 0:
         return zeroed(array)
     store(array, value)

@@ -1,4 +1,4 @@
-"""Where a kernel is to run, which records answer there, and which programs the arrays and the compiler accept."""
+"""The target and GPU of a call, the records that apply there, and the programs that suit the arrays and the compiler."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from fireiron.tune.records.choosing import Prove
 
 Aligned = Mapping[str, int]
-"""Bytes by operand; what is not named is new memory, which is always aligned."""
+"""Alignment in bytes by operand; other operands are new memory, which is always aligned."""
 
 Chooser = Callable[[], tuple["Choice", int]]
-"""What chooses, and for which of several problems."""
+"""Returns a choice, and the index of the problem that it is for."""
 
 
 @attrs.frozen
 class Place:
-    """The target, the GPU or None for the simulator, and whether an exact record is required."""
+    """The target, the GPU (None for the simulator), and whether an exact record is required."""
 
     architecture: Architecture
     device: int | None
@@ -36,19 +36,19 @@ class Place:
 
     @classmethod
     def of(cls, device: int | None, arch: Any, require_record: bool | None) -> Place:
-        """That of arrays on a GPU, or the host, for the arguments `arch` and `require_record` of a call."""
+        """Return the place of arrays on a GPU or the host, for the arguments `arch` and `require_record` of a call."""
         from fireiron.tune.records import requires_record
 
         return cls(as_architecture(target_of(device) if arch is None else arch), device, requires_record(require_record))
 
     @property
     def gpu(self) -> str | None:
-        """What the GPU calls itself; None for the host."""
+        """The name of the GPU; None for the host."""
         return gpu_name(self.device)
 
     @property
     def records(self) -> Records:
-        """The records that may answer."""
+        """The records in use."""
         from fireiron.tune.records import available
 
         return available(self.require_record)
@@ -56,7 +56,10 @@ class Place:
     def find(
         self, spec: Spec, accept: Accept, near: bool = False, lowered: Spec | None = None, prove: Prove | None = None
     ) -> Choice | None:
-        """The record of exactly a spec, or with `near` else that of a neighbour; `prove` proves its program, by default `self.prove`."""
+        """Return the record of exactly a spec, or with `near` that of the nearest problem.
+
+        `prove` checks its program (default: `self.prove`).
+        """
         from fireiron.tune.records import choosing
 
         question = choosing.Question(spec, self.architecture, self.gpu, {}, accept, lowered, prove or self.prove)
@@ -64,16 +67,16 @@ class Place:
         return choosing.exact(records, question) or (choosing.nearest(records, question) if near else None)
 
     def by_tiles(self, spec: Spec, accept: Accept, prove: Prove | None = None, below: float = math.inf) -> Choice | None:
-        """The tile that is expected to take less time than all others, and than `below` microseconds, by records of other problems."""
+        """Return the tile with the least expected time, below `below` microseconds, by records of other problems."""
         from fireiron.tune.records import choosing, tiles
 
         question = choosing.Question(spec, self.architecture, self.gpu, {}, accept, None, prove or self.prove)
         return tiles.by_tiles(self.records.records, question, below)
 
     def prove(self, program: Program) -> None:
-        """Make the final IR of a program that is about to be compiled, which all checks passed; on a GPU the compiler runs meanwhile.
+        """Lower and check a program before it is compiled; for a GPU the compiler runs concurrently.
 
-        Raises: what `Program.ir` raises.
+        Raises: the errors of `Program.ir`.
         """
         if self.device is None:
             _ = program.ir
@@ -83,39 +86,39 @@ class Place:
         early.prove(program)
 
     def exact_record(self, spec: Spec, accept: Accept) -> Choice:
-        """The record of exactly a spec; a StoreError where there is none."""
+        """Return the record of exactly a spec. Raises: `StoreError` if there is none."""
         return self.records.best(spec, self.architecture, neighbours=False, gpu=self.gpu, accept=accept)
 
-    def chosen(self, call: str, asked: tuple[Any, ...], choose: Chooser) -> tuple[Choice, int]:
-        """What another process chose here for the same, else what is chosen now, and kept."""
+    def chosen(self, call: str, key: tuple[Any, ...], choose: Chooser) -> tuple[Choice, int]:
+        """Return the cached choice of another process for the same problem, else a new choice, which is cached."""
         from fireiron.tune.records import kept
 
-        return kept.chosen(call, self.architecture, self.device, asked, choose)
+        return kept.chosen(call, self.architecture, self.device, key, choose)
 
     def refusal(self, kernel: CompiledKernel) -> LaunchError | None:
-        """Why the compiler here refuses a kernel; None where it does not, and in the simulator."""
+        """Return the compiler's error for a kernel; None if there is none, and in the simulator."""
         return None if self.device is None else refused_by_compiler(kernel)
 
     def first_legal(self, programs: Iterable[tuple[str, Callable[[], Program]]], aligned: Aligned, refusals: list[str]) -> Program | None:
-        """The first program that is legal and that the arrays serve; to `refusals` is added why others are not."""
+        """Return the first legal program whose alignment the arrays have; append the reasons against others to `refusals`."""
         from fireiron.tune.records.choosing import prove_only
 
         for name, make in programs:
             try:
                 program = make()
-                is_served = fits(aligned, program)
-                (self.prove if is_served else prove_only)(program)
+                is_aligned = fits(aligned, program)
+                (self.prove if is_aligned else prove_only)(program)
             except FireironError as error:
                 refusals.append(f"{name}: {error.headline}")
                 continue
-            if is_served:
+            if is_aligned:
                 return program
-            refusals.append(f"{name}: the arrays are aligned to {dict(aligned)} bytes, it needs {needed(program)}")
+            refusals.append(f"{name}: the arrays are aligned to {dict(aligned)} bytes, but it requires {needed(program)}")
         return None
 
 
 def needed(program: Program) -> dict[str, int]:
-    """The bytes to which a program needs its arrays aligned."""
+    """Return the alignment in bytes that a program requires, by array."""
     aligned: dict[str, int] = {}
     for launch in program.launches:
         for buffer in launch.program.sequential.buffers:
@@ -126,12 +129,12 @@ def needed(program: Program) -> dict[str, int]:
 
 
 def fits(aligned: Aligned, program: Program) -> bool:
-    """Whether arrays are aligned as a program needs them."""
+    """Return whether arrays have the alignment that a program requires."""
     return all(aligned.get(name, MOST_ALIGNED) >= align for name, align in needed(program).items())
 
 
 def refused_by_compiler(kernel: CompiledKernel) -> LaunchError | None:
-    """Why the compiler refuses a kernel with a producer; None where it does not, where there is none, and for all other kernels."""
+    """Return the compiler's error for a warp-specialized kernel; None if there is none, without a compiler, and for other kernels."""
     if not kernel.ir.rings or kernel.compiler is None:
         return None
     try:
@@ -142,14 +145,14 @@ def refused_by_compiler(kernel: CompiledKernel) -> LaunchError | None:
 
 
 def gpu_name(device: int | None) -> str | None:
-    """What a GPU calls itself; None for the host."""
+    """Return the name of a GPU; None for the host."""
     from fireiron.tune.records import kept
 
     return None if device is None else kept.device_name(device)
 
 
 def target_of(device: int | None) -> str:
-    """The best target of a GPU; the default one for the simulator."""
+    """Return the best target of a GPU; the default target for the simulator."""
     if device is None:
         return DEFAULT_ARCHITECTURE
     from fireiron.gpu import launch

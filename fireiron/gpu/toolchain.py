@@ -276,9 +276,11 @@ def _matrix_headers(chain: Toolchain) -> Path | None:
 def _wheel_major(wheel: str) -> int | None:
     """The CUDA major version of an installed wheel; None if it is not installed."""
     try:
-        return int(importlib.metadata.version(wheel).partition(".")[0])
-    except (importlib.metadata.PackageNotFoundError, ValueError):
+        text = importlib.metadata.distribution(wheel).read_text("METADATA") or ""
+    except importlib.metadata.PackageNotFoundError:
         return None
+    version = re.search(r"^Version: *(\d+)", text, re.MULTILINE)  # `importlib.metadata.version` loads parsers of mails for this line
+    return int(version[1]) if version else None
 
 
 def _header_folders(chain: Toolchain) -> Iterator[Path]:

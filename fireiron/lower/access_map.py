@@ -1,8 +1,8 @@
-"""Which threads touch which places: the accesses of one block to memory that its threads share, as tables over places.
+"""Access map: which threads access which addresses, for the accesses of one block to shared and global memory.
 
-A place is a piece of shared memory as long as the shortest piece that any access to the compared buffers takes, or a box of an array in
-global memory that the kernel writes, of which each access takes all or nothing. For a place, the least and the greatest thread that touch
-it decide whether two accesses meet in several threads, and how near these are.
+The unit of comparison (a *place*) is a range of shared memory as long as the shortest access to the compared buffers, or a box of a written
+array in global memory of which each access covers all or nothing. The least and the greatest thread that access a place determine whether
+two accesses conflict between threads, and how far apart these threads are.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_ROOM = 1 << 23
 
 @attrs.frozen(eq=False)
 class Touch:
-    """An access with its statement, its place among the statement's operands, and the loops around it."""
+    """An access with its statement, its position among the statement's operands, and the enclosing loops."""
 
     statement: Exec
     loops: tuple[For, ...]
@@ -40,25 +40,25 @@ class Touch:
 
     @property
     def atomic(self) -> bool:
-        """Whether it adds atomically, which needs no order among those that do."""
+        """Whether it adds atomically: atomic additions need no order among themselves."""
         return self.statement.atomic and self.access.write
 
     @property
     def under_way(self) -> bool:
-        """Whether the thread that issued it goes on before it has written."""
+        """Whether the issuing thread may continue before it has written."""
         return self.statement.mechanism.arrives_in_groups and self.access.write
 
     @property
     def lasts(self) -> bool:
-        """Whether it is done at a wait for its group only: a copy's write, or what an engine reads."""
+        """Whether it completes only at a wait for its group: a copy's write, or the read of an asynchronous engine."""
         return self.statement.mechanism.in_groups and self.statement.mechanism.is_late(self.access.write)
 
 
 @attrs.frozen(eq=False)
 class Footprint:
-    """The places that an access touches (with the values of the loops that were kept), and the least and greatest thread of each.
+    """The places of an access (combined with the values of kept loops), with the least and greatest thread of each.
 
-    `listed` are their keys, sorted. None: `least` and `greatest` have an entry for each possible key, -1 for one that is not touched.
+    `listed` are their sorted keys. None: `least` and `greatest` have an entry for each possible key, -1 for a place that is not accessed.
     """
 
     least: Array
@@ -67,26 +67,26 @@ class Footprint:
 
     @property
     def keys(self) -> Array:
-        """The keys of the places that are touched."""
+        """The keys of the accessed places."""
         return np.flatnonzero(self.greatest >= 0) if self.listed is None else self.listed
 
     @property
     def low(self) -> Array:
-        """The least thread of each place that is touched."""
+        """The least thread of each accessed place."""
         return self.least[self.keys] if self.listed is None else self.least
 
     @property
     def high(self) -> Array:
-        """The greatest thread of each place that is touched."""
+        """The greatest thread of each accessed place."""
         return self.greatest[self.keys] if self.listed is None else self.greatest
 
     def met(self, other: Footprint) -> tuple[Array, Array, Array]:
-        """The keys that both touch, and the least and greatest thread of either."""
+        """The keys of the common places, and the least and greatest thread of either access."""
         keys, here, there = np.intersect1d(self.keys, other.keys, assume_unique=True, return_indices=True)
         return keys, np.minimum(self.low[here], other.low[there]), np.maximum(self.high[here], other.high[there])
 
     def extremes(self, other: Footprint) -> tuple[Array, Array]:
-        """The least and the greatest thread of each place that both touch; the same as `met` in less time."""
+        """The least and greatest thread of each common place; a faster `met`."""
         if other is self:
             return self.low, self.high
         if self.listed is not None or other.listed is not None or self.least.size != other.least.size:
@@ -96,19 +96,19 @@ class Footprint:
 
 
 def _alone(kernel: Kernel) -> set[str]:
-    """The buffers of rings whose bytes no other buffer has in its turn."""
+    """The buffers of rings that share their bytes with no other buffer of a fill."""
     rings = {name for ring in kernel.rings for name in ring.buffers}
     others = [one for one in kernel.buffers if one.memory.of_block and one.name not in rings]
     return {name for name in rings if not any(kernel.buffer(name).shares(one) for one in others)}
 
 
 class Touches:
-    """The accesses of a kernel to what its threads share."""
+    """The accesses of a kernel to memory that threads share."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        # Nobody waits for what is only read, nor for registers, which one thread has alone.
-        rings = _alone(kernel)  # their barriers are there already
+        # Read-only memory and registers, which belong to one thread, need no synchronization.
+        rings = _alone(kernel)  # synchronized by their mbarriers
         self.watched = {one.name for one in kernel.buffers if one.memory.of_block or (one.memory.of_grid and one.written)} - rings
         self._threads = np.arange(kernel.workers)
         self._sharing: dict[str, frozenset[str]] = {}
@@ -117,21 +117,21 @@ class Touches:
         self._needed: dict[int, frozenset[Var]] = {}
         self._places: dict[tuple[int, int], Located] = {}
         self._footprints: dict[Any, Footprint] = {}
-        # Tables are looked up by ids of touches, which must not be given to others as long as the tables live.
+        # The caches use ids of touches, which must stay unique as long as the caches live.
         self._alive: list[Touch] = []
 
     @functools.cached_property
     def granules(self) -> Mapping[str, int]:
-        """For each buffer in shared memory the bytes that divide its offset and every piece that is taken of it; 0 for other buffers."""
+        """For each shared buffer, the largest size in bytes that divides its offset and all accesses to it; 0 for other buffers."""
         return _granules(self.kernel)
 
     @functools.cached_property
     def boxes(self) -> Mapping[str, tuple[int, ...]]:
-        """For each array in global memory the sides of boxes, adjacent from its first element on, that no access to it divides."""
+        """For each array in global memory, the extents of adjacent boxes, from the first element on, that no access divides."""
         return _boxes(self.kernel, self.watched)
 
     def of(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Touch, ...]:
-        """The touches of a statement that others may have to wait for."""
+        """The accesses of a statement that others may have to wait for."""
         found = []
         for position, access in enumerate(statement.accesses):
             if access.buffer in self.watched:
@@ -141,14 +141,14 @@ class Touches:
         return tuple(found)
 
     def needed(self, touch: Touch) -> frozenset[Var]:
-        """What its coordinates and its statement's condition depend on."""
+        """The variables that its coordinates and its statement's condition depend on."""
         if id(touch) not in self._needed:
             self._alive.append(touch)
             self._needed[id(touch)] = needed_variables(self.kernel, touch.statement, touch.access)
         return self._needed[id(touch)]
 
     def may_overlap(self, x: Touch, y: Touch) -> bool:
-        """Whether two accesses are to the same memory, as far as buffers tell."""
+        """Whether two accesses may be to the same memory, as far as their buffers determine."""
         name = x.access.buffer
         if name not in self._sharing:
             buffer = self.kernel.buffer(name)
@@ -158,14 +158,14 @@ class Touches:
     # ------------------------------------------------------------------------------------------ places
 
     def granule(self, *touches: Touch) -> int:
-        """Bytes of a place of shared memory, for touches that are compared."""
+        """The size in bytes of a place in shared memory, for touches that are compared."""
         return math.gcd(*(self.granules[one.access.buffer] for one in touches)) or 1
 
     def places(self, touch: Touch, granule: int, fixed: Mapping[str, int] = {}) -> Located:
-        """The grid, the places along the grid's axes and a last one for the pieces of the access, and which are touched; None for all.
+        """The grid; the places along its axes and a last axis for the parts of the access; and a mask of those accessed (None: all).
 
-        What lies beyond the end of a shared buffer is not: a check proves that a condition keeps every thread from it. Of a load that
-        blocks of a cluster share each brings a part, and all parts come to this block.
+        Places past the end of a shared buffer are not accessed: a check proves that a condition prevents it. For a multicast load, the
+        parts of all blocks count, since all of them arrive in this block.
         """
         cluster = self.kernel.cluster
         if cluster is None or touch.statement.multicast is None or not self.kernel.buffer(touch.access.buffer).memory.of_block:
@@ -175,14 +175,15 @@ class Touches:
         return found[0][0], np.concatenate([one[1] for one in found], axis=-1), np.concatenate(masks, axis=-1)
 
     def _places_of(self, touch: Touch, granule: int, fixed: Mapping[str, int]) -> Located:
-        """The same of what this block brings, or one of another place in its cluster, which is `fixed`."""
+        """The same for the part of this block, or of the block at `fixed` coordinates of its cluster."""
         kernel, access = self.kernel, touch.access
         grid = self._grid(touch, fixed)
         if touch.statement.collective:
             grid = grid.at_threads(self.actors(touch))
         buffer = kernel.buffer(access.buffer)
         if buffer.memory.of_block:
-            # In global memory the tiles of two values of an open loop, or of two blocks, are disjoint (see `Grid`), and one stands for all.
+            # Tiles in global memory are disjoint for different values of an open loop and for different blocks (see `Grid`), so one
+            # represents all.
             _require_decided(kernel, access, grid, fixed)
         width = 1 if not buffer.memory.of_block else touch.width
         if buffer.memory.of_block:
@@ -192,7 +193,7 @@ class Touches:
             ]
             numbers = (access.storage or buffer.storage).address(coordinates)
             copy = np.asarray(compiled(access.copy)(grid.environment))[..., None] * (constant(buffer.elements) or 0)
-            # In bytes of the block's memory: buffers that share storage may have elements of different sizes.
+            # in bytes of the block's memory: overlapping buffers may have elements of different sizes
             start = ((numbers + copy) * buffer.dtype.bytes + buffer.offset) // granule
             parts = max(width * buffer.dtype.bytes // granule, 1)
             places = (start[..., None] + np.arange(parts)).reshape(*start.shape[:-1], -1)
@@ -206,7 +207,7 @@ class Touches:
         return grid, np.broadcast_to(places, shape), None if mask is True or mask.all() else np.broadcast_to(mask, shape)
 
     def _grid(self, touch: Touch, fixed: Mapping[str, int]) -> Grid:
-        """The grid of a touch; those in the same loops share one."""
+        """The grid of a touch; touches in the same loops share one."""
         needed = self.needed(touch)
         loops = tuple(loop for loop in touch.loops if loop.var in needed)
         memo = (*map(id, loops), *fixed.items())
@@ -216,7 +217,7 @@ class Touches:
         return self._grids[memo]
 
     def _numbered(self, access: Access, grid: Grid) -> Array:
-        """Boxes of an array in global memory by their coordinates in block 0, which reach from 0 to little beyond a tile."""
+        """Boxes of an array in global memory, numbered by their coordinates in block 0, which range from 0 to slightly more than a tile."""
         sides = self.boxes[access.buffer]
         steps = _box_steps(access, sides)
         sizes = self.kernel.buffer(access.buffer).tensor.shape
@@ -226,7 +227,7 @@ class Touches:
         return number
 
     def span(self, granule: int, *touches: Touch) -> range:
-        """The numbers that places of these touches, which may overlap, can have: the fewer, the smaller their tables."""
+        """The range of place numbers of touches that may overlap; tables have this size."""
         spans = [one for one in (self._bytes_of(touch.access.buffer) for touch in touches) if one is not None]
         if len(spans) < len(touches):
             return range(1 << 40)
@@ -240,7 +241,7 @@ class Touches:
         return self._bytes[name]
 
     def named(self, touch: Touch, key: int, granule: int, span: range) -> str:
-        """The place of a key as a message names it: without the values of loops."""
+        """The place of a key as printed in messages, without the values of loops."""
         buffer = self.kernel.buffer(touch.access.buffer)
         key = span[key % len(span)]
         if buffer.memory.of_block:
@@ -252,7 +253,7 @@ class Touches:
         return f"{buffer.name}[{', '.join(map(str, reversed(coordinates)))}]"
 
     def actors(self, touch: Touch) -> Array:
-        """The threads that stand for all: of what a whole group performs together its first, who means the same operands."""
+        """One representative per unit: for work of a whole group its first thread, which has the same operands."""
         threads = self._threads
         if not touch.statement.collective:
             return threads
@@ -262,7 +263,7 @@ class Touches:
         return np.flatnonzero(first) if whole else threads
 
     def _of_whole_units(self, active: Expr, first: Array) -> bool:
-        """Whether a condition is of the thread alone and holds for all threads of a unit, or for none; units begin at the `first` ones."""
+        """Whether a condition depends only on the thread and is the same for all threads of a unit; units begin at the `first` threads."""
         if active.variables() != {self.kernel.thread}:
             return False
         holds = np.asarray(compiled(active)({"thread": np.arange(first.size)}))
@@ -271,9 +272,10 @@ class Touches:
     # ------------------------------------------------------------------------------------------ tables
 
     def footprint(self, touch: Touch, granule: int, span: range, kept: tuple[Var, ...], later: Var | None = None) -> Footprint:
-        """Who touches what in one block, in places of `granule` bytes, apart for each value of the kept loops; those of one span compare.
+        """The threads that access each place in one block, by value of the kept loops; `granule` is the size of a place. Footprints with
+        the same span are comparable.
 
-        With `later`, iterations of that loop count as the one before, in its period: what the next iteration touches.
+        With `later`, iterations of that loop count as the previous one in its period: what the next iteration accesses.
         """
         memo = (id(touch), granule, span, tuple(var.name for var in kept), None if later is None or later not in kept else later.name)
         if memo not in self._footprints:
@@ -282,23 +284,23 @@ class Touches:
         return self._footprints[memo]
 
     def times(self, touch: Touch, granule: int) -> int:
-        """How often threads touch places in all."""
+        """The number of accesses to places by all threads."""
         _, places, mask = self._located(touch, granule)
         return int(places.size if mask is None else mask.sum())
 
     def keys(self, touch: Touch, granule: int, span: range, kept: tuple[Var, ...], later: Var | None = None) -> tuple[Array, Array, int]:
-        """A key and a thread for each time that a thread touches a place, in the order of threads; and how many keys there may be."""
+        """A key and a thread for each access to a place, ordered by thread; and the number of possible keys."""
         grid, places, mask = self._located(touch, granule)
         room, rows = len(span), 1
         prefix: Array = 0
         for var in kept:
-            # A kept loop whose extent is not known has no axis: it stands at its first value.
+            # A kept loop of unknown extent has no axis: it has its first value.
             if var.name in grid.axes:
                 count, number = grid.shape[grid.axes.index(var.name)], grid.environment[var.name]
                 prefix = prefix * count + ((number - 1) % count if var == later else number)
                 rows *= count
         start = np.asarray(prefix * room - span.start)
-        # Threads first: `_extremes` takes what comes last for the greatest thread.
+        # Threads come first: `_extremes` takes the last entry for the greatest thread.
         keys = np.moveaxis(places + start[..., None], -2, 0)
         threads = np.broadcast_to(self.actors(touch).astype(np.int16).reshape(-1, *(1,) * (keys.ndim - 1)), keys.shape)
         if mask is None:
@@ -314,36 +316,36 @@ class Touches:
         return self._places[memo]
 
     def _by_units(self, touch: Touch, found: Footprint) -> Footprint:
-        """What several threads do together counts as done by the first and the last of them."""
+        """Accesses by a group count as accesses by its first and its last thread."""
         if not touch.access.spread and not touch.statement.collective:
             return found
         unit = touch.statement.spec.level.threads
         if unit is None or unit >= self.kernel.workers:
             greatest = np.where(found.greatest >= 0, np.int16(self.kernel.workers - 1), found.greatest)
             return attrs.evolve(found, least=np.zeros_like(found.least), greatest=greatest)
-        unit = max(unit, 32)  # quad-pairs lie anywhere in their warp
-        # What is not touched stays so: -1 // unit * unit + unit - 1 is -1.
+        unit = max(unit, 32)  # quad-pairs are spread over their warp
+        # Places that are not accessed keep -1: -1 // unit * unit + unit - 1 is -1.
         return attrs.evolve(found, least=found.least // unit * unit, greatest=found.greatest // unit * unit + unit - 1)
 
 
 def _require_decided(kernel: Kernel, access: Access, grid: Grid, fixed: Mapping[str, int]) -> None:
-    """Refuse an address in shared memory of which one value of many is known: who touches what could not be told."""
+    """Refuse a shared-memory address with several possible values, because its threads would be unknown."""
     parts = {var for value in (*access.base, access.copy) for var in value.variables() if var.name not in fixed}
     open_ = {var.name for var in closure(kernel, frozenset(parts))}
     open_ = (open_ & grid.undecided) | (open_ - grid.environment.keys())
     if open_:
         raise SynchronizationError(
-            f"an address in {access.buffer} depends on {', '.join(sorted(open_))}, and who touches what cannot be told",
+            f"an address in {access.buffer} depends on {', '.join(sorted(open_))}, and the accessing threads are unknown",
             at=access.origin,
             hint="shared memory is addressed by threads and by loops of known extent",
         )
 
 
 def _extremes(keys: Array, threads: Array, room: int) -> Footprint:
-    """Each key once, with the least and the greatest thread; entries come in the order of threads."""
+    """Each key once, with the least and the greatest thread; entries are ordered by thread."""
     if room <= MOST_ROOM:
         low, high = np.full(room, -1, dtype=np.int16), np.full(room, -1, dtype=np.int16)
-        high[keys] = threads  # the last of several assignments stays
+        high[keys] = threads  # the last of several assignments wins
         low[keys[::-1]] = threads[::-1]
         return Footprint(low, high)
     order = np.argsort(keys, kind="stable")
@@ -354,27 +356,28 @@ def _extremes(keys: Array, threads: Array, room: int) -> Footprint:
 
 
 def _width(statement: Exec, position: int) -> int:
-    """Elements of an access, in their order, that lie side by side and aligned; nothing of that is known where lanes are not."""
+    """Elements of an access that are contiguous and aligned, in order; 1 if lanes are unspecified."""
     unknown = statement.collective or (statement.accesses[position].spread and not statement.instruction.mechanism.by_engine)
     return 1 if unknown else statement.width(position)
 
 
 def _box_steps(access: Access, sides: tuple[int, ...]) -> Array:
-    """From the box of an access's base the steps along each dimension to all boxes that its elements lie in, each once."""
+    """The offsets from the box of an access's base to all boxes that contain its elements, each once."""
     if access.points:
-        return np.unique(access.table() // np.array(sides), axis=0).T
+        boxes, _ = np.unique(access.table() // np.array(sides), axis=0, return_index=True)  # without an index it loads numpy.ma
+        return boxes.T
     axes = ({offset // side for offset in offsets} for offsets, side in zip(access.offsets(), sides, strict=True))
     return np.array(list(itertools.product(*axes))).T
 
 
 def _span(size: Expr) -> int:
-    """More than any coordinate of block 0 along a dimension of this size."""
+    """An upper bound of the coordinates of block 0 along a dimension of this size."""
     number = constant(size)
     return 1 << 20 if number is None else min(number + 4096, 1 << 20)
 
 
 def _boxes(kernel: Kernel, watched: Collection[str]) -> dict[str, tuple[int, ...]]:
-    """For each of these arrays in global memory the sides of boxes, adjacent from its first element on, that no access to it divides."""
+    """For each of these arrays in global memory, the extents of adjacent boxes, from the first element on, that no access divides."""
     sides: dict[str, tuple[int, ...]] = {}
     for statement, _ in execs(kernel.body):
         for access in statement.accesses:
@@ -385,18 +388,18 @@ def _boxes(kernel: Kernel, watched: Collection[str]) -> dict[str, tuple[int, ...
 
 
 def _side(access: Access, dim: int) -> int:
-    """The greatest number of elements along a dimension of which an access takes all or nothing, from each multiple of it on."""
+    """The largest number of elements along a dimension of which an access covers all or nothing, from each multiple of it on."""
     if access.points:
         return 1
     terms, number = terms_of(access.base[dim])
     steps = set(access.offsets()[dim])
-    # Where a run of neighbours begins and where one ends.
+    # where runs of adjacent elements begin and end
     ends = [step for step in steps if step - 1 not in steps] + [step + 1 for step in steps if step + 1 not in steps]
     return math.gcd(number, *(coefficient for _, coefficient in terms), *ends)
 
 
 def _granules(kernel: Kernel) -> dict[str, int]:
-    """For each buffer in shared memory the bytes that divide its offset and every piece that is taken of it; 0 for other buffers."""
+    """For each shared buffer, the largest size in bytes that divides its offset and all accesses to it; 0 for other buffers."""
     sizes = {one.name: one.offset if one.memory.of_block else 0 for one in kernel.buffers}
     for statement, _ in located(kernel.body):
         if isinstance(statement, Exec):

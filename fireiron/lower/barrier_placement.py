@@ -86,7 +86,9 @@ class _Solver:
         return min(self.plus(self._cut(arcs, position), widest) for position in smallest)
 
     def _cut(self, arcs: frozenset[tuple[Arc, int]], position: int) -> Cost:
-        """The arcs that a barrier of the widest needed scope at a position does not cover, as intervals of the line that starts after it."""
+        """The arcs that a barrier of the widest needed scope at a position does not cover, as intervals of the line that starts after
+        it.
+        """
         first, count = self.number[position], len(self.number)
         spans = []
         for arc, scope in arcs:
@@ -96,7 +98,9 @@ class _Solver:
         return self._along(tuple(sorted(set(spans))))
 
     def _along(self, spans: tuple[tuple[int, int, int], ...]) -> Cost:
-        """The cost for intervals sorted by their ends: a barrier at the first end, with the scope of its interval or of another one there."""
+        """The cost for intervals sorted by their ends: a barrier at the first end, with the scope of its interval or of another one
+        there.
+        """
         cost = self.nothing
         while spans:
             end, _, least = spans[0]

@@ -274,7 +274,9 @@ def _touched(statement: Stmt, write: bool) -> set[str]:
 
 
 def _iteration(pieces: Sequence[_Piece], early: Values | None = None, late: Values | None = None) -> tuple[Stmt, ...]:
-    """One or both parts of an iteration, with the iteration number of each; without statements that do nothing there, such as loads ahead."""
+    """One or both parts of an iteration, with the iteration number of each; without statements that do nothing there, such as loads
+    ahead.
+    """
     found: list[Stmt] = []
     for piece in pieces:
         values = early if piece.early else late

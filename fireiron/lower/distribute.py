@@ -312,7 +312,9 @@ def _with_own_modes(body: tuple[Stmt, ...], own: dict[tuple[int, str], Storage])
 
 
 def _renumbered(access: Access, storage: Storage | None, loops: Set[Var]) -> Access:
-    """The access with register numbers by its own modes: the element no longer matters, so the thread's part of the coordinate is removed."""
+    """The access with register numbers by its own modes: the element no longer matters, so the thread's part of the coordinate is
+    removed.
+    """
     if storage is None:
         return access
     of_thread = {var: 0 for base in access.base for var in base.variables() if var not in loops}

@@ -123,7 +123,9 @@ class _Versioning:
 
 
 def strongest(conditions: Iterable[Expr]) -> Expr:
-    """The conjunction of comparisons. Of those with one extent and a constant difference, only the one with the largest coordinate is kept."""
+    """The conjunction of comparisons. Of those with one extent and a constant difference, only the one with the largest coordinate is
+    kept.
+    """
     kept: list[Less] = []
     for one in dict.fromkeys(part for part in conditions if isinstance(part, Less)):
         gaps = [(other, constant(one.left - other.left)) for other in kept if other.right == one.right]

@@ -1,4 +1,4 @@
-"""Which thread touches which element: accesses evaluated for all threads and loop values of one block, with NumPy."""
+"""Which thread accesses which element: NumPy evaluation of accesses for all threads and loop values of one block."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = Any
 
 
 MOST_VALUES = 4096
-"""Most values of a loop of undecided extent that are enumerated."""
+"""Most values of a loop of unknown extent that are enumerated."""
 
 MOST_POINTS = 1 << 22
 """Most combinations of threads, loop values and elements of an access: 16 times the registers of a block of 1024 threads, a fraction of a
@@ -30,11 +30,12 @@ second in NumPy.
 class Grid:
     """Values of variables: loops along the first axes, threads along the last. Sizes known only at run time are absent.
 
-    A loop of undecided extent runs through all values that it may have, or, where those are too many, stays at its first: buffers
-    in shared memory and registers have static sizes, so no such loop numbers their elements, and tiles of a written array are
-    disjoint from one value to the next. `axes` name the loops that have an axis, in order. `undecided` are the names with one
-    value of many: that of block 0, or of a first iteration. `repeating` are the loops of which a value stands for several
-    iterations, `partly` the names that depend on them.
+    A loop of unknown extent takes all its possible values or, if there are too many, only its first. Buffers in shared memory and registers
+    have static sizes, so no such loop determines their elements; and tiles of a written array are disjoint for different values.
+
+    - `axes`: the loops that have an axis, in order.
+    - `undecided`: names with one of several possible values, that of block 0 or of a first iteration.
+    - `repeating`: loops of which a value represents several iterations; `partly`: the names that depend on them.
     """
 
     environment: Mapping[str, Array]
@@ -45,7 +46,7 @@ class Grid:
     partly: frozenset[str] = frozenset()
 
     def at_threads(self, threads: Array) -> Grid:
-        """The same at some of the threads."""
+        """The grid restricted to some threads."""
         count = self.shape[-1]
         values = {
             name: value[..., threads] if isinstance(value, np.ndarray) and value.ndim and value.shape[-1] == count else value
@@ -56,10 +57,10 @@ class Grid:
 
 @attrs.frozen
 class Named:
-    """The named values that depend on the thread and the block alone, for all threads of block 0.
+    """The named values that depend only on the thread and the block, for all threads of block 0.
 
-    `of_block` are the names of those that the block enters. Sizes known at run time are left out; a part of block 0's own
-    number is 0 whatever the sizes are, so it is evaluated at their least values.
+    `of_block` are the names that depend on the block. Run-time sizes are absent. A part of block 0's number is 0 for all sizes, so it is
+    evaluated at their lower bounds.
     """
 
     values: Mapping[str, Array]
@@ -68,10 +69,10 @@ class Named:
 
 @by_identity
 def thread_values(kernel: Kernel) -> Named:
-    """The values of all names of a kernel that can be known before a loop runs."""
+    """The values of all names of a kernel that are known before any loop runs."""
     values: dict[str, Array] = {"thread": np.arange(kernel.workers), "block": np.zeros(1, dtype=np.int64)}
     least = {var.name: var.low for var in kernel.symbols}
-    tiles = {one.var.name for one in statements(kernel.body) if isinstance(one, ClaimTile)}  # as the number of a block
+    tiles = {one.var.name for one in statements(kernel.body) if isinstance(one, ClaimTile)}  # depends on the block
     values |= dict.fromkeys(tiles, values["block"])
     block_alone = {"block", *tiles}
     of_block = {"block", *tiles}
@@ -80,7 +81,7 @@ def thread_values(kernel: Kernel) -> Named:
             of_block.add(var.name)
         if names <= block_alone | set(least):
             block_alone.add(var.name)
-            # A size may be 0 at least, though no launch has it; NumPy's quotient by 0 is 0, as a part of block 0's number is.
+            # A size may be 0 at its lower bound, though never in a launch. NumPy's quotient by 0 is 0, which is right for block 0.
             with np.errstate(divide="ignore"):
                 values[var.name] = np.asarray(compiled(value)({**least, **values}))
         elif names <= set(values):
@@ -89,9 +90,9 @@ def thread_values(kernel: Kernel) -> Named:
 
 
 def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixed: Mapping[str, int] = {}) -> Grid:
-    """Axes for the loops that occur in `needed` and are not `fixed`, then one for the threads; values of all names that they decide.
+    """Axes for the loops that occur in `needed` and are not `fixed`, then one for the threads; values of all names that these determine.
 
-    Loops whose addresses repeat run through one period.
+    Loops whose addresses repeat take the values of one period.
     """
     named = thread_values(kernel)
     values: dict[str, Array] = {**named.values, **fixed}
@@ -104,14 +105,14 @@ def grid_of(kernel: Kernel, loops: tuple[For, ...], needed: frozenset[Var], fixe
     for axis, loop in enumerate(static):
         values[loop.var.name] = np.arange(shape[axis]).reshape([-1 if other == axis else 1 for other in range(rank)])
     for loop in used:
-        # A loop without an axis stands at its first iteration; `undecided` says of which names that is one value of many.
+        # A loop without an axis has its first value; `undecided` contains the names for which that is one of several.
         values.setdefault(loop.var.name, np.zeros(1, dtype=np.int64))
     undecided = {*named.of_block, *(loop.var.name for loop in used if counts[loop.var] is None)}
     repeating = tuple(loop for loop in static if _repeats(loop))
     partly = {loop.var.name for loop in repeating}
     known = set(values)
     everything: dict[str, Array] = {var.name: var.low for var in kernel.symbols} | values
-    with np.errstate(divide="ignore"):  # as in `thread_values`: what is undecided anyway, at the least sizes
+    with np.errstate(divide="ignore"):  # as in `thread_values`: undecided anyway, at the lower bounds of sizes
         for var, value, names in _named(kernel.body):
             if var.name not in known and (names <= known or (names <= everything.keys() and not names.isdisjoint(undecided))):
                 values[var.name] = everything[var.name] = np.asarray(compiled(value)(everything))
@@ -128,11 +129,11 @@ def _named(body: tuple[Stmt, ...]) -> tuple[tuple[Var, Expr, frozenset[str]], ..
 
 
 def require_few(points: int, loops: Sequence[For]) -> None:
-    """Refuse to enumerate more than `MOST_POINTS`: a block that does so much in one statement is no good kernel either."""
+    """Refuse to enumerate more than `MOST_POINTS` elements. Such a kernel would be slow anyway."""
     if points > MOST_POINTS:
         inside = f" (loops: {', '.join(f'{loop.var} of {loop.extent}' for loop in loops)})" if loops else ""
         raise ResourceError(
-            f"the threads of a block touch {points} elements in one statement, of which each is compared with the others{inside}",
+            f"the threads of a block access {points} elements in one statement, too many to compare{inside}",
             legal=f"at most {MOST_POINTS}",
             at=next((loop.origin for loop in reversed(loops)), None),
             hint="smaller tiles for Block",
@@ -140,14 +141,14 @@ def require_few(points: int, loops: Sequence[For]) -> None:
 
 
 def require_small(kernel: Kernel) -> None:
-    """Refuse statements that take too many elements at once, before anything lists them: those of all threads, or of a unit together."""
+    """Refuse statements that access too many elements at once, per block or per unit, before they are enumerated."""
     for statement, _ in execs(kernel.body):
         for access in statement.accesses:
             require_few(math.prod(access.shape) * (1 if statement.collective else kernel.workers), ())
 
 
 def _values(loop: For) -> int | None:
-    """How many values of a loop say all about the addresses in it; None where that is not known."""
+    """The number of loop values that determine all addresses; None if it is unknown."""
     count = constant(loop.extent)
     if loop.period:
         return loop.period if count is None else min(count, loop.period)
@@ -155,7 +156,7 @@ def _values(loop: For) -> int | None:
 
 
 def _few(loops: Sequence[For], threads: int) -> dict[Var, int | None]:
-    """How many values each loop has; the longest of undecided extent have none where all together are too many."""
+    """The number of values of each loop. If the product is too large, the longest loops of unknown extent have None."""
     counts = {loop.var: _values(loop) for loop in loops}
     undecided = sorted((loop.var for loop in loops if constant(loop.extent) is None and not loop.period), key=lambda var: counts[var] or 0)
     while undecided and threads * math.prod(count or 1 for count in counts.values()) > MOST_POINTS:
@@ -164,13 +165,13 @@ def _few(loops: Sequence[For], threads: int) -> dict[Var, int | None]:
 
 
 def _repeats(loop: For) -> bool:
-    """Whether a value within the loop's period stands for several iterations."""
+    """Whether a value within the loop's period represents several iterations."""
     count = constant(loop.extent)
     return bool(loop.period) and (count is None or count > loop.period)
 
 
 def closure(kernel: Kernel, variables: frozenset[Var]) -> frozenset[Var]:
-    """The variables, and those that the named ones among them are computed from."""
+    """The variables, and those from which the named ones among them are computed."""
     table = _closures(kernel.body)
     named = variables & table.keys()
     return variables.union(*(table[var] for var in named)) if named else frozenset(variables)
@@ -178,9 +179,9 @@ def closure(kernel: Kernel, variables: frozenset[Var]) -> frozenset[Var]:
 
 @by_identity
 def _closures(body: tuple[Stmt, ...]) -> Mapping[Var, frozenset[Var]]:
-    """Of each name all that it is computed from."""
+    """For each name, all names from which it is computed."""
     found: dict[Var, frozenset[Var]] = {}
-    for var, value in lets(body).items():  # a name is made of earlier ones
+    for var, value in lets(body).items():  # a name depends on earlier ones only
         parts = frozenset(value.variables())
         found[var] = parts.union(*(found[one] for one in parts if one in found))
     return found
@@ -192,10 +193,10 @@ def evaluate(value: Expr, grid: Grid) -> Array:
 
 
 def active_mask(statement: Exec, grid: Grid) -> Array:
-    """Which threads take part in some block, at some of the iterations that a value stands for.
+    """The threads that take part in some block, in some of the iterations that a value represents.
 
-    Conditions on the block's number, on run-time sizes, or on a loop of which not all values are told apart are taken as true; on a
-    repeating loop alone, a condition holds where it does at an iteration of that place in the period.
+    Conditions count as true if they depend on the block, on run-time sizes, or on a loop whose values are not distinguished. A condition on
+    one repeating loop is true if it is true in some iteration at that position of the period.
     """
     mask = np.ones(grid.shape, dtype=bool)
     known = grid.environment.keys() - grid.undecided - grid.partly
@@ -204,7 +205,7 @@ def active_mask(statement: Exec, grid: Grid) -> Array:
         names = {var.name for var in condition.variables()}
         if names <= known:
             mask &= np.asarray(evaluate(condition, grid), dtype=bool)
-        # Of several names, one of them open: counts as true. On one repeating loop alone it is settled below.
+        # With several names, one of them undecided: counts as true. With one repeating loop only: decided below.
         elif len(names) == 1:
             alone.setdefault(names.pop(), []).append(condition)
     for loop in grid.repeating:
@@ -215,17 +216,17 @@ def active_mask(statement: Exec, grid: Grid) -> Array:
 
 
 def _sometimes(loop: For, conditions: Sequence[Expr]) -> Array:
-    """For each place in the period of a loop, whether conditions hold together at an iteration there."""
+    """For each position in the period of a loop, whether conditions are true together in some iteration there."""
     return _turns(loop, conditions) > 0
 
 
 def _turns(loop: For, conditions: Sequence[Expr]) -> Array:
-    """For each place in the period of a loop of known extent, at how many iterations there conditions hold together."""
+    """For each position in the period of a loop of known extent, the number of its iterations in which conditions are true together."""
     count = constant(loop.extent) or 0
     if count > MOST_POINTS:
         return _turns_of_steps(loop, conditions, count)
     values = {loop.var.name: np.arange(count)}
-    # Filled up to whole periods by iterations that do not take place.
+    # Padded to whole periods with iterations that do not run.
     holds = np.zeros(-(-count // loop.period) * loop.period, dtype=bool)
     holds[:count] = True
     for one in conditions:
@@ -234,8 +235,9 @@ def _turns(loop: For, conditions: Sequence[Expr]) -> Array:
 
 
 def _turns_of_steps(loop: For, conditions: Sequence[Expr], count: int) -> Array:
-    """The same for more iterations than are enumerated: comparisons of what moves by equal steps hold from one on, or up to one; others
-    count as true."""
+    """The same for more iterations than are enumerated: linear comparisons are true from one iteration on, or up to one; others count as
+    true.
+    """
     first, end = 0, count
     for one in conditions:
         moving = one.left - one.right if isinstance(one, Less) else as_expr(0)
@@ -249,10 +251,10 @@ def _turns_of_steps(loop: For, conditions: Sequence[Expr], count: int) -> Array:
 
 
 def revisits(statement: Exec, loop: For) -> bool:
-    """Whether a statement is executed at two iterations of a loop whose addresses repeat there."""
+    """Whether a statement is executed in two iterations of a loop with the same addresses."""
     if not _repeats(loop):
         return False
-    # Some size makes it run long enough.
+    # for some sizes it has enough iterations
     if constant(loop.extent) is None:
         return True
     alone = [one for one in conjuncts(statement.active) if one.variables() == {loop.var}]
@@ -260,6 +262,6 @@ def revisits(statement: Exec, loop: For) -> bool:
 
 
 def needed_variables(kernel: Kernel, statement: Exec, access: Access) -> frozenset[Var]:
-    """Everything that an access's coordinates and its statement's condition depend on."""
+    """All variables that an access's coordinates and its statement's condition depend on."""
     variables: frozenset[Var] = frozenset(statement.active.variables()).union(*(value.variables() for value in (*access.base, access.copy)))
     return closure(kernel, variables)

@@ -1,7 +1,7 @@
-"""`guard`: who loads and stores what, under which condition, with which width; the last pass, behind which nothing is decided.
+"""`guard`: the condition and width of each load and store. After this pass nothing about accesses is decided.
 
-The bounds of an access say where its tensor ends. Here they become conditions: of a statement as a whole, without which it would
-write nothing, and of each of its loads and stores. Who prints, simulates, checks or predicts a kernel reads these.
+The bounds of an access specify where its tensor ends. Here they become conditions: one of the statement as a whole, without which it would
+write nothing, and one of each load and store. The printer, the simulator, the checks and the cost model read these.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fireiron.values.expr import TRUE, Expr, all_of, conjuncts, constant
 
 
 def guard(kernel: Kernel) -> Kernel:
-    """The kernel with the guard and the pieces of each statement, and its registers aligned for what is taken of them at once."""
+    """The kernel with the guard and the pieces of each statement, and with its arrays in registers aligned for vector accesses."""
     kernel = attrs.evolve(kernel, body=rewritten(kernel.body, lambda statement: (_guarded(kernel, statement),)))
     return attrs.evolve(kernel, buffers=_aligned(kernel))
 
@@ -23,7 +23,7 @@ def guard(kernel: Kernel) -> Kernel:
 def _guarded(kernel: Kernel, statement: Stmt) -> Stmt:
     if not isinstance(statement, Exec) or statement.collective:
         return statement
-    # Which element a fragment holds at which index is not specified (CUDA C++ Programming Guide, "Warp Matrix Functions").
+    # CUDA does not specify which element a fragment index refers to (CUDA C++ Programming Guide, "Warp Matrix Functions").
     opaque = any(kernel.buffer(access.buffer).memory.fragment is not None for access in statement.accesses)
     widths = [1 if opaque else statement.width(position) for position in range(len(statement.accesses))]
     taken = frozenset(conjuncts(statement.active))
@@ -36,9 +36,9 @@ def _guarded(kernel: Kernel, statement: Stmt) -> Stmt:
 
 
 def _needed(statement: Exec, widths: Sequence[int]) -> Iterator[Expr]:
-    """The conditions without which a statement leaves everything as it is."""
+    """The conditions without which a statement has no effect."""
     outputs = [(access, width) for access, width in zip(statement.accesses, widths, strict=True) if access.write]
-    # Only what all outputs share may leave the statement undone: elsewhere a piece that lies inside is still to be written.
+    # Only conditions common to all outputs can skip the statement: any other in-bounds piece must still be written.
     yield from _common(access.inside(offset) for access, width in outputs for offset in _tested(statement, access, width))
     if _adds(statement) and all(access.count == 1 for access in statement.accesses):
         for access in statement.accesses:
@@ -46,17 +46,19 @@ def _needed(statement: Exec, widths: Sequence[int]) -> Iterator[Expr]:
 
 
 def _tested(statement: Exec, access: Access, width: int) -> tuple[tuple[int, ...], ...]:
-    """The elements that are tested: the first of each vector; of a tile whose text tests the others the first, as they lie further out."""
+    """The tested elements: the first of each vector; of a tile whose text tests the others only the first, since they have larger
+    coordinates.
+    """
     return access.elements()[:1] if statement.instruction.tests_edges else access.elements()[::width]
 
 
 def _adds(statement: Exec) -> bool:
-    """Whether all that a statement of single elements does is to add what is zero where an input lies outside."""
+    """Whether an elementwise statement only adds values that are zero where an input is out of bounds."""
     return statement.atomic or (statement.spec.contracts and statement.accumulate == TRUE)
 
 
 def _common(conditions: Iterable[Expr]) -> list[Expr]:
-    """The parts that all conditions share, in the order of the first; none where there is no condition: nothing is written then."""
+    """The parts common to all conditions, in the order of the first one; none without conditions, since nothing is written then."""
     first, *others = [conjuncts(condition) for condition in conditions] or [()]
     return [part for part in first if all(part in other for other in others)]
 
@@ -66,7 +68,7 @@ def _without(condition: Expr, taken: frozenset[Expr]) -> Expr:
 
 
 def _pieces(access: Access, width: int, taken: frozenset[Expr]) -> tuple[Piece, ...]:
-    """All elements of an access, `width` at once; a vector lies inside as its first element does (see `vectorize`)."""
+    """All elements of an access in pieces of `width`; a vector is in bounds if its first element is (see `vectorize`)."""
     elements = access.elements()
     if all(bound is None for bound in access.bounds):
         return whole_pieces(len(elements), width)
@@ -81,7 +83,7 @@ LARGEST = 16
 
 
 def _aligned(kernel: Kernel) -> tuple[Buffer, ...]:
-    """The buffers, the arrays of a thread with the alignment that loads and stores of several elements want."""
+    """The buffers, with a thread's arrays aligned for loads and stores of several elements."""
     table = buffer_table(kernel)
     needed = {buffer.name: buffer.dtype.bytes for buffer in kernel.buffers if buffer.memory.private}
     for statement, _ in execs(kernel.body):
@@ -97,6 +99,6 @@ def _aligned(kernel: Kernel) -> tuple[Buffer, ...]:
 
 
 def _most(buffer: Buffer) -> int:
-    """The alignment of an array of which a micro-kernel's text may take several elements at once: as much as its size allows."""
+    """The alignment of an array that the text of a micro-kernel may access in vectors: as large as its size allows."""
     size = (constant(buffer.total) or 1) * buffer.dtype.bytes
     return min(LARGEST, size & -size)

@@ -1,7 +1,7 @@
-"""What is outstanding at a place of a program: issued, in a group that was committed since, and not known to be done.
+"""Asynchronous operations that may be outstanding at a point of a program: issued, possibly committed, not known to be complete.
 
-One lattice for all passes that follow what goes on while threads do: which products are under way, which copies arrive at a wait, which
-have no group yet. Groups of one mechanism are done in the order of their commits, so how old one is decides: a wait leaves the last few.
+All data-flow analyses of asynchronous operations use this lattice: which MMAs are in flight, which copies complete at a wait, which are
+uncommitted. Groups of a mechanism complete in commit order, so the age of a group is decisive: a wait leaves the N youngest.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ OLDEST: Final = 32
 
 @attrs.frozen
 class Age:
-    """How many groups of its mechanism were committed behind a group: at least, and at most.
+    """The number of groups of its mechanism committed after a group: at least, and at most.
 
-    A statement in a loop has several executions, so the two differ: it may be outstanding as long as its youngest is (`least`), and may be
-    done as soon as its oldest is (`most`).
+    A statement in a loop has several executions, so the two differ. The group may be outstanding as long as its youngest instance is
+    (`least`), and may be complete as soon as its oldest instance is (`most`).
     """
 
     least: int = 0
     most: int = 0
 
     def older(self) -> Age:
-        """Behind one more group."""
+        """The age after one more commit."""
         return Age(min(self.least + 1, OLDEST), min(self.most + 1, OLDEST))
 
     def joined(self, other: Age, widened: bool) -> Age:
-        """Where two ways meet; where one of them is a way back, an age that grew may grow on."""
+        """The join of two paths; on a back edge (`widened`) an age that grew grows to the maximum."""
         most = max(self.most, other.most)
         return Age(min(self.least, other.least), OLDEST if widened and other.most > self.most else most)
 
 
 @attrs.frozen
 class Outstanding(Generic[T]):
-    """Items that may be outstanding, by mechanism: those `open`, in no group yet, and those in `groups`, with their ages."""
+    """Items that may be outstanding, by mechanism: `open` ones, not yet committed, and those in `groups`, with their ages."""
 
     open: Mapping[Mechanism, frozenset[T]] = attrs.field(factory=dict)
     groups: Mapping[Mechanism, Mapping[T, Age]] = attrs.field(factory=dict)
 
     def issue(self, mechanism: Mechanism, items: Iterable[T]) -> Outstanding[T]:
-        """Items are under way, and wait for the next commit."""
+        """Items are issued, and belong to the next commit."""
         return attrs.evolve(self, open={**self.open, mechanism: self.open.get(mechanism, frozenset()).union(items)})
 
     def commit(self, mechanism: Mechanism) -> Outstanding[T]:
-        """What is open becomes a group; those before it are one group older."""
+        """Open items become a group; earlier groups become one older."""
         ages = {item: age.older() for item, age in self.groups.get(mechanism, {}).items()}
         for item in self.open.get(mechanism, ()):
             ages[item] = Age(0, ages[item].most if item in ages else 0)
@@ -61,17 +61,17 @@ class Outstanding(Generic[T]):
         return Outstanding(rest, {**self.groups, mechanism: ages})
 
     def wait(self, mechanism: Mechanism, left: int) -> Outstanding[T]:
-        """All groups but the last `left` are done."""
+        """All groups but the last `left` are complete."""
         ages = self.groups.get(mechanism, {})
         kept = {item: Age(age.least, min(age.most, left - 1)) for item, age in ages.items() if age.least < left}
         return attrs.evolve(self, groups={**self.groups, mechanism: kept})
 
     def done_by(self, mechanism: Mechanism, left: int) -> frozenset[T]:
-        """Items that a wait for all groups but the last `left` may find, or make, done."""
+        """Items that a wait for all groups but the last `left` may complete, or find complete."""
         return frozenset(item for item, age in self.groups.get(mechanism, {}).items() if age.most >= left)
 
     def joined(self, other: Outstanding[T], widened: bool = False) -> Outstanding[T]:
-        """What may be outstanding where two ways meet; `widened` where the other is a way back, so that a loop is followed a few times."""
+        """The join of two paths; `widened` for a back edge, so that the analysis of a loop converges after a few rounds."""
         kinds = dict.fromkeys((*self.open, *other.open))
         opened = {kind: self.open.get(kind, frozenset()) | other.open.get(kind, frozenset()) for kind in kinds}
         groups: dict[Mechanism, Mapping[T, Age]] = {}
@@ -82,14 +82,14 @@ class Outstanding(Generic[T]):
         return Outstanding(opened, groups)
 
     def renamed(self, name: Callable[[T], Any]) -> Outstanding[Any]:
-        """The same of items that are called otherwise: those of an iteration are, in the next one, those of the one before."""
+        """The same with renamed items: those of an iteration are, in the next one, those of the previous one."""
         return Outstanding(
             {kind: frozenset(map(name, items)) for kind, items in self.open.items()},
             {kind: {name(item): age for item, age in ages.items()} for kind, ages in self.groups.items()},
         )
 
     def without(self, items: Iterable[T]) -> Outstanding[T]:
-        """The same, but for items that nobody asks for any more."""
+        """The same without items that are no longer tracked."""
         gone = set(items)
         return Outstanding(
             {kind: some - gone for kind, some in self.open.items()},
@@ -97,6 +97,6 @@ class Outstanding(Generic[T]):
         )
 
     def age(self, mechanism: Mechanism, item: T) -> int | None:
-        """How many groups were committed behind the youngest with an item; None where none is outstanding."""
+        """The number of groups committed after the youngest group with an item; None if the item is not outstanding."""
         found = self.groups.get(mechanism, {}).get(item)
         return None if found is None else found.least

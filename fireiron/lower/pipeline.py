@@ -1,12 +1,12 @@
-"""`pipeline`: the loads of a marked loop run iterations ahead of what uses them, in as many buffers as stages.
+"""`pipeline`: issue the loads of a marked loop iterations before their use, into as many buffers as there are stages.
 
     for k: load(k); S(k)   -->   for j in stages-1: load(j); commit
                                  for k: load(k + stages-1); commit; S(k)
 
-Buffers get a copy for each stage, and accesses the stage of their iteration. Loads from global to shared memory may then
-be asynchronous: they are marked, and their groups committed; which instruction copies them is decided once their width is
-known. A marked loop under a pipelined one (registers) is prefetched across the outer iterations: its last steps, which
-load the next iteration's first data, stand apart, so that the wait for that data comes as late as it can.
+Buffers get one copy per stage, and accesses use the stage of their iteration. Loads from global to shared memory are marked as possibly
+asynchronous and their groups are committed; their instruction is chosen once their width is known. A marked loop inside a pipelined one
+(loads to registers) is prefetched across the outer iterations: its last steps, which load the first data of the next iteration, are
+separated, so that the wait for that data is as late as possible.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ GROUP_THREADS = 128
 """Threads of a warpgroup."""
 
 MOST_UNROLLED = 64
-"""Most steps of a loop whose loads go to registers."""
+"""Most iterations of a loop whose loads go to registers."""
 
 
 def pipeline(kernel: Kernel) -> Kernel:
@@ -78,7 +78,7 @@ def pipeline(kernel: Kernel) -> Kernel:
 
 
 class _Pipeline:
-    """Makes the passes' loops; `single` are the rings that are filled once each time their list is executed."""
+    """Transforms the loops of a kernel; `single` are the rings that are filled once per execution of their list."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -98,7 +98,7 @@ class _Pipeline:
         self.workers, self.clustered = kernel.workers, kernel.cluster is not None
 
     def body(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
-        """A statement list; a loop that is pipelined brings its prologue along."""
+        """A statement list; a pipelined loop is preceded by its prologue."""
         result: list[Stmt] = []
         outside = PeeledFills(body) if self.produced else PeeledFills(())
         for statement in self._fetched(body, outside) if self.produced else body:
@@ -113,7 +113,7 @@ class _Pipeline:
         return outside.staged(result, self.rings, self._turn())
 
     def _around(self, statement: Stmt) -> Stmt:
-        """A statement with the marked loops inside pipelined."""
+        """A statement with its nested marked loops pipelined."""
         if not isinstance(statement, For):
             return statement.rebuilt(tuple(self.body(child) for child in statement.children))
         self.around.append(statement)
@@ -132,13 +132,15 @@ class _Pipeline:
         return self._in_turns(found, self.rings[rings:])
 
     def _counting(self, loop: For) -> For:
-        """A loop that counts, where the turns inside are numbered by those of it that were taken."""
+        """A loop that counts iterations, if fill numbers of inner loops depend on that count."""
         if loop.var not in self.counts:
             return loop
         return attrs.evolve(loop, prior_iterations=self.counts[loop.var], increment=self.grown.get(loop.var, ONE))
 
     def _in_turns(self, loop: For, rings: Sequence[Ring]) -> For:
-        """A loop whose iterations groups take in turns: what they share has copies, and a ring orders them. Without a ring, one group."""
+        """A loop whose iterations consumer groups alternate: shared buffers get copies, and a ring orders the groups. Without a ring, one
+        group.
+        """
         if not rings:
             return loop.without(ConsumerGroups)
         groups = loop.asks[ConsumerGroups].groups
@@ -159,9 +161,9 @@ class _Pipeline:
     # ------------------------------------------------------------------------------------------ rings
 
     def _turn(self, *loops: For) -> Expr:
-        """The number of an iteration, counted through all loops around; of turns that data choose those that were taken count.
+        """The number of an iteration, counted through all enclosing loops; iterations that data skip do not count.
 
-        Where a loop is longer in some iterations of those around it than in others, their innermost counts its turns.
+        If the loop has a varying trip count, the innermost such enclosing loop counts its iterations.
         """
         around = (*self.around, *loops)
         chosen = max((number for number, one in enumerate(self.around) if one.extent in self.read and one.extent.high <= 1), default=-1)
@@ -175,7 +177,7 @@ class _Pipeline:
         return _turn(around[chosen + 1 :], taken)
 
     def _ring(self, loop: For, outside: PeeledFills) -> For:
-        """A loop whose loads a producer issues: nothing runs ahead in the program, and each turn has the next stage."""
+        """A loop whose loads a producer issues: the program stays sequential, and each fill uses the next stage."""
         loads, rest = self._parts(loop)
         _require_no_other(loop, rest)
         others = [one for one, _ in execs(loads) if not one.mechanism.counted]
@@ -184,11 +186,11 @@ class _Pipeline:
             loads = list(rewritten(tuple(loads), lambda one: () if commits_copies(one) else (one,)))  # their arrivals are deferred
         elif others:
             raise DecompositionError(
-                f"warp_specialize: a producer's loads are done by TMA, and {others[0].instruction.name} does {others[0].spec}",
+                f"warp_specialize: the producer loads by TMA, but {others[0].instruction.name} performs {others[0].spec}",
                 at=loop.origin,
-                hint="Move.done() in the load, or leave warp_specialize() out",
+                hint="Move.done() in the load, or leave out warp_specialize()",
             )
-        # Turns are numbered through all loops around, so that a ring goes on where another tile begins.
+        # Fills are numbered through all enclosing loops, so that a ring continues with the next tile.
         number = self._turn(loop)
         names, stages = _filled(loads), _stages(loop)
         depth = {name: self.asked.get(self.slots.of.get(name, name), stages) for name in sorted(names)}
@@ -204,14 +206,14 @@ class _Pipeline:
             self.rings.append(Ring(name, stages, tuple(sorted(turns[0]))))
             alone = len(turns) == 1 and not self._differs(loop, self.around)
             counted = outside.number(loop, [name for names in turns for name in names], number, self._turn(), alone)
-            for position, together in enumerate(sorted(turns, key=lambda names: shared.index(list(names)))):  # as they are loaded
+            for position, together in enumerate(sorted(turns, key=lambda names: shared.index(list(names)))):  # in the order of the loads
                 turn = counted * len(turns) + position
                 of_buffer |= dict.fromkeys(together, (name, turn))
                 body = _staged(body, together, stages, mod(turn, as_expr(stages)))
 
         def edit(one: Exec) -> Exec:
             fills = one.mechanism.counted or (one.spec.moves and one.accesses[1].write and bool(others))
-            if fills and one.accesses[1].buffer in of_buffer:  # in a loop inside they have rings of their own
+            if fills and one.accesses[1].buffer in of_buffer:  # those of an inner loop have their own rings
                 ring, turn = of_buffer[one.accesses[1].buffer]
                 one = attrs.evolve(one, ring=ring, fill_index=turn)
             return self.slots.moved(one)
@@ -226,22 +228,22 @@ class _Pipeline:
         return self._counting(attrs.evolve(inner, body=tuple(made)))
 
     def _require_own(self, loop: For, copies: Sequence[Exec]) -> None:
-        """Refuse copies to a ring that are not all of its turns, or whose turns belong to several iterations."""
+        """Refuse copies into a ring if other loads also fill it, or if the copies of a fill belong to several iterations."""
         inside = {id(one) for one, _ in execs(loop.body)}
         filled = {access.buffer for one in copies for access in one.accesses if access.write}
         outside = [one for one, _ in execs(self.kernel.body) if id(one) not in inside and not filled.isdisjoint(_written(one))]
         if outside or Deferred in loop.asks:
-            where = f"and {outside[0].spec} in front of the loop or behind it" if outside else "of a loop with a delayed step"
+            where = f"and {outside[0].spec} before or after the loop" if outside else "of a loop with a deferred step"
             raise DecompositionError(
-                f"specialize(copies=True): threads fill stages of {', '.join(sorted(filled))} in the loop {loop.var} {where}",
+                f"warp_specialize(copies=True): threads fill stages of {', '.join(sorted(filled))} in the loop {loop.var} {where}",
                 at=loop.origin,
                 legal="copies in one loop, whose steps all belong to one iteration",
-                hint="loads by TMA, or warp_specialize() without copies=True",
+                hint="TMA loads, or warp_specialize() without copies=True",
             )
 
     def _that_hold(self, body: Sequence[Stmt]) -> list[Stmt]:
-        """The statements that say who uses what: but for those that have nothing to do with products of the list, and run beside them. They
-        hold no stage for longer than the products that read it.
+        """The statements that determine the users of stages: without those that are independent of the list's MMAs and run concurrently
+        with them, since these do not extend the use of a stage.
         """
         products = [one for one in body if any(part.mechanism.in_registers for part, _ in execs((one,)))]
         private = {name for one in products for name in _written(one) | _read(one) if self.memories[name].private}
@@ -249,47 +251,47 @@ class _Pipeline:
         return [one for one in body if one in products or not (private.isdisjoint(_written(one) | _read(one)) and _read(one) & read)]
 
     def _in_order(self, loop: For) -> For:
-        """A loop in which warpgroups take turns, with a ring that orders them; of one warpgroup, without turns."""
+        """A loop with ordered MMAs, with the ring that orders them; with one warpgroup, without order."""
         groups = self.workers // GROUP_THREADS
         if OrderedMma not in loop.asks or groups < 2:
             return loop.without(OrderedMma)
         if self.workers % GROUP_THREADS:
-            reason = f"{self.workers} threads are no whole warpgroups"
+            reason = f"{self.workers} threads are not a multiple of a warpgroup"
         elif any(ConsumerGroups in one.asks for one in self.around):
-            reason = "groups of consumers take tiles in turns"
+            reason = "consumer groups alternate tiles"
         elif self.clustered:
             reason = "blocks of a cluster wait for each other"
         elif any(ring.is_order for ring in self.rings):
-            reason = "warpgroups take turns in another loop"
+            reason = "another loop has ordered MMAs"
         else:
             self.rings.append(Ring(self._fresh(f"{loop.var.name}_order"), groups, (), each=GROUP_THREADS))
             return loop
-        legal = "one loop of a tile that whole warpgroups have"
-        raise DecompositionError(f"turns of warpgroups in the loop {loop.var}: {reason}", at=loop.origin, legal=legal)
+        legal = "one loop, in a tile of whole warpgroups"
+        raise DecompositionError(f"order_mma in loop {loop.var}: {reason}", at=loop.origin, legal=legal)
 
     def _differs(self, loop: For, around: Sequence[For]) -> bool:
-        """Whether a loop is longer in some iterations of the loops around it than in others."""
+        """Whether the trip count of a loop varies between iterations of enclosing loops."""
         used, variables = set(loop.extent.variables()), {one.var for one in around}
         while names := used & set(self.definitions):
             used = (used - names).union(*(self.definitions[name].variables() for name in names))
         return not used.isdisjoint(variables)
 
     def _counted_around(self, loop: For, around: Sequence[For]) -> Var:
-        """The number of turns that a loop has had in all iterations of the one around it: a block that stays adds those of each tile."""
+        """The number of iterations that a loop has had in all iterations of the enclosing one: persistent blocks add those of each tile."""
         most = max(_turn(around).high + 1, 1) * max(loop.extent.high, 1)
         return self._count(around[-1], loop.extent, f"{loop.var}_count", most, loop)
 
     def _count(self, around: For, growth: Expr, name: str, most: int, loop: For) -> Var:
-        """What a loop counts: `growth` more in each iteration, the turns of a loop inside, or its own where that is the same loop."""
+        """The counter of a loop: it grows by `growth` per iteration, the trip count of an inner loop, or by one."""
         if around.var not in self.counts:
             self.counts[around.var] = Var(self._fresh(name), 0, most)
             self.grown[around.var] = growth
         if self.grown[around.var] != growth or (growth != ONE and ConsumerGroups in around.asks):
             raise DecompositionError(
-                f"warp_specialize: the loop {loop.var} takes another number of turns in each iteration of the loop {around.var}, and "
-                + ("groups take those in turns" if ConsumerGroups in around.asks else "so does another loop in it, whose turns are others"),
-                got=f"{loop.extent} turns",
-                legal="one number of turns that differs, for one group of consumers",
+                f"warp_specialize: the trip count of loop {loop.var} varies between iterations of loop {around.var}, and "
+                + ("consumer groups alternate these" if ConsumerGroups in around.asks else "so does that of a different loop in it"),
+                got=f"{loop.extent} iterations",
+                legal="one varying trip count, and one consumer group",
                 at=loop.origin,
                 hint="leave out .pingpong()"
                 if ConsumerGroups in around.asks
@@ -298,8 +300,8 @@ class _Pipeline:
         return self.counts[around.var]
 
     def _fetched(self, body: Sequence[Stmt], outside: PeeledFills) -> Sequence[Stmt]:
-        """A list whose loads by an engine, outside of loops with a producer, have rings, one for all that the same statements use: of two
-        stages where the list is executed again and again, so that the next turn is on its way while this one is used.
+        """A list in which TMA loads outside of loops with a producer have rings, one for all that the same statements use. A ring has two
+        stages if the list is executed repeatedly, so that the next fill is in flight during the current one.
         """
         uses = [one for one in body if not is_open(one)]
         opened = [one.accesses[1].buffer for one in body if is_open(one)]
@@ -317,7 +319,7 @@ class _Pipeline:
     # ------------------------------------------------------------------------------------------ one loop
 
     def _loop(self, loop: For) -> tuple[list[Stmt], For]:
-        """The prologue and the steady state of a loop whose loads run ahead of its own iterations."""
+        """The prologue and the steady state of a pipelined loop."""
         loads, rest = self._parts(loop)
         stages, spread = loop.asks[Pipelined].stages, loop.asks[Pipelined].interleave
         ahead = stages - 1
@@ -326,21 +328,22 @@ class _Pipeline:
         self._check_registers(loop, names)
         if ahead:
             self._check_threads(loop, loads)
-        # Stages in registers are one thread's own, and passes behind need not know when they come round.
+        # Stages in registers belong to one thread, and later passes need not know when they repeat.
         period = stages if shared else 0
         stage = mod(loop.var, as_expr(stages))
         consumers = _staged(rest, names, stages, stage)
         early = mod(loop.var + ahead, as_expr(stages))
         producers = _staged(_ahead(loads, {loop.var: loop.var + ahead}, loop, ahead), names, stages, early)
         commit: list[Stmt] = [Commit()] if shared else []
-        # At the head of the body one barrier serves both ways: this stage's data is complete, and the stage written next is free again.
+        # At the head of the body one barrier serves both directions: the data of this stage is complete, and the stage written next is
+        # free.
         best = [SyncPoint(None, loop.var.name)] if shared else []
         if all(one.active == FALSE for one, _ in execs(tuple(producers))):
-            # The loop is so short that the prologue loads all of it.
+            # The loop is so short that the prologue loads everything.
             producers, behind, spread = [], [], False
         else:
             behind = commit
-        rest_of = loop.with_asks(Pipelined(0, spread))  # the copies are spread when the loops inside are made
+        rest_of = loop.with_asks(Pipelined(0, spread))  # the copies are interleaved when the inner loops are transformed
         steady = attrs.evolve(rest_of, body=(*best, *producers, *behind, *consumers), period=period)
         return self._prologue(loads, names, loop, commit), steady
 
@@ -350,21 +353,21 @@ class _Pipeline:
         private = sorted(name for name in names if self.memories[name].private)
         if private and stages > 1 and (count is None or count > MOST_UNROLLED):
             raise DecompositionError(
-                f"pipeline({stages}): {', '.join(private)} lie in registers, which cannot be chosen at run time, and the loop "
+                f"pipeline({stages}): {', '.join(private)} are in registers, which have no run-time index, and loop "
                 f"{loop.var} runs {loop.extent} times",
                 at=loop.origin,
-                legal=f"at most {MOST_UNROLLED} steps, a number known before the kernel runs",
+                legal=f"a known trip count of at most {MOST_UNROLLED}",
                 hint="pipeline the split above the loads to SH, and this one for the loads to RF",
             )
 
     def _check_threads(self, loop: For, loads: Sequence[Stmt]) -> None:
-        """What all threads of a group fill together knows their registers by one name, whatever the stage."""
+        """Refuse stages of registers that all threads of a group fill together: such registers have one name."""
         for one, _ in execs(tuple(loads)):
             held = [name for name in sorted(_written(one)) if self.memories[name].private and self.memories[name].fragment is None]
             if one.collective and held:
                 raise DecompositionError(
-                    f"pipeline({_stages(loop)}): {one.instruction.name} fills {', '.join(held)} by all threads of a {one.spec.level}, "
-                    "each its own registers under one name, and the stages of a pipeline have one each",
+                    f"pipeline({_stages(loop)}): {one.instruction.name} fills {', '.join(held)} with all threads of a {one.spec.level}: "
+                    "these registers have one name, but each stage of a pipeline needs its own",
                     within=one.spec,
                     at=loop.origin,
                     hint="pipeline(1), or a load of single threads or lanes",
@@ -383,7 +386,7 @@ class _Pipeline:
         return [note, For(number, as_expr(ahead), (*items, *commit), True, loop.origin)]
 
     def _parts(self, loop: For) -> tuple[list[Stmt], list[Stmt]]:
-        """The loads of a loop, and what uses them."""
+        """The loads of a loop, and the statements that use them."""
         written = [_written(one) for one in loop.body]
         loads: list[Stmt] = []
         rest: list[Stmt] = []
@@ -395,7 +398,7 @@ class _Pipeline:
             elif self._is_load(one, others):
                 loads += [*waiting, one]
                 waiting = []
-            # `no_sync` speaks of the place behind its copy, and the copies of a pipeline leave that place.
+            # `no_sync` refers to the position after its copy, which pipelining removes.
             elif isinstance(one, SyncPoint) and not one.require and loads and not rest:
                 waiting = []
             else:
@@ -403,7 +406,7 @@ class _Pipeline:
                 waiting = []
         if not any(not isinstance(one, Comment) for one in loads):
             raise DecompositionError(
-                "pipeline: no load stands directly under this split", at=loop.origin, hint=".split(...).pipeline(3).load(A, SH, ...)"
+                "pipeline: no load directly under this split", at=loop.origin, hint=".split(...).pipeline(3).load(A, SH, ...)"
             )
         return loads, [*rest, *waiting]
 
@@ -411,18 +414,18 @@ class _Pipeline:
         found = [statement for statement, _ in execs((item,))]
         if not found or any(not one.spec.moves for one in found):
             return False
-        # What needs a result of the same iteration cannot run ahead of it.
+        # A load that needs a result of the same iteration cannot be issued earlier.
         reads = {access.buffer for one in found for access in one.accesses if not access.write}
         return all(not self.memories[name].of_grid for name in _written(item)) and reads.isdisjoint(others)
 
     def _staged(self, loads: Sequence[Stmt], loop: For) -> set[str]:
-        """The buffers that the loads fill for others, noted with their stages."""
+        """The buffers that the loads fill for other statements; their stages are recorded."""
         names = _filled(loads)
         self._give_stages(dict.fromkeys(names, _stages(loop)))
         return names
 
     def _give_stages(self, stages: Mapping[str, int]) -> None:
-        """Note so many more copies of buffers."""
+        """Record more copies of buffers."""
         for name, number in stages.items():
             self.stages[name] = self.stages.get(name, 1) * number
 
@@ -432,17 +435,17 @@ class _Pipeline:
     # ------------------------------------------------------------------------------------------ loops inside
 
     def _inside(self, loop: For) -> tuple[For, list[Stmt]]:
-        """Marked loops directly inside: prefetched across the iterations of this loop, or within each."""
+        """The marked loops directly inside: prefetched across the iterations of this loop, or within each."""
         body: list[Stmt] = []
         early: list[Stmt] = []
-        self.around.append(loop)  # its iterations count among the turns of rings inside
+        self.around.append(loop)  # its iterations count in the fill numbers of inner rings
         for statement in loop.body:
             if not isinstance(statement, For):
                 body.append(self._around(statement))
             elif _stages(statement) > 1 and loop.period > 1 and self._fills_registers(statement) and self._may_begin(loop, statement):
                 first, steps, last = self._across(loop, statement)
                 early += first
-                # The best place moves with the use of the stage: from the head of the body to the steps that load what comes next.
+                # The best position follows the use of the stage: from the head of the body to the steps that load the next data.
                 body = [one for one in body if not (isinstance(one, SyncPoint) and one.require is None)]
                 body += [*steps, SyncPoint(None, loop.var.name), *last]
             elif _stages(statement):
@@ -453,13 +456,13 @@ class _Pipeline:
         return self._counting(attrs.evolve(loop, body=tuple(body))), early
 
     def _fills_registers(self, loop: For) -> bool:
-        """Whether all loads of a loop go to registers; those to shared memory have groups and barriers of their own."""
+        """Whether all loads of a loop go to registers; loads to shared memory have their own groups and barriers."""
         return all(self.memories[name].private for one in self._parts(loop)[0] for name in _written(one))
 
     def _may_begin(self, outer: For, loop: For) -> bool:
-        """Whether a loop may begin in the iteration before of the one around. It may not where it loads what the loop around computes: the
-        next iteration's is not known before this one is over. Nor where an engine loads inside: its turns are those of one list. Nor where
-        loops inside have loads ahead of their own.
+        """Whether an inner loop may start in the previous iteration of the outer one. It may not if it loads results of the outer loop,
+        which are not known before that iteration ends; nor if TMA loads inside it, whose fills belong to one list; nor if its inner loops
+        are pipelined.
         """
         if any(isinstance(one, For) and _stages(one) for one in statements(loop.body)):
             return False
@@ -467,10 +470,10 @@ class _Pipeline:
         return read.isdisjoint(_written_inside(outer) - set(self.stages)) and not _has_engine(loop)
 
     def _across(self, outer: For, loop: For) -> tuple[list[Stmt], list[Stmt], list[Stmt]]:
-        """Loads to registers, ahead over the iterations of both loops together.
+        """Loads to registers, pipelined over the iterations of both loops together.
 
-        What comes before the loops; the steps that need this iteration's data only; and the last steps, whose loads are the
-        next iteration's: in between is the latest place to wait for it.
+        Returns the statements before the loops; the steps that need only data of this iteration; and the last steps, which load data of the
+        next iteration. The latest position to wait for that data is between the latter two.
         """
         ahead, count = _stages(loop) - 1, _whole_rounds(loop)
         loads, rest = self._parts(loop)
@@ -482,7 +485,7 @@ class _Pipeline:
             first += turns.loading({loop.var: as_expr(step), outer.var: as_expr(0)}, as_expr(step))
         last: list[Stmt] = []
         for step in range(count - ahead, count):
-            # These loads would run beyond the loop: they begin the next iteration of the one around, where it has one.
+            # These loads would go past the end of the loop: they are the first ones of the next outer iteration, if there is one.
             wrapped = {loop.var: as_expr(step + ahead - count), outer.var: outer.var + 1}
             last += _guarded(turns.loading(wrapped, as_expr(step + ahead)), less(outer.var + 1, outer.extent))
             last += turns.using({loop.var: as_expr(step)}, as_expr(step))
@@ -491,7 +494,9 @@ class _Pipeline:
 
 @attrs.frozen
 class _Turns:
-    """The loads of a loop to registers and what uses them, in any turn of the loop, with the copy of the registers that is the turn's."""
+    """The loads of a loop to registers and the statements that use them, for any iteration, with the copy of the registers for that
+    iteration.
+    """
 
     loop: For
     loads: tuple[Stmt, ...]
@@ -499,11 +504,11 @@ class _Turns:
     names: Iterable[str]
 
     def loading(self, values: Mapping[Var, Expr], turn: Expr) -> list[Stmt]:
-        """The loads, with variables replaced, into the registers of a turn."""
+        """The loads, with variables replaced, into the registers of an iteration."""
         return self._at(self.loads, values, turn)
 
     def using(self, values: Mapping[Var, Expr], turn: Expr) -> list[Stmt]:
-        """The other statements, with variables replaced, from the registers of a turn."""
+        """The other statements, with variables replaced, reading the registers of an iteration."""
         return self._at(self.rest, values, turn)
 
     def _at(self, items: tuple[Stmt, ...], values: Mapping[Var, Expr], turn: Expr) -> list[Stmt]:
@@ -512,31 +517,31 @@ class _Turns:
 
 
 def _whole_rounds(loop: For) -> int:
-    """The extent of a loop whose turns go round its stages evenly: a register's number must be the same in every iteration around it."""
+    """The extent of a loop, if it is a multiple of the stages: a register number must be the same in every outer iteration."""
     count, stages = constant(loop.extent), _stages(loop)
     if count is None or count % stages:
         raise DecompositionError(
-            f"pipeline({stages}): the loop {loop.var} runs {loop.extent} times, and registers cannot be chosen at run time",
+            f"pipeline({stages}): loop {loop.var} has {loop.extent} iterations, and registers have no run-time index",
             at=loop.origin,
-            legal=f"a number of steps that is a multiple of {stages}",
+            legal=f"a trip count that is a multiple of {stages}",
             hint="another size of this split or of the one around it",
         )
     return count
 
 
 def _narrowed(loop: For) -> For:
-    """The loop with a variable whose range is that of its iterations."""
+    """The loop with its variable's range reduced to its iterations."""
     var = Var(loop.var.name, 0, loop.extent.high - 1)
     return attrs.evolve(loop, var=var, body=substituted(loop.body, {loop.var: var}))
 
 
 def _spread(loop: For, fresh: Callable[[str], str]) -> For:
-    """The loop with its copies moved into the loop inside, a share of them in each step, and their commit behind it."""
+    """The loop with its copies moved into the inner loop, a share in each iteration, and their commit after it."""
     commit = next((position for position, one in enumerate(loop.body) if isinstance(one, Commit)), None)
     steps = next((position for position, one in enumerate(loop.body) if isinstance(one, For) and not _is_copy(one)), None)
     if commit is None or steps is None or commit > steps:
         raise DecompositionError(
-            "pipeline(interleave=True): no loop of steps inside to spread the copies over",
+            "pipeline(interleave=True): no inner loop to distribute the copies over",
             at=loop.origin,
             hint=".split(...) below the loads",
         )
@@ -550,7 +555,7 @@ def _spread(loop: For, fresh: Callable[[str], str]) -> For:
 
 
 def _committed(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
-    """A list whose copies in front of a commit may be under way; a commit of none goes."""
+    """A list whose copies before a commit may be asynchronous; commits without copies are removed."""
     found: list[Stmt] = []
     for one in body:
         one = one.rebuilt(tuple(_committed(child) for child in one.children)) if one.children else one
@@ -568,7 +573,7 @@ def _is_copy(item: Stmt) -> bool:
 
 
 def _share(copy: Stmt, steps: For, fresh: Callable[[str], str]) -> Stmt:
-    """What of a copy is issued in one of the steps: as many of its turns as bring all of it into the steps."""
+    """The share of a copy that is issued in one iteration of an inner loop: as many of its own iterations as distribute it evenly."""
     number = constant(steps.extent)
     if isinstance(copy, Comment) or number is None:
         return copy
@@ -596,7 +601,7 @@ def _nest(copy: Stmt) -> tuple[list[For], Stmt]:
 
 
 def _by_users(body: Sequence[Stmt], buffers: Iterable[str]) -> dict[tuple[int, ...], list[str]]:
-    """Buffers that the same statements of a list read, by the positions of these."""
+    """Buffers grouped by the statements of a list that read them; the keys are the positions of these."""
     together: dict[tuple[int, ...], list[str]] = {}
     read = [_read(one) for one in body]
     for buffer in dict.fromkeys(buffers):
@@ -605,7 +610,7 @@ def _by_users(body: Sequence[Stmt], buffers: Iterable[str]) -> dict[tuple[int, .
 
 
 def _by_depth(buffers: Iterable[str], depth: Mapping[str, int]) -> list[list[str]]:
-    """Buffers with as many stages together."""
+    """Buffers grouped by their number of stages."""
     together: dict[int, list[str]] = {}
     for buffer in buffers:
         together.setdefault(depth[buffer], []).append(buffer)
@@ -613,7 +618,7 @@ def _by_depth(buffers: Iterable[str], depth: Mapping[str, int]) -> list[list[str
 
 
 def _in_order(loads: Sequence[Stmt], shared: Sequence[Sequence[str]]) -> list[Stmt]:
-    """Loads in the order of the rings that they fill, each with the notes in front of it."""
+    """Loads in the order of the rings that they fill, each with its preceding comments."""
     place = {name: number for number, names in enumerate(shared) for name in names}
     found: list[tuple[int, list[Stmt]]] = []
     notes: list[Stmt] = []
@@ -626,44 +631,42 @@ def _in_order(loads: Sequence[Stmt], shared: Sequence[Sequence[str]]) -> list[St
 
 
 def _stages(loop: For) -> int:
-    """How many iterations' loads are asked to be in flight; 0 where nothing is asked."""
+    """The requested number of stages; 0 if none is requested."""
     return loop.asks[Pipelined].stages
 
 
 def _is_idle(statement: Stmt) -> bool:
-    """Whether it is a loop whose producer has nothing to load, as no engine does its loads."""
+    """Whether it is a loop with a producer that would load nothing, as all loads are done by threads."""
     return isinstance(statement, For) and ProducerThreads in statement.asks and not _has_engine(statement)
 
 
 def _without_idle_producer(statement: Stmt) -> tuple[Stmt, ...]:
-    """A loop without a producer that has nothing to load; inside a pipelined loop, too."""
+    """A loop without such an idle producer; also in a pipelined loop."""
     if isinstance(statement, For) and _is_idle(statement):
         return (statement.without(ProducerThreads, OrderedMma),)
     return (statement,)
 
 
 def _require_no_other(loop: For, rest: Iterable[Stmt]) -> None:
-    """Refuse a loop with a producer's loads inside another one: the turns of two such loops would be numbered through each other."""
+    """Refuse nested loops that both have a producer, because the fill numbers of one would depend on the other."""
     inner = next((one for one in statements(rest) if isinstance(one, For) and ProducerThreads in one.asks and _has_engine(one)), None)
     if inner is not None:
         raise DecompositionError(
-            f"warp_specialize: the loop {inner.var}, whose loads a producer issues, stands in the loop {loop.var}, "
-            "whose loads a producer issues too",
-            legal="one of the loops",
+            f"warp_specialize: loop {inner.var}, whose loads a producer issues, is inside loop {loop.var}, "
+            "whose loads a producer issues, too",
+            legal="warp_specialize() on one of the splits",
             at=inner.origin or loop.origin,
-            hint="leave warp_specialize() out of one of the splits, or load all operands in one",
+            hint="leave out warp_specialize() on one of the splits, or load all operands in one",
         )
 
 
 def _has_engine(loop: For) -> bool:
-    """Whether a producer fills stages of a loop: an engine does loads of it, or the producer is asked to copy; else all threads do the
-    loads, as in any pipeline.
-    """
+    """Whether a producer fills stages of a loop: by TMA, or by copies if requested. Otherwise all threads load, as in any pipeline."""
     return loop.asks[ProducerThreads].copies or any(one.mechanism.counted for one, _ in execs(loop.body))
 
 
 def _read_from_memory(kernel: Kernel) -> frozenset[Expr]:
-    """The names of values that are made of what the kernel reads from memory."""
+    """The names of values that depend on what the kernel reads from memory."""
     found: set[Expr] = set()
     for one in statements(kernel.body):
         if isinstance(one, Let) and (tables_of(one.value) or not found.isdisjoint(one.value.variables())):
@@ -672,7 +675,7 @@ def _read_from_memory(kernel: Kernel) -> frozenset[Expr]:
 
 
 def _turn(loops: Sequence[For], before: Expr | int = 0) -> Expr:
-    """The number of an iteration, counted through all of some loops, outermost first, for each of so many turns before."""
+    """The number of an iteration, counted through all these loops, outermost first, and through `before` executions of them."""
     number = as_expr(before)
     for loop in loops:
         number = number * loop.extent + loop.var
@@ -690,13 +693,13 @@ def _guarded(items: Sequence[Stmt], condition: Expr) -> list[Stmt]:
 
 
 def _staged(items: Sequence[Stmt], names: Iterable[str], stages: int, stage: Expr) -> list[Stmt]:
-    """The statements with the copies of one stage; copies from global to shared memory may be asynchronous."""
+    """The statements using the copies of one stage; copies from global to shared memory may become asynchronous."""
 
     def edit(statement: Exec) -> Exec:
         accesses = tuple(_at_stage(access, stages, stage) if access.buffer in names else access for access in statement.accesses)
         fills = statement.spec.moves and statement.accesses[1].buffer in names
         shared_by = [memory.shared_by for memory in statement.spec.memories]
-        between = fills and shared_by == [GRID, BLOCK]  # the only way that cp.async takes (PTX ISA, cp.async)
+        between = fills and shared_by == [GRID, BLOCK]  # the only direction of cp.async (PTX ISA, cp.async)
         plain = statement.mechanism is AT_ONCE
         return attrs.evolve(statement, accesses=accesses, mechanism=CP_ASYNC_GROUPS if between and plain else statement.mechanism)
 
@@ -708,22 +711,22 @@ def _at_stage(access: Access, stages: int, stage: Expr) -> Access:
 
 
 def _require_rings(kernel: Kernel) -> None:
-    """Refuse `stages` of a load that fills no ring of a producer."""
+    """Refuse `stages` of a load that fills no ring."""
     loops = [one for one in statements(kernel.body) if isinstance(one, For) and ProducerThreads in one.asks]
     filled = {name for loop in loops for one in loop.body for name in _written(one)}
     by_engine = {name for loop in loops if _has_engine(loop) for one in loop.body for name in _written(one)}
     for buffer in kernel.buffers:
         if buffer.tensor.shares and buffer.name not in by_engine:
             raise DecompositionError(
-                f"share_stages: no producer fills {buffer.name} in turns, so there is no ring whose slots it could have",
-                legal="a load directly under a split with pipeline() and warp_specialize(), as that of the operand which it shares with",
+                f"share_stages: no producer fills {buffer.name}, so there is no ring whose stages it could share",
+                legal="a load directly under a split with pipeline() and warp_specialize(), like that of the sharing operand",
                 at=buffer.tensor.origin,
-                hint=".split(64).pipeline(4).warp_specialize(), or leave share_stages out",
+                hint=".split(64).pipeline(4).warp_specialize(), or leave out share_stages",
             )
         if buffer.tensor.stages and buffer.name not in filled:
             raise DecompositionError(
-                f"stages({buffer.tensor.stages}) of {buffer.name}: no producer fills it in turns, so it has no ring of its own. Threads "
-                "that copy for themselves wait for all copies of an iteration at once, so all of its loads are as far ahead",
+                f"stages({buffer.tensor.stages}) of {buffer.name}: no producer fills it, so it has no ring of its own. Threads "
+                "that copy wait for all copies of an iteration together, so all its loads are equally far ahead",
                 legal="a load directly under a split with pipeline() and warp_specialize()",
                 at=buffer.tensor.origin,
                 hint=".split(64).pipeline(4).warp_specialize(), or pipeline(stages) for all loads",
@@ -731,9 +734,9 @@ def _require_rings(kernel: Kernel) -> None:
 
 
 def _filled(loads: Iterable[Stmt]) -> set[str]:
-    """The buffers that loads fill for others."""
+    """The buffers that loads fill for other statements."""
     filled = set().union(*(_written(one) for one in loads))
-    # What loads only pass on to each other, such as a register on the way to shared memory, is used up before the next stage.
+    # A buffer that only another load reads, such as registers on the way to shared memory, is free before the next stage.
     return filled - {name for one in loads for name in _read(one) if name in _written(one)}
 
 

@@ -1,8 +1,8 @@
-"""What products of a warpgroup need in registers, and whether a thread has so many.
+"""Registers that MMAs of a warpgroup need, compared with what a thread has.
 
-Where accumulators do not fit, ptxas issues each product by itself and waits for it (C7511, C7512), or refuses the text (C7602). A kernel is
-refused before there is a text if one product does not fit: the accumulators and factors that it names, other accumulators that are in
-use before and after it, or that the same program carries through its loops, and what a thread needs for addresses.
+If accumulators do not fit, ptxas serializes the wgmmas (C7511, C7512) or rejects the code (C7602). A kernel is refused before it is printed
+if an MMA does not fit: its accumulators and A operands, other accumulators that are live around it or that loops of the same program carry,
+and registers for addresses.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST_GIVEN = 240
 
 
 def require_registers(kernel: Kernel) -> None:
-    """Refuse products whose accumulators and factors a thread cannot hold."""
+    """Refuse MMAs whose accumulators and A operands exceed the registers of a thread."""
     if not accumulators(kernel):
         return
     for body, limit in _programs(kernel):
@@ -53,7 +53,7 @@ def require_registers(kernel: Kernel) -> None:
 
 
 def _programs(kernel: Kernel) -> Iterator[tuple[tuple[Stmt, ...], int]]:
-    """The programs of the roles, or of all threads, and the registers that a thread has there."""
+    """The programs of the roles, or of all threads, and the registers per thread there."""
     threads = -(-kernel.threads // GROUP_THREADS) * GROUP_THREADS * max(kernel.effects[Residency].blocks, 1)
     launched = min(MOST, REGISTERS // threads // UNIT * UNIT)
     roles = [role for stmt in kernel.body if isinstance(stmt, Roles) for role in stmt.roles]
@@ -64,7 +64,7 @@ def _programs(kernel: Kernel) -> Iterator[tuple[tuple[Stmt, ...], int]]:
 
 
 def _spans(kernel: Kernel, body: tuple[Stmt, ...]) -> dict[str, tuple[int, int]]:
-    """The places of the first and the last use of each accumulator, in the order of the text."""
+    """The positions of the first and last use of each accumulator, in program order."""
     spans: dict[str, tuple[int, int]] = {}
     for place, (stmt, _) in enumerate(execs(body)):
         for name in accumulators(kernel).intersection(access.buffer for access in stmt.accesses):
@@ -73,13 +73,13 @@ def _spans(kernel: Kernel, body: tuple[Stmt, ...]) -> dict[str, tuple[int, int]]
 
 
 def _carried(kernel: Kernel, body: tuple[Stmt, ...]) -> set[str]:
-    """The accumulators that a program carries through loops."""
+    """The accumulators that the loops of a program carry."""
     products = [(stmt, loops) for stmt, loops in execs(body) if stmt.mechanism.in_registers]
     return {name for stmt, loops in products if is_carried(stmt, loops) for name in _registers(kernel, stmt, written=True)}
 
 
 def _registers(kernel: Kernel, stmt: Exec, written: bool = False) -> Iterator[str]:
-    """The buffers in registers that a product names, or only those that it writes."""
+    """The buffers in registers that an MMA uses, or only those that it writes."""
     for access in stmt.accesses:
         if kernel.buffer(access.buffer).memory.private and (access.write or not written):
             yield access.buffer
@@ -90,16 +90,16 @@ def _refusal(kernel: Kernel, stmt: Exec, buffers: list[Buffer], limit: int) -> R
     parts = ", ".join(f"{buffer.name} {register_words(buffer)}" for buffer in buffers)
     largest = max(buffers, key=register_words)
     helps = needed + SPARE <= MOST_GIVEN and kernel.threads <= 3 * GROUP_THREADS and not _gives(kernel)
-    more = "; or warp_specialize(128), whose producer gives others its registers" if helps else ""
+    more = "; or warp_specialize(128), whose producer releases registers to the consumers" if helps else ""
     return ResourceError(
-        f"{needed} registers of a thread for products, of {limit} with {kernel.threads} threads in a block: {parts}",
+        f"MMAs need {needed} registers per thread, but with {kernel.threads} threads per block a thread has {limit}: {parts}",
         within=stmt.spec,
-        legal=f"at most {max(limit - SPARE, 0)} registers, as {SPARE} are for addresses",
+        legal=f"at most {max(limit - SPARE, 0)} registers, as {SPARE} are needed for addresses",
         at=stmt.origin or largest.tensor.origin,
         hint=f"a smaller tile for Warpgroup, fewer warpgroups in a block{more}",
     )
 
 
 def _gives(kernel: Kernel) -> bool:
-    """Whether a producer gives registers already."""
+    """Whether a producer already releases registers."""
     return any(role.registers for stmt in kernel.body if isinstance(stmt, Roles) for role in stmt.roles)

@@ -3,14 +3,14 @@
     for k: load(k); S(k)   -->   producer:  for k: acquire empty(k); release full(k); load(k)
                                  consumers: for k: acquire full(k); S(k); release empty(k)
 
-Each statement belongs to one part; loops and names go to all that need them. Dependences between parts go through rings alone: what one
-part writes to a stage and another reads is acquired FULL, what one has read and another overwrites is acquired EMPTY. So of each turn, in
-the list of statements that binds its number, a part that fills it acquires the stage EMPTY in front of its first write and releases it
-FULL; a part that uses it acquires it FULL in front of its first use and releases it EMPTY behind its last one. One procedure writes the
+Each statement belongs to one part; loops and names are copied to all parts that need them. Dependences between parts go through rings only.
+A stage that one part writes and another reads is acquired FULL; one that a part has read and another overwrites is acquired EMPTY. So for
+each fill, in the statement list that binds its number, a part that writes it acquires the stage EMPTY before its first write and releases
+it FULL. A part that uses it acquires it FULL before its first use and releases it EMPTY after its last one. One procedure writes the
 programs of all parts.
 
-A load whose bytes the barrier counts is announced in front, once. What threads copy themselves they release behind the last copy of the
-turn, by the mechanism of the copies: the arrival is deferred until these are done.
+A load whose bytes the mbarrier counts is announced before the load, once. Copies by threads are released after the last copy of the fill,
+by their mechanism: the arrival is deferred until they complete.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ OF_THE_REST = (Comment, SyncPoint, Commit, IfAnyLane)
 """Statements that go with the first part."""
 
 MOST_UNROLLED = 16
-"""Rounds in which a part copies what is dealt to more threads than it has, up to which they are unrolled."""
+"""Most rounds that are unrolled, if a part has fewer threads than its copies were distributed over."""
 
 
 @attrs.frozen(eq=False)
 class Part:
-    """A role: its name, its threads, whether one of them runs its program, and whether it `takes` a statement.
+    """A role: its name, its threads, whether one of them runs its program (`elected`), and whether it `takes` a statement.
 
-    `registers` is how many each of its threads keeps or gets (0: as launched).
+    `registers` is the number of registers per thread after `setmaxnreg` (0: as launched).
     """
 
     name: str
@@ -78,8 +78,8 @@ class Part:
 
 @attrs.frozen(eq=False)
 class Partition:
-    """The parts of a program. Of those behind the first, the first one that takes a statement performs it; the first part, to whose threads
-    tiles are dealt, performs all others.
+    """The parts of a program. The first part performs all statements that no other part takes; tiles are distributed over its threads. A
+    statement that several other parts take is performed by the first of these.
     """
 
     kernel: Kernel
@@ -87,7 +87,7 @@ class Partition:
 
     @property
     def rest(self) -> Part:
-        """The part to whose threads tiles are dealt."""
+        """The part whose threads tiles are distributed over."""
         return self.parts[0]
 
     def owner(self, statement: Exec) -> Part:
@@ -101,7 +101,7 @@ class Partition:
 
     @property
     def threads(self) -> int:
-        """The threads of all parts."""
+        """The number of threads of all parts."""
         return sum(part.threads for part in self.parts)
 
     @property
@@ -110,7 +110,7 @@ class Partition:
         return Var(THREAD.name, 0, self.threads - 1)
 
     def users(self, ring: Ring) -> tuple[Part, ...]:
-        """The parts that use the stages of a ring; the first one where none does, which then empties them."""
+        """The parts that use the stages of a ring; without any, the first one, which then releases them."""
         touching = (
             one
             for one, _ in execs(self.kernel.body)
@@ -120,11 +120,11 @@ class Partition:
         return tuple(part for part in self.parts if id(part) in found) or (self.rest,)
 
     def loads(self, ring: Ring) -> Iterator[tuple[Part, Exec]]:
-        """The statements that fill a ring, with who performs them."""
+        """The statements that fill a ring, with the parts that perform them."""
         return ((self.owner(one), one) for one, _ in execs(self.kernel.body) if one.ring == ring.name)
 
     def counted(self, ring: Ring) -> Ring:
-        """The ring with what its barriers count: bytes, and arrivals of those who fill a stage and of those who empty it."""
+        """The ring with what its mbarriers expect: bytes, and the arrivals that fill and empty a stage."""
         if ring.each:
             return attrs.evolve(ring, consumers=ring.each // WARP_THREADS)
         blocks = len({rank for peers in fillers_of(self.kernel).get(ring.name, ()) for rank in peers.ranks(0)}) or 1
@@ -132,10 +132,10 @@ class Partition:
         return attrs.evolve(ring, bytes=self.bytes(ring) or 0, consumers=consumers, producers=self._arrivals(ring))
 
     def _arrivals(self, ring: Ring) -> int:
-        """The arrivals of those who fill a stage: one of each part for bytes that are counted, and of each thread that copies one for each
-        mechanism of its copies.
+        """The arrivals that fill a stage: one of each part for counted bytes, and one of each copying thread for each mechanism of its
+        copies.
 
-        Raises: DecompositionError where they differ from turn to turn.
+        Raises: DecompositionError if they differ between fills.
         """
         found: dict[Expr, dict[tuple[int, Mechanism | None], int]] = {}
         for part, one in self.loads(ring):
@@ -144,9 +144,9 @@ class Partition:
         counts = {sum(arrivals.values()) for arrivals in found.values()}
         if len(counts) > 1:
             raise DecompositionError(
-                f"{', '.join(ring.buffers)} are one ring, and {' or '.join(map(str, sorted(counts)))} arrivals fill a turn of it",
-                legal="as many for each turn: loads by TMA, or copies by threads",
-                hint="leave share_stages out, or load both in the same way",
+                f"{', '.join(ring.buffers)} are one ring, but its fills have {' or '.join(map(str, sorted(counts)))} arrivals",
+                legal="the same number for each fill: TMA loads, or copies by threads",
+                hint="leave out share_stages, or load both in the same way",
             )
         return next(iter(counts), 1)
 
@@ -155,12 +155,12 @@ class Partition:
 
     @property
     def taking(self) -> Part | None:
-        """The part that takes tiles from a counter."""
+        """The part that claims tiles from a counter."""
         return next((part for part in self.parts if part.elected), None)
 
     def bytes(self, ring: Ring, of: Part | None = None) -> int | None:
-        """The bytes that the barriers of a ring count for a turn, of one part if it is named; each turn is filled alike, whichever list
-        fills it. None of a part that fills the ring alone, which announces all of them.
+        """The bytes that the mbarriers of a ring count per fill, or those that one part loads. All fills of a ring are equal. None for a
+        part that fills the ring alone: it announces all bytes.
         """
         sizes: dict[Expr, int] = {}
         parts = set()
@@ -173,12 +173,14 @@ class Partition:
 
 
 def _brought(load: Exec) -> int:
-    """The elements that a block receives by a load: of those who share it, each brings as many."""
+    """The elements that a block receives by a load; with multicast, from all blocks that share it."""
     return math.prod(load.accesses[1].shape) * (1 if load.multicast is None else load.multicast.count)
 
 
 def fillers_of(kernel: Kernel) -> dict[str, tuple[BlockSet, ...]]:
-    """For each ring whose stages blocks of a cluster fill for each other, who they are: whoever sends to a block receives from it, too."""
+    """For each ring that blocks of a cluster fill for each other, the sets of these blocks; a block receives from the blocks that it sends
+    to.
+    """
     found: dict[str, dict[BlockSet, None]] = {}
     for one, _ in execs(kernel.body):
         if one.multicast is not None:
@@ -186,25 +188,26 @@ def fillers_of(kernel: Kernel) -> dict[str, tuple[BlockSet, ...]]:
     return {ring: tuple(peers) for ring, peers in found.items()}
 
 
-# ---------------------------------------------------------------------------------------------- turns
+# ---------------------------------------------------------------------------------------------- fills
 
 
 @attrs.frozen
 class Fill:
-    """A turn of a ring."""
+    """A fill of a ring."""
 
     ring: str
     turn: Expr
 
     @staticmethod
     def of(load: Exec) -> Fill:
-        """The turn that a load fills."""
+        """The fill that a load writes."""
         return Fill(load.ring, load.fill_index)
 
     def is_bound_in(self, statement: Stmt, loop: For | None) -> bool:
-        """Whether its number is the same in all of a statement, and belongs to the list around: that of a loop, or of the whole program.
+        """Whether its number is the same in all of a statement, and is bound by the enclosing list: that of a loop, or of the whole
+        program.
 
-        What a condition stands around belongs to the list under it: without a turn of it there is nothing to wait for.
+        A conditional fill belongs to the list under the condition: if it is false, there is nothing to wait for.
         """
         used = self.turn.variables()
         inside = (var for one in statements((statement,)) if isinstance(one, For) for var in _numbers(one))
@@ -212,22 +215,22 @@ class Fill:
         return here and used.isdisjoint(inside) and not any(self._is_filled_in(one) for one in statements((statement,)))
 
     def _is_filled_in(self, statement: Stmt) -> bool:
-        """Whether a statement is a condition around loads of this turn."""
+        """Whether a statement is a condition around loads of this fill."""
         return is_condition(statement) and any(one.ring and Fill.of(one) == self for one, _ in execs((statement,)))
 
 
 def is_condition(statement: Stmt) -> bool:
-    """Whether it is a loop of one turn or none."""
+    """Whether it is a loop with at most one iteration."""
     return isinstance(statement, For) and statement.extent.low <= 0 and statement.extent.high <= 1
 
 
 def _numbers(loop: For) -> tuple[Var, ...]:
-    """The variables that a loop moves."""
+    """The variables that change with the iterations of a loop."""
     return (loop.var,) if loop.prior_iterations is None else (loop.var, loop.prior_iterations)
 
 
 def _filled(statement: Stmt, loop: For | None) -> list[Fill]:
-    """The turns that loads in a statement fill and whose numbers its list binds, in order."""
+    """The fills that loads in a statement write and whose numbers its list binds, in order."""
     found = dict.fromkeys(Fill.of(one) for one, _ in execs((statement,)) if one.ring)
     return [fill for fill in found if fill.is_bound_in(statement, loop)]
 
@@ -237,13 +240,13 @@ def _filled(statement: Stmt, loop: For | None) -> list[Fill]:
 
 @attrs.frozen(eq=False)
 class Turns:
-    """Where turns are acquired and released in a list: which statements come in front of the statement at a place, and which behind it."""
+    """Where fills are acquired and released in a list: the statements before, and after, the statement at a position."""
 
     before: dict[int, list[Stmt]] = attrs.field(factory=dict)
     behind: dict[int, list[Stmt]] = attrs.field(factory=dict)
 
     def put(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
-        """The list with them."""
+        """The list with these statements."""
         found: list[Stmt] = []
         for number in range(len(body) + 1):
             found += [*self.before.get(number, ()), *body[number : number + 1], *self.behind.get(number, ())]
@@ -252,9 +255,12 @@ class Turns:
 
 @attrs.frozen(eq=False)
 class Writer:
-    """Writes the program of one part. `rings` are those with their counts, `used` those whose stages the part uses; of `several` more
-    than one list fills turns. `fillers` are to whom stages are given back, if not to the own block alone; `names` are those of values that
-    differ between threads.
+    """Writes the program of one part.
+
+    - `rings`: the rings with their expected arrivals and bytes. `used`: those whose stages the part uses.
+    - `several`: rings that more than one list fills.
+    - `fillers`: the blocks to which stages are released, if not only to the own one.
+    - `names`: the names of values that differ between threads.
     """
 
     partition: Partition
@@ -276,14 +282,14 @@ class Writer:
         return Writer(partition, part, {ring.name: ring for ring in rings}, several, used, fillers_of(kernel), _names_of_threads(kernel))
 
     def list(self, body: Iterable[Stmt], around: For | None = None) -> tuple[Stmt, ...]:
-        """A list, the body of the loop around or the whole program, without what other parts perform: its turns acquired and released."""
+        """A list (the body of a loop, or the whole program) without the statements of other parts, with its fills acquired and released."""
         kept: list[Stmt] = []
         uses: dict[Fill, int] = {}
         fills: dict[Fill, list[tuple[int, Exec]]] = {}
         for statement in body:
             inside = [one for one, _ in execs((statement,))]
             own = [one for one in inside if self.partition.owner(one) is self.part]
-            while inside and not own and kept and isinstance(kept[-1], Comment):  # it is about what others perform
+            while inside and not own and kept and isinstance(kept[-1], Comment):  # it describes statements of other parts
                 kept.pop()
             filled = _filled(statement, around)
             for fill in filled:
@@ -295,7 +301,7 @@ class Writer:
         return found if self.part is self.partition.rest or len(self.partition.parts) == 2 else _used(found, around)
 
     def _own(self, statement: Stmt, around: For | None, fills: bool) -> tuple[Stmt, ...]:
-        """What a part performs of a statement; one that `fills` turns of the list may be dealt to its threads anew."""
+        """The share of a part in a statement; one that fills stages may be redistributed over its threads."""
         match statement:
             case Exec():
                 return self._dealt(statement) if fills else self._rest_only(statement)
@@ -320,7 +326,7 @@ class Writer:
         return self._dealt(loop) if fills else (loop,)
 
     def _is_told(self, tile: ClaimTile) -> tuple[Stmt, ...]:
-        """How those who take no tiles come by the number of a tile."""
+        """How parts that claim no tiles receive the number of a tile."""
         return (
             Acquire(tile.ring, StageState.FULL, tile.fill_index),
             tile,
@@ -329,13 +335,13 @@ class Writer:
 
     @property
     def speaks(self) -> Expr:
-        """The condition of the lane that speaks for its warp."""
+        """The condition of the lane that arrives for its warp."""
         if self.part.elected:
             return TRUE
         first = self.part is self.partition.rest
         return equal(index_in(Warp, self.partition.kernel.thread if first else self.partition.thread), 0)
 
-    # ------------------------------------------------------------------------------------------ turns of a list
+    # ------------------------------------------------------------------------------------------ fills of a list
 
     def _with_turns(
         self, body: Sequence[Stmt], uses: Mapping[Fill, int], fills: Mapping[Fill, Sequence[tuple[int, Exec]]]
@@ -349,8 +355,8 @@ class Writer:
         return turns.put(body)
 
     def _fill(self, fill: Fill, loads: Sequence[tuple[int, Exec]], turns: Turns) -> None:
-        """A turn that the part fills: empty in front of the first load, announced there if bytes are counted, and full by the mechanisms of
-        its copies behind the last one.
+        """A fill that the part writes: acquired empty before the first load, announced there if bytes are counted, and released full by the
+        mechanisms of its copies after the last one.
         """
         first, ring = loads[0][0], self.rings[fill.ring]
         turns.before.setdefault(first, []).append(Acquire(fill.ring, StageState.EMPTY, fill.turn))
@@ -363,9 +369,9 @@ class Writer:
             turns.behind.setdefault(last, []).append(Release(fill.ring, StageState.FULL, fill.turn, by=mechanism))
 
     def _use(self, fill: Fill, place: int, body: Sequence[Stmt], uses: Mapping[Fill, int], turns: Turns) -> None:
-        """A turn that the part uses: acquired in front of its first use, and released behind the last.
+        """A fill that the part uses: acquired before its first use and released after the last one.
 
-        `place` says how many statements stand in front of its loads: those behind use it, up to the next turn of that stage.
+        `place` is the number of statements before its loads: the statements after them use it, up to the next fill of the stage.
         """
         ring = self.rings[fill.ring]
         stage = self._stage(fill)
@@ -377,43 +383,45 @@ class Writer:
         turns.behind.setdefault(found[-1], []).append(release)
 
     def _stage(self, fill: Fill) -> Expr | None:
-        """The stage of a turn; None where the ring's turns are all of one list, so that none has to be told from others."""
+        """The stage of a fill; None if all fills of the ring belong to one list, so that stages need not be distinguished."""
         return mod(fill.turn, as_expr(self.rings[fill.ring].stages)) if fill.ring in self.several else None
 
     def _is_of_stage(self, fill: Fill, stage: Expr | None) -> bool:
-        """Whether it is a turn of a stage that is told from others."""
+        """Whether it is a fill of a stage that must be distinguished."""
         own = self._stage(fill)
         return own is not None and stage is not None and same(own, stage)
 
     def _ordered(self, loop: For) -> tuple[Stmt, ...]:
-        """A tile's loop with all turns of a ring, in the order of tiles that groups take in turns: one behind the other's last products."""
+        """A tile's loop with all fills of a ring, in the order of tiles that consumer groups alternate: each after the last MMAs of the
+        previous one.
+        """
         order = next((ring for ring in self.rings.values() if ring.is_order and not ring.each), None)
         if order is None or self.tile is None:
             return (loop,)
         release = Release(order.name, StageState.EMPTY, self.tile, self.speaks)
-        # A barrier for each group, at which none but that group waits: the turn that it waits for is given on one tile before.
+        # One mbarrier per group, on which only that group waits; the previous tile releases the fill that it waits for.
         return (Acquire(order.name, StageState.EMPTY, self.tile + (order.stages - 1)), loop, release)
 
     # ------------------------------------------------------------------------------------------ other threads
 
     @property
     def _is_dealt(self) -> bool:
-        """Whether the part has threads of its own to which what was dealt to the first part's is dealt anew."""
+        """Whether the part has its own threads, over which the first part's statements are redistributed."""
         return self.part is not self.partition.rest and not self.part.elected
 
     def _rest_only(self, statement: Exec) -> tuple[Stmt, ...]:
-        """A statement that fills no turn; or one in a loop inside the list of its turn, which is dealt as a whole."""
+        """A statement that fills no stage; or one in a loop inside the list of its fill, which is redistributed as a whole."""
         if self.part is not self.partition.rest and not statement.ring:
             raise DecompositionError(
-                f"the role {self.part.name} performs {statement.instruction.name} {statement.spec}, which fills no ring",
+                f"the role {self.part.name} would perform {statement.instruction.name} {statement.spec}, which fills no ring",
                 within=statement.spec,
                 at=statement.origin,
-                legal="loads of a ring, for a role beside the one to whose threads tiles are dealt",
+                legal="loads into a ring, in roles over whose threads no tiles are distributed",
             )
         return (statement,)
 
     def _dealt(self, statement: Stmt) -> tuple[Stmt, ...]:
-        """Copies that were dealt to the threads of the first part, dealt to those of this one: in rounds, where these are fewer."""
+        """Copies of the first part's threads, redistributed over the threads of this part, in rounds if these are fewer."""
         if not self._is_dealt:
             return (statement,)
         kernel, threads = self.partition.kernel, self.part.threads
@@ -422,8 +430,8 @@ class Writer:
         rounds = kernel.workers // threads
         if kernel.workers % threads or self.partition.first_thread(self.part) % threads:
             raise DecompositionError(
-                f"{threads} threads copy what is dealt to {kernel.workers}",
-                legal="as many threads, or a part of which these are a multiple",
+                f"{threads} threads cannot copy what is distributed over {kernel.workers}",
+                legal="a divisor of this number of threads",
             )
         number = mod(self.partition.thread, as_expr(threads))
         turn = Var(fresh_name("portion", taken_names(kernel)), 0, rounds - 1)
@@ -439,15 +447,15 @@ class Writer:
 
 
 def _require_of_threads(copy: Exec, part: Part) -> None:
-    """A copy that any thread may do for another: of single threads, from global to shared memory."""
+    """Require a copy that any thread can perform for another: by single threads, from global to shared memory."""
     shared_by = [memory.shared_by for memory in copy.spec.memories]
     if copy.spec.moves and copy.spec.level.threads == 1 and shared_by == ["grid", "block"] and not copy.scratch:
         return
     raise DecompositionError(
-        f"{copy.instruction.name} {copy.spec} fills a ring, and the role {part.name} of {part.threads} threads cannot do it",
+        f"{copy.instruction.name} {copy.spec} fills a ring, but the {part.threads} threads of role {part.name} cannot perform it",
         within=copy.spec,
         at=copy.origin,
-        legal="copies of single threads from global to shared memory",
+        legal="copies by single threads from global to shared memory",
         hint=".coalesced_copy(8) in the load",
     )
 
@@ -462,7 +470,7 @@ def _names_of_threads(kernel: Kernel) -> Mapping[Var, Expr]:
 
 
 def _used(body: Sequence[Stmt], around: For | None) -> tuple[Stmt, ...]:
-    """A list without names that nothing behind them refers to: of several roles each needs its own."""
+    """A list without names that nothing after them uses: each role keeps only its own."""
     used = set() if around is None else set(around.increment.variables())
     kept: list[Stmt] = []
     for one in reversed(body):
@@ -477,7 +485,7 @@ def _variables(items: Iterable[Stmt]) -> set[Var]:
 
 
 def _takes(tile: ClaimTile) -> tuple[Stmt, ...]:
-    """How a producer comes by the number of a tile."""
+    """How a producer claims a tile."""
     return (
         Acquire(tile.ring, StageState.EMPTY, tile.fill_index),
         attrs.evolve(tile, takes=True),
@@ -486,8 +494,8 @@ def _takes(tile: ClaimTile) -> tuple[Stmt, ...]:
 
 
 def _fetching(loop: For, come_by: Callable[[ClaimTile], tuple[Stmt, ...]]) -> For:
-    """A loop over tiles that blocks take as they become free: each begins with its number, and ends the loop where none is left, one turn
-    behind all of them at the latest.
+    """A loop over dynamically scheduled tiles: each iteration begins with its tile number and exits the loop if none is left, at the latest
+    in the iteration after all of them.
     """
     if DynamicTiles not in loop.asks:
         return loop
@@ -499,13 +507,13 @@ def _fetching(loop: For, come_by: Callable[[ClaimTile], tuple[Stmt, ...]]) -> Fo
 
 
 def _is_of_tile(loop: For, around: For | None) -> bool:
-    """Whether it has all turns of a tile of a producer's ring, itself or in loops inside, where groups take tiles in turns."""
+    """Whether it has all fills of a tile of a producer's ring, itself or in inner loops, if consumer groups alternate tiles."""
     tiles = around is not None and ConsumerGroups in around.asks
     return tiles and any(isinstance(one, For) and ProducerThreads in one.asks for one in statements((loop,)))
 
 
 def touches_stage(statement: Stmt, ring: Ring, stage: Expr | None) -> bool:
-    """Whether a turn's stage of a ring is touched in a statement; None for any stage. What a list inside acquires is its own."""
+    """Whether a statement accesses a stage of a ring (None: any stage). Fills that an inner list acquires do not count."""
     if isinstance(statement, Exec):
         return any(access.buffer in ring.buffers and (stage is None or same(stage, access.copy)) for access in statement.accesses)
     inside = [one for child in statement.children for one in child]
@@ -515,12 +523,12 @@ def touches_stage(statement: Stmt, ring: Ring, stage: Expr | None) -> bool:
 
 
 def same(stage: Expr, other: Expr) -> bool:
-    """Whether two stages are the same one, of which a loop of one turn may have a name for 0."""
+    """Whether two stages are equal; a loop of one iteration may use a name for 0."""
     return stage == other or (stage.low == stage.high == other.low == other.high)
 
 
 def _in_front_of_notes(body: Sequence[Stmt]) -> int:
-    """The position in front of the comments at the end of a list, which are about what comes behind them."""
+    """The position before the comments at the end of a list, which describe what follows."""
     position = len(body)
     while position and isinstance(body[position - 1], Comment):
         position -= 1

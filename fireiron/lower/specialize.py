@@ -1,9 +1,9 @@
-"""`warp_specialize`: a program with loads that producers do becomes the programs of its roles, the consumers and those who fill rings.
+"""`specialize`: split a program with producer loads into the programs of its roles, consumers and producers.
 
-The passes before see one sequential program. Here its statements are parted among roles (`roles`): one elected thread sets engines to work,
-threads of a role of their own copy what engines do not load, and the consumers do the rest. A turn is acquired, filled, used and released
-in the list of statements that binds its number. Products may still read a stage behind its last use; `products`, which knows what is
-under way, moves such releases further back.
+The previous passes see one sequential program. Here its statements are partitioned (`roles`): one elected thread issues TMA loads,
+dedicated threads copy what TMA does not load, and the consumers do the rest. A fill is acquired, written, used and released in the
+statement list that binds its number. MMAs may still read a stage after its last use; `wgmma_waits`, which tracks them, moves such releases
+to later positions.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ GROUP_THREADS = 128
 """Threads of a warpgroup."""
 
 ELECTED_THREADS = 32
-"""Threads of a role of which one sets engines to work, where another role copies."""
+"""Threads of a role of which one issues TMA loads, if another role copies."""
 
 KEPT = 40
 """Registers per thread that a producer warpgroup keeps: the minimum is 24, with which some producers spill."""
 
 KEPT_AT_LEAST = 32
-"""The same if consumers need more than they would get otherwise."""
+"""The same if consumers need more registers than they would get otherwise."""
 
 SPARE = 16
-"""Registers of a consumer in addition to its data, for addresses, conditions and copies by the compiler."""
+"""Registers of a consumer in addition to its data: for addresses, conditions and copies by the compiler."""
 
 KEPT_IN_CLUSTER = 56
-"""The same for multicast to other blocks: with 40 some spill; consumers of two warpgroups get as many as with 48."""
+"""The same for multicast to other blocks: with 40 some producers spill; consumers of two warpgroups get as many as with 48."""
 
 REGISTERS = 65536
 """Registers of an SM, hence the maximum of a block."""
@@ -52,9 +52,9 @@ MOST_THREADS = 1024
 
 
 def specialize(kernel: Kernel, divide: Callable[[Kernel, int], Partition] | None = None) -> Kernel:
-    """The kernel with its roles apart; a `DecompositionError` for loads that are counted and have no ring.
+    """The kernel split into roles; a `DecompositionError` for TMA loads without a ring.
 
-    `divide` says which roles there are, of a kernel and the most threads that a loop asks to produce; None: `usual`.
+    `divide` returns the partition, from a kernel and the most producer threads that a loop requests; None: `usual`.
     """
     made = _specialized(kernel, usual if divide is None else divide)
     body = without_asks(made.body, ProducerThreads, ConsumerGroups, DynamicTiles)
@@ -65,7 +65,7 @@ def _specialized(kernel: Kernel, divide: Callable[[Kernel, int], Partition]) -> 
     lonely = next((one for one, _ in execs(kernel.body) if one.mechanism.counted and not one.ring), None)
     if lonely is not None:
         raise DecompositionError(
-            f"{lonely.instruction.name} loads by a producer, and none is asked for",
+            f"{lonely.instruction.name} needs a producer, and the strategy has none",
             within=lonely.spec,
             at=lonely.origin,
             hint=".split(64).pipeline(4).warp_specialize(), or .coalesced_copy(8) in the load for copies by all threads",
@@ -91,16 +91,16 @@ def _specialized(kernel: Kernel, divide: Callable[[Kernel, int], Partition]) -> 
 
 
 def usual(kernel: Kernel, producers: int) -> Partition:
-    """The consumers; threads that copy, where copies fill rings; a thread that sets engines to work, where these fill some: both for each
-    array whose loads have a producer of their own, too.
+    """The consumers; threads that copy, if copies fill rings; and a thread that issues TMA loads, if these fill some. Each array with a
+    separate producer has its own such roles.
 
-    Without copies and such arrays the engines' role has all `producers`, which then may give registers to the consumers.
+    Without copies and separate producers, the TMA role has all `producers` threads, and may release registers to the consumers.
     """
     loads = [one for one, _ in execs(kernel.body) if one.ring]
     copies = [one for one in loads if not one.mechanism.counted]
     separate = _separate(kernel, loads)
     if copies or separate:
-        what = f"{copies[0].instruction.name} fills a ring by threads of its own" if copies else "several producers fill a ring"
+        what = f"{copies[0].instruction.name} fills a ring with dedicated threads" if copies else "several producers fill a ring"
         hint = "without copies=True, by which all threads copy" if copies else "without separate="
         _require_plain(kernel, (copies or loads)[0], what, f"warp_specialize() {hint}")
         if producers != ELECTED_THREADS and not copies:
@@ -117,7 +117,7 @@ def usual(kernel: Kernel, producers: int) -> Partition:
 
 
 def _separate(kernel: Kernel, loads: Sequence[Exec]) -> tuple[str, ...]:
-    """The arrays whose loads have a producer of their own."""
+    """The arrays with a separate producer."""
     loops = (one for one in statements(kernel.body) if isinstance(one, For))
     separate = tuple(dict.fromkeys(name for one in loops for name in one.asks[ProducerThreads].separate))
     loaded = dict.fromkeys(_array_of(one) for one in loads)
@@ -135,7 +135,7 @@ def _array_of(load: Exec) -> str:
 
 
 def _producers_of(loads: Sequence[Exec], array: str, separate: Sequence[str], threads: int) -> Iterator[Part]:
-    """The roles that fill rings from an array of `separate`, by copies and by engines; `array` is empty for all other arrays."""
+    """The roles that fill rings from an array of `separate`, by copies and by TMA; `array` is empty for all other arrays."""
     name = f" of {array}" if array else ""
 
     def is_own(one: Exec, counted: bool) -> bool:
@@ -149,57 +149,57 @@ def _producers_of(loads: Sequence[Exec], array: str, separate: Sequence[str], th
 
 
 def _consumers(kernel: Kernel, registers: int) -> Part:
-    """The role to whose threads tiles are dealt."""
+    """The role whose threads tiles are distributed over."""
     return Part("consumers", kernel.workers, lambda one: True, registers=registers)
 
 
 def _producer(threads: int, registers: int) -> Part:
-    """The role of which one thread sets engines to work."""
+    """The role of which one thread issues TMA loads."""
     return Part("producer", threads, lambda one: bool(one.ring), elected=True, registers=registers)
 
 
 def _groups(kernel: Kernel) -> int:
-    """How many groups of consumers take the tiles of a loop in turns; 0 where none do."""
+    """The number of consumer groups that alternate the tiles of a loop; 0 without them."""
     if not any(ring.is_order and not ring.each for ring in kernel.rings):
         return 0
     return next(one.asks[ConsumerGroups].groups for one in statements(kernel.body) if isinstance(one, For) and ConsumerGroups in one.asks)
 
 
 def _require_plain(kernel: Kernel, load: Exec, asked: str, hint: str) -> None:
-    """Refuse several producers, and threads that copy to rings, where roles do more than fill and use these."""
+    """Refuse several producers, and threads that copy into rings, where roles do more than fill and use rings."""
     what = ""
     if kernel.cluster is not None:
-        what = "in a cluster, whose blocks fill stages for each other"
+        what = "in a cluster whose blocks fill stages for each other"
     elif any(ring.is_order for ring in kernel.rings):
-        what = "where warpgroups, or groups of consumers, take turns"
+        what = "with ordered MMAs or alternating consumer groups"
     elif any(ring.tiles for ring in kernel.rings):
-        what = "where blocks take tiles from a counter"
+        what = "with dynamic tile scheduling"
     if what:
         raise DecompositionError(
             f"warp_specialize: {asked} {what}",
             within=load.spec,
             at=load.origin,
-            legal="persistent(blocks), or a block for each tile",
+            legal="persistent(blocks), or one block per tile",
             hint=hint,
         )
 
 
 def _require_producer(kernel: Kernel, loops: Sequence[For]) -> None:
-    """Tiles that blocks take as they become free are taken by a producer."""
+    """Require a producer for dynamic tile scheduling: it claims the tiles."""
     fetched = next((one for one in statements(kernel.body) if isinstance(one, For) and DynamicTiles in one.asks), None)
     if fetched is not None and not loops:
         raise DecompositionError(
-            "persistent(dynamic=True): nothing is loaded by a producer, which would take tiles from the counter ahead of the others",
-            legal="a split with pipeline() and warp_specialize() whose loads are done by TMA",
+            "persistent(dynamic=True): the kernel has no producer to claim tiles",
+            legal="a split with pipeline() and warp_specialize() with TMA loads",
             at=fetched.origin,
-            hint="leave dynamic=True out",
+            hint="leave out dynamic=True",
         )
 
 
 def _in_turns(kernel: Kernel, names: Sequence[Let], written: Sequence[tuple[Part, tuple[Stmt, ...]]]) -> Kernel:
-    """The kernel whose iterations of a loop several groups of consumers take in turns, each a role of its own.
+    """The kernel in which consumer groups, each a role, alternate the iterations of a loop.
 
-    What was said of a thread is said of its number in its group, and each statement is that of the threads of one group.
+    Thread numbers become numbers in the group, and each statement is performed by the threads of one group.
     """
     (consumers, program), (producer, loads) = written
     producers = producer.threads
@@ -238,14 +238,14 @@ def _check_groups(kernel: Kernel, groups: int, producers: int) -> None:
     loops = [one for one in statements(kernel.body) if isinstance(one, For) and ProducerThreads in one.asks]
     if kernel.workers % GROUP_THREADS:
         raise DecompositionError(
-            f"pingpong({groups}): the tile is dealt to {kernel.workers} threads, and a group of consumers is whole warpgroups",
+            f"pingpong({groups}): the tile is distributed over {kernel.workers} threads, but a consumer group consists of warpgroups",
             legal="a multiple of 128 threads",
         )
     if len(loops) > 1:
         raise DecompositionError(f"pingpong({groups}): {len(loops)} splits with producers in one tile", legal="one", at=loops[1].origin)
     if kernel.workers * groups + producers > MOST_THREADS:
         raise DecompositionError(
-            f"pingpong({groups}): {groups} groups of {kernel.workers} threads and {producers} of the producer",
+            f"pingpong({groups}): {groups} groups of {kernel.workers} threads, and {producers} producer threads",
             legal=f"at most {MOST_THREADS} threads in all",
         )
 
@@ -255,7 +255,7 @@ def _fresh(kernel: Kernel, wanted: str) -> str:
 
 
 def _kept(kernel: Kernel, producers: int) -> int:
-    """The registers that each thread of the producer should keep: fewer where that gives consumers more, and their data want it."""
+    """The registers that each producer thread keeps: fewer if consumers then get more and their data needs it."""
     if kernel.cluster is not None:
         return KEPT_IN_CLUSTER
     data = sum(one.tensor.copies * one.elements.high * one.dtype.bytes for one in kernel.buffers if one.memory.private) // REGISTER_BYTES
@@ -264,9 +264,9 @@ def _kept(kernel: Kernel, producers: int) -> int:
 
 
 def _registers(workers: int, producers: int, kept: int, resident: int) -> tuple[int, int]:
-    """The registers that each thread of the producer keeps, and that each consumer gets; 0 where they stay as launched.
+    """The registers that each producer thread keeps and that each consumer gets; 0 if they stay as launched.
 
-    Blocks that share a multiprocessor (`min_blocks_per_sm`) share its registers.
+    Blocks on the same SM (`min_blocks_per_sm`) share its registers.
     """
     if producers < GROUP_THREADS or workers % GROUP_THREADS:
         return 0, 0

@@ -1,9 +1,9 @@
-"""`synchronize`: the fewest barriers that order every hazard, from which thread touches which address.
+"""`synchronize`: place the fewest barriers that order every hazard, from the addresses that each thread accesses.
 
-A hazard is a pair of accesses to one place by different threads, at least one a write. In its innermost common statement list it is
-an arc of positions, round the end when a loop carries it; any barrier in it, of a scope that holds both threads, meets it. Lists are
-solved inside out, all scopes at once, by the fewest barriers (`stabbing.py`), the latest positions preferred. `no_sync`
-forbids a position, `sync` requires one. Each hazard is credited to one barrier, which says so.
+A hazard is a pair of accesses to one address by different threads, at least one of them a write. In its innermost common statement list it
+is an arc of positions, which wraps around the end if a loop carries it. A barrier at any of these positions orders it, if its scope
+contains both threads. Lists are solved from the inside out, all scopes at once, with the fewest barriers (`barrier_placement.py`), later
+positions preferred. `no_sync` forbids a position, `sync` requires one. Each hazard is credited to one barrier, whose comment lists it.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from fireiron.lower.outstanding import Outstanding
 from fireiron.values.expr import Var, constant
 
 Exposed = tuple[tuple[Touch, ...], ...]
-"""For each scope the touches that no barrier of it, or of a wider one, separates from what stands outside."""
+"""For each scope, the accesses that no barrier of it, or of a wider one, separates from the statements outside."""
 
 
 @attrs.frozen(eq=False)
 class Summary:
-    """What of a statement is exposed to what stands before (`first`) and behind it (`last`), scope by scope.
+    """The accesses of a statement that are exposed to statements before (`first`) and after it (`last`), by scope.
 
-    `barrier` is the number of scopes of which a barrier always runs in it: a barrier of a wide scope is one of all narrower ones.
-    `pending` are copies that no commit in it follows: no barrier can be waited at for them before one does.
+    `barrier` is the number of scopes of which it always executes a barrier: a barrier of a wide scope counts for all narrower ones.
+    `pending` are copies that no commit in it follows: no barrier can wait for them before they are committed.
     """
 
     first: Exposed
@@ -66,7 +66,7 @@ class Summary:
 
 @attrs.frozen(eq=False)
 class Hazard:
-    """An edge, the positions of which one needs a barrier for it, and the item after which it begins."""
+    """An edge, the positions of which one needs a barrier, and the item after which it begins."""
 
     positions: frozenset[int]
     edge: Edge
@@ -74,12 +74,12 @@ class Hazard:
 
     @property
     def wanted_again(self) -> int | None:
-        """Round the end of a loop, the last position before the second statement; None if that statement is further down."""
+        """For an edge around the end of a loop, the last position before the second statement; None if that statement is further down."""
         return max((position for position in self.positions if position <= self.first), default=None)
 
 
 def synchronize(kernel: Kernel) -> Kernel:
-    """The kernel with barriers, sync points resolved; a `SynchronizationError` where a forbidden one is needed."""
+    """The kernel with barriers and without sync points; a `SynchronizationError` if a forbidden barrier is needed."""
     solver = _Solver(kernel)
     body, _ = solver.solve(kernel.body, ())
     ineffective = (point for point, matters in solver.wishes.values() if not matters)
@@ -88,7 +88,7 @@ def synchronize(kernel: Kernel) -> Kernel:
 
 @attrs.define(eq=False)
 class _List:
-    """A statement list as items: statements that touch memory or hold barriers, each with what only leads up to it."""
+    """A statement list as items: statements that access memory or contain barriers, each with the statements that only lead up to it."""
 
     items: list[tuple[Stmt, ...]] = attrs.field(factory=list)
     summaries: list[Summary] = attrs.field(factory=list)
@@ -99,20 +99,22 @@ class _List:
 
     @property
     def positions(self) -> int:
-        """Where a barrier may stand: before each item and behind the last."""
+        """The number of possible barrier positions: before each item, and after the last."""
         return len(self.items) + 1
 
     def note(self, point: SyncPoint) -> None:
-        """A wish for the position that has been reached."""
+        """Record a request for the current position."""
         if point.require is None:
             self.best.append(len(self.items))
         else:
             (self.required if point.require else self.forbidden)[len(self.items)] = point
 
     def preferred(self, hazards: Iterable[Hazard]) -> list[int]:
-        """All positions: the best ones; those in front of what overwrites what a store by an engine reads; then the latest first.
+        """All positions in order of preference: requested ones; then those before statements that overwrite what a TMA store reads; then
+        later ones first.
 
-        Such a store reads shared memory long after it was issued: who waits for it only where the memory is wanted again goes on.
+        A TMA store reads shared memory long after it was issued. A thread that waits only where the memory is reused can continue
+        meanwhile.
         """
         again = [one.wanted_again for one in hazards if one.edge.before.statement.mechanism.reads_in_groups]
         wanted = sorted({position for position in again if position is not None})
@@ -129,7 +131,7 @@ class _Solver:
     # -------------------------------------------------------------------------------------- lists, inside out
 
     def solve(self, body: Sequence[Stmt], loops: tuple[For, ...], carried: bool = False) -> tuple[tuple[Stmt, ...], Summary]:
-        """The list with barriers, and what of it is exposed; `carried` where the innermost of the loops repeats it."""
+        """The list with barriers, and its exposed accesses; `carried` if the innermost of the loops repeats it."""
         found = self._list(body, loops)
         hazards = [self._behind_commit(one, found) for one in self._hazards(found, loops, carried)]
         barriers = self._placed(hazards, found)
@@ -145,7 +147,7 @@ class _Solver:
                     found.note(statement)
                     continue
                 case Let() | Comment() | Fence() | Wait():
-                    # Kept with the statement behind it: no barrier comes between a note, a name, or a wait, and what it is for.
+                    # Kept with the next statement: no barrier separates a comment, a name or a wait from what it belongs to.
                     leading.append(statement)
                     continue
                 case For():
@@ -156,8 +158,8 @@ class _Solver:
                 case Barrier(scope=scope):
                     summary = self._everywhere((), self._reach(scope))
                 case Roles():
-                    # What one elected thread does is in order, and it waits for others at the mbarriers of rings alone: a barrier of
-                    # several threads would count it as one of those. So do threads that fill rings and do nothing else.
+                    # The work of one elected thread is in order, and it waits for others only at mbarriers of rings: a barrier of several
+                    # threads would expect its arrival. The same holds for threads that only fill rings.
                     statement = statement.rebuilt(
                         tuple(role.body if _waits_at_rings(role) else self.solve(role.body, loops)[0] for role in statement.roles)
                     )
@@ -178,8 +180,8 @@ class _Solver:
         return found
 
     def _loop(self, loop: For, loops: tuple[For, ...]) -> tuple[For, Summary]:
-        """A loop with barriers; those inside count for what stands around it only if it surely runs."""
-        # What surely runs once at most carries nothing from one iteration to the next.
+        """A loop with barriers; those inside count for statements around it only if it certainly runs."""
+        # A loop of at most one iteration carries nothing.
         inner, summary = self.solve(loop.body, (*loops, loop), loop.extent.high > 1)
         if loop.period:
             summary = _at_the_ends(summary, loop)
@@ -191,7 +193,7 @@ class _Solver:
         return Summary(exposed, exposed, barrier, pending)
 
     def _reach(self, scope: Scope) -> int:
-        """Of how many scopes a barrier is one."""
+        """The number of scopes that a barrier of a scope counts for."""
         return sum(one <= scope for one in self.scopes)
 
     def _merged(self, found: _List, barriers: Mapping[int, int], met: Mapping[int, Sequence[Hazard]]) -> tuple[tuple[Stmt, ...], Summary]:
@@ -221,16 +223,16 @@ class _Solver:
         outer = tuple(loop.var for loop in loops)
         before = [number for number, one in enumerate(found.summaries) if any(one.last)]
         after = [number for number, one in enumerate(found.summaries) if any(one.first)]
-        # No item with itself: a list inside is solved by now, and no barrier stands inside a statement.
+        # No item with itself: inner lists are solved, and no barrier can be inside a statement.
         for i, j in ((i, j) for i in before for j in after if i < j):
             hazards += self._between(found, i, j, range(i + 1, j), range(i + 1, j + 1), outer)
         if carried:
             everywhere = range(count + 1)
             for i, j in itertools.product(before, after):
-                # From behind item i round the end to item j; to one further down that is a whole turn, past every position.
+                # From after item i around the end to item j; if j is further down, past every position.
                 positions = (*range(i + 1, count + 1), *range(j + 1)) if j <= i else everywhere
                 middle = (*range(i + 1, count), *range(j)) if j <= i else range(count)
-                # Without the loop's own variable: the two sides are in two of its iterations.
+                # without the loop's own variable: the two sides are in different iterations
                 hazards += self._between(found, i, j, middle, positions, outer[:-1], loops[-1])
         return hazards
 
@@ -244,17 +246,17 @@ class _Solver:
         outer: tuple[Var, ...],
         carried: For | None = None,
     ) -> Iterable[Hazard]:
-        """The hazards between two items of a list that no barrier in the items between them meets."""
+        """The hazards between two items of a list that no barrier in the items between them orders."""
         summaries = found.summaries
         before, after = summaries[i], summaries[j]
         exposed = [scope for scope in range(len(self.scopes)) if before.last[scope] and after.first[scope]]
         if not exposed:
             return
         passed = max([summaries[k].barrier for k in middle], default=0)
-        start = i + 1 if carried is None else max(i + 1, j)  # a whole turn passes what stands in front of item j once more
+        start = i + 1 if carried is None else max(i + 1, j)  # a whole iteration also passes the statements before item j
         committed = _behind_commits(found, start, middle) if passed and before.pending else {}
         anywhere = max([one.barrier for one in summaries])
-        # Hazards of the scopes below are met by what surely runs between.
+        # barriers that certainly run in between order hazards of narrower scopes
         for scope in exposed:
             if scope < passed and not committed:
                 continue
@@ -266,32 +268,32 @@ class _Solver:
             for edge in self.graph.between(unmet, after.first[scope], scope, outer, carried):
                 if edge.adjacent:
                     yield Hazard(frozenset(positions), edge, i)
-                # Iterations apart, so that all of the body lies between: a barrier inside any item meets it too.
+                # Iterations apart, so all of the body is in between: a barrier inside any item orders it, too.
                 elif scope >= anywhere:
                     yield Hazard(frozenset(range(len(summaries) + 1)), edge, i)
 
     def _behind_commit(self, hazard: Hazard, found: _List) -> Hazard:
-        """For what may be under way: only positions behind the commit of its group, where it can be waited for."""
+        """Restrict accesses in flight to positions after the commit of their group, where a thread can wait for it."""
         mine = hazard.edge.before.statement.mechanism
         own = [position for position, mechanism in found.commits if hazard.first <= position and mechanism is mine]
         if not own:
             return hazard
         kept = hazard.positions - frozenset(range(hazard.first + 1, own[0] + 1))
-        # Touched before its commit, it has no such position; the barrier then stays, and the race check refuses the copy.
+        # An access before the commit has no such position. The barrier then stays, and the race check refuses the copy.
         return attrs.evolve(hazard, positions=kept or hazard.positions)
 
     # -------------------------------------------------------------------------------------- where barriers stand
 
     def _placed(self, hazards: Sequence[Hazard], found: _List) -> dict[int, int]:
         """The scope of the barrier at each position that has one."""
-        # `sync` asks for a barrier of the block, whatever scope would be enough.
+        # `sync` requests a block barrier, even if a narrower scope suffices
         chosen = dict.fromkeys(found.required, len(self.scopes) - 1)
         if not hazards:
             return chosen
         allowed = [position for position in found.preferred(hazards) if position not in found.forbidden]
         arcs = []
         for hazard in hazards:
-            # A barrier of the block that stands anyway meets hazards of every scope.
+            # a block barrier that is needed anyway orders hazards of every scope
             if hazard.positions.isdisjoint(chosen):
                 arc = hazard.positions.intersection(allowed)
                 if arc:
@@ -301,7 +303,7 @@ class _Solver:
         return {**chosen, **fewest_of_scopes(arcs, allowed)}
 
     def _note_wishes(self, hazards: Sequence[Hazard], found: _List, barriers: Mapping[int, int]) -> None:
-        """Which wishes the barriers would stand the same without; a wish may stand in several lists, and counts where it matters."""
+        """Record which requests have no effect on the barriers; a request may be in several lists, and counts if it matters in any."""
         for wishes in (found.required, found.forbidden):
             for position, point in wishes.items():
                 rest = {other: one for other, one in wishes.items() if other != position}
@@ -311,7 +313,7 @@ class _Solver:
                 self.wishes[wish] = (point, matters or self.wishes.get(wish, (point, False))[1])
 
     def _differs(self, hazards: Sequence[Hazard], found: _List, barriers: Mapping[int, int]) -> bool:
-        """Whether barriers stand elsewhere under other wishes, or cannot stand at all."""
+        """Whether other requests lead to other barriers, or make them impossible."""
         try:
             return self._placed(hazards, found) != barriers
         except SynchronizationError:
@@ -322,14 +324,14 @@ class _Solver:
         names = ", ".join(f"no_sync on {point.subject} ({point.origin})" for point in wishes)
         return SynchronizationError(
             f"race on {hazard.edge.before.access.buffer}: {self.graph.witness(hazard.edge)}, "
-            f"and no barrier may stand between: {names or 'no position is left'}",
+            f"and no barrier is allowed in between: {names or 'no position is left'}",
             at=wishes[-1].origin if wishes else hazard.edge.after.access.origin,
-            hint="remove no_sync from the last load before the use; one barrier behind the last load covers all of them",
+            hint="remove no_sync from the last load before the use; one barrier after the last load covers all of them",
         )
 
 
 def _exposed(parts: Iterable[tuple[tuple[Touch, ...], bool]]) -> tuple[Touch, ...]:
-    """The touches of the parts up to the first that always runs a barrier."""
+    """The accesses of the parts up to the first one that always executes a barrier."""
     touches: list[Touch] = []
     for some, barrier in parts:
         touches += some
@@ -339,7 +341,7 @@ def _exposed(parts: Iterable[tuple[tuple[Touch, ...], bool]]) -> tuple[Touch, ..
 
 
 def _behind_commits(found: _List, start: int, middle: Sequence[int]) -> dict[Mechanism, int]:
-    """Of how many scopes a barrier runs in the items `middle`, without those from `start` to the first commit; for each kind."""
+    """By mechanism, the number of scopes of which a barrier runs in the items `middle`, without those from `start` to the first commit."""
     first = {mechanism: position for position, mechanism in reversed(found.commits) if position >= start}
     return {
         mechanism: max([found.summaries[k].barrier for k in middle if not start <= k <= position], default=0)
@@ -348,7 +350,7 @@ def _behind_commits(found: _List, start: int, middle: Sequence[int]) -> dict[Mec
 
 
 def _exposed_behind(parts: Sequence[Summary], commits: Sequence[Mechanism | None], scope: int) -> tuple[Touch, ...]:
-    """The touches from the last part that always runs a barrier on, and pending copies whose commit no barrier follows."""
+    """The accesses from the last part on that always executes a barrier, and pending copies whose commit no barrier follows."""
     touches: list[Touch] = []
     barrier = False
     met: set[Mechanism] = set()
@@ -371,16 +373,16 @@ def _pending(parts: Sequence[Summary], commits: Sequence[Mechanism | None]) -> f
 
 
 def _waits_at_rings(role: Role) -> bool:
-    """Whether the threads of a role are ordered by rings alone: one thread, or threads that fill rings."""
+    """Whether only rings synchronize the threads of a role: one thread, or threads that fill rings."""
     return role.elected or all(one.ring for one, _ in execs(role.body))
 
 
 def _at_the_ends(summary: Summary, loop: For) -> Summary:
-    """What of a pipelined loop is exposed: before its first barrier the first iteration, behind its last one the last.
+    """The exposed accesses of a pipelined loop: the first iteration before its first barrier, the last iteration after its last one.
 
-    Of a scope of which no barrier runs in each iteration, all of them are.
+    For scopes of which not every iteration has a barrier, all iterations are exposed.
     """
-    # The last iteration of an unknown number may stand at any stage, so nothing is put in for the variable.
+    # With an unknown trip count the last iteration may use any stage, so the variable stays.
     end = constant(loop.extent)
     early = {touch: _at(touch, loop.var, 0) for touches in summary.first for touch in touches}
     late = {touch: touch for touches in summary.last for touch in touches}
@@ -394,12 +396,12 @@ def _at_the_ends(summary: Summary, loop: For) -> Summary:
 
 
 def _replaced(exposed: Exposed, others: Mapping[Touch, Touch], scopes: int) -> Exposed:
-    """Other touches in their places, for the narrowest scopes."""
+    """Accesses replaced by others, for the narrowest scopes."""
     return (*(tuple(others[touch] for touch in touches) for touches in exposed[:scopes]), *exposed[scopes:])
 
 
 def _at(touch: Touch, var: Var, value: int) -> Touch:
-    """A touch at a value of a loop; the very same, with its tables, if it does not depend on that loop."""
+    """An access at a value of a loop; the same object, with its tables, if it does not depend on that loop."""
     if not any(var in one.variables() for one in (touch.statement.active, *touch.access.expressions())):
         return touch
     statement = attrs.evolve(touch.statement, active=touch.statement.active.substitute({var: value}))
@@ -407,23 +409,23 @@ def _at(touch: Touch, var: Var, value: int) -> Touch:
 
 
 def _credited(hazards: Sequence[Hazard], barriers: Mapping[int, int], positions: int) -> dict[int, list[Hazard]]:
-    """What each barrier orders: each hazard is credited to the first barrier behind it."""
+    """What each barrier orders: each hazard is credited to the first barrier after it."""
     credited: dict[int, list[Hazard]] = {position: [] for position in barriers}
     for hazard in hazards:
         meeting = [position for position, scope in barriers.items() if scope >= hazard.edge.scope and position in hazard.positions]
         if meeting:
-            # Counted round the end, so that the way back of a loop is told of the barrier that comes first on it.
+            # Counted around the end, so that the back edge is credited to the first barrier on it.
             credited[min(meeting, key=lambda position: (position - hazard.first - 1) % positions)].append(hazard)
     return credited
 
 
 def _different(found: Iterable[Dependence]) -> tuple[Dependence, ...]:
-    """Each dependence once: statements meet by several of their accesses, and in several scopes."""
+    """Each dependence once: statements conflict by several accesses and in several scopes."""
     return tuple({(one.buffer, id(one.before), id(one.after), one.writes, one.carried): one for one in found}.values())
 
 
 def _reason(met: Sequence[Hazard]) -> str:
-    """Buffers are complete where they were written before, free again where they were read."""
+    """Buffers are complete if they were written before, and free again if they were read."""
     complete = dict.fromkeys(hazard.edge.before.access.buffer for hazard in met if not hazard.edge.is_reuse)
     free = dict.fromkeys(hazard.edge.before.access.buffer for hazard in met if hazard.edge.is_reuse)
     said = {
@@ -431,4 +433,4 @@ def _reason(met: Sequence[Hazard]) -> str:
         "complete": [name for name in complete if name not in free],
         "free again": [name for name in free if name not in complete],
     }
-    return "; ".join(f"{', '.join(names)} {state}" for state, names in said.items() if names) or "asked for by sync"
+    return "; ".join(f"{', '.join(names)} {state}" for state, names in said.items() if names) or "requested by sync"

@@ -1,7 +1,7 @@
-"""`vectorize`: how many elements one load or store takes: the most that are provably contiguous and aligned.
+"""`vectorize`: determine how many elements one load or store moves: the most that are provably contiguous and aligned.
 
-Moves take what can be proved; instructions that want a width (ldmatrix, mma, WMMA) are refused where it cannot. Registers count
-too: neighbours are taken together where they are kept side by side.
+Moves use what can be proved. Instructions that require a width (ldmatrix, mma, WMMA) are refused if it cannot be proved. The same holds for
+registers: adjacent elements are accessed together if they are stored contiguously.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fireiron.values.tensor import Storage
 
 
 def vectorize(kernel: Kernel) -> Kernel:
-    """The kernel with the number of elements that one load or store takes, for every operand of every statement."""
+    """The kernel with the number of elements per load or store, for every operand of every statement."""
     return attrs.evolve(kernel, body=rewritten(kernel.body, lambda statement: (_decided(kernel, statement),)))
 
 
@@ -36,7 +36,7 @@ def _decided(kernel: Kernel, statement: Stmt) -> Stmt:
 
 
 def _required(kernel: Kernel, statement: Exec) -> Exec:
-    """The statement itself, if what its instruction takes at once is contiguous and aligned."""
+    """The statement, if the elements that its instruction accesses at once are contiguous and aligned."""
     for position, access in enumerate(statement.accesses):
         buffer = kernel.buffer(access.buffer)
         if access.spread:
@@ -48,7 +48,7 @@ def _required(kernel: Kernel, statement: Exec) -> Exec:
         problem = obstacle(buffer, access, statement.width(position))
         if problem is not None:
             raise DecompositionError(
-                f"{statement.instruction.name} takes {statement.width(position) * buffer.dtype.bytes} bytes at once: {problem}",
+                f"{statement.instruction.name} accesses {statement.width(position) * buffer.dtype.bytes} bytes at once: {problem}",
                 within=statement.spec,
                 at=access.origin,
                 hint=f"a pad or a swizzle of {access.buffer} in multiples of {statement.width(position)} elements",
@@ -57,18 +57,18 @@ def _required(kernel: Kernel, statement: Exec) -> Exec:
 
 
 def _require_packed(statement: Exec, buffer: Buffer, access: Access, width: int) -> None:
-    """Refuse values that an instruction wants in one register, and that are kept in several."""
+    """Refuse values that an instruction requires in one register and that are stored in several."""
     if not _beside(buffer, access, width):
         raise DecompositionError(
-            f"{statement.instruction.name} requires {width} values of {access.buffer} in one register, and they are kept apart",
+            f"{statement.instruction.name} requires {width} values of {access.buffer} in one register, but they are in several",
             within=statement.spec,
             at=access.origin,
-            hint="another instruction decides how this buffer is kept: load it once for each",
+            hint="another instruction determines the registers of this buffer: load it separately for each",
         )
 
 
 def _packed(kernel: Kernel, statement: Exec) -> Exec:
-    """The statement with the operands of two elements that are kept side by side, which its text takes as one register."""
+    """The statement with pairs of adjacent elements that its text uses as one register."""
     widths = []
     for access in statement.accesses:
         pair = access.count == 2 and _beside(kernel.buffer(access.buffer), access, 2)
@@ -77,7 +77,7 @@ def _packed(kernel: Kernel, statement: Exec) -> Exec:
 
 
 def _loaded_together(kernel: Kernel, statement: Exec) -> Exec:
-    """The statement with what one load or store takes of its operands in memory."""
+    """The statement with the number of elements per load or store of its operands in memory."""
     widths = []
     for access in statement.accesses:
         buffer = kernel.buffer(access.buffer)
@@ -87,7 +87,7 @@ def _loaded_together(kernel: Kernel, statement: Exec) -> Exec:
 
 
 def _in_pairs(kernel: Kernel, statement: Exec) -> Exec:
-    """The statement on pairs of neighbours of 16 bits, where all operands of which it takes several are kept so; else as it is."""
+    """The statement on pairs of adjacent 16-bit elements, if all its vector operands are stored so; else unchanged."""
     made = statement.instruction.on_pairs(statement.spec, kernel.architecture)
     if made is None or max(access.count for access in statement.accesses) % 2:
         return statement
@@ -105,34 +105,34 @@ def _in_pairs(kernel: Kernel, statement: Exec) -> Exec:
 
 
 def _pairs_whole(buffer: Buffer, access: Access) -> bool:
-    """Whether each two neighbours of an access to private storage are kept side by side, and lie inside the tensor together."""
+    """Whether pairs of adjacent elements in private storage are contiguous, and in bounds together."""
     return _beside(buffer, access, 2) and _whole(buffer, access, 2)
 
 
 def _whole(buffer: Buffer, access: Access, width: int) -> bool:
-    """Whether each `width` elements of an access lie inside the tensor together, or outside."""
+    """Whether groups of `width` elements of an access are in bounds, or out of bounds, together."""
     elements = access.elements()
     return all(_edge(buffer, access, elements[start : start + width], width) is None for start in range(0, len(elements), width))
 
 
 def _beside(buffer: Buffer, access: Access, width: int) -> bool:
-    """Whether a private buffer keeps each `width` elements of an access side by side, from a multiple of `width` on."""
+    """Whether a private buffer stores groups of `width` elements of an access contiguously, from multiples of `width` on."""
     if width == 1:
         return True
-    # Of a fragment only its instructions know; the next copy of an array of odd length would begin in the middle of a register.
+    # Only fragment instructions know fragment layouts. In an array of odd length the next copy would start in the middle of a register.
     if buffer.memory.fragment is not None or buffer.elements.high % width:
         return False
     addresses = [buffer.address(access, offset) for offset in access.elements()]
     for start in range(0, len(addresses), width):
         first = addresses[start]
-        # A register of 32 bits holds the elements from an even number on, so neighbours at an odd one lie in two.
+        # A 32-bit register contains the elements from an even number on, so adjacent elements from an odd number on are in two registers.
         if first.factor % width or any(addresses[start + step] - first != Const(step) for step in range(1, width)):
             return False
     return True
 
 
 def _require_matrix(kernel: Kernel, statement: Exec, buffer: Buffer, access: Access, width: int) -> None:
-    """Refuse a tile of a matrix that does not start at a multiple of `width` elements, or whose rows do not at 16 bytes.
+    """Refuse a tile of a matrix that does not start at a multiple of `width` elements, or whose rows do not start at multiples of 16 bytes.
 
     CUDA C++ Programming Guide, "Warp Matrix Functions": the pointer and `ldm` of load_matrix_sync.
     """
@@ -168,12 +168,12 @@ def _widened(kernel: Kernel, statement: Exec) -> Exec:
         widths.append(width)
         reasons.append(reason)
     converts = buffers[0].dtype != buffers[1].dtype
-    # Vectors are converted on their way from or to registers only.
+    # Vectors are converted only between memory and registers.
     if converts and not any(buffer.memory.private for buffer in buffers):
         widths = [1, 1]
     count = statement.accesses[0].count
     addressable = [position for position in range(2) if not buffers[position].memory.private]
-    # The wider side decides how many elements go at once; the other takes them in several pieces.
+    # The wider side determines the number of elements; the other side moves them in several pieces.
     together = max((widths[position] for position in addressable), default=1)
     for position, (buffer, access) in enumerate(zip(buffers, statement.accesses, strict=True)):
         if buffer.memory.private:
@@ -183,7 +183,7 @@ def _widened(kernel: Kernel, statement: Exec) -> Exec:
 
 
 def _widest(buffer: Buffer, access: Access) -> tuple[int, str | None]:
-    """The most elements that one instruction may take, and why it cannot take more."""
+    """The most elements that one instruction may move, and why it cannot move more."""
     count = access.count
     reason = f"{count} elements of {buffer.dtype.bytes} bytes"
     for width in (16, 8, 4, 2):
@@ -197,7 +197,7 @@ def _widest(buffer: Buffer, access: Access) -> tuple[int, str | None]:
 
 
 def _check_asked(statement: Exec, buffers: list[Buffer], widths: list[int], reasons: list[str | None], count: int) -> None:
-    """A width asked for must hold for the access to global memory, or, without one, for those to shared memory."""
+    """A requested width must hold for the access to global memory, or, without one, for those to shared memory."""
     asked = getattr(statement.instruction, "vector_bytes", None)
     if asked is None:
         return
@@ -208,7 +208,7 @@ def _check_asked(statement: Exec, buffers: list[Buffer], widths: list[int], reas
         if widths[position] * size != asked:
             reason = reasons[position] or f"{count} elements of {size} bytes"
             raise DecompositionError(
-                f"a move of {asked} bytes was asked for, and cannot be proved legal: {reason}",
+                f"a move of {asked} bytes was requested, but cannot be proved legal: {reason}",
                 within=statement.spec,
                 at=statement.origin,
                 hint=f'make sizes and leading dimensions multiples: sym("M", multiple_of={max(asked // size, 1)})',
@@ -216,11 +216,11 @@ def _check_asked(statement: Exec, buffers: list[Buffer], widths: list[int], reas
 
 
 def obstacle(buffer: Buffer, access: Access, width: int) -> str | None:
-    """Why `width` neighbouring elements cannot be moved at once; None if they provably can. Registers need no proof."""
+    """Why `width` adjacent elements cannot be moved at once; None if they provably can. Registers need no proof."""
     if buffer.memory.private:
         return None
     if buffer.memory.of_grid and width * buffer.dtype.bytes > buffer.tensor.align:
-        return f"{buffer.name} begins at a multiple of {buffer.tensor.align} bytes only"
+        return f"{buffer.name} is only aligned to {buffer.tensor.align} bytes"
     elements = access.elements()
     for start in range(0, len(elements), width):
         if not _contiguous(buffer, access, elements[start : start + width]):
@@ -228,7 +228,7 @@ def obstacle(buffer: Buffer, access: Access, width: int) -> str | None:
         first = buffer.address(access, elements[start])
         if first.factor % width:
             return f"the address {first} in {buffer.name} is not always a multiple of {width} elements"
-        # Copies stand one behind the other: an address that is aligned in the first may not be in the next.
+        # An address that is aligned in the first copy may not be aligned in the next one.
         if buffer.tensor.copies > 1 and buffer.elements.factor % width:
             return f"copies of {buffer.name} are not a multiple of {width} elements apart"
         problem = _edge(buffer, access, elements[start : start + width], width)
@@ -238,7 +238,7 @@ def obstacle(buffer: Buffer, access: Access, width: int) -> str | None:
 
 
 def _contiguous(buffer: Buffer, access: Access, elements: tuple[tuple[int, ...], ...]) -> bool:
-    """Whether elements lie one behind the other, wherever the first of them lies."""
+    """Whether elements are contiguous, regardless of the address of the first one."""
     storage = access.storage or buffer.storage
     steps = _steps(storage, elements)
     if steps is not None and storage.swizzle is None:
@@ -250,7 +250,7 @@ def _contiguous(buffer: Buffer, access: Access, elements: tuple[tuple[int, ...],
 
 
 def _in_one_group(storage: Storage, first: Sequence[Expr], count: int) -> bool:
-    """Whether so many neighbours lie in one group of 2**base addresses, which a swizzle moves as they are."""
+    """Whether `count` adjacent elements are in one group of 2**base addresses, which a swizzle keeps contiguous."""
     assert storage.swizzle is not None
     start, size = storage.plain.address(first), 1 << storage.swizzle.base
     inside = start.constant % size if isinstance(start, Sum) else 0
@@ -258,7 +258,7 @@ def _in_one_group(storage: Storage, first: Sequence[Expr], count: int) -> bool:
 
 
 def _steps(storage: Storage, elements: tuple[tuple[int, ...], ...]) -> tuple[int, ...] | None:
-    """How far elements lie from the first one, where one step along a dimension is as long everywhere; None where it is not known."""
+    """The offsets of elements from the first one, if steps along each dimension have constant strides; None if unknown."""
     weights = []
     for dim, step in enumerate(storage.steps):
         if any(element[dim] != elements[0][dim] for element in elements):
@@ -269,7 +269,7 @@ def _steps(storage: Storage, elements: tuple[tuple[int, ...], ...]) -> tuple[int
 
 
 def _edge(buffer: Buffer, access: Access, elements: tuple[tuple[int, ...], ...], width: int) -> str | None:
-    """A vector lies inside the tensor as a whole or outside as a whole."""
+    """The reason why a vector may be partly in bounds; None if it never is."""
     for dim, bound in enumerate(access.bounds):
         steps = {element[dim] for element in elements}
         if bound is None or len(steps) == 1:

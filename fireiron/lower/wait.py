@@ -1,11 +1,10 @@
-"""`wait`: before which barriers a thread waits for its asynchronous copies, and how many groups may still be under way.
+"""`wait`: determine before which barriers a thread waits for its asynchronous operations, and how many groups may stay in flight.
 
-The barriers stand where `synchronize` put them; a copy that is under way needs a wait at one of them, before its data is
-touched, and a product before its factors are overwritten. The program is followed with actual iteration numbers (the first ones,
-and the last), groups counted as they are committed: a touch of a group's data asks the last barrier behind its commit to wait for
-it, and each barrier takes the smallest number asked of it. Groups complete in order, so a wait for one is a wait for all before it,
-and says so. A loop of unknown length is followed for each of its shortest lengths: none at all, and every place in the period at
-which it may end.
+`synchronize` has placed the barriers. An asynchronous copy must be waited for at one of them before its data is accessed, and an MMA before
+its operands are overwritten. The program is executed with actual iteration numbers (the first ones and the last ones), counting groups as
+they are committed. An access to the data of a group requires a wait for it at the last barrier after its commit, and each barrier uses the
+smallest number that is required of it. Groups complete in order, so a wait for one is a wait for all before it. A loop of unknown length is
+executed with each of its shortest lengths: no iteration, and every position in the period at which it may end.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ Places = int
 
 
 def wait(kernel: Kernel) -> Kernel:
-    """The kernel with the waits that its asynchronous copies need."""
+    """The kernel with the waits that its asynchronous operations need."""
     if not any(statement.asynchronous for statement, _ in execs(kernel.body)):
         return kernel
     replay = _Replay(kernel)
@@ -64,7 +63,7 @@ def wait(kernel: Kernel) -> Kernel:
         replay.run(replay.program, {})
 
     def waited(statement: Stmt) -> tuple[Stmt, ...]:
-        asked = replay.asked.get(id(statement), {})  # by identity: equal barriers at two places wait for different copies
+        asked = replay.asked.get(id(statement), {})  # by identity: equal barriers at different positions wait for different copies
         if not asked:
             return (statement,)
         assert isinstance(statement, Barrier)
@@ -74,7 +73,7 @@ def wait(kernel: Kernel) -> Kernel:
 
 
 def _ended(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """A program at whose end no store is under way any more: until then it reads the block's memory."""
+    """A program that waits for all TMA stores at its end: until then they read the block's shared memory."""
     if body and isinstance(body[-1], Roles):
         return (*body[:-1], body[-1].rebuilt(tuple(_ended(child) for child in body[-1].children)))
     stores = [statement for statement, _ in execs(body) if statement.mechanism.outlives]
@@ -96,13 +95,13 @@ def _rank(mechanism: Mechanism) -> tuple[int, str]:
 
 @attrs.define(eq=False)
 class _Group:
-    """Copies, or products, that are waited for together: the buffers that they write or read, and all places of them."""
+    """Copies or MMAs that are waited for together: the buffers that they write or read, and all their places."""
 
     parts: list[tuple[Touch, Places]] = attrs.field(factory=list)
     places: Places = 0
 
     def add(self, touch: Touch, places: Places) -> None:
-        """A further copy, or factor of a product."""
+        """Add a copy, or an operand of an MMA."""
         self.parts.append((touch, places))
         self.places |= places
 
@@ -114,8 +113,8 @@ class _Group:
 
 @attrs.define(eq=False)
 class _Queue:
-    """The groups of one kind, in the order of their commits; the first `complete` ones are known to be, to every thread, and the first
-    `waited` to whoever committed them.
+    """The groups of one mechanism in commit order. The first `complete` ones are known to be complete to every thread, the first `waited`
+    ones to the threads that committed them.
     """
 
     open: _Group = attrs.field(factory=_Group)
@@ -124,21 +123,21 @@ class _Queue:
     waited: int = 0
 
     def commit(self) -> None:
-        """What was issued becomes a group."""
+        """The issued operations become a group."""
         self.groups.append(self.open)
         self.open = _Group()
 
 
 @attrs.define(eq=False)
 class _Asked:
-    """What is asked of a barrier: how many groups may be under way behind it, and the buffers of the others."""
+    """What is required of a barrier: how many groups may be in flight after it, and the buffers of the others."""
 
     groups: int
     buffers: dict[str, None] = attrs.field(factory=dict)
     orders: dict[tuple[int, int], Dependence] = attrs.field(factory=dict)
 
     def note(self, group: _Group, touch: Touch, places: Places) -> None:
-        """What of a group a touch meets, for readers."""
+        """Record the conflicts between a group and an access, for readers."""
         for part, filled in group.parts:
             met = (id(part), id(touch))
             if met not in self.orders and filled & places:
@@ -146,7 +145,7 @@ class _Asked:
                 self.orders[met] = Dependence(part.access.buffer, part.statement, touch.statement, writes)
 
     def wait(self, mechanism: Mechanism, barrier: Barrier) -> Wait:
-        """The wait in front of a barrier; of what the barrier orders it is for all that is under way."""
+        """The wait before a barrier. It covers everything in flight among the operations that the barrier orders."""
         names = list(self.buffers)
         orders = tuple(one for one in barrier.orders if _lasts(one, mechanism))
         reason = f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} {mechanism.done}"
@@ -154,16 +153,16 @@ class _Asked:
 
 
 def _lasts(one: Dependence, mechanism: Mechanism) -> bool:
-    """Whether the first of two statements is done at a wait of that kind only."""
+    """Whether the first of two statements completes only at a wait of that mechanism."""
     return one.before.mechanism is mechanism and one.writes[0] == mechanism.writes_late
 
 
 @attrs.frozen(eq=False)
 class _Site:
-    """A touch; the same `untested`, without the conditions `tests`, which depend on loops that are followed alone.
+    """An access; `untested` is the same without the conditions `tests`, which depend only on executed loops.
 
-    `needed` are the followed loops that matter to it, `turns` the iterations after which addresses repeat, for those of them on
-    which no other condition depends.
+    `needed` are the executed loops that it depends on. `turns` maps those on which no other condition depends to the number of iterations
+    after which addresses repeat.
     """
 
     touch: Touch
@@ -175,7 +174,7 @@ class _Site:
 
 @attrs.frozen(eq=False)
 class _Access:
-    """A touch that conflicts with copies of some mechanisms, or is a copy; `issues` is the mechanism of a copy."""
+    """An access that conflicts with copies of some mechanisms, or is a copy; `issues` is the mechanism of a copy."""
 
     site: _Site
     conflicts: tuple[Mechanism, ...]
@@ -184,14 +183,14 @@ class _Access:
 
 @attrs.frozen(eq=False)
 class _Loop:
-    """A loop that is followed one iteration after the other."""
+    """A loop that is executed iteration by iteration."""
 
     loop: For
     body: _Steps
 
 
 _Step: TypeAlias = "_Access | Commit | Wait | Barrier | _Loop | tuple[_Steps, ...]"
-"""What matters of a program; a tuple has those of roles."""
+"""The relevant parts of a program; a tuple contains those of roles."""
 _Steps: TypeAlias = "tuple[_Step, ...]"
 
 
@@ -201,7 +200,8 @@ class _Replay:
         self.graph = Dependences(kernel)
         touches = {(id(one), *map(id, loops)): self._of_block(one, loops) for one, loops in execs(kernel.body)}
         copies = [one for found in touches.values() for one in found if one.lasts]
-        self.granule = self.graph.touches.granule(*copies)  # copies fill whole ones, so a shorter touch meets them where its granule does
+        # copies cover whole granules, so a shorter access conflicts with them if its granule does
+        self.granule = self.graph.touches.granule(*copies)
         issued = (one for one in statements(kernel.body) if isinstance(one, (Exec, Commit, Wait)) and one.mechanism.in_groups)
         self.kinds = sorted({one.mechanism for one in issued}, key=_rank)
         self.asked: dict[int, dict[Mechanism, _Asked]] = {}
@@ -212,7 +212,7 @@ class _Replay:
         self.begin({})
 
     def begin(self, counts: Mapping[Expr, int]) -> None:
-        """A run of the program in which loops of unknown extent have these numbers of iterations."""
+        """Start an execution in which loops of unknown extent have these numbers of iterations."""
         self.counts = counts
         self.queues = {kind: _Queue() for kind in self.kinds}
         self.passed: list[tuple[Barrier, Mapping[Mechanism, tuple[int, int]]]] = []
@@ -220,13 +220,13 @@ class _Replay:
     # ------------------------------------------------------------------------------------------ the program
 
     def _of_block(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Touch, ...]:
-        # Copies end in shared memory (`pipeline` marks no others), so nothing else meets them.
+        # Copies write shared memory (`pipeline` marks no others), so nothing else conflicts with them.
         return tuple(one for one in self.graph.of(statement, loops) if self.kernel.buffer(one.access.buffer).memory.of_block)
 
     def _prepared(
         self, body: tuple[Stmt, ...], loops: tuple[For, ...], touches: Mapping[tuple[int, ...], Sequence[Touch]], copies: Sequence[Touch]
     ) -> _Steps:
-        """What matters of a list."""
+        """The relevant parts of a list."""
         steps: list[_Step] = []
         for statement in body:
             match statement:
@@ -236,7 +236,7 @@ class _Replay:
                     steps.append(statement)
                 case For():
                     inside = self._prepared(statement.body, (*loops, statement), touches, copies)
-                    # Of other loops all iterations are one.
+                    # all iterations of other loops count as one
                     steps += (_Loop(statement, inside),) if self._is_followed(statement) else inside
                 case Roles():
                     steps.append(tuple(self._prepared(child, loops, touches, copies) for child in statement.children))
@@ -247,7 +247,7 @@ class _Replay:
         return tuple(steps)
 
     def _accesses(self, touches: Iterable[Touch], copies: Iterable[Touch]) -> Iterator[_Access]:
-        """The touches that depend on copies, or are copies."""
+        """The accesses that depend on copies, or are copies."""
         for touch in touches:
             found = {one.statement.mechanism for one in copies if self.graph.may_conflict(one, touch)}
             if found or touch.lasts:
@@ -255,7 +255,7 @@ class _Replay:
                 yield _Access(self._site(touch), tuple(kind for kind in self.kinds if kind in found), issues)
 
     def run(self, steps: _Steps, fixed: Fixed) -> None:
-        """Follow a list; `fixed` are the values of loops that are followed one iteration after the other."""
+        """Execute a list; `fixed` are the values of the loops that are executed iteration by iteration."""
         for step in steps:
             if isinstance(step, _Access):
                 self._access(step, fixed)
@@ -275,7 +275,7 @@ class _Replay:
                     self.run(child, fixed)
 
     def _access(self, access: _Access, fixed: Fixed) -> None:
-        """For each kind of copies the newest group whose places a touch meets, and that is not known to be complete, is asked for."""
+        """For each mechanism, require a wait for the newest group that the access conflicts with, unless it is known to be complete."""
         touch, places = access.site.touch, self._touched(access.site, fixed)
         for mechanism in access.conflicts:
             queue = self.queues[mechanism]
@@ -288,9 +288,9 @@ class _Replay:
             self.queues[access.issues].open.add(touch, places)
 
     def _ask(self, mechanism: Mechanism, number: int, touch: Touch, places: Places) -> None:
-        """Group `number` must be complete at the last barrier behind its commit, of those of the widest scope.
+        """Require that group `number` is complete at the last barrier of the widest scope after its commit.
 
-        Only that one surely orders the touch: a barrier of a narrower scope leaves out what other threads copied.
+        Only that barrier certainly orders the access: a barrier of a narrower scope does not cover copies by other threads.
         """
         queue = self.queues[mechanism]
         counts = [(barrier, *passed[mechanism]) for barrier, passed in self.passed]
@@ -300,7 +300,7 @@ class _Replay:
                 return
             what = mechanism.in_flight
             raise SynchronizationError(
-                f"{touch.access.buffer} is touched while {what} it are under way, and no barrier stands between",
+                f"{touch.access.buffer} is accessed while {what} it are in flight, without a barrier in between",
                 at=touch.access.origin,
             )
         widest = max((barrier.scope for barrier, *_ in behind), key=_threads)
@@ -314,23 +314,24 @@ class _Replay:
         for barrier, *_ in behind[-1:]:
             if mechanism in self.asked.get(id(barrier), {}):
                 self.asked[id(barrier)][mechanism].note(queue.groups[number], touch, places)
-        # Behind a narrower barrier only its own threads know; others that touch the data must ask for themselves.
+        # After a narrower barrier only its own threads know that the group is complete; other threads that access the data require their
+        # own wait.
         if widest.threads is None or widest.threads >= self.kernel.workers:
             queue.complete = number + 1
 
     def _is_asked(self, barrier: Barrier, mechanism: Mechanism, groups: int) -> bool:
-        """Whether a barrier waits for as much anyway."""
+        """Whether a barrier already waits for at least as many groups."""
         asked = self.asked.get(id(barrier), {}).get(mechanism)
         return asked is not None and asked.groups <= groups
 
     # ------------------------------------------------------------------------------------------ places
 
     def _touched(self, site: _Site, fixed: Fixed) -> Places:
-        """Where a statement touches shared memory in one iteration of the loops that are followed."""
+        """The places in shared memory that a statement accesses in one iteration of the executed loops."""
         values = {name: value for name, value in fixed.items() if name in site.needed}
         if not all(compiled(test)(values) for test in site.tests):
             return 0
-        # Iterations whose addresses are the same share an entry: a table for each stage, not for each iteration.
+        # Iterations with the same addresses share an entry: one table per stage, not per iteration.
         at = tuple((name, value % site.turns[name] if name in site.turns else value) for name, value in values.items())
         memo = (id(site), at)
         if memo not in self._places:
@@ -338,7 +339,7 @@ class _Replay:
         return self._places[memo]
 
     def _at(self, site: _Site, values: Fixed) -> Places:
-        """What is touched at values of the loops: a part of a table over those that number addresses alone."""
+        """The places accessed at given loop values: a part of a table over the loops that determine only addresses."""
         fixed = {name: value for name, value in values.items() if name not in site.turns}
         memo = (id(site), tuple(fixed.items()))
         if memo not in self._tables:
@@ -358,7 +359,7 @@ class _Replay:
         return _Site(touch, untested, tests, _names(self.graph.touches.needed(touch)) & followed.keys(), turns)
 
     def _is_followed(self, loop: For) -> bool:
-        """Whether iterations matter: copies are issued, groups committed, or barriers passed in it."""
+        """Whether its iterations matter: it contains copies, commits or barriers."""
         if id(loop) not in self._followed:
             self._followed[id(loop)] = _is_followed(loop)
         return self._followed[id(loop)]
@@ -369,7 +370,7 @@ def _names(variables: frozenset[Var]) -> frozenset[str]:
 
 
 def _bits(places: np.ndarray[Any, Any]) -> Places:
-    """The set of some numbers: a bit for each, the same one in all sets."""
+    """The set of some numbers, one bit for each, the same in all sets."""
     if not places.size:
         return 0
     table = np.zeros(int(places.max()) + 1, dtype=np.uint8)
@@ -378,17 +379,17 @@ def _bits(places: np.ndarray[Any, Any]) -> Places:
 
 
 def _is_followed(loop: For) -> bool:
-    """Whether iterations matter: copies are issued, groups committed, or barriers passed in it."""
+    """Whether its iterations matter: it contains copies, commits or barriers."""
     return any(isinstance(one, (Commit, Barrier, Wait)) or (isinstance(one, Exec) and one.asynchronous) for one in statements(loop.body))
 
 
 def _threads(scope: Scope) -> float:
-    """How wide a scope is."""
+    """The number of threads of a scope."""
     return math.inf if scope.threads is None else scope.threads
 
 
 def _all_counts(kernel: Kernel) -> Iterator[Mapping[Expr, int]]:
-    """For the loops of unknown extent that are followed, all combinations of few iterations; loops of one extent have as many."""
+    """For the executed loops of unknown extent, all combinations of few iterations; loops with equal extents have equal counts."""
     longest: dict[Expr, int] = {}
     for loop in statements(kernel.body):
         if isinstance(loop, For) and constant(loop.extent) is None and _is_followed(loop):
@@ -399,17 +400,17 @@ def _all_counts(kernel: Kernel) -> Iterator[Mapping[Expr, int]]:
 
 
 def _steady(loop: For) -> int:
-    """Iterations after which a loop goes on as it did in the period before."""
+    """The number of iterations after which a loop is periodic."""
     return 2 * _period(loop) + 2
 
 
 def _period(loop: For) -> int:
-    """Iterations after which the addresses repeat, and the same group has its turn."""
+    """The number of iterations after which addresses and groups repeat."""
     return math.lcm(loop.period or 1, loop.step)
 
 
 def _followed_values(loop: For, counts: Mapping[Expr, int]) -> list[int]:
-    """The first iterations, and, at the same place in the period, the last."""
+    """The first iterations, and the last ones at the same position of the period."""
     count, period, length = counts.get(loop.extent, constant(loop.extent)), _period(loop), _steady(loop)
     assert count is not None
     if count <= length + 2 * period:

@@ -1,4 +1,4 @@
-"""The tree walker: a decomposition tree becomes a program with sequential semantics and no synchronisation at all."""
+"""The tree walker: translates a decomposition tree into a sequential program without synchronization."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ from fireiron.values.units import BLOCK, THREAD
 
 
 def _contract(operands: Iterable[str], dims: Iterable[str]) -> set[str]:
-    """Names that a micro-kernel's text sees of operands with dimensions."""
+    """The names that the text of a micro-kernel can use for operands with dimensions."""
     suffixes = ("", "_type", "_at", "_registers", *(f"{kind}{dim}" for kind in ("_", "_stride_", "_size_") for dim in dims))
     return {f"{operand.lower()}{suffix}" for operand in operands for suffix in suffixes}
 
 
 OPERANDS = ("a", "b", "c", "src", "dst", "lhs", "rhs")
-"""What operands of specs that steps make are called: a kernel's own may be called so, nothing else."""
+"""Operand names of the specs that steps create. A kernel's own operands may have these names; nothing else may."""
 
 _CONTRACT = _contract(OPERANDS, "mnkb")
-"""Those of the specs that steps make; a spec adds its own."""
+"""The operand names of the specs that steps create; a spec adds its own."""
 
 RESERVED = frozenset(_CONTRACT | TAKEN | {
     "block", "thread", "warp_size", "uid", "smem", "scratch", "scratch_size", "accumulate", "piece", "pair", "index_0", "index_1",
     "index_2", "index_3", "held_register", "hilbert", "quotient", "shared_address", "warp_index",
 })  # fmt: skip
-"""Names that generated code must not bind: those of CUDA C++, and what the printer uses itself."""
+"""Names that generated code must not bind: those of CUDA C++, and those that the printer uses."""
 
 
 @attrs.frozen
 class Grown:
-    """A tree with what was found while it grew.
+    """A tree with the results of its expansion.
 
-    `workers` are the threads of a block to which tiles are dealt (None while no step fixes them); `context` is the one behind
-    all steps, with what they made for the whole kernel.
+    `workers` are the threads of a block over which tiles are distributed (None if no step specifies them). `context` is the context after
+    all steps, with everything that they added to the kernel.
     """
 
     node: Node
@@ -72,7 +72,7 @@ class Grown:
 
     @property
     def whole(self) -> Whole:
-        """Named values, the grid, and what else the steps made for the whole kernel."""
+        """Named values, the grid, and everything else that the steps added to the kernel."""
         return self.context.whole
 
     @property
@@ -83,36 +83,36 @@ class Grown:
 
     @property
     def grid(self) -> Expr:
-        """The number of blocks; 1 where no step deals tiles to them."""
+        """The number of blocks; 1 if no step distributes tiles over them."""
         return ONE if self.whole.grid is None else self.whole.grid
 
     @property
     def threads(self) -> int | None:
-        """The threads of a block that are launched: those to which tiles are dealt, as long as no step adds others."""
+        """The threads of a block as launched: those over which tiles are distributed, before a later step adds others."""
         return self.workers
 
 
 def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Architecture, instructions: tuple[Executable, ...]) -> Grown:
     """The decomposition tree of a spec on a target: threads are counted first, then every step is expanded.
 
-    A `ResourceError` where a block of the target has not as many threads.
+    Raises a `ResourceError` if the target's blocks have fewer threads.
     """
-    # Twice over the strategy: who does what is said in terms of the number of threads, which the later steps decide.
+    # Two passes over the strategy: thread indices depend on the number of threads, which later steps determine.
     counting = _context(spec, architecture, instructions, None)
     workers = spec.level.threads or count_workers(spec, steps, counting)
-    # Nothing is dealt below the block: one thread does it all.
+    # Nothing is distributed within the block: one thread does everything.
     if workers is None and steps and steps[-1].verb == "done":
         workers = 1
     if workers is not None and workers > architecture.threads_per_block:
         raise ResourceError(
-            f"the strategy needs {workers} threads in a block, {architecture} has at most {architecture.threads_per_block}",
+            f"the strategy needs {workers} threads per block, but {architecture} has at most {architecture.threads_per_block}",
             within=spec,
             hint="larger tiles for Warp or Thread",
         )
     context = _context(spec, architecture, instructions, workers)
     node, whole = grow(spec, steps, context)
     if _is_mixed(node) or (not _has_producer(node) and _is_lonely(node)):
-        # A producer fills a ring alone: where there is none, or an engine does not take one of its loads, threads do all of them.
+        # A ring needs a producer that performs all of its loads by TMA; otherwise all threads perform all loads.
         others = tuple(one for one in instructions if not one.mechanism.counted)
         context = attrs.evolve(
             _context(spec, architecture, others, workers), left_out=tuple(one for one in instructions if one.mechanism.counted)
@@ -122,17 +122,17 @@ def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Archit
 
 
 def _fills_a_ring(node: Node) -> bool:
-    """Whether a step makes a loop with a producer, inside other loops of its own perhaps."""
+    """Whether a step creates a loop with a producer, possibly inside its other loops."""
     return any(isinstance(one, For) and ProducerThreads in one.asks for one in statements(node.program))
 
 
 def _copies(node: Node) -> bool:
-    """Whether the producer of a loop that a step makes copies what engines do not load."""
+    """Whether the producer of a loop copies what TMA does not load."""
     return any(isinstance(one, For) and one.asks[ProducerThreads].copies for one in statements(node.program))
 
 
 def _is_mixed(node: Node) -> bool:
-    """Whether some loads of a loop with a producer are done by an engine, and some are not."""
+    """Whether TMA performs some loads of a loop with a producer, but not all."""
     for inner in node.nodes():
         if _fills_a_ring(inner) and not _copies(inner):
             loads = [one for part in inner.nodes() if (one := _load(part)) is not None]
@@ -142,19 +142,19 @@ def _is_mixed(node: Node) -> bool:
 
 
 def _has_producer(node: Node) -> bool:
-    """Whether a loop of the tree has a producer, which fetches what stands in front of the loop as well."""
+    """Whether a loop of the tree has a producer, which then also performs the loads before the loop."""
     loops = (part for part in node.nodes() if _fills_a_ring(part))
     return any(_copies(part) or any(_load(inner) for inner in part.nodes()) for part in loops)
 
 
 def _is_lonely(node: Node) -> bool:
-    """Whether an engine does a load that was to fill a ring, and nobody asked for the engine."""
+    """Whether TMA would fill a ring, but the strategy does not name the instruction and has no producer."""
     asked = getattr(node.step, "executable", None) is not None
     return (_load(node) and not asked) or any(_is_lonely(child) for _, child in node.children)
 
 
 def _load(node: Node) -> bool | None:
-    """Of a load, whether an engine fills a ring by it."""
+    """For a load, whether it fills a ring by TMA; None for other specs."""
     if not node.spec.copies or node.spec.level.threads == 1 or [one.shared_by for one in node.spec.memories] != [sharer.GRID, sharer.BLOCK]:
         return None
     return any(one.mechanism.counted for one, _ in execs(node.program))
@@ -163,10 +163,10 @@ def _load(node: Node) -> bool | None:
 def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executable, ...], workers: int | None) -> Context:
     symbols = symbols_of(spec)
     for var in symbols:
-        # Identifiers with two underscores belong to the C++ implementation ([lex.name]).
+        # Identifiers with two underscores are reserved ([lex.name]).
         if var.name in (RESERVED - FUNCTIONS) | set(spec.operands) or is_taken(var.name):
             raise ArgumentError(
-                f"a symbol called {var.name}: generated code uses the name", within=spec, hint=f'another name: sym("{var.name}_size")'
+                f"the symbol name {var.name} is used by generated code", within=spec, hint=f'another name: sym("{var.name}_size")'
             )
     taken = RESERVED | _contract(spec.uses, spec.dims) | {var.name for var in symbols} | set(spec.operands)
     thread = THREAD if workers is None else Var(THREAD.name, 0, workers - 1)
@@ -176,11 +176,11 @@ def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executa
 def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
     """The program of a complete tree that starts at the kernel; an `ArgumentError` for a tree that starts elsewhere."""
     if not spec.level.is_launch:
-        raise ArgumentError(f"code is generated for whole kernels, {spec} is at {spec.level}", hint="MatMul(M,N,K)(GL,GL,GL)(Kernel)")
+        raise ArgumentError(f"code is generated for whole kernels, but {spec} is at {spec.level}", hint="MatMul(M,N,K)(GL,GL,GL)(Kernel)")
     require_complete(grown.node)
     whole = grown.whole
     if whole.part is not None and whole.grid is None:
-        raise DecompositionError("split_k(.., Block): no tiles are dealt to Block behind it", hint=".tile(64, 64).to(Block)")
+        raise DecompositionError("split_k(.., Block): no later step distributes tiles over Block", hint=".tile(64, 64).to(Block)")
     assert grown.workers is not None and grown.threads is not None
     body = with_ordered_registers(_program(grown.node, ()))
     if not any(isinstance(one, For) and Deferred in one.asks for one in statements(body)):
@@ -205,14 +205,14 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
 
 
 def _positive_sizes(spec: Spec) -> Iterable[tuple[str, Expr]]:
-    """The sizes that an expression might make 0; the launcher refuses that."""
+    """The sizes that an expression might make 0, which the launcher refuses."""
     for size in dict.fromkeys(spec.sizes):
         if isinstance(size, Positive):
             yield f"{size} is at least 1", less(0, size.value)
 
 
 def _leading_dimensions(spec: Spec) -> Iterable[tuple[str, Expr]]:
-    """A leading dimension known at run time holds a whole row or column."""
+    """A run-time leading dimension is at least the length of a row or column."""
     for name, view in spec.operands.items():
         layout = view.tensor.layout
         if isinstance(layout, MatrixLayout) and layout.leading is not None:
@@ -223,18 +223,18 @@ def _leading_dimensions(spec: Spec) -> Iterable[tuple[str, Expr]]:
 
 
 def _program(node: Node, path: Path) -> tuple[Stmt, ...]:
-    """The program of a tree, whose statements know of which step they are."""
+    """The program of a tree, whose statements record the step that they come from."""
     own = edited(node.program, lambda statement: attrs.evolve(statement, path=path))
     return filled(own, {name: _program(child, (*path, name)) for name, child in node.children})
 
 
 def without_marks(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
-    """The program without the marks of where steps begin."""
+    """The program without step markers."""
     return rewritten(body, lambda statement: () if isinstance(statement, StepMarker) else (statement,))
 
 
 def taken_names(kernel: Kernel) -> set[str]:
-    """The names that a pass must not give to anything new: those bound in the program, of buffers and sizes, and of generated code."""
+    """The names that a pass must not give to new variables: bound names, names of buffers and sizes, and names in generated code."""
     bound = {statement.var.name for statement in statements(kernel.body) if isinstance(statement, (For, Let))}
     bound |= {
         statement.prior_iterations.name
@@ -245,7 +245,7 @@ def taken_names(kernel: Kernel) -> set[str]:
 
 
 def fresh_name(wanted: str, taken: set[str]) -> str:
-    """The wanted name, or, where that is taken, the first free one with a number from 2 on; it is taken from now on."""
+    """The preferred name or, if it is used, the first free one with a number from 2 on; it counts as used from then on."""
     numbered = (f"{wanted}{number}" for number in itertools.count(2))
     name = next(one for one in itertools.chain((wanted,), numbered) if one not in taken)
     taken.add(name)
@@ -253,10 +253,10 @@ def fresh_name(wanted: str, taken: set[str]) -> str:
 
 
 def prune(kernel: Kernel) -> Kernel:
-    """The kernel without named values that nothing refers to any more."""
+    """The kernel without unused named values."""
     named = tuple(statement for statement in kernel.body if isinstance(statement, Let))
     rest = tuple(statement for statement in kernel.body if not isinstance(statement, Let))
-    # Which element a register holds is asked for collective statements only; elsewhere the names in it may go.
+    # Register coordinates are needed only for collective statements; other names in them may be removed.
     holders = [var for buffer in kernel.buffers for value in buffer.register_origin for var in value.variables()]
     return attrs.evolve(kernel, body=_used_lets(named, rest, holders if any(one.collective for one, _ in execs(rest)) else ()) + rest)
 
@@ -265,7 +265,7 @@ def _used_lets(lets: tuple[Let, ...], body: tuple[Stmt, ...], more: Iterable[Var
     """The named values that the program, or a used name, refers to."""
     used = variables(body) | set(more)
     kept: list[Let] = []
-    # Backwards: a name keeps the earlier ones that it is made of.
+    # Backwards: the definition of a name contains only earlier ones.
     for let in reversed(lets):
         if let.var in used:
             kept.append(let)
@@ -287,7 +287,7 @@ def _buffers(node: Node, spec: Spec, settled: Mapping[str, Storage]) -> Iterable
             seen[tensor.name] = tensor
             if tensor.name in settled:
                 tensor = attrs.evolve(tensor, layout=settled[tensor.name].layout, swizzle=settled[tensor.name].swizzle)
-            # How many registers a thread needs is for `distribute` to say.
+            # `distribute` determines the number of registers per thread.
             storage = Storage(Layout(()), 0) if tensor.memory.private else tensor.storage()
             yield Buffer(tensor, storage, storage.extent, written=True)
         for statement in inner.program:

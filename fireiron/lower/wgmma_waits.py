@@ -1,11 +1,10 @@
-"""`products`: the groups of a warpgroup's products, what waits for them, and when the stages that they read are given back.
+"""`wgmma_waits`: insert wgmma commits and waits, and release ring stages when no MMA reads them.
 
-Products that follow each other with nothing between are a group: a fence of the registers stands in front of it, and a commit behind.
-What flies is followed through the program, loops until nothing changes. A thread that touches registers which a group under way writes, or
-overwrites those that it reads, waits until as many groups are left as were committed behind the youngest of these. `specialize` gives a
-stage back behind its last use; here that moves to where no group under way reads it, be it an iteration later. What a loop over the turns
-of rings nowhere waits for is waited for at its end. When other factors in shared memory are free again is for `wait` to say, which knows
-who writes there.
+Consecutive MMAs form a group, with `wgmma.fence` before and `wgmma.commit_group` after it. A data-flow analysis tracks the groups in
+flight; loops run to a fixed point. A statement that accesses registers that a group in flight writes, or overwrites registers that it
+reads, waits for the youngest such group; later groups stay in flight. `specialize` releases a stage after its last use. Here the release
+moves to where no group in flight reads the stage, possibly one iteration later. If no statement of a ring loop waits for a group, the end
+of the loop does. Other shared-memory operands are the job of `wait`, which knows who overwrites them.
 """
 
 from __future__ import annotations
@@ -56,10 +55,9 @@ GROUP_THREADS = 128
 
 
 def wgmma_waits(kernel: Kernel) -> Kernel:
-    """The kernel with its products in groups, the waits for them, and each stage given back where nothing reads it any more.
+    """The kernel with its MMAs in groups, the waits for them, and each stage released when no MMA reads it.
 
-    Raises:
-        ResourceError: a thread has not the registers for them.
+    Raises:     ResourceError: the MMAs need more registers than a thread has.
     """
     require_registers(kernel)
     body = without_asks(_followed(kernel), PendingMmas)
@@ -67,7 +65,7 @@ def wgmma_waits(kernel: Kernel) -> Kernel:
 
 
 def _followed(kernel: Kernel) -> tuple[Stmt, ...]:
-    """The program with its products in groups and the waits for them, each role by itself."""
+    """The program with groups and waits, each role separately."""
     inside = list(statements(kernel.body))
     if not any(isinstance(one, Release) or (isinstance(one, Exec) and one.mechanism.in_registers) for one in inside):
         return kernel.body
@@ -78,41 +76,42 @@ def _followed(kernel: Kernel) -> tuple[Stmt, ...]:
     return tuple(found.get(id(one), one) for one in kernel.body)
 
 
-# ---------------------------------------------------------------------------------------------- what flies
+# ---------------------------------------------------------------------------------------------- groups in flight
 
 
 @attrs.frozen(eq=False)
 class _Group:
-    """Products that are waited for together: the registers that they write, and those that they only read."""
+    """MMAs that are waited for together: the registers that they write, and those that they only read."""
 
     products: tuple[Exec, ...]
     writes: frozenset[str]
     reads: frozenset[str]
 
     def meets(self, written: frozenset[str], read: frozenset[str]) -> frozenset[str]:
-        """The registers for which whoever writes and reads some has to wait for it."""
+        """The registers because of which a statement that writes and reads some must wait for it."""
         return self.writes & (written | read) | self.reads & written
 
 
 @attrs.frozen
 class _Turn:
-    """A turn of a ring, by the expression of its number."""
+    """A fill of a ring, by the expression of its index."""
 
     ring: str
     number: Expr
 
 
 Key = tuple[_Turn, int]
-"""A turn that is held, and how many iterations ago it was acquired."""
+"""An acquired fill, and the number of iterations since it was acquired."""
 
 
 @attrs.define
 class _AsyncState:
-    """What may be under way at a place of the program, of the `mechanism` of its products.
+    """What may be in flight at a point of the program, for the `mechanism` of its MMAs.
 
-    `flying` are groups, by their number, and the turns whose stages one of them reads; `turns` say who is held, and whether its last use is
-    over. `own` are the registers that threads wrote themselves, and no product since; of accumulators filled by copies `copied` are those
-    that no text in front of products takes yet.
+    - `flying`: the groups in flight, by number, and the fills whose stages they read.
+    - `turns`: the acquired fills, and whether their last use is past.
+    - `own`: the registers that threads have written since the last MMA on them.
+    - `copied`: accumulators filled by copies that no code before an MMA has pinned yet.
     """
 
     mechanism: Mechanism
@@ -123,39 +122,39 @@ class _AsyncState:
 
     @property
     def groups(self) -> dict[int, int]:
-        """How many groups were committed behind the last one of each."""
+        """For each group, the number of groups committed after its last instance."""
         ages = self.flying.groups.get(self.mechanism, {})
         return {item: age.least for item, age in ages.items() if isinstance(item, int)}
 
     def age(self, key: Key) -> int | None:
-        """How many groups were committed behind the youngest that reads a turn; None: none under way does."""
+        """The number of groups committed after the youngest one that reads a fill; None if none in flight does."""
         return self.flying.age(self.mechanism, key)
 
     def copy(self) -> _AsyncState:
-        """The same, to be changed."""
+        """A copy that may be changed."""
         return attrs.evolve(self, turns=dict(self.turns))
 
     def acquire(self, key: Key) -> None:
-        """A turn is held, which nothing under way reads yet."""
+        """A fill is acquired, and nothing in flight reads it yet."""
         self.flying = self.flying.without((key,))
         self.turns[key] = False
 
     def end(self, key: Key) -> None:
-        """The last use of a turn is over."""
+        """The last use of a fill is past."""
         if key not in self.turns:
             self.acquire(key)
         self.turns[key] = True
 
     def commit(self, group: int, read: Iterable[_Turn]) -> None:
-        """A group takes off, which reads the stages of some turns."""
+        """A group that reads the stages of some fills is committed."""
         self.flying = self.flying.issue(self.mechanism, (group, *((turn, 0) for turn in read))).commit(self.mechanism)
 
     def wait(self, left: int) -> None:
-        """All but the last so many groups are done."""
+        """All groups but the last `left` are complete."""
         self.flying = self.flying.wait(self.mechanism, left)
 
     def later(self, own: Iterable[_Turn]) -> _AsyncState:
-        """At the head of the next iteration of a loop whose body acquires the turns `own`."""
+        """The state at the head of the next iteration of a loop whose body acquires the fills `own`."""
         mine = set(own)
 
         def named(item: int | Key) -> int | Key:
@@ -165,13 +164,13 @@ class _AsyncState:
         return attrs.evolve(self, flying=self.flying.renamed(named), turns=turns)
 
     def joined(self, other: _AsyncState) -> _AsyncState:
-        """What may be under way at the head of a loop, or behind it, where another way leads there."""
+        """The join of two states, at the head of a loop or after it."""
         turns = {key: all(one.turns[key] for one in (self, other) if key in one.turns) for key in (*self.turns, *other.turns)}
         flying = self.flying.joined(other.flying, widened=True)
         return _AsyncState(self.mechanism, flying, turns, self.own | other.own, self.copied | other.copied)
 
     def write(self, registers: frozenset[str], copied: frozenset[str]) -> None:
-        """Threads write registers; the accumulators among them that copies fill are `copied`."""
+        """Threads write registers; `copied` are the accumulators among them that copies fill."""
         self.own |= registers
         self.copied |= registers & copied
 
@@ -180,7 +179,7 @@ class _AsyncState:
 
 
 class _Follower:
-    """Follows the program of a role, or of all threads."""
+    """Analyzes and rewrites the program of a role, or of all threads."""
 
     def __init__(self, kernel: Kernel, body: tuple[Stmt, ...], threads: int) -> None:
         self.kernel, self.body, self.threads = kernel, body, threads
@@ -205,7 +204,7 @@ class _Follower:
         return _Writer(self, self.body, None, _AsyncState(mechanism), None).written()
 
     def group(self, run: Sequence[Stmt]) -> int:
-        """The number of the group of some products."""
+        """The number of the group of some MMAs."""
         number = id(run[0])
         if number not in self.groups:
             inside = tuple(one for one, _ in execs(run))
@@ -214,16 +213,16 @@ class _Follower:
         return number
 
     def touched(self, statement: Stmt) -> tuple[frozenset[str], frozenset[str]]:
-        """The registers that a statement writes and reads otherwise than by products."""
+        """The registers that a statement writes and reads, except by MMAs."""
         others = [one for one, _ in execs((statement,)) if not one.mechanism.in_registers]
         return self._registers(others, write=True), self._registers(others, write=False)
 
     def used(self, statement: Stmt) -> frozenset[str]:
-        """The registers of the products in a statement."""
+        """The registers of the MMAs in a statement."""
         return self._registers(one for one, _ in execs((statement,)) if one.mechanism.in_registers)
 
     def reads(self, statement: Stmt, turn: _Turn) -> bool:
-        """Whether a turn's stage is used in a statement."""
+        """Whether a statement uses the stage of a fill."""
         ring = self.rings[turn.ring]
         return touches_stage(statement, ring, mod(turn.number, as_expr(ring.stages)) if turn.ring in self.several else None)
 
@@ -234,7 +233,7 @@ class _Follower:
     # ------------------------------------------------------------------------------------------ loops
 
     def loop(self, loop: For, async_state: _AsyncState) -> tuple[For, _AsyncState]:
-        """A loop, and what may be under way behind it, if `sky` was in front: its turns that are still held are there with it."""
+        """A loop, and the state after it, given the state before it; fills that are still acquired are part of the state."""
         own, late, head = set(_turns(self.rings, loop.body)), loop.asks[PendingMmas].groups, async_state
         if own and loop.period and late is None and self._outlasts(loop, own, async_state):
             late = self._in_flight(own)
@@ -249,7 +248,7 @@ class _Follower:
         return loop.rebuilt((body,)), writer.async_state if loop.extent.low > 0 else async_state.joined(writer.async_state)
 
     def _outlasts(self, loop: For, own: set[_Turn], async_state: _AsyncState) -> bool:
-        """Whether a turn of a loop is read when the next iteration is over, too: no statement inside waits for its products."""
+        """Whether a fill of a loop is still read at the end of the next iteration: no statement inside waits for its MMAs."""
         for _ in range(2):
             writer = _Writer(self, loop.body, loop, async_state.copy(), None, dry_run=True)
             writer.written()
@@ -257,29 +256,29 @@ class _Follower:
         return any(lag for turn, lag in writer.async_state.turns if turn in own)
 
     def _in_flight(self, own: Iterable[_Turn]) -> int:
-        """How many groups run on at the end of an iteration, where nothing in it waits for them: with several warpgroups one fills the
-        gaps of the others; and a turn in flight keeps its stage, so of one stage there is none to go on with.
+        """The number of groups that stay in flight at the end of an iteration if nothing in it waits for them. With several warpgroups,
+        others fill the gaps; and a group in flight keeps its stage, so with one stage none can stay.
         """
         most = min(self.rings[turn.ring].stages for turn in own) - 1
         return min(1 if self.threads <= GROUP_THREADS else 0, most)
 
 
 def _require_given_back(async_state: _AsyncState) -> None:
-    """No turn is held for ever: a `VerificationError`, and no search without an end."""
+    """Raise a `VerificationError` for a fill that is never released; the analysis would not terminate."""
     for turn, lag in async_state.turns:
         if lag > OLDEST:
-            raise VerificationError(f"ring {turn.ring}: turn {turn.number} is acquired full, and never given back")
+            raise VerificationError(f"ring {turn.ring}: turn {turn.number} is acquired full, but never released")
 
 
 def _turns(rings: Mapping[str, Ring], body: Iterable[Stmt]) -> list[_Turn]:
-    """The turns that a list acquires full."""
+    """The fills that a list acquires full."""
     return [
         _Turn(one.ring, one.fill_index) for one in body if isinstance(one, Acquire) and one.state is StageState.FULL and one.ring in rings
     ]
 
 
 def _releases(rings: Mapping[str, Ring], body: Iterable[Stmt]) -> dict[_Turn, Release]:
-    """By turn, the releases of a list."""
+    """The releases of a list, by fill."""
     return {_Turn(one.ring, one.fill_index): one for one in body if isinstance(one, Release) and one.ring in rings}
 
 
@@ -287,9 +286,9 @@ def _releases(rings: Mapping[str, Ring], body: Iterable[Stmt]) -> dict[_Turn, Re
 
 
 class _Writer:
-    """Writes a list anew: the body of `loop`, or the whole program. At its end at most `late` groups that read its turns fly on.
+    """Rewrites a list: the body of `loop`, or the whole program. At its end at most `late` groups that read its fills stay in flight.
 
-    One that is only a `dry_run` makes no room for turns.
+    A `dry_run` only analyzes: it frees no stages.
     """
 
     def __init__(
@@ -311,7 +310,7 @@ class _Writer:
         self.last: tuple[For, list[tuple[_Turn, int]]] | None = None
 
     def written(self) -> tuple[Stmt, ...]:
-        """The list; `sky` is then what may be under way behind it."""
+        """The list; `async_state` is then the state after it."""
         for statement in self.body:
             if not (isinstance(statement, Release) and statement.ring not in self.follower.rings):
                 self._after_loop()
@@ -339,7 +338,7 @@ class _Writer:
                 self.async_state.end((_Turn(statement.ring, statement.fill_index), 0))
                 self.result += self._given_back()
                 if self.asked == 0:
-                    self._end()  # of a turn that no later group reads, too
+                    self._end()  # also of a fill that no later group reads
             case Wait(groups=groups) if statement.mechanism.in_registers:
                 self.result.append(statement)
                 self.async_state.wait(groups)
@@ -354,13 +353,13 @@ class _Writer:
                 self.result.append(statement)
 
     def _group(self) -> None:
-        """The products met last become a group."""
+        """The collected MMAs become a group."""
         run, self.run = self.run, []
         if not run:
             return
         number = self.follower.group(run)
         group = self.follower.groups[number]
-        # Among each other products are in order, but for registers that one writes and the other has as a factor.
+        # MMAs are ordered among each other, except for registers that one writes and the other reads as its A operand.
         clash = {one: self.follower.groups[one] for one in self.async_state.groups}
         met = {one: other.writes & group.reads | other.reads & group.writes for one, other in clash.items()}
         self._wait({one: names for one, names in met.items() if names}, group.products)
@@ -372,7 +371,7 @@ class _Writer:
         self.async_state.copied -= group.writes
         self.async_state.commit(number, [turn for turn in held if any(self.follower.reads(one, turn) for one in run)])
         if self.asked is not None:
-            self._end()  # so many groups run on, of whichever turn: what the others read is given back before the next ones are issued
+            self._end()  # this many groups stay in flight, of any fill: stages of older ones are released before new MMAs are issued
 
     def _for(self, loop: For) -> None:
         written, read = self.follower.touched(loop)
@@ -381,14 +380,14 @@ class _Writer:
             self._wait(met, self._others(loop))
         rings = {one.ring for one in statements(loop.body) if isinstance(one, Acquire)}
         early = [key for key, over in self.async_state.turns.items() if key[0] in self.own and key[0].ring in rings and over]
-        if early:  # inside the loop they could not be given back, and it wants their stages
+        if early:  # inside the loop they could not be released, and the loop needs their stages
             self._wait_for_turns(early)
         if not any(_matters(one) for one in statements(loop.body)):
             self.async_state.write(written, copied_in(self.follower.kernel))
             self.result.append(loop)
             return
         own, mine = set(_turns(self.follower.rings, loop.body)), self.async_state.own
-        once = constant(loop.extent) == 1  # its body stands for itself in the text
+        once = constant(loop.extent) == 1  # its body is printed without a loop
         self.async_state.copied -= frozenset() if once else self.follower.used(loop)
         written_anew, self.async_state = self.follower.loop(loop, self.async_state)
         self.result.append(attrs.evolve(written_anew, pinned_registers=() if once else self._at_stake(loop, mine)))
@@ -396,10 +395,12 @@ class _Writer:
         self.last = (loop, left) if left else None
 
     def _at_stake(self, loop: For, mine: frozenset[str]) -> tuple[str, ...]:
-        """Of registers that threads wrote in front of a loop those of products under way at its end, if it may be one without a turn: a
-        compiler would move what was written to them there, and so wait for the products, or refuse to let any fly. So it would from one
-        product to the next where a loop of known turns, which it may unroll, adds to the registers of several, and threads leave them
-        alone; and what threads copied there it would move in any loop.
+        """The registers to pin before a loop: those that threads wrote before it and that MMAs in flight at its end use, if it may have no
+        iteration.
+
+        Otherwise the compiler moves the writes to after the loop, and serializes the MMAs. The same happens in a loop of known trip count,
+        which the compiler may unroll, if its MMAs accumulate in several parts without other accesses; and in any loop for accumulators
+        filled by copies.
         """
         if constant(loop.extent) is not None:
             left = (mine | begun_in_loops(self.follower.kernel)).difference(*self.follower.touched(loop))
@@ -411,7 +412,7 @@ class _Writer:
     # ------------------------------------------------------------------------------------------ waits
 
     def _clashes(self, written: frozenset[str], read: frozenset[str]) -> dict[int, frozenset[str]]:
-        """The groups under way that whoever touches some registers has to wait for, and which of the registers are theirs."""
+        """The groups in flight that a statement must wait for because it writes and reads some registers, and which of these they use."""
         met = {number: self.follower.groups[number].meets(written, read) for number in self.async_state.groups}
         return {number: names for number, names in met.items() if names}
 
@@ -419,7 +420,7 @@ class _Writer:
         self._wait(self._clashes(written, read), self._others(statement))
 
     def _wait(self, met: Mapping[int, frozenset[str]], behind: Sequence[Exec]) -> None:
-        """A wait for groups, if any are met, because of registers that the statements `behind` touch."""
+        """Insert a wait for the conflicting groups, if any, because of registers that the statements `behind` access."""
         if not met:
             return
         names = frozenset().union(*met.values())
@@ -434,14 +435,14 @@ class _Writer:
         self._put(Wait(left, reason, self.async_state.mechanism, holds, orders=orders))
 
     def _held(self, left: int) -> tuple[str, ...]:
-        """The registers that a wait for turns makes known: all of the groups that are done then, where there are several accumulators."""
+        """The registers to pin after a wait for fills: those of all groups that have completed, if there are several accumulators."""
         if not self.follower.several_accumulators:
             return ()
         done = [self.follower.groups[number] for number, age in self.async_state.groups.items() if age >= left]
         return tuple(sorted(frozenset().union(*(group.writes for group in done))))
 
     def _put(self, wait: Wait) -> None:
-        """A wait, and what may be given back then: in front of the notes about what comes behind, and of the turns acquired for that."""
+        """Insert a wait and the releases that it allows, before the comments about the next statement and before fills acquired for it."""
         position = len(self.result)
         while position and (isinstance(self.result[position - 1], Comment) or _is_full(self.result[position - 1])):
             position -= 1
@@ -451,12 +452,12 @@ class _Writer:
     def _others(self, statement: Stmt) -> list[Exec]:
         return [one for one, _ in execs((statement,)) if not one.mechanism.in_registers]
 
-    # ------------------------------------------------------------------------------------------ turns
+    # ------------------------------------------------------------------------------------------ fills
 
     def _make_room_in_order(self, turn: Acquire) -> None:
-        """In front of a warpgroup's turn to issue products: room for the stages that become full in it.
+        """Before an ordered warpgroup may issue MMAs: free stages for the fills that become full meanwhile.
 
-        Others fill none of these as long as one that waits for its turn holds them.
+        No other warpgroup fills them while this one waits for its permission and still holds them.
         """
         if self.dry_run:
             return
@@ -466,7 +467,7 @@ class _Writer:
             self._make_room(ring, count)
 
     def _make_room(self, ring: str, turns: int = 1) -> None:
-        """In front of so many turns of a ring that has no stage left for them: the oldest of those that are over are given back."""
+        """Before `turns` fills of a ring without a free stage: release the oldest fills that are past their last use."""
         while len(held := [key for key in self.async_state.turns if key[0].ring == ring]) > self.follower.rings[ring].stages - turns:
             over = [key for key in held if self.async_state.turns[key] and key[0] in self.own]
             if not over:
@@ -474,7 +475,7 @@ class _Writer:
             self._wait_for_turns([max(over, key=lambda key: self.async_state.age(key) or 0)])
 
     def _end(self) -> None:
-        """At the end of a list the turns that it acquired are given back, but for those that may go on into the next iteration."""
+        """At the end of a list, release the fills that it acquired, except those that may stay in flight into the next iteration."""
         ended = (key for key, is_over in self.async_state.turns.items() if key[0] in self.own and is_over)
         over = [key for key in ended if self.async_state.age(key) is not None]
         if self.late is not None:
@@ -495,7 +496,7 @@ class _Writer:
         self._put(Wait(number, f"{' and '.join(parts)} have been read", self.async_state.mechanism, self._held(number), orders=orders))
 
     def _after_loop(self) -> None:
-        """Behind a loop the turns of its last iterations are given back, once the products that read them are done."""
+        """After a loop, release the fills of its last iterations when the MMAs that read them are complete."""
         if self.last is None:
             return
         (loop, keys), self.last = self.last, None
@@ -515,8 +516,8 @@ class _Writer:
         self.result += self._given_back()
 
     def _given_back(self) -> list[Stmt]:
-        """The releases of the list's turns that are over and that no group under way reads; behind a barrier of the warp, where its lanes
-        have read them by themselves.
+        """The releases of the list's fills that are past their last use and that no group in flight reads; after a warp barrier, if its
+        lanes read them separately.
         """
         done = [key for key, over in self.async_state.turns.items() if key[0] in self.own and over and self.async_state.age(key) is None]
         done.sort(key=lambda key: -key[1])
@@ -534,7 +535,7 @@ class _Writer:
         return found
 
     def _lanes_done(self, turns: Iterable[_Turn], body: tuple[Stmt, ...], loop: For | None) -> tuple[Stmt, ...]:
-        """A barrier of the warp, where lanes read stages by themselves: one of them speaks for its warp, so all of them must be done."""
+        """A warp barrier if lanes read stages separately: one lane arrives for its warp, so all of them must be done."""
         lanes = [turn for turn in turns if self._read_by_lanes(turn, body)]
         if not lanes:
             return ()
@@ -548,10 +549,10 @@ class _Writer:
         return ", ".join(dict.fromkeys(name for turn in turns for name in self.follower.rings[turn.ring].buffers))
 
     def _orders(self, turns: Iterable[_Turn], body: Iterable[Stmt], loop: For | None) -> tuple[Dependence, ...]:
-        """From each use of the stages to the load that fills them again, in a later iteration."""
+        """Dependences from each use of the stages to the load that fills them again, in a later iteration."""
         names = {name for turn in turns for name in self.follower.rings[turn.ring].buffers}
         for name in sorted(names - self.follower.loads.keys()):
-            raise VerificationError(f"{name} is a buffer of a ring, and nothing loads it")
+            raise VerificationError(f"{name} is a buffer of a ring, but nothing loads it")
         return tuple(
             Dependence(access.buffer, one, self.follower.loads[access.buffer], (False, True), "" if loop is None else loop.var.name)
             for one, _ in execs(body)
@@ -561,12 +562,12 @@ class _Writer:
 
 
 def _matters(statement: Stmt) -> bool:
-    """Whether what a statement does has to be followed."""
+    """Whether the analysis must handle a statement."""
     return isinstance(statement, (Acquire, Release, Wait)) or (isinstance(statement, Exec) and statement.mechanism.in_registers)
 
 
 def _accumulated(loop: For) -> dict[str, int]:
-    """The registers to which products in a loop add, by buffer: in how many parts, each by an instruction of its own."""
+    """The number of parts in which MMAs of a loop accumulate, by buffer; each part has its own instruction."""
     parts: dict[str, int] = {}
     for stmt, loops in execs(loop.body):
         for access in stmt.accesses if stmt.mechanism.in_registers else ():
@@ -578,7 +579,7 @@ def _accumulated(loop: For) -> dict[str, int]:
 
 
 def _is_product(statement: Stmt) -> bool:
-    """Whether nothing but products happens in a statement."""
+    """Whether a statement consists of MMAs only."""
     if isinstance(statement, Exec):
         return statement.mechanism.in_registers
     inner = [one for child in statement.children for one in child if not isinstance(one, (Let, Comment))]
@@ -594,7 +595,7 @@ def _when(lag: int) -> str:
 
 
 def _met(before: Iterable[Exec], behind: Sequence[Exec], first_writes: bool) -> tuple[Dependence, ...]:
-    """The dependences between statements by a buffer that some of the first write, or that both touch."""
+    """The dependences between statements by a buffer that some of the first write, or that both access."""
     return tuple(
         Dependence(x.buffer, one, other, (x.write, y.write))
         for one in before

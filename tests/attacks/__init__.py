@@ -1,6 +1,6 @@
-"""Attacks on everything that reads the outside: inputs that are wrong, structured and at random, and what answers them.
+"""Attacks on everything that reads external input: wrong inputs, structured and random, and the answers to them.
 
-A kind of input is a file here that defines `draw(random) -> Iterable[Input]`; `campaign/subjects/inputs.py` draws them all, and a new file is
-drawn as soon as it is there. `guard.py` says what a fair answer is: the project's own error with a text, or a value; never another exception, a
-warning of somebody else, two seconds, or a gigabyte. `values.py` holds what is handed in, `harvest.py` what there is to hand it to.
+A kind of input is a file here that defines `draw(random) -> Iterable[Input]`; `campaign/subjects/inputs.py` draws them all, including new
+files. `guard.py` defines a fair answer: the project's own error with a text, or a value; never another exception, a foreign warning, more
+than two seconds, or more than a gigabyte. `values.py` contains the arguments, `harvest.py` the callables.
 """

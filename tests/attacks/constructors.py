@@ -1,4 +1,4 @@
-"""Constructors of all that is public, called with what is wrong in one place or in many."""
+"""Public constructors, called with one or many wrong arguments."""
 
 import random
 from collections.abc import Iterator
@@ -8,23 +8,23 @@ from attacks.harvest import called, drawn_arguments, harvest, parameters, public
 from attacks.values import program
 
 LEFT_OUT = {"tune", "sweep", "matmul", "attention", "explore", "function", "best_strategy", "predict", "draw", "export"}
-"""What does work where its arguments are right."""
+"""Callables that execute when their arguments are right."""
 
 
 def targets() -> list[tuple[str, object]]:
-    """Classes and functions by name, without those for errors."""
+    """Classes and functions by name, except those for errors."""
     return [
-        (name, one)
-        for name, one in public_callables()
-        if name not in LEFT_OUT and not (isinstance(one, type) and issubclass(one, (Exception, Warning)))
+        (name, target)
+        for name, target in public_callables()
+        if name not in LEFT_OUT and not (isinstance(target, type) and issubclass(target, (Exception, Warning)))
     ]
 
 
 def draw(choose: random.Random, count: int = 100) -> Iterator[Input]:
     """Calls of one constructor after the other."""
-    every = targets()
+    all_targets = targets()
     for _ in range(count):
-        name, function = choose.choice(every)
+        name, function = choose.choice(all_targets)
         wanted = parameters(function)
         if wanted is None:
             continue

@@ -1,4 +1,4 @@
-"""One input, and what is a fair answer to it."""
+"""One input, and the definition of a fair answer."""
 
 import contextlib
 import gc
@@ -17,20 +17,20 @@ from fireiron.errors import FireironError, FireironWarning
 HERE = Path(__file__).parent
 
 SECONDS = 2.0
-"""Of processor time that one input may take."""
+"""The limit of processor time for one input."""
 
 MEMORY = 1 << 30
-"""Bytes that a process may have beyond what it has, while it is attacked."""
+"""Bytes that a process may allocate in addition while it is attacked."""
 
 LONGEST = 20_000
-"""Characters of an error's text: more than anybody reads is no good text."""
+"""The limit of characters of an error's text: longer ones are useless."""
 
 
 @attrs.frozen
 class Input:
-    """Something from attacks: a program to paste that hands it in, the function that does so, and what holds of what comes back.
+    """An attack: a program to paste, the function that executes it, and a condition on the returned value.
 
-    `right` maps what was accepted to what is wrong with it, or to nothing.
+    `right` maps an accepted value to its error, or to None.
     """
 
     text: str
@@ -39,41 +39,42 @@ class Input:
 
 
 class TookTooLong(BaseException):
-    """An input took longer than it may; no `except Exception` on the way catches it."""
+    """An input took too long; no `except Exception` catches it."""
 
 
 @attrs.define
 class Answers:
-    """What came of several inputs: counted, and the wrong ones with what to paste."""
+    """The answers to several inputs: counts, and the wrong ones with the program to paste."""
 
     counts: Counter[str] = attrs.field(factory=Counter)
     wrong: list[str] = attrs.field(factory=list)
 
     def take(self, inputs: Iterable[Input], kind: str) -> None:
-        """Hand in all of them."""
+        """Execute all of them."""
         with guarded() as caught:
-            for one in inputs:
-                verdict, fault = answer(one, caught)
+            for attack in inputs:
+                verdict, fault = answer(attack, caught)
                 self.counts[verdict] += 1
                 self.counts[f"{verdict} {kind}"] += 1
                 if fault is not None:
-                    self.wrong.append(f"{fault}\n\n{one.text}")
+                    self.wrong.append(f"{fault}\n\n{attack.text}")
 
 
-def answer(one: Input, caught: list[warnings.WarningMessage]) -> tuple[str, str | None]:
-    """`inputs` for one that the project's own error answered, `python` for one that Python answered before the project saw it, such as a call
-    with too few arguments, else `accepted`; and what is wrong with the answer. One that takes too long is asked once more: the first
-    may have imported something."""
-    verdict, fault = _answer(one, caught)
-    return _answer(one, caught) if fault == _too_long() else (verdict, fault)
+def answer(attack: Input, caught: list[warnings.WarningMessage]) -> tuple[str, str | None]:
+    """`inputs` if the project's own error answered, `python` if Python answered before the project was entered, such as for a call with too
+    few arguments, else `accepted`; and the error of the answer. An input that takes too long is repeated once: the first execution may have
+    imported something.
+    """
+    verdict, fault = _answer(attack, caught)
+    return _answer(attack, caught) if fault == _too_long() else (verdict, fault)
 
 
-def _answer(one: Input, caught: list[warnings.WarningMessage]) -> tuple[str, str | None]:
+def _answer(attack: Input, caught: list[warnings.WarningMessage]) -> tuple[str, str | None]:
     caught.clear()
     verdict, fault = "accepted", None
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
     try:
-        fault = one.right(one.action())
+        fault = attack.right(attack.action())
     except FireironError as error:
         verdict, fault = "inputs", _text_fault(error)
     except TookTooLong:
@@ -116,7 +117,7 @@ def _text_fault(error: FireironError) -> str | None:
 
 
 def _where(error: BaseException) -> str:
-    """The innermost lines of the package on the way of an error."""
+    """The innermost lines of the package in the traceback of an error."""
     lines, trace = [], error.__traceback__
     while trace is not None:
         lines.append(f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}")
@@ -126,8 +127,9 @@ def _where(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[list[warnings.WarningMessage]]:
-    """Warnings kept, memory and seconds limited; all as it was afterwards. What lives already is not collected meanwhile: in a process of
-    many tests that alone takes seconds."""
+    """Record warnings and limit memory and time; everything is restored afterwards. Existing objects are excluded from garbage collection
+    meanwhile: in a process of many tests that alone takes seconds.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     previous = signal.signal(signal.SIGVTALRM, _interrupted)
     depth = sys.getrecursionlimit()

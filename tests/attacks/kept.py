@@ -1,4 +1,4 @@
-"""Entries in the folder of the compile cache, listed, verified and asked for their kernel: all three agree about what is whole."""
+"""Entries in the folder of the compile cache, listed, verified and loaded: all three agree about which are valid."""
 
 import functools
 import hashlib
@@ -21,13 +21,13 @@ def kept() -> Path:
     import atexit
     import shutil
 
-    made = Path(tempfile.mkdtemp(prefix="kept-"))
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    return made
+    folder = Path(tempfile.mkdtemp(prefix="kept-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def draw(choose: random.Random, count: int = 20) -> Iterator[Input]:
-    """Entries that are damaged, or of another form under a digest that is right."""
+    """Entries that are damaged, or have another form with a valid digest."""
     data, key = stored.entry()
     for _ in range(count):
         wrong = damaged_bytes(choose, data) if choose.random() < 0.4 else _headed(choose, data)
@@ -35,7 +35,7 @@ def draw(choose: random.Random, count: int = 20) -> Iterator[Input]:
 
 
 def _headed(choose: random.Random, data: bytes) -> bytes:
-    """An entry whose head is another one, of another form, or nested deep, with a digest that is right."""
+    """An entry whose header is another one, of another form, or deeply nested, with a valid digest."""
     signed = stored._signed(choose, data)
     if choose.random() < 0.6:
         return signed
@@ -50,12 +50,12 @@ def listed(data: bytes, key: str) -> object:
         place = cache._place(key)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data)
-        (found,) = cache.entries()
+        (entry,) = cache.entries()
         assert _run(["cache", "show"], kept(), kept()) == 0
         status = _run(["cache", "verify"], kept(), kept())
         assert (status == 1) == bool(cache.verify())
-        taken = cache._load(place, key)
-        assert (taken is None) == (status == 1), f"{found}: verified as {status}, loaded as {taken is not None}"
-        return taken
+        loaded = cache._load(place, key)
+        assert (loaded is None) == (status == 1), f"{entry}: verified as {status}, loaded as {loaded is not None}"
+        return loaded
     finally:
         os.environ.pop("FIREIRON_CACHE_DIR") if before is None else os.environ.__setitem__("FIREIRON_CACHE_DIR", before)

@@ -1,6 +1,6 @@
-"""Inputs that are huge, and legal or nearly so: layouts, swizzles, tiles, chains, bounds, texts, JSON, numbers; each is answered soon.
+"""Huge inputs, legal or nearly so: layouts, swizzles, tiles, chains, bounds, texts, JSON, numbers; each is answered soon.
 
-Sizes are drawn over many powers of two, so that what grows too fast is met both where it hurts and where it shows first.
+Sizes are powers of two over a wide range, so that excessive growth is detected at large sizes and at the first one where it shows.
 """
 
 import contextlib
@@ -27,13 +27,13 @@ TINY = MatMul.tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1).tile(1, 1).don
 
 
 def _all(value: object, *names: str) -> object:
-    """Each of some methods or properties; a refusal of one is none of the others."""
+    """Several methods or properties; a refusal of one does not skip the others."""
     refused = None
     for name in names:
         try:
-            found = getattr(value, name)
-            if callable(found):
-                found()
+            attribute = getattr(value, name)
+            if callable(attribute):
+                attribute()
         except FireironError as error:
             refused = error
     if refused is not None:
@@ -75,7 +75,7 @@ def _nested(n: int) -> object:
 
 
 def _pairs(n: int) -> object:
-    one, other = Layout((n, 3), (3, 1)), Layout((7, n), (n, 1))
+    first, other = Layout((n, 3), (3, 1)), Layout((7, n), (n, 1))
     for name in (
         "composition",
         "complement",
@@ -88,14 +88,14 @@ def _pairs(n: int) -> object:
         "blocked_product",
     ):
         if (function := getattr(algebra, name, None)) is not None:
-            for arguments in ((one, other), (one,), (one, n)):
+            for arguments in ((first, other), (first,), (first, n)):
                 with contextlib.suppress(FireironError, TypeError):
                     function(*arguments)
-    return one
+    return first
 
 
 def _program(strategy: object, spec: object) -> object:
-    """All that is worked out of a kernel before it runs."""
+    """Everything computed from a kernel before it runs."""
     program = strategy(spec).program("sm_80")  # type: ignore[operator]
     return _all(program, "ir", "cuda", "trace", "text", "tree")
 
@@ -108,7 +108,7 @@ BIG = 1 << 30
 
 
 def _clip(n: int) -> int:
-    """A size that specs take."""
+    """A size that specs accept."""
     return max(1, min(n, 2**31 - 4096 - 1))
 
 
@@ -224,14 +224,14 @@ FAMILIES: Mapping[str, Callable[[int], object]] = {
     "names of symbols": lambda n: sym("x" * min(n, 10**6)),
     "tensors": lambda n: _all(Tensor("t", (n, n), float32, GL), "__repr__", "__str__"),
 }  # fmt: skip
-"""What is made of a size."""
+"""Objects constructed from a size."""
 
 
 def _chain(n: int) -> object:
-    made = MatMul
+    chain = MatMul
     for _ in range(min(n, 3_000)):
-        made = made.tile(8, 8)
-    return _program(made.to(Block).done(), _matrix(8, 8, 8))
+        chain = chain.tile(8, 8)
+    return _program(chain.to(Block).done(), _matrix(8, 8, 8))
 
 
 def _document(n: int) -> object:
@@ -257,7 +257,7 @@ def _record(n: int) -> str:
 
 
 def draw(choose: random.Random, count: int = 12) -> Iterator[Input]:
-    """Families and sizes: powers of two and their neighbours, and a few numbers of hundreds of digits."""
+    """Families and sizes: powers of two and adjacent numbers, and a few numbers of hundreds of digits."""
     for _ in range(count):
         name = choose.choice(list(FAMILIES))
         number = choose.choice(
@@ -267,5 +267,5 @@ def draw(choose: random.Random, count: int = 12) -> Iterator[Input]:
 
 
 def handed(name: str, number: int) -> Input:
-    """A family of a size."""
+    """A family with a size."""
     return Input(f"from attacks.large import FAMILIES\nFAMILIES[{name!r}]({number})", lambda: FAMILIES[name](number))

@@ -1,4 +1,4 @@
-"""Names and places of what is written: exports, new files, stored strategies, records; and what notebooks show."""
+"""Names and paths of written files: exports, new files, stored strategies, records; and displays of notebooks."""
 
 import functools
 import os
@@ -26,16 +26,16 @@ NAMES = (
 
 @functools.cache
 def folder() -> Path:
-    """A folder that nothing is written into that stays."""
+    """A folder into which nothing permanent is written."""
     import atexit
     import shutil
 
-    made = Path(tempfile.mkdtemp(prefix="places-"))
-    (made / "there.json").write_text("mine")
-    (made / "folder").mkdir()
-    (made / "loop").symlink_to(made / "loop")
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    return made
+    root = Path(tempfile.mkdtemp(prefix="places-"))
+    (root / "there.json").write_text("mine")
+    (root / "folder").mkdir()
+    (root / "loop").symlink_to(root / "loop")
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    return root
 
 
 @functools.cache
@@ -68,7 +68,7 @@ WRITERS = {
     "explore(program, {})": lambda name: explore(_tiny(), name) if not isinstance(name, str) else _refuse(),
     "as file of records": lambda name: Records.load(name) if not isinstance(name, str) else _refuse(),
 }
-"""What takes a name or a place."""
+"""Callables that take a name or a path."""
 
 
 def draw_(what: object) -> object:
@@ -83,13 +83,15 @@ def _refuse() -> object:
 
 
 def draw(choose: random.Random, count: int = 25) -> Iterator[Input]:
-    """Names and places; or a display of a value."""
+    """Names and paths; or a display of a value."""
     for _ in range(count):
         if choose.random() < 0.3:
             yield _display(choose)
             continue
         writer = choose.choice(list(WRITERS))
-        text, value = (repr(one), one) if choose.random() < 0.6 and (one := choose.choice(NAMES)) is not None else choose.choice(VALUES)
+        text, value = (
+            (repr(choice), choice) if choose.random() < 0.6 and (choice := choose.choice(NAMES)) is not None else choose.choice(VALUES)
+        )
         yield Input(
             program(writer.replace("{}", text), ["from attacks.places import *"]),
             lambda value=value, writer=writer: _inside(lambda: WRITERS[writer](value)),
@@ -97,16 +99,16 @@ def draw(choose: random.Random, count: int = 25) -> Iterator[Input]:
 
 
 def _inside(action: object) -> object:
-    there = os.getcwd()
+    previous = os.getcwd()
     os.chdir(folder())
     try:
         return action()  # type: ignore[operator]
     finally:
-        os.chdir(there)
+        os.chdir(previous)
 
 
 def _display(choose: random.Random) -> Input:
-    """A display of what there is, or of what is none of this package."""
+    """A display of an existing value, or of one from outside the package."""
     pool = [one for kept in harvest().values() for one in kept]
     text, value = choose.choice(VALUES) if choose.random() < 0.4 else ("a value", choose.choice(pool))
     shown = choose.choice((notebook.html, notebook.pretty))

@@ -1,4 +1,4 @@
-"""Programs of tasks and their mappings: what they are made of, with what is wrong in one place or in many."""
+"""Programs of tasks and their mappings: their constructors, with one or many wrong arguments."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -16,25 +16,25 @@ RIGHT = {
     "calls": ("['block']", "[]"), "entrypoint": ("True",), "pipeline": ("2",), "machine": ("HOPPER",), "instances": ("[TaskMapping('grid', 'blocks', HOST, [GLOBAL])]",),
     "name": ("'x'", "'copy'"), "kind": ("Leaf", "Inner"), "shape": ("(4, 4)",), "sizes": ("(4, 4)",), "order": ("'row'", "'col'"), "pad": ("0", "8"),
 }  # fmt: skip
-"""What is right for a parameter, as source texts."""
+"""Right arguments for a parameter, as source texts."""
 
 LEFT_OUT = ("run",)
 
 
 def targets() -> list[tuple[str, Callable[..., object]]]:
-    """What is public of tasks and can be called, and the methods of mappings."""
+    """The public callables of tasks, and the methods of mappings."""
     return [(name, one) for name, one in NAMES.items() if callable(one) and name not in LEFT_OUT]
 
 
 def draw(choose: random.Random, count: int = 100) -> Iterator[Input]:
-    """Calls of one thing after the other."""
-    every = targets()
+    """Calls of one after the other."""
+    all_targets = targets()
     for _ in range(count):
-        name, function = choose.choice(every)
+        name, function = choose.choice(all_targets)
         wanted = [
-            one
-            for one in parameters(function) or ()
-            if one.kind is not one.VAR_KEYWORD and (one.default is one.empty or choose.random() < 0.4)
+            parameter
+            for parameter in parameters(function) or ()
+            if parameter.kind is not parameter.VAR_KEYWORD and (parameter.default is parameter.empty or choose.random() < 0.4)
         ]
         positional = [_value(choose, one.name) for one in wanted if one.kind is not one.KEYWORD_ONLY]
         named = {one.name: _value(choose, one.name) for one in wanted if one.kind is one.KEYWORD_ONLY}

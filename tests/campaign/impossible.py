@@ -1,6 +1,6 @@
 """Pairs of verbs and refinements that no draw can have, each with the reason and a strategy that is refused for it.
 
-`--pairs` does not ask for these; `tests/test_walker.py` holds that each is refused still.
+`--pairs` excludes these; `tests/test_walker.py` tests that each is still refused.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from fireiron.language.strategy import Strategy
 
 @attrs.frozen
 class Reason:
-    """Why a feature cannot be drawn with others, and a bound strategy that tries: it is refused with a text that has `says` in it."""
+    """Why a feature cannot be drawn with others, and a bound strategy that tries: the text of its refusal contains `says`."""
 
     why: str
     tried: Callable[[], Strategy]
@@ -47,7 +47,7 @@ OF_DEFINITIONS: dict[str, Reason] = {
         "a mask of a definition says what to skip", lambda: blocks.split(8).skip_masked_tiles(), "no mask that could be skipped"
     ),
 }
-"""Refinements of loops of definitions: with no other feature of a plain product."""
+"""Refinements of loops of definitions: incompatible with every other feature of a plain GEMM."""
 
 LAST_FIRST = "both say which tile is a block's"
 
@@ -64,14 +64,14 @@ IMPOSSIBLE: dict[frozenset[str], Reason] = {
         LAST_FIRST, lambda: blocks.cluster(1, 2).longest_first("m").done(), "the tile of a block"
     ),
 }
-"""Pairs of features of products each of which is drawn."""
+"""Pairs of features of GEMM each of which is drawn."""
 
 
-def reason(one: str, other: str) -> Reason | None:
-    """Why no product can have both; None where it can."""
-    return OF_DEFINITIONS.get(one) or OF_DEFINITIONS.get(other) or IMPOSSIBLE.get(frozenset((one, other)))
+def reason(first: str, other: str) -> Reason | None:
+    """Why no GEMM can have both; None if it can."""
+    return OF_DEFINITIONS.get(first) or OF_DEFINITIONS.get(other) or IMPOSSIBLE.get(frozenset((first, other)))
 
 
-def possible(one: str, other: str) -> bool:
-    """Whether a product can have both."""
-    return reason(one, other) is None
+def possible(first: str, other: str) -> bool:
+    """Whether a GEMM can have both."""
+    return reason(first, other) is None

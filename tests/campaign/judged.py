@@ -15,7 +15,7 @@ from fireiron.values.expr import TRUE, compiled
 
 
 def wrong(program: Program, symbols: Mapping[str, int], seed: int) -> str:
-    """An oracle's objection to a program on small integers, whose sums are exact in any order; empty if there is none."""
+    """An oracle's objection to a program on small integers with exact sums in any order; empty if there is none."""
     arrays = inputs(program.spec, symbols, seed)
     expected = meaning(program.spec, arrays)
     kernel, given = program.lowered, {**arrays, **copied(program, arrays, symbols)}

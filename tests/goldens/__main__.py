@@ -21,7 +21,7 @@ from tqdm import tqdm
 from goldens import cases, readable
 from goldens.cases import GONE, WAYS, Case, Outcome
 from goldens.readable import READABLE, ROOT, TEXTS
-from goldens.subjects import SUBJECTS, made
+from goldens.subjects import SUBJECTS, case_of
 
 MOST_LINES = 400
 """The number of printed diff lines of a readable golden; git shows all."""
@@ -90,7 +90,7 @@ def _accept_cases(names_by_subject: dict[str, Sequence[str]], jobs: int) -> list
     pairs = [(subject, name) for subject, names in names_by_subject.items() for name in names]
     cases_by_subject: dict[str, list[Case]] = {subject: [] for subject in names_by_subject}
     with multiprocessing.Pool(jobs) as pool:
-        outcomes = pool.imap(made, pairs, chunksize=4)
+        outcomes = pool.imap(case_of, pairs, chunksize=4)
         for (subject, _), case in zip(pairs, tqdm(outcomes, total=len(pairs), mininterval=5.0, file=sys.stderr), strict=True):
             cases_by_subject[subject].append(case)
     lines = [_changes(subject, of) for subject, of in cases_by_subject.items()]

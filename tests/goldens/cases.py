@@ -1,4 +1,4 @@
-"""Cases with what comes of them: two digests each, in one compressed file for all, and one line for each subject to read."""
+"""Cases with their stored results: two digests each, in one compressed file for all, and a readable line per subject."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from fireiron.errors import FireironError
 FOLDER = Path(__file__).resolve().parent
 CASES, SUMMARY = FOLDER / "cases.xz", FOLDER / "summary.txt"
 MOST_NAMES = 10
-"""Cases that a message names."""
+"""The number of cases that a message names."""
 
 TEXT = "text"
 BY_CODE, BY_COMMENTS, BY_WORDS = "by code", "by comments alone", "refused in other words"
 REFUSED, ACCEPTED, NEW, GONE = "refused now", "no longer refused", "new", "gone"
 WAYS = (BY_CODE, BY_COMMENTS, BY_WORDS, REFUSED, ACCEPTED, NEW, GONE)
-"""How a case may have changed."""
+"""The kinds of changes of a case."""
 
 
 @attrs.frozen
 class Outcome:
-    """What comes of a case: a text, or a refusal with all that the error states.
+    """The outcome of a case: a text, or a refusal with the whole error.
 
-    `beside` is what belongs to a text and is not printed: the steps of the tree that made each line. It counts as a comment.
+    `beside` is unprinted data of a text: the steps of the tree that made each line. It counts as a comment.
     """
 
     kind: str
@@ -42,8 +42,10 @@ class Outcome:
     @staticmethod
     def of_lines(lines: Iterable[Line]) -> Outcome:
         """The outcome of a case that ends in the lines of a text."""
-        every = [*lines]
-        return Outcome(TEXT, "\n".join(line.text for line in every), "\n".join(f"{line.text}  // {_written(line)}" for line in every))
+        all_lines = [*lines]
+        return Outcome(
+            TEXT, "\n".join(line.text for line in all_lines), "\n".join(f"{line.text}  // {_written(line)}" for line in all_lines)
+        )
 
     @staticmethod
     def refused(error: FireironError) -> Outcome:
@@ -54,7 +56,7 @@ class Outcome:
 
     @property
     def code(self) -> str:
-        """What remains without comments; nothing of a refusal."""
+        """The text without comments; empty for a refusal."""
         if self.kind.endswith("Error"):
             return ""
         lines = (re.sub(r"[ \t]*//.*", "", line) for line in self.said.splitlines())
@@ -63,7 +65,7 @@ class Outcome:
 
 @attrs.frozen
 class Case:
-    """One line of the file: a case by its name, its kind (`text`, or the name of an error), and the digests of its code and of all."""
+    """One line of the file: a case by its name, its kind (`text`, or the name of an error), and the digests of its code and of everything."""
 
     name: str
     kind: str
@@ -77,11 +79,11 @@ class Case:
 
     @property
     def refused(self) -> bool:
-        """Whether an error is what comes of it."""
+        """Whether the outcome is an error."""
         return self.kind.endswith("Error")
 
     def way(self, before: Case | None) -> str:
-        """How it differs from what was stored; empty if it does not."""
+        """The kind of difference from the stored case; empty if there is none."""
         if before is None:
             return NEW
         if self == before:
@@ -96,7 +98,7 @@ def _written(line: Line) -> str:
 
 
 def digest(text: str) -> str:
-    """A short hash: 40 bits, to notice that a text is another."""
+    """A short hash of 40 bits, to detect changed texts."""
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
@@ -105,14 +107,14 @@ def digest(text: str) -> str:
 
 @functools.cache
 def stored() -> Mapping[str, Mapping[str, Case]]:
-    """The cases of all subjects by their names, in the order in which they are stored."""
-    every: dict[str, dict[str, Case]] = {}
+    """The cases of all subjects by their names, in stored order."""
+    by_subject: dict[str, dict[str, Case]] = {}
     if CASES.is_file():
         for line in lzma.decompress(CASES.read_bytes()).decode().splitlines():
             subject, *fields = line.split("\t")
             case = Case(*fields)
-            every.setdefault(subject, {})[case.name] = case
-    return every
+            by_subject.setdefault(subject, {})[case.name] = case
+    return by_subject
 
 
 def cases(subject: str) -> list[Case]:
@@ -125,11 +127,11 @@ def case(subject: str, name: str) -> Case:
     return stored()[subject][name]
 
 
-def store(every: Mapping[str, Iterable[Case]]) -> None:
-    """Store the cases of these subjects in place of what is stored of them; of others keep what there is. Files that stay equal are not written."""
+def store(cases_by_subject: Mapping[str, Iterable[Case]]) -> None:
+    """Store the cases of these subjects instead of the present ones, and keep those of other subjects. Unchanged files are not written."""
     together = {
         **{subject: [*found.values()] for subject, found in stored().items()},
-        **{subject: [*found] for subject, found in every.items()},
+        **{subject: [*found] for subject, found in cases_by_subject.items()},
     }
     lines = ["\t".join((subject, *attrs.astuple(one))) for subject, found in sorted(together.items()) for one in found]
     text = "".join(f"{line}\n" for line in lines).encode()
@@ -139,30 +141,32 @@ def store(every: Mapping[str, Iterable[Case]]) -> None:
     stored.cache_clear()
 
 
-def summary(every: Mapping[str, Sequence[Case]]) -> str:
+def summary(cases_by_subject: Mapping[str, Sequence[Case]]) -> str:
     """The text of `summary.txt`: a line for each subject."""
     lines = []
-    for subject, found in sorted(every.items()):
-        refused = sum(one.refused for one in found)
-        of_all = digest("\n".join("\t".join(attrs.astuple(one)) for one in found))
-        lines.append(f"{subject}: {len(found)} cases, {refused} of them refused: {of_all}\n")
+    for subject, subject_cases in sorted(cases_by_subject.items()):
+        refused = sum(one.refused for one in subject_cases)
+        of_all = digest("\n".join("\t".join(attrs.astuple(one)) for one in subject_cases))
+        lines.append(f"{subject}: {len(subject_cases)} cases, {refused} of them refused: {of_all}\n")
     return "".join(lines)
 
 
 # ---------------------------------------------------------------------------------------------- what changed
 
 
-def differences(subject: str, found: Sequence[Case]) -> str:
-    """What a test reports of cases that are not as they are stored, with the commands that show and accept it; empty if all are."""
+def differences(subject: str, computed: Sequence[Case]) -> str:
+    """The report of a test about cases that differ from the stored ones, with the commands that show and accept the change; empty if none
+    differ.
+    """
     before = stored().get(subject, {})
-    changed = [(way, one.name) for one in found if (way := one.way(before.get(one.name)))]
+    changed = [(way, one.name) for one in computed if (way := one.way(before.get(one.name)))]
     if not changed:
         return ""
     counts = Counter(way for way, _ in changed)
     named = [f"  {way}: {name}" for way, name in sorted(changed, key=lambda pair: WAYS.index(pair[0]))[:MOST_NAMES]]
     return "\n".join(
         (
-            f"{len(changed)} of {len(found)} cases of {subject} differ: {', '.join(f'{counts[way]} {way}' for way in WAYS if counts[way])}",
+            f"{len(changed)} of {len(computed)} cases of {subject} differ: {', '.join(f'{counts[way]} {way}' for way in WAYS if counts[way])}",
             *named,
             f"difference of one: PYTHONPATH=.:tests python -m goldens show {subject} {shlex.quote(changed[0][1])}",
             "accept all: make goldens",

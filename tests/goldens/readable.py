@@ -1,4 +1,4 @@
-"""The goldens that are text to read: kernels in full, and tables. Each has a function that makes it, and stands in git as it is."""
+"""The readable goldens: kernels in full, and tables. Each has a function that computes it, and is a text file in git."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = FOLDER.parents[1]
 
 
 def of_texts() -> dict[Path, str]:
-    """The kernels that are stored in full, by their files."""
+    """The kernels stored in full, by their files."""
     import test_texts
 
     return {file_of(form): test_texts.text(form) for form in test_texts.WHOLE}
@@ -83,15 +83,17 @@ def unlike(path: Path, text: str, context: int = 2) -> list[str]:
 
 
 def differences(path: Path, text: str, most: int = 80) -> str:
-    """What a test reports of a text that is not as it is stored: the diff, at most so many lines, and the command that accepts it."""
+    """The report of a test about a text that differs from the stored one: the diff, up to a number of lines, and the command that accepts
+    it.
+    """
     lines = unlike(path, text)
     left = [f"... {len(lines) - most} more lines"] if len(lines) > most else []
     return "\n".join([*lines[:most], *left, "accept: make goldens"]) if lines else ""
 
 
-def write(made: dict[Path, str]) -> Iterator[str]:
-    """Write texts where they changed, and give the lines of the diffs."""
-    for path, text in made.items():
+def write(texts: dict[Path, str]) -> Iterator[str]:
+    """Write changed texts, and yield the lines of the diffs."""
+    for path, text in texts.items():
         if lines := unlike(path, text, context=0):
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")

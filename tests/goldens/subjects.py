@@ -1,4 +1,4 @@
-"""The subjects of which cases are stored: their names, and what comes of one case."""
+"""The subjects with stored cases: their names, and the outcome of a case."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from goldens.cases import Case, Outcome, cases
 
 @attrs.frozen
 class Subject:
-    """Cases of a kind. `draw` makes other ones, where the names are not those of something that is stored elsewhere."""
+    """Cases of a kind. `draw` makes other ones, if the names are not those of something stored elsewhere."""
 
     names: Callable[[], Sequence[str]]
     outcome: Callable[[str], Outcome]
@@ -55,14 +55,14 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {
     "offers": _offers,
     "perturbed": _perturbed,
 }
-"""By name; what a subject imports is imported when it is asked for."""
+"""By name; a subject's imports are executed when it is used."""
 
 
 def _names(subject: str) -> list[str]:
     return [one.name for one in cases(subject)]
 
 
-def made(numbered: tuple[str, str]) -> Case:
-    """What comes of a case, by its subject and name."""
+def case_of(numbered: tuple[str, str]) -> Case:
+    """The outcome of a case, by its subject and name."""
     subject, name = numbered
     return Case.of(name, SUBJECTS[subject]().outcome(name))

@@ -1,8 +1,9 @@
-"""Who of at most three test files notices a mutant: how sharp the tests nearest to a module are, without kernels, wider files and digests.
+"""Judge a mutant by at most three test files: how many mutants the tests nearest to a module kill, without kernels, wider files and
+digests.
 
     python -m mutation nearest check --first 0 --count 30
 
-Which files are nearest is a rule (`files`), not a choice: the first three, in this order, of
+The nearest files are determined by a rule (`files`), not by choice: the first three, in this order, of
 
 1. files named after the module, with more of its path first: of `check/races/order.py` `test_check_races_order.py`, `test_races_order.py`,
    `test_order.py`;
@@ -11,9 +12,9 @@ Which files are nearest is a rule (`files`), not a choice: the first three, in t
 4. files whose names begin with `test_` and the module's;
 5. files named after its folders, the inner one first: `test_races.py`, `test_check.py`.
 
-Of the printer (`cuda`) the stored texts are asked too: they are what it promises.
+For the printer (`cuda`) the stored texts are used, too: they are its contract.
 
-A mutant is killed by a test that fails, by a crash of the process, or by a test that runs on for a minute more than all of them may take.
+A mutant is killed by a test that fails, by a crash of the process, or by a test that runs a minute longer than all of them may take.
 """
 
 from __future__ import annotations
@@ -32,34 +33,34 @@ from mutation.judge import DIGESTS, Verdict, Zygote, asked_tests, asserted, equi
 from mutation.operators import Mutant
 
 MOST_FILES = 3
-"""Files that are asked of a mutant."""
+"""The number of files used for a mutant."""
 
 HANGING = 60.0
-"""Seconds of processor time beyond those of all tests, after which a test is taken to hang."""
+"""Seconds of processor time beyond those of all tests, after which a test is considered to hang."""
 
 NEAR_TO_NOTHING = {"test_contracts", "test_documents", "test_mutants", "test_mutation", "test_campaign"}
-"""Files of tests about all modules alike."""
+"""Files of tests about all modules."""
 
 
 @functools.cache
 def files(module: str) -> tuple[str, ...]:
     """At most three test files nearest to a module, by the rule above."""
     names = dict.fromkeys((*_named(module), *_told(module), *_importing(module), *_alike(module), *_of_folders(module)))
-    there = [name for name in names if name not in NEAR_TO_NOTHING and (TESTS / f"{name}.py").is_file()]
+    present = [name for name in names if name not in NEAR_TO_NOTHING and (TESTS / f"{name}.py").is_file()]
     texts = [Path(DIGESTS).stem] if module.startswith(printing.FOLDER) else []
-    return tuple(f"tests/{name}.py" for name in dict.fromkeys((*there[:MOST_FILES], *texts)))
+    return tuple(f"tests/{name}.py" for name in dict.fromkeys((*present[:MOST_FILES], *texts)))
 
 
 @attrs.define
 class Judge:
-    """Asks the nearest files of mutants, with one process for those whose files are the same."""
+    """Judges mutants by their nearest files, with one process for those whose files are the same."""
 
     seconds: float = 60.0
     """Of processor time, for all files of a mutant together."""
     zygote: Zygote | None = None
 
     def of(self, chosen: Sequence[tuple[int, Mutant]]) -> Iterator[tuple[int, Verdict]]:
-        """The verdicts of numbered mutants, those with the same files one after the other."""
+        """The verdicts on numbered mutants, those with the same files one after the other."""
         try:
             for number, mutant in sorted(chosen, key=lambda pair: (files(pair[1].module), pair[0])):
                 yield number, self.judge(mutant)
@@ -67,7 +68,7 @@ class Judge:
             self._stop()
 
     def judge(self, mutant: Mutant) -> Verdict:
-        """Who notices a mutant."""
+        """The verdict on a mutant."""
         if not mutant.is_one():
             return Verdict(mutant, "not one")
         if reason := equivalents().get(mutant.name) or asserted(mutant):
@@ -81,13 +82,13 @@ class Judge:
         return Verdict(mutant, by, test or file, seconds=answer.get("seconds", 0.0))
 
     def _answer(self, mutant: Mutant, near: tuple[str, ...]) -> dict[str, Any]:
-        asked: dict[str, Any] = {"module": mutant.module, "text": mutant.source(), "tests": list(near), "enough": self.seconds}
-        asked["seconds"] = self.seconds + HANGING
+        request: dict[str, Any] = {"module": mutant.module, "text": mutant.source(), "tests": list(near), "enough": self.seconds}
+        request["seconds"] = self.seconds + HANGING
         if mutant.inside:
-            answer = asked_tests(self._zygote(near).ask, asked)
+            answer = asked_tests(self._zygote(near).ask, request)
             if answer["by"] != "no place":
                 return answer
-        return fresh({**asked, "kernels": [], "always": False}, bare=True)
+        return fresh({**request, "kernels": [], "always": False}, bare=True)
 
     def _zygote(self, near: tuple[str, ...]) -> Zygote:
         if self.zygote is None or self.zygote.files != near:
@@ -118,7 +119,7 @@ def _told(module: str) -> list[str]:
 
 
 def _importing(module: str) -> list[str]:
-    """Files that import the module itself, not what is in its folder; none where that is most of them."""
+    """Files that import the module itself, not modules in its folder; none if these are most files."""
     dotted = ".".join(("fireiron", *_parts(module)))
     folder, _, name = dotted.rpartition(".")
     pattern = re.compile(rf"{re.escape(dotted)}\b(?!\.)|from {re.escape(folder)} import [^\n]*\b{name}\b")

@@ -1,6 +1,6 @@
-"""Runs the tests under coverage, with a context for each of them, and takes in what that says.
+"""Run the tests under coverage, with a context for each, and store the result.
 
-A plugin of pytest too (`-p mutation.measuring`): it writes down how long each test that passes takes.
+It is also a pytest plugin (`-p mutation.measuring`) that records the duration of each passing test.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ SETTINGS = "[run]\nbranch = false\nsource = fireiron\n"
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """A line of seconds and the name of a test, where the tests are counted."""
+    """A line of seconds and the name of a test, if the tests are counted."""
     if report.when == "call" and report.passed and "PYTEST_XDIST_WORKER" not in os.environ and DURATIONS in os.environ:
         with Path(os.environ[DURATIONS]).open("a", encoding="utf-8") as file:
             file.write(f"{report.duration:.3f} {report.nodeid}\n")
 
 
 def measure(jobs: int) -> int:
-    """Measure all tests that mutants are judged by; what they run replaces what was known. The exit code of pytest."""
+    """Measure all tests that judge mutants; the lines that they run replace the previous data. Returns the exit code of pytest."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     data, durations, settings = (FOLDER / name for name in ("coverage.data", "durations.txt", "coverage.ini"))
     durations.unlink(missing_ok=True)

@@ -1,1 +1,1 @@
-"""Extensions that no file of the package knows: a kernel effect, completion mechanisms. `tests/test_toys.py` uses them."""
+"""Extensions unknown to the package: a kernel effect, completion mechanisms. `tests/test_toys.py` uses them."""

@@ -1,4 +1,4 @@
-"""The instruction that loads by `CountedLoads`, and by the text of TMA."""
+"""The instruction that loads by `CountedLoads`, printed as TMA."""
 
 from typing import ClassVar
 

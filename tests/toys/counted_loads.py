@@ -1,4 +1,4 @@
-"""A counted completion mechanism: loads whose bytes the full barrier of a ring's stage counts."""
+"""A counted completion mechanism: loads whose bytes the full mbarrier of a ring's stage counts."""
 
 from typing import ClassVar
 
@@ -6,7 +6,7 @@ from fireiron.ir.mechanism import Mechanism, Order
 
 
 class CountedLoads(Mechanism):
-    """What it writes is there when the full barrier of the stage has counted its bytes."""
+    """Its writes are visible when the full mbarrier of the stage has counted its bytes."""
 
     name: ClassVar[str] = "counted"
     order: ClassVar[Order] = Order.COUNTED

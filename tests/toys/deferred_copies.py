@@ -1,4 +1,4 @@
-"""A counted completion mechanism with a deferred arrival: copies that no thread waits for, and that a barrier of a ring's stage counts."""
+"""A counted completion mechanism with a deferred arrival: copies that no thread waits for, counted by the mbarrier of a ring's stage."""
 
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ ARRIVE = Function(
 
 
 class DeferredCopies(Mechanism):
-    """What it writes is there when a barrier has counted the arrival that its thread deferred; there are no groups of it."""
+    """Its writes are visible when an mbarrier has counted the arrival deferred by its thread; it has no groups."""
 
     name: ClassVar[str] = "deferred"
     order: ClassVar[Order] = Order.COUNTED

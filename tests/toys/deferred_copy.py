@@ -1,4 +1,4 @@
-"""The instruction that copies by `DeferredCopies`, and by the text of cp.async."""
+"""The instruction that copies by `DeferredCopies`, printed as cp.async."""
 
 from collections.abc import Sequence
 from typing import ClassVar

@@ -1,7 +1,7 @@
-"""The step that makes launches of a product of the level `Sequence`: of parts of its rows, or of parts of k.
+"""The step that makes launches of a GEMM at the level `Sequence`: of parts of its rows, or of parts of k.
 
-Parts of k are added to C by the steps of the chain, one launch after the other; with steps of their own, `product`, they go to temporaries, of
-which the chain makes the sum.
+Parts of k are accumulated into C by the steps of the chain, one launch after the other; with separate steps, `product`, they go to
+temporaries, which the chain sums.
 """
 
 from typing import ClassVar
@@ -38,13 +38,13 @@ class InLaunches(Decomposition):
         return Launches(tuple(Asked(f"part{number}", part) for number, part in enumerate(parts[:-1])), parts[-1])
 
     def _part(self, spec, number, size):
-        """The product of one part of the dimension, on parts of the same arrays."""
+        """The GEMM of one part of the dimension, on parts of the same arrays."""
         part = Dim((Mode(as_expr(size), as_expr(1)),), None, (Fixed(as_expr(self.parts), as_expr(size), False, as_expr(number)),))
         views = {name: spec.operands[name] for name, dims in spec.uses.items() if self.dim in dims}
         return spec.at_level(Kernel, **{name: view.with_dims({spec.uses[name].index(self.dim): part}) for name, view in views.items()})
 
     def _summed(self, spec, parts):
-        """The products of parts of k, each to a temporary, and the sum of these."""
+        """The GEMMs of parts of k, each into a temporary, and their sum."""
         M, N = spec.C.tensor.shape
         sums = [whole_view(Tensor(f"sum{number}", (M, N), spec.C.dtype, GL, RowMajor)) for number in range(2)]
         before = [

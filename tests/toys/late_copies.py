@@ -1,4 +1,4 @@
-"""A completion mechanism in order: copies to shared memory that a thread waits for by groups of their own."""
+"""An in-order completion mechanism: copies to shared memory that a thread waits for in separate groups."""
 
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ WAIT = Function("late_wait", (), ('asm volatile("// all but the last %0 groups a
 
 
 class LateCopies(Mechanism):
-    """What it writes is there at a wait for its group."""
+    """Its writes are visible after a wait for its group."""
 
     name: ClassVar[str] = "late"
     order: ClassVar[Order] = Order.GROUPS

@@ -1,4 +1,6 @@
-"""A kernel effect: the most registers of a thread (`__maxnreg__`, CUDA C++ Programming Guide, "Maximum Number of Registers per Thread")."""
+"""A kernel effect: the maximum number of registers per thread (`__maxnreg__`, CUDA C++ Programming Guide, "Maximum Number of Registers per
+Thread").
+"""
 
 import attrs
 
@@ -7,7 +9,7 @@ from fireiron.ir.effect import Effect
 
 @attrs.frozen
 class MaxRegisters(Effect):
-    """The compiler keeps to `count` registers; 0: as many as it wants."""
+    """The compiler uses at most `count` registers; 0: no limit."""
 
     count: int = 0
 

@@ -10,7 +10,7 @@ from toys.max_registers import MaxRegisters
 
 @attrs.frozen
 class AtMostRegisters(Refinement):
-    """`tile(..).to(Block)` of a kernel whose threads keep to so many registers."""
+    """`tile(..).to(Block)` of a kernel with a limit of registers per thread."""
 
     applies_to: ClassVar[tuple[str, ...]] = ("tile",)
     count: int = 32

@@ -1,6 +1,6 @@
-"""A place of one's own, Morton's curve, and the refinement that states it: neighbours in time are near each other on the grid of tiles.
+"""A user-defined tile order, Morton's curve, and the refinement that states it: tiles adjacent in time are near each other in the grid.
 
-The bits of a tile's number are the bits of its indices, in turns (Morton 1966). That reaches all tiles where each dimension has one and the
+The bits of a tile's number are the interleaved bits of its indices (Morton 1966). This reaches all tiles if each dimension has one or the
 same power of two of them.
 """
 

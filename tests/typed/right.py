@@ -1,4 +1,4 @@
-"""What a user writes: type checkers find nothing wrong here, and know the types. Read by `test_types.py`, never run."""
+"""User code in which type checkers find no error and know the types. Read by `test_types.py`, never run."""
 
 from typing import assert_type
 
@@ -37,7 +37,7 @@ assert_type(AnySpec.tile(1, 1).to(Thread).then(MatMul.mma_tile()).done(HMMA_1681
 
 
 def slow(strategy: Strategy, spec: Spec) -> Strategy:
-    """Whoever takes a strategy of any kind goes on by the verbs of the language, and by chains."""
+    """A function that takes a strategy of any kind continues with the verbs of the language, and with chains."""
     return strategy.load(A, SH).split(8).then(MatMul.mma_tile()).done().fallback(strategy)(spec)
 
 
@@ -84,15 +84,15 @@ heads = np.ones((1, 8, 64, 64), np.float16)
 result, sums = fireiron.attention(heads, heads, heads, causal=True, lse=True)
 assert_type(result.dtype, np.dtype[np.float16])
 
-# ---------------------------------------------------------------------------------------------- what is found out
+# ---------------------------------------------------------------------------------------------- results of tools
 
 prediction = predict(bound, "A100", {"K": 64})
 assert_type(prediction, Prediction)
 assert_type((prediction.us, prediction.bottleneck, prediction.parts["DRAM"], prediction.tflops), tuple[float, str, float, float])
-found = tune(product, spec, arch="sm_90", fixed={"bm": 64}, search="random", trials=8, prune=2.0)
-assert_type(found, Tuning)
-assert_type(found.best, Record | None)
-assert_type(found.results, tuple[Result, ...])
+tuning = tune(product, spec, arch="sm_90", fixed={"bm": 64}, search="random", trials=8, prune=2.0)
+assert_type(tuning, Tuning)
+assert_type(tuning.best, Record | None)
+assert_type(tuning.results, tuple[Result, ...])
 assert_type(best_strategy(spec, "sm_90", default=True), Strategy)
 for finding in check(bound.program().ir):
     assert_type((finding.kind, finding.severity, finding.message, finding.at), tuple[str, str, str, str | None])

@@ -1,6 +1,6 @@
-"""What a user may write by mistake: in each line that says `# wrong: WORDS` type checkers find an error that has these words, and in no other.
+"""Mistakes of a user: in each line with `# wrong: WORDS` type checkers find an error that contains these words, and in no other.
 
-Words apart by ` | ` are those of one checker or another. Read by `test_types.py`, never run.
+Words separated by ` | ` are those of one checker or another. Read by `test_types.py`, never run.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ a = np.ones((64, 64), np.float32)
 spec = MatMul(64, 64, 64)(GL, GL, GL)(Kernel)
 bound = MatMul.tile(8, 8).to(Block).done()(spec)
 
-# ---------------------------------------------------------------------------------------------- what is for another kind
+# ---------------------------------------------------------------------------------------------- verbs of another kind
 Move.mma_tile()  # wrong: "mma_tile"
 MatMul.coalesced_copy(4)  # wrong: "coalesced_copy"
 Move.tile(8, 8).to(Warp).mma_tile()  # wrong: "mma_tile"
@@ -25,7 +25,7 @@ Move.split_k(2, Warp, 4)  # wrong: "split_k"
 Init.load("dst", SH)  # wrong: "load"
 spec.coalesced_copy(4)  # wrong: callable
 
-# ---------------------------------------------------------------------------------------------- what refines another step
+# ---------------------------------------------------------------------------------------------- refinements of another step
 MatMul.to(Block)  # wrong: "to"
 MatMul.tile(8, 8).pad(4)  # wrong: "pad"
 MatMul.split(8).cluster(2)  # wrong: "cluster"
@@ -36,7 +36,7 @@ MatMul.tile(8, 8).prefetch_epilogue()  # wrong: "prefetch_epilogue"
 MatMul.tile(8, 8).stagger_blocks()  # wrong: "stagger_blocks"
 MatMul.tile(8, 8).done().to(Block)  # wrong: "to"
 
-# ---------------------------------------------------------------------------------------------- what is misspelt
+# ---------------------------------------------------------------------------------------------- misspelled names
 MatMul.tyle(8, 8)  # wrong: "tyle"
 MatMul.tile(8, 8).swizle(8)  # wrong: "swizle"
 MatMul(64, 64, 64, layout=RowMajor)  # wrong: layout

@@ -1,4 +1,4 @@
-"""Faults in what a kernel asks for and in the instructions it is printed with: vectors, offsets, bytes, threads, blocks."""
+"""Faults in the resources of a kernel and in its printed instructions: vectors, offsets, bytes, threads, blocks."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ IN_SHARED = "threads pipeline fused ring share attention hopper-tasks ampere-tas
 
 
 def wider(kernel: ir.Kernel) -> Iterator[Planted]:
-    """Two neighbouring pieces of an operand loaded or stored as one vector."""
+    """Two adjacent pieces of an operand loaded or stored as one vector."""
     for spot in spots(kernel, ir.Exec, lambda one: bool(one.pieces) and not one.collective):
         for position, pieces in enumerate(spot.one.pieces):
             for at, (first, second) in enumerate(itertools.pairwise(pieces)):
                 if first.width == second.width:
                     joined = attrs.evolve(first, width=2 * first.width)
                     changed = (*pieces[:at], joined, *pieces[at + 2 :])
-                    one = attrs.evolve(spot.one, pieces=(*spot.one.pieces[:position], changed, *spot.one.pieces[position + 1 :]))
-                    yield f"{spot}, {spot.one.accesses[position].buffer}", lambda spot=spot, one=one: spot.with_one(one)
+                    changed_stmt = attrs.evolve(spot.one, pieces=(*spot.one.pieces[:position], changed, *spot.one.pieces[position + 1 :]))
+                    yield f"{spot}, {spot.one.accesses[position].buffer}", lambda spot=spot, one=changed_stmt: spot.with_one(one)
                     break
 
 
 def with_buffer(change: Callable[[ir.Kernel, ir.Buffer], Iterator[ir.Buffer]]) -> Callable[[ir.Kernel], Iterator[Planted]]:
-    """One buffer in shared memory elsewhere."""
+    """One buffer at another shared-memory offset."""
 
     def plant(kernel: ir.Kernel) -> Iterator[Planted]:
         for number, buffer in enumerate(kernel.buffers):
@@ -42,19 +42,19 @@ def with_buffer(change: Callable[[ir.Kernel, ir.Buffer], Iterator[ir.Buffer]]) -
 
 
 def misaligned(kernel: ir.Kernel, buffer: ir.Buffer) -> Iterator[ir.Buffer]:
-    """An element further on."""
+    """One element further."""
     yield attrs.evolve(buffer, offset=buffer.offset + buffer.dtype.bytes)
 
 
 def upon_another(kernel: ir.Kernel, buffer: ir.Buffer) -> Iterator[ir.Buffer]:
-    """In the bytes of another."""
+    """In the bytes of another buffer."""
     for other in kernel.buffers:
         if other.memory.of_block and other.name != buffer.name and not buffer.shares(other):
             yield attrs.evolve(buffer, offset=other.offset)
 
 
 def upon_barriers(kernel: ir.Kernel) -> Iterator[Planted]:
-    """The barriers of a ring in the bytes of a buffer, or of another ring."""
+    """The mbarriers of a ring in the bytes of a buffer, or of another ring."""
     for number, ring in enumerate(kernel.rings):
         others = [one.offset for one in kernel.buffers if one.memory.of_block]
         for offset in [*others, *(one.offset for one in kernel.rings if one is not ring)]:
@@ -63,7 +63,7 @@ def upon_barriers(kernel: ir.Kernel) -> Iterator[Planted]:
 
 
 def barriers_misaligned(kernel: ir.Kernel) -> Iterator[Planted]:
-    """The barriers of a ring at no multiple of their size."""
+    """The mbarriers of a ring misaligned."""
     for number, ring in enumerate(kernel.rings):
         for more in (1, 4):
             rings = (*kernel.rings[:number], attrs.evolve(ring, offset=ring.offset + more), *kernel.rings[number + 1 :])
@@ -71,13 +71,13 @@ def barriers_misaligned(kernel: ir.Kernel) -> Iterator[Planted]:
 
 
 def with_too_few_bytes(kernel: ir.Kernel) -> Iterator[Planted]:
-    """Less shared memory than the buffers take."""
+    """Less shared memory than the buffers occupy."""
     if kernel.shared_bytes:
         yield "16 bytes less", lambda: attrs.evolve(kernel, shared_bytes=kernel.shared_bytes - 16)
 
 
 def with_other_threads(kernel: ir.Kernel) -> Iterator[Planted]:
-    """A warp more or less, of those to which tiles are dealt."""
+    """A warp more or less, of those to which tiles are assigned."""
     for more in (-32, 32):
         if kernel.workers + more > 0:
             changed = {"threads": kernel.threads + more, "workers": kernel.workers + more}
@@ -85,12 +85,12 @@ def with_other_threads(kernel: ir.Kernel) -> Iterator[Planted]:
 
 
 def with_other_blocks(kernel: ir.Kernel) -> Iterator[Planted]:
-    """A block less; where blocks stay, any number of them is right."""
+    """One block less; with persistent blocks any number is right."""
     yield "a block less", lambda: attrs.evolve(kernel, grid=kernel.grid - 1)
 
 
 def with_a_block_more(kernel: ir.Kernel) -> Iterator[Planted]:
-    """A block too many, or a cluster of them, whose number all expressions of the kernel know."""
+    """One block too many, or a cluster, whose number all expressions of the kernel use."""
     blocks = constant(kernel.grid)
     if blocks is not None:
         more = blocks + (1 if kernel.cluster is None else kernel.cluster.blocks)
@@ -100,7 +100,7 @@ def with_a_block_more(kernel: ir.Kernel) -> Iterator[Planted]:
 
 
 def with_too_many_registers(kernel: ir.Kernel) -> Iterator[Planted]:
-    """Roles whose threads ask for more registers than a multiprocessor has, or for a number that there is not."""
+    """Roles whose threads request more registers than an SM has, or an invalid number."""
     for spot in spots(kernel, ir.Roles):
         for number, role in enumerate(spot.one.roles):
             for registers in (504, 100, 8):

@@ -1,4 +1,4 @@
-"""No false alarm: drawn kernels of all forms, with all checks and with shadow memory under several schedules, bit for bit the same results."""
+"""No false findings: random kernels of all forms, with all checks and with shadow memory under several schedules, with bit-equal results."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from campaign.faults import detectors as who
 from campaign.faults.kernels import FORMS, case
 
 SHARES = {"threads": 6, "pipeline": 4, "fused": 8, "ring": 4, "ampere-tasks": 3, "hopper-tasks": 3, "dynamic": 2}
-"""How often a form is drawn, if not once: those that cost little more often."""
+"""The frequency of a form, if not once: cheap ones more often."""
 
 NAMES = [name for name in FORMS for _ in range(SHARES.get(name, 1))]
 
 
 def draw(seed: int) -> Outcome:
-    """One kernel of which nobody has anything to say."""
-    one = case(NAMES[seed % len(NAMES)], seed)
-    features = {one.form, *one.features}
-    alarms = who.errors(one.kernel)
+    """One kernel without findings."""
+    drawn_case = case(NAMES[seed % len(NAMES)], seed)
+    features = {drawn_case.form, *drawn_case.features}
+    alarms = who.errors(drawn_case.kernel)
     if alarms:
-        return found(f"false alarm: {alarms}\n{one.paste}", features)
-    clean = who.outputs(one, one.kernel, None)
+        return found(f"false alarm: {alarms}\n{drawn_case.paste}", features)
+    clean = who.outputs(drawn_case, drawn_case.kernel, None)
     orders = list(who.schedules(seed, 4))[1:]
-    met, changed = who.shadow_of(one, one.kernel, clean, random.Random(seed).sample(orders, 1))
-    if met or changed:
-        return found(f"in another order: {met or changed}\n{one.paste}", features)
+    report, changed = who.shadow_of(drawn_case, drawn_case.kernel, clean, random.Random(seed).sample(orders, 1))
+    if report or changed:
+        return found(f"in another order: {report or changed}\n{drawn_case.paste}", features)
     return agreed(features, clean=1)
 
 

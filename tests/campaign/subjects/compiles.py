@@ -1,7 +1,7 @@
-"""Texts of strategies that are accepted, compiled by every CUDA compiler that is installed, warnings as errors.
+"""Texts of accepted strategies, compiled by every installed CUDA compiler, with warnings as errors.
 
-Two of three are for warpgroups of Hopper (`hopper_generator`), products by wgmma with all that stands around them; the others are definitions
-of several steps, for sm_80 and sm_90a.
+Two of three are for Hopper warpgroups (`hopper_generator`), wgmma with surrounding steps; the others are multi-step definitions, for sm_80
+and sm_90a.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ def needs() -> str | None:
 
 
 def refusal(program: Program, symbols: Mapping[str, int]) -> str:
-    """What compilers say against the text of a program; nothing if all take it. Sizes do not matter."""
+    """The diagnostics of compilers for the text of a program; empty if all accept it. Sizes do not matter."""
     arch = str(program.architecture)
     for compiler in toolchains():
         try:
@@ -39,7 +39,7 @@ def refusal(program: Program, symbols: Mapping[str, int]) -> str:
 
 
 def draw(seed: int) -> Outcome:
-    """One strategy that the project accepts."""
+    """One accepted strategy."""
     return of_definition(seed) if seed % 3 == 0 else of_hopper(seed)
 
 
@@ -53,7 +53,7 @@ def of_hopper(seed: int) -> Outcome:
 
 
 def of_definition(seed: int) -> Outcome:
-    """A definition of several steps, for each target that its strategy serves."""
+    """A multi-step definition, for each target that its strategy supports."""
     drawn, refusals = drawn_definition(seed)
     assert isinstance(drawn, DrawnDefinition)
     strategy = drawn.strategy(drawn.bound)

@@ -1,7 +1,7 @@
-"""Index expressions: every one that a draw builds, against its values over the whole domain; some of them printed and run in C.
+"""Index expressions: every one built by a draw, compared with its values over the whole domain; some of them printed and executed in C.
 
-A seed of `expressions` makes `DRAWS` draws of `test_expr`; the last expression of each is substituted into, decided and read back too.
-A seed of `expressions-in-c` prints `PRINTED` expressions, which a C compiler evaluates with its undefined-behaviour sanitizer on.
+A seed of `expressions` makes `DRAWS` draws of `test_expr`; the last expression of each is also substituted into, decided and read back. A
+seed of `expressions-in-c` prints `PRINTED` expressions, which a C compiler evaluates with its undefined-behavior sanitizer.
 """
 
 import tempfile
@@ -39,7 +39,7 @@ def draw(seed: int) -> Outcome:
 
 
 def _look_at(case, points):
-    """Values, range, factor, bits and form of one expression that others are made of."""
+    """Values, range, factor, bits and form of one subexpression."""
     got = np.broadcast_to(np.asarray(expr.compiled(case.expr)(points)), case.values.shape)
     assert np.array_equal(got, case.values), f"compiled, NumPy: {case.text}, which became {case.expr}"
     check_facts(expr, case.expr, case.values)

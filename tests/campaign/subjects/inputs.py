@@ -1,7 +1,7 @@
-"""Bad inputs to everything that reads the outside: the project's own error, with a text, or a value that says what was written.
+"""Bad inputs to everything that reads external data: the answer is the project's own error, with a text, or a value equal to the input.
 
-`inputs` counts those that the project's own error answered; what was legal after all is `accepted`, what Python refused before the project saw
-it is `python`; each also by the kind of input, which is a file of `tests/attacks`.
+`inputs` counts those answered by the project's own error; legal ones are `accepted`, those that Python refused before the project was
+entered are `python`; each also by the kind of input, which is a file of `tests/attacks`.
 """
 
 import importlib
@@ -16,7 +16,7 @@ KINDS: dict[str, tuple[int, int]] = {
     "constructors": (24, 150), "verbs": (24, 150), "programs": (10, 150), "documents": (14, 60), "stored": (10, 150), "texts": (10, 100),
     "arrays": (3, 30), "places": (3, 40), "environment": (1, 10), "commands": (1, 4), "unwritable": (2, 20), "large": (2, 12), "kept": (2, 20),
 }  # fmt: skip
-"""The kinds: how often each is drawn, of a hundred, and how many inputs such a draw has; what costs more is drawn less."""
+"""The kinds: the frequency of each, per hundred, and the number of inputs per draw; expensive ones are drawn less often."""
 
 
 def draw(seed: int) -> Outcome:

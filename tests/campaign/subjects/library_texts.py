@@ -1,4 +1,4 @@
-"""Every form of every strategy of the library on every target that takes it, at small sizes: its text on a CPU, as `text` compares drawn ones."""
+"""Every form of every library strategy on every supported target, at small sizes: its text on a CPU, compared as in `text`."""
 
 import functools
 import importlib
@@ -28,7 +28,7 @@ SIZES = (
     {"M": 128, "N": 128, "K": 64, "D": 64, "L": 128, "P": 4},
     {"M": 256, "N": 256, "K": 128, "D": 128, "L": 256, "P": 4},
 )
-"""Sizes by the name that a problem gives them: the first that a form takes."""
+"""Sizes by their name in a problem: the first that a form accepts."""
 
 
 def _forms() -> Iterator[str]:
@@ -47,7 +47,7 @@ def numbered() -> tuple[tuple[str, str], ...]:
 
 
 def _program(form: str, target: str) -> Program:
-    """The form at the first sizes that it takes; a FireironError where it takes none."""
+    """The form at the first sizes that it accepts; a FireironError if there are none."""
     refusals = []
     known = inspect.signature(importlib.import_module(f"fireiron.strategies.{form.partition(':')[0]}").spec).parameters
     for sizes in SIZES:
@@ -78,7 +78,7 @@ def case_of(number: int) -> Case:
 
 @attrs.frozen
 class _Bound:
-    """What `test_fused_random.wrong` reads of a draw."""
+    """The attributes of a draw that `test_fused_random.wrong` reads."""
 
     bound: Spec
     symbols: dict[str, int] = attrs.field(factory=dict)

@@ -1,4 +1,4 @@
-"""The files of the tests, each with all its cases and many more draws: seeds are their numbers in alphabetical order."""
+"""The test files, each with all its cases and many more draws: seeds are their numbers in alphabetical order."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ NOTHING_COLLECTED = 5
 
 
 def draw(number: int) -> Outcome:
-    """One file, with FIREIRON_FUZZ=40 if nothing else is said."""
+    """One file, with FIREIRON_FUZZ=40 by default."""
     file = FILES[number]
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not gpu", "-p", "no:cacheprovider", str(file.relative_to(TESTS.parent))]
     ran = subprocess.run(command, cwd=TESTS.parent, env={"FIREIRON_FUZZ": "40", **os.environ}, capture_output=True, text=True)

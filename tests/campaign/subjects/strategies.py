@@ -1,6 +1,6 @@
-"""Random matrix products and strategies: simulated, equal to NumPy exactly; the checks raise no alarm; the order of threads changes nothing.
+"""Random GEMMs and strategies: simulated, exactly equal to NumPy; the checks have no findings; the order of threads has no effect.
 
-Where there is a GPU, one strategy in four is compiled for it and launched too, and gives the same bits.
+With a GPU, one strategy in four is also compiled for it and launched, and must be bit-equal.
 """
 
 import random
@@ -16,14 +16,14 @@ from fireiron.measure.data import all_sizes
 from fireiron.sim import simulate
 
 SHUFFLED = 3
-"""One draw in so many runs in a random order of the threads as well."""
+"""One draw in this many also runs with a random thread order."""
 
 MOST_STATEMENTS = 20_000
-"""Statements of all warps of a block, each executed by itself in a random order; kernels of more run in step alone."""
+"""Statements of all warps of a block, each executed separately in a random order; larger kernels run in lockstep only."""
 
 
 def draw(seed: int) -> Outcome:
-    """One strategy that the project accepts."""
+    """One accepted strategy."""
     drawn, refusals = drawn_strategy(seed)
     features, counts = drawn.features, {"clean": 1, "refusals": refusals}
     arrays, expected = problem(drawn, seed)
@@ -41,17 +41,17 @@ def draw(seed: int) -> Outcome:
             return found(f"another order of the threads, another result{program_to_paste(drawn)}", features)
         counts["shuffled"] = 1
     if seed % EVERY == 0 and (gpu := here()) is not None and (compiled := gpu.compiled(drawn.strategy)) is not None:
-        if said := _on_gpu(gpu, compiled, drawn, arrays, expected):
+        if message := _on_gpu(gpu, compiled, drawn, arrays, expected):
             plain = gpu.compiled(drawn.strategy, PLAIN)
             if _on_gpu(gpu, plain, drawn, arrays, expected):
-                return found(f"on the GPU: {said}{program_to_paste(drawn)}", features)
+                return found(f"on the GPU: {message}{program_to_paste(drawn)}", features)
             counts[f"defect of ptxas, seed {seed}"] = 1
         counts["on the GPU"] = 1
     return agreed(features, **counts)
 
 
 def _on_gpu(gpu, kernel, drawn, arrays, expected) -> str:
-    """What the GPU's outputs have against them."""
+    """The objection to the GPU's outputs."""
     (outputs,), wrong = gpu.run(kernel, arrays, all_sizes(kernel.program.spec, drawn.symbols))
     return "; ".join([*wrong, *([] if np.array_equal(outputs["C"], expected) else ["other values"])])
 

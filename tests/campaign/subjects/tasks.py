@@ -1,4 +1,6 @@
-"""Random programs of tasks: events after each pass against the sequential meaning, and the library's programs under random mappings, lowered."""
+"""Random programs of tasks: events after each pass compared with the sequential meaning, and the library's programs with random mappings,
+lowered.
+"""
 
 import random
 

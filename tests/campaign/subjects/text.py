@@ -1,6 +1,7 @@
-"""Printed texts on a CPU: drawn programs of all kinds, each by NumPy, by the simulator, by the checks, and by its text executed; all four agree.
+"""Printed texts on a CPU: random programs of all kinds, each evaluated by NumPy, by the simulator, by the checks, and by executing its
+text; all four agree.
 
-A chunk of texts is one program of the host (`printed_text`), so a text costs a quarter of a second of processor time, all oracles together.
+A chunk of texts is one program of the host (`printed_text`), so a text takes a quarter of a second of processor time with all oracles.
 """
 
 import contextlib
@@ -34,7 +35,7 @@ Arrays = Mapping[str, Any]
 
 @attrs.frozen(eq=False)
 class Case:
-    """A drawn program with a problem: `wrong` says what is amiss with outputs, which come by name."""
+    """A random program with a problem: `wrong` returns the errors of outputs, given by name."""
 
     program: Program
     features: frozenset[str] = attrs.field(converter=frozenset)
@@ -42,13 +43,13 @@ class Case:
     symbols: Mapping[str, int]
     wrong: Callable[[Arrays], str]
     exact: bool
-    """Whether the text and the simulator agree in each bit, as the numbers are small integers."""
+    """Whether the text and the simulator agree in each bit, since the numbers are small integers."""
 
     subject: str = "text"
     """The file whose `again` draws this problem."""
 
     def to_paste(self, seed: int) -> str:
-        """A program that does it again."""
+        """A program that repeats it."""
         return PASTED.format(subject=self.subject, strategy=repr(self.program.strategy), target=str(self.program.architecture), seed=seed)
 
 
@@ -65,7 +66,7 @@ print(again(program, {seed}))
 
 
 def differing(got: Arrays, expected: Arrays) -> str:
-    """The first element in which outputs differ from what is expected of them, and how many do."""
+    """The first element in which outputs differ from the expected ones, and the number of such elements."""
     for name, right in expected.items():
         unequal = ~((got[name] == right) | ((got[name] != got[name]) & (right != right)))
         if unequal.any():
@@ -74,7 +75,7 @@ def differing(got: Arrays, expected: Arrays) -> str:
     return ""
 
 
-# ---------------------------------------------------------------------------------------------- what is drawn
+# ---------------------------------------------------------------------------------------------- draws
 
 
 def _strategy(seed: int) -> Case:
@@ -99,7 +100,7 @@ def _definition(seed: int) -> Case:
 
 @attrs.frozen
 class _Stub:
-    """In the place of a compiled kernel: keeps what it is called with, and returns what it is given."""
+    """A stand-in for a compiled kernel: records its arguments, and returns the given outputs."""
 
     program: Program
     returns: Arrays | None
@@ -121,9 +122,9 @@ def _task(seed: int) -> Case:
     chosen = random.Random(seed)
     bound, target, require = (test_tasks_random.of_attention if chosen.random() < 0.3 else test_tasks_random.product)(chosen)
     program = simulated(bound, target).program
-    asked = _Stub(program, None)
+    stub = _Stub(program, None)
     with contextlib.suppress(_Called):
-        require(asked)
+        require(stub)
 
     def wrong(got: Arrays) -> str:
         try:
@@ -132,8 +133,8 @@ def _task(seed: int) -> Case:
             return str(error)[:500] or "not near"
         return ""
 
-    symbols = solve_symbols(program.spec, {name: one.shape for name, one in asked.kept.items()}, {})
-    return Case(program, {f"tasks {target}"}, asked.kept, symbols, wrong, False)
+    symbols = solve_symbols(program.spec, {name: one.shape for name, one in stub.kept.items()}, {})
+    return Case(program, {f"tasks {target}"}, stub.kept, symbols, wrong, False)
 
 
 FAMILIES = (_strategy, _ring, _strategy, _definition, _strategy, _definition, _ring, _task)
@@ -141,14 +142,14 @@ FAMILIES = (_strategy, _ring, _strategy, _definition, _strategy, _definition, _r
 
 
 def case_of(seed: int) -> Case:
-    """What a seed draws; a FireironError if the project refuses it, but for what its checks say: that they are right is looked at here."""
+    """The draw of a seed; a FireironError if the project refuses it, except in its checks, which this subject tests."""
     case = FAMILIES[seed % len(FAMILIES)](seed)
     _ = case.program.lowered
     return case
 
 
 def _printed(program: Program) -> Printed:
-    """The text, whatever the checks say."""
+    """The text, without the verdict of the checks."""
     return Printed(emit(program.lowered), program.lowered)
 
 
@@ -180,14 +181,14 @@ def _disagreements(case: Case, host: HostProgram, number: int, seed: int) -> Ite
 
 
 def _outcome(case: Case, host: HostProgram, number: int, seed: int) -> Outcome:
-    told = list(_disagreements(case, host, number, seed))
-    if told:
-        return found("\n".join([*told, case.to_paste(seed)]), case.features)
+    disagreements = list(_disagreements(case, host, number, seed))
+    if disagreements:
+        return found("\n".join([*disagreements, case.to_paste(seed)]), case.features)
     return agreed(case.features, texts=1)
 
 
 def compared(seeds: Sequence[int], drawn: Callable[[int], Case]) -> list[Outcome]:
-    """The outcomes of several seeds, whose texts are compiled as one."""
+    """The outcomes of several seeds, whose texts are compiled together."""
     cases: dict[int, Case] = {}
     for seed in seeds:
         with contextlib.suppress(FireironError):
@@ -209,14 +210,14 @@ def draw(seed: int) -> Outcome:
 
 
 def again(program: Program, seed: int, drawn: Callable[[int], Case] = case_of) -> Outcome:
-    """A program, perhaps a shorter one than was drawn, with the problem that a seed drew."""
+    """A program, possibly a shrunk one, with the problem of a seed."""
     case = attrs.evolve(drawn(seed), program=program)
     with tempfile.TemporaryDirectory(prefix="texts") as folder:
         return _outcome(case, HostProgram([_printed(program)], folder), 0, seed)
 
 
 def needs() -> str | None:
-    """A compiler of the host."""
+    """A host compiler."""
     return None if COMPILER else "no C++ compiler (g++ or clang++) on the path"
 
 

@@ -1,7 +1,7 @@
-"""Writers killed at any moment: records, the compile cache, exports, strategies, journals of tuning, states of campaigns.
+"""Writers killed at any moment: records, the compile cache, exports, strategies, tuning journals, campaign states.
 
-A draw kills several writers of one kind in a folder of its own, while others write and the draw reads. Which and how many the seed says;
-at which instruction each is met, the machine says: a draw that found something is drawn again many times. `kills` are counted.
+A draw kills several writers of one kind in a separate folder, while others write and the draw reads. The seed determines which and how
+many; the instruction at which each is killed depends on the machine: a draw with a finding is repeated many times. `kills` are counted.
 """
 
 import random
