@@ -714,7 +714,7 @@ def test_a_name_has_one_meaning():
     kernel = copied(row, 0)
     once, again = making.let(row, THREAD), making.let(row, 31 - THREAD)
     assert AccessTrace(attrs.evolve(kernel, body=(once, *kernel.body, once))).lets == {"row": THREAD}
-    with pytest.raises(VerificationError, match="row has two meanings"):
+    with pytest.raises(VerificationError, match="row has two values"):
         AccessTrace(attrs.evolve(kernel, body=(once, *kernel.body, again)))
 
 

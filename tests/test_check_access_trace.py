@@ -40,7 +40,7 @@ def test_roots_go_through_named_values():
 
 def test_a_name_has_one_meaning():
     scene_of(making.let(ROW, T), making.let(ROW, T))
-    with pytest.raises(VerificationError, match="row has two meanings"):
+    with pytest.raises(VerificationError, match="row has two values"):
         scene_of(making.let(ROW, T), making.let(ROW, T + 1))
 
 
@@ -64,7 +64,7 @@ def test_values_at_every_point():
     assert frame.value(T).shape == (8, 1)
     with pytest.raises(KeyError):
         frame.value(Var("nowhere", 0, 1))
-    with pytest.raises(VerificationError, match="is known only when the kernel runs"):
+    with pytest.raises(VerificationError, match="is known only at run time"):
         frame.value(Var("table[]", 0, 1))
 
 

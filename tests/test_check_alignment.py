@@ -93,7 +93,7 @@ def test_what_is_said_of_a_vector():
     (one,) = said(loop(3, vector(T * 4 + i * 2, 4)))
     assert one.message.startswith("s: thread 0, i 1 accesses addresses 2, 3, 4, 5 as a vector")
     (one,) = said(vector(T * 4 + BLOCK, 4), grid=8)
-    assert "which is not proved a multiple of 4" in one.message
+    assert "which is not proved to be a multiple of 4" in one.message
     assert said(vector(T * 4 + BLOCK * 8, 4), grid=8) == []
 
 
@@ -124,7 +124,7 @@ def test_where_an_array_begins(align):
     for width in (2, 4):
         found = said(vector(T * width, width), buffers=(one,))
         assert (found == []) == (align >= 4 * width), (align, width)
-        assert all(f"it begins at a multiple of {align} bytes only" in each.message for each in found)
+        assert all(f"the buffer starts at a multiple of {align} bytes only" in each.message for each in found)
 
 
 @pytest.mark.parametrize("offset", [0, 8, 16, 24, 32, 48])
@@ -137,7 +137,7 @@ def test_where_a_shared_buffer_begins(offset):
     found = said(writes(T), buffers=(asked,))
     assert [each.message for each in found] == ([f"s starts at byte {offset}, which is not a multiple of 32"] if offset % 32 else [])
     wide = [each.message for each in said(vector(T * 4, 4), buffers=(one,)) if "at once" in each.message]
-    assert wide == (["s: 16a vector has  bytes, but the buffer starts at a multiple of 8 bytes only"] if offset % 16 else [])
+    assert wide == (["s: a vector has 16 bytes, but the buffer starts at a multiple of 8 bytes only"] if offset % 16 else [])
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_more_than_a_block_may_have():
     limit = kernel().architecture.shared_per_block
     assert said(writes(T), shared=limit) == []
     (one,) = said(writes(T), shared=limit + 1)
-    assert one.message == f"{limit + 1} bytes of shared memory, {kernel().architecture} has at most {limit}"
+    assert one.message == f"the kernel needs {limit + 1} bytes of shared memory, but {kernel().architecture} has at most {limit}"
 
 
 # ---------------------------------------------------------------------------------------------- shared bytes
@@ -204,11 +204,11 @@ def ring(offset, stages=2, name="ring"):
     ("offset", "texts"),
     [
         (2048, ()),
-        (2047, ("as s does", "legal")),
-        (1020, ("as s does", "legal")),
+        (2047, ("which overlap s", "legal")),
+        (1020, ("which overlap s", "legal")),
         (992, ()),
-        (1000, ("as s does",)),
-        (2040, ("as s does",)),
+        (1000, ("which overlap s",)),
+        (2040, ("which overlap s",)),
         (0, ()),
         (4064, ()),
         (4065, ("legal",)),
@@ -229,7 +229,7 @@ def test_barriers_of_two_rings():
     options = {"buffers": (buffer("s", 256, offset=1024),), "shared": 4096}
     assert said(writes(T), rings=apart, **options) == []
     (one,) = said(writes(T), rings=(ring(2048), ring(2072, name="other")), **options)
-    assert "the mbarriers of other lie in bytes 2072 ... 2103" in one.message and "as the mbarriers of ring does" in one.message
+    assert "the mbarriers of other occupy bytes 2072 ... 2103" in one.message and "which overlap the mbarriers of ring" in one.message
 
 
 # ---------------------------------------------------------------------------------------------- inside as a whole
@@ -495,7 +495,7 @@ def test_so_many_elements_of_threads_and_iterations_are_looked_at(monkeypatch, m
     monkeypatch.setattr(subject, "MANY", many)
     one = vector(T * 4 + T // 31 + i * 128, 4, active=BUT_THE_LAST)
     found = said(loop(turns, one), buffers=(buffer("s", 1 << 12),))
-    assert [one.message for one in found] == [] if decided else "which is not proved a multiple of 4" in found[0].message
+    assert [one.message for one in found] == [] if decided else "which is not proved to be a multiple of 4" in found[0].message
 
 
 @pytest.mark.parametrize(
@@ -545,9 +545,9 @@ def test_who_takes_a_vector_from_elsewhere(place, active, around, texts):
 def test_who_takes_a_vector_over_a_bound(place, bound, active, around, whole):
     found = said(loop(around, vector(place, 4, bound=bound, active=active)), symbols=(N, N8), grid=8, buffers=(buffer("s", 1 << 12),))
     if whole is None:
-        assert not any("lie below" in one.message for one in found)
+        assert not any("to be below" in one.message for one in found)
         return
-    assert any("lie below" in one.message for one in found) != whole, [one.message for one in found]
+    assert any("to be below" in one.message for one in found) != whole, [one.message for one in found]
     if not whole and (place, bound) != (T * 4 + 1, as_expr(126)):
         assert f"not proved to be below {bound} as a whole, if its first element is" in found[0].message
 

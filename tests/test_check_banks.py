@@ -176,7 +176,7 @@ def coalesced(*body, **options):
 def test_neighbouring_lanes_at_neighbouring_elements():
     (one,) = coalesced(at(0, T), buffers=(rows(memory=GL),))
     assert (one.severity, one.details["sectors"], one.details["ideal"], one.details["ratio"]) == ("note", 4, 4, 1.0)
-    assert one.message.endswith("4 32-byte sectors per warp request, 4 needed, 4 bytes a lane")
+    assert one.message.endswith("4 32-byte sectors per warp request, 4 needed, 4 bytes per lane")
 
 
 def test_lanes_in_columns_of_rows():
@@ -364,7 +364,7 @@ def test_what_has_a_place_already_is_not_moved_again():
     assert one.severity == "warning" and "pad" not in one.details
     tensor = attrs.evolve(rows().tensor, swizzle=Swizzle(1, 0, 5))
     (one,) = of(at(T, 0), threads=32, buffers=(attrs.evolve(rows(), tensor=tensor, storage=tensor.storage()),))
-    assert one.details["wavefronts"] == 16 and one.message.endswith("is better: deal the elements to lanes in another order")
+    assert one.details["wavefronts"] == 16 and one.message.endswith("is better: assign the elements to lanes in another order")
 
 
 def test_iterations_are_sampled_where_there_are_many():
@@ -449,7 +449,7 @@ def test_the_other_order_of_dealing_is_proposed_where_it_halves_the_sectors(row,
     (one,) = coalesced(at(row, column), threads=threads, buffers=(rows(memory=GL, layout=layout, shape=(64, 64)),))
     assert one.severity == "warning" and one.details.get("layout") == proposed
     end = f"; .layout({proposed}) on the tile of the threads makes adjacent lanes access adjacent elements"
-    assert one.message.endswith(end if proposed else " 4 bytes a lane")
+    assert one.message.endswith(end if proposed else " 4 bytes per lane")
 
 
 @pytest.mark.parametrize(("write", "through"), [(True, "load(SRC, SH) in a store goes"), (False, "load(s, SH) in front goes")])
@@ -459,7 +459,7 @@ def test_registers_may_go_through_shared_memory(write, through):
     held = touch(0, write=not write, name="r").accesses[0]
     step = attrs.evolve(step, accesses=(attrs.evolve(access, write=write), held))
     (one,) = coalesced(step, buffers=(rows(memory=GL), buffer("r", 1, memory=RF)))
-    assert one.message.endswith(f"; a Strided tile assigns adjacent elements neighbours to hold, {through} through shared memory")
+    assert one.message.endswith(f"; a Strided tile assigns adjacent elements to adjacent lanes, and {through} goes through shared memory")
 
 
 def test_what_has_no_sectors_of_lanes():
@@ -546,7 +546,7 @@ def test_pads_that_are_tried(width, pad, pads):
 def test_requests_are_thinned_to_about_a_hundred(count, step):
     one, _ = request_of()
     rows_ = np.arange(count)[:, None] + np.zeros((1, 32), int)
-    many = attrs.evolve(one, places=(rows_, rows_ + 1), copies=rows_ + 2, active=rows_ % 2 == 0)
+    many = attrs.evolve(one, coordinates=(rows_, rows_ + 1), copies=rows_ + 2, active=rows_ % 2 == 0)
     thin = _sampled(many)
     for found, every in ((thin.places[0], rows_), (thin.places[1], rows_ + 1), (thin.copies, rows_ + 2), (thin.active, rows_ % 2 == 0)):
         np.testing.assert_array_equal(found, every[::step])

@@ -141,7 +141,7 @@ def test_many_blocks_are_undecided_or_decoded():
     long = buffer("s", 1 << 30, memory=GL)
     assert said(writes(T + many * 32), grid=1 << 24, buffers=(long,)) == []
     (one,) = said(writes(T + many % 4096 * many % 4096 * 32), grid=1 << 24, buffers=(long,))
-    assert "undecided whether two blocks touch one element of s" in one.message and ".unchecked(reason)" in one.message
+    assert "undecided whether two blocks access one element of s" in one.message and ".unchecked(reason)" in one.message
 
 
 @pytest.mark.parametrize("shape", [(8, 4), (5, 7)])
@@ -342,7 +342,7 @@ def test_drawn_tiles_are_judged_as_by_all_pairs_of_blocks(seed):
 
 def test_what_mixes_blocks_and_threads_is_undecided():
     (one,) = said(writes(T * BLOCK))
-    assert "undecided whether two blocks touch one element of s: the coordinate block * thread mixes block and thread" in one.message
+    assert "undecided whether two blocks access one element of s: the coordinate block * thread mixes block and thread" in one.message
     (one,) = said(writes(T + BLOCK * 32), writes(T + BLOCK * 64))
     assert "its accesses are offset by the block in different ways" in one.message
     assert (
@@ -471,7 +471,7 @@ def test_a_race_is_shown_at_two_sizes(symbol, limit, at):
     if at is None:
         assert "undecided" in one.message and "the offsets of the blocks could not be decoded for all sizes" in one.message
         return
-    assert f"at N={at}, and blocks do not wait" in one.message and one.details["sizes"] == {"N": at}
+    assert f"at N={at}, and blocks are not ordered" in one.message and one.details["sizes"] == {"N": at}
     assert one.details["blocks"] == (limit - 1, limit) and one.details["element"] == [(limit - 1) * 32]
 
 
@@ -496,7 +496,7 @@ def test_grids_that_are_enumerated(monkeypatch):
     place = LANE + BLOCK * 5 % GRID * 31
     monkeypatch.setattr(subject, "MANY", GRID)
     (one,) = said(writes(place))
-    assert "touch interleaved elements" in one.message
+    assert "access interleaved elements" in one.message
     monkeypatch.setattr(subject, "MANY", GRID - 1)
     (one,) = said(writes(place))
     assert "12 blocks are too many to enumerate" in one.message

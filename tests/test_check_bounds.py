@@ -157,7 +157,7 @@ def test_a_counterexample_at_a_size():
     (one,) = said(reads(T), buffers=(of_length("s", N),), symbols=(N,))
     assert one.message == "s: thread 1 reads coordinate 1 of dimension 0, whose extent is 1 at N=1" and one.details["sizes"] == {"N": 1}
     (one,) = said(reads(T), buffers=(of_length("s", N8),), symbols=(N8,))
-    assert one.message.endswith("thread 8 reads coordinate 8 of dimension 0, which has 8 at N8=8")
+    assert one.message.endswith("thread 8 reads coordinate 8 of dimension 0, whose extent is 8 at N8=8")
 
 
 @pytest.mark.parametrize("size", [37 * 8, 129, 500])
@@ -222,7 +222,7 @@ def test_dimensions_are_checked_one_by_one():
     for memory in (GL, SH):
         assert said(access(T % 8, T // 8, (8, 4)), buffers=(array("s", 8, 4, memory=memory),)) == []
         (one,) = said(access(T % 8 + 1, T // 8, (8, 4)), buffers=(array("s", 8, 4, memory=memory),))
-        assert "coordinate 8 of dimension 0, which has 8" in one.message
+        assert "coordinate 8 of dimension 0, whose extent is 8" in one.message
         (one,) = said(access(T % 8, T // 8, (8, 3)), buffers=(array("s", 8, 3, memory=memory),))
         assert "thread 24 writes coordinate 3 of dimension 1, which has 3" in one.message
 
@@ -246,7 +246,7 @@ def test_the_first_element_of_a_vector_speaks_for_all_where_sizes_are_multiples(
     )
     assert dict(one.details) == {"dimension": 0, "bound": "N8", "vector": 16}
     (one,) = said(in_pieces(T * 4, 4, lambda first: less(first, N)), buffers=(of_length("s", N),), symbols=(N,))
-    assert "as N is not known to be a multiple of 4" in one.message
+    assert "since N is not known to be a multiple of 4" in one.message
     assert said(in_pieces(T * 4 + 1, 4, lambda first: less(first, N8)), buffers=whole, symbols=(N8,)) != [], "it begins between"
     assert said(in_pieces(T * 4, 4, lambda first: less(first + 3, N)), buffers=(of_length("s", N),), symbols=(N,)) == [], (
         "the last is tested"

@@ -145,7 +145,7 @@ def test_a_tile_is_of_its_turn():
 def test_a_tile_is_taken_in_a_loop_and_directly():
     loose = turn(True)
     assert said(loose) == ["tiles: a tile is claimed outside of any loop"]
-    inside = making.skip("r", (take(True),))
+    inside = making.if_any_lane("r", (take(True),))
     body = [acquire(StageState.EMPTY), inside, release(StageState.FULL), leave(), WORK]
     assert said((over(body),)) == [
         "loop turn exits on a tile that it does not claim",

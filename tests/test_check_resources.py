@@ -50,7 +50,7 @@ def test_threads(threads, severity, text):
     [
         (0, 1024, "note", "1024 of 166912 bytes of shared memory: s 1024"),
         (0, 2048, "note", "2048 of 166912 bytes of shared memory: s 1024"),
-        (1024, 1024, "error", "buffers reach byte 2048 of shared memory, the kernel asks for 1024"),
+        (1024, 1024, "error", "buffers end at byte 2048 of shared memory, but the kernel requests 1024 bytes"),
         (0, 166912, "note", "166912 of 166912 bytes of shared memory: s 1024"),
         (0, 166913, "error", "166913 bytes of shared memory in a block, but sm_80 has 166912: s 1024"),
         (165888, 166912, "note", "166912 of 166912 bytes of shared memory: s 1024"),
@@ -81,7 +81,7 @@ def test_an_array_beyond_the_registers_of_a_thread(elements, warns):
     assert len(found) == warns
     for one in found:
         assert (one.severity, one.details["elements"], one.details["limit"]) == ("warning", elements, 255)
-        assert f"r has {elements} elements in each thread: it lives in local memory" in one.message
+        assert f"r has {elements} elements per thread: it is placed in local memory" in one.message
         assert f"r is in local memory: {4 * elements} bytes per thread" in report(whole)
 
 
@@ -113,7 +113,7 @@ def test_more_registers_than_a_thread_can_have(amount, severity):
     whole = of(threads=1024, buffers=(buffer("r", amount, memory=RF),))
     (one,) = (each for each in check_resources(AccessTrace(whole)) if each.message.startswith("about"))
     assert one.severity == severity and one.details["registers"] == amount + OVERHEAD and one.details["limit"] == 64
-    assert ("more than the 64 a thread of 1024 threads can have; some will spill" in one.message) == (severity == "warning")
+    assert ("more than the 64 that 1024 threads leave per thread; some will spill" in one.message) == (severity == "warning")
     assert (f"some {amount + OVERHEAD - 64} will spill" in report(whole)) == (severity == "warning")
     both = making.evolved(whole, resident=2, threads=512)
     assert ("a thread of 2 blocks of 512 threads can have" in " ".join(said(both))) == (severity == "warning")
@@ -121,7 +121,7 @@ def test_more_registers_than_a_thread_can_have(amount, severity):
 
 def test_an_array_of_all_registers_spills():
     (one,) = (each for each in said(of(buffers=(buffer("r", 250, memory=RF),)), "warning") if each.startswith("about"))
-    assert one.endswith("more than the 255 there are; some will spill")
+    assert one.endswith("more than the 255 available; some will spill")
 
 
 # ---------------------------------------------------------------------------------------------- roles
@@ -140,20 +140,20 @@ def exchanged(*roles, threads=None, elected=-1):
     ("roles", "text"),
     [
         (((256, 240), (128, 24)), ""),
-        (((256, 240), (128, 32)), "at most 64512 of all threads together"),
+        (((256, 240), (128, 32)), "at most 64512 for all threads together"),
         (((256, 232), (128, 40)), ""),
         (((256, 168), (128, 160)), ""),
         (((256, 236), (128, 24)), "which role 0 violates"),
         (((256, 240), (128, 16)), "which role 1 violates"),
         (((256, 264), (128, 24)), "which role 0 violates"),
         (((256, 240), (128, 28)), "which role 1 violates"),
-        (((256, 240), (128, 0)), "all threads, by whole warpgroups"),
-        (((256, 240), (96, 24)), "all threads, by whole warpgroups"),
-        (((256, 160), (128, 24)), "fewer for the producer, as many or more for the others"),
-        (((256, 240), (128, 168)), "fewer for the producer, as many or more for the others"),
+        (((256, 240), (128, 0)), "a count for every role, of whole warpgroups"),
+        (((256, 240), (96, 24)), "a count for every role, of whole warpgroups"),
+        (((256, 160), (128, 24)), "fewer for the producer, at least as many for the others"),
+        (((256, 240), (128, 168)), "fewer for the producer, at least as many for the others"),
         (((256, 0), (128, 0)), ""),
         (((128, 256), (128, 24)), ""),
-        (((256, 248), (128, 24)), "at most 64512 of all threads together"),
+        (((256, 248), (128, 24)), "at most 64512 for all threads together"),
     ],
 )
 def test_registers_that_roles_exchange(roles, text):
@@ -199,7 +199,7 @@ def test_the_note_of_occupancy():
     assert one.message == "1 block per SM, 4 warps, 6% of the maximum; limited by shared memory (estimated)"
     assert one.severity == "note"
     none = check_resources(AccessTrace(attrs.evolve(whole, shared_bytes=200_000)))[-1]
-    assert none.severity == "warning" and none.message.startswith("0 blocks on")
+    assert none.severity == "warning" and none.message.startswith("0 blocks per SM")
 
 
 # ---------------------------------------------------------------------------------------------- occupancy
@@ -238,7 +238,7 @@ def test_errors_alone_are_what_is_lacking():
         "1025 threads in a block, but sm_80 has at most 1024"
     ]
     (one,) = lacking(of(writes(T), shared_bytes=100))
-    assert "the kernel asks for 100" in one.message
+    assert "the kernel requests 100" in one.message
     (one,) = lacking(exchanged((256, 240), (128, 16)))
     assert one.severity == "error" and "which role 1 violates" in one.message
     assert lacking(of(writes(0), threads=33, shared_bytes=4096 * 4)) == (), "a warning is none"
@@ -254,7 +254,7 @@ def test_the_occupancy_of_a_report_is_that_of_what_was_measured():
 
 @pytest.mark.parametrize(("elements", "local"), [(255, False), (256, True)])
 def test_arrays_in_local_memory_in_a_report(elements, local):
-    assert ("r lies in local memory" in report(of(buffers=(buffer("r", elements, memory=RF),)))) == local
+    assert ("r is in local memory" in report(of(buffers=(buffer("r", elements, memory=RF),)))) == local
 
 
 def test_occupancies_are_values():
@@ -361,10 +361,10 @@ def test_findings_word_by_word():
 @pytest.mark.parametrize(
     ("resident", "big", "text"),
     [
-        (0, 255, "about 302 registers per thread (r 20, h 3, big 255, the rest 24): more than the 255 there are; some will spill"),
+        (0, 255, "about 302 registers per thread (r 20, h 3, big 255, the rest 24): more than the 255 available; some will spill"),
         (0, 208, "about 255 registers per thread (r 20, h 3, big 208, the rest 24)"),
-        (1, 255, "about 302 registers per thread (r 20, h 3, big 255, the rest 24): more than the 255 there are; some will spill"),
-        (5, 60, "about 107 registers per thread (r 20, h 3, big 60, the rest 24): more than the 96 a thread of 5 blocks of 128 threads can have; some will spill"),
+        (1, 255, "about 302 registers per thread (r 20, h 3, big 255, the rest 24): more than the 255 available; some will spill"),
+        (5, 60, "about 107 registers per thread (r 20, h 3, big 60, the rest 24): more than the 96 that 5 blocks of 128 threads leave per thread; some will spill"),
         (5, 49, "about 96 registers per thread (r 20, h 3, big 49, the rest 24)"),
     ],
 )  # fmt: skip

@@ -82,7 +82,7 @@ def test_spans(ringed, span, text):
 def test_order_and_array(ringed):
     (load, *_) = (one for one in ir.statements(ringed.body) if is_load(one))
     swapped = load.tensor_map.order[::-1]
-    assert "neighbours lie along dimension" in said(with_map(ringed, 0, order=swapped))[0]
+    assert "is contiguous in the map" in said(with_map(ringed, 0, order=swapped))[0]
     for order in ((0, 0), (0, 2), (0,)):
         assert f"dimensions {order}" in said(with_map(ringed, 0, order=order))[0]
     (one,) = check_tma_boxes(AccessTrace(with_map(ringed, 0, span=16)))
@@ -95,7 +95,7 @@ def test_the_first_element_that_lies_elsewhere_is_named(ringed):
     (load, *_) = (one for one in ir.statements(ringed.body) if is_load(one))
     near = next(one for one in load.accesses if one.buffer != load.tensor_map.buffer)
     target = ringed.buffer(near.buffer)
-    assert f"in spans of 16 bytes, and {target.name} has it at byte" in message
+    assert f"a swizzle span of 16 bytes, but {target.name} has it at byte" in message
     # Row 1 of a span of 128 bytes is the first whose pieces are exchanged.
     assert "element (0, 1) of the tile" in message and "at byte 128 of" in message and "has it at byte 144" in message
 

@@ -341,12 +341,12 @@ REPORTS = {
     ),
     "no end": (
         lambda kernel: with_changed(kernel, CLUSTER_BARRIER, 1, lambda _: ()),
-        r"block 0 of the cluster ends, while others may still arrive at its mbarriers or send loads",
+        r"block 0 of the cluster exits while others may still arrive at its mbarriers or send loads",
         r"a block exits while other blocks of its cluster may still arrive at its mbarriers or send loads to it",
     ),
     "to itself alone": (
         lambda kernel: changed_load(kernel, multicast=None),
-        r"deadlock: .* of block \d of the cluster wait for turn 0 of k_ring to be full .* 4096 bytes missing",
+        r"deadlock: .* of block \d of the cluster wait for fill 0 of k_ring to be full .* 4096 bytes missing",
         r"k_ring: agent 0 of block 0 of the cluster waits forever for fill 0 to be full",
     ),
     "beyond the cluster": (
@@ -356,7 +356,7 @@ REPORTS = {
     ),
     "its own consumers": (
         lambda kernel: attrs.evolve(kernel, rings=tuple(attrs.evolve(one, consumers=8) for one in kernel.rings)),
-        r"k_ring: fill 2 is sent to block \d of the cluster, which has not released turn 0",
+        r"k_ring: fill 2 is sent to block \d of the cluster, which has not released fill 0",
         r"b_sh.*\bno barrier|ends with an incomplete phase|passes by parity alone",
     ),
     "bytes of its own part": (
@@ -407,7 +407,7 @@ def test_blocks_with_one_tile_are_found(sizes, options):
         return (attrs.evolve(store, accesses=(store.accesses[0], attrs.evolve(target, base=base))),)
 
     faulty = with_changed(kernel, is_store, 0, at_the_first)
-    assert any("both touch" in one or "undecided whether two blocks" in one for one in errors(faulty)), errors(faulty)
+    assert any("both access" in one or "undecided whether two blocks" in one for one in errors(faulty)), errors(faulty)
 
 
 # ---------------------------------------------------------------------------------------------- refusals

@@ -82,7 +82,7 @@ def test_ownership_of_stages_filled_once_is_checked(name):
         ({"box": (32, 64)}, "at byte"),
         ({"box": (64, 128)}, "a box of the map has 8192 elements"),
         ({"box": (64, 0)}, "boxes of its map are of"),
-        ({"order": (0, 1)}, "neighbours lie along dimension 0"),
+        ({"order": (0, 1)}, "is contiguous in the map 0"),
         ({"order": (1, 1)}, "its map is of"),
         ({"span": 64}, "in spans of 64 bytes"),
         ({"span": 16}, "in spans of 16 bytes"),
@@ -130,8 +130,8 @@ def test_barriers_of_rings_have_bytes_of_their_own():
     [
         ((240, 100), "multiples of 8 from 24 to 256, which producer violates"),
         ((264, 40), "which consumers violates"),
-        ((248, 0), "all threads, by whole warpgroups"),
-        ((24, 40), "fewer for the producer, as many or more for the others"),
+        ((248, 0), "a count for every role, of whole warpgroups"),
+        ((24, 40), "fewer for the producer, at least as many for the others"),
         ((240, 40), "at most"),
     ],
 )

@@ -114,7 +114,7 @@ def test_the_race_check_says_so(name):
     assert any("one elected thread must issue it" in one.message for one in check_races(AccessTrace(faulty)))
     spot = next(spots(whole, ir.Release, lambda one: one.state is ir.StageState.FULL))
     faulty = spot.with_one(attrs.evolve(spot.one, active=less(whole.block, 1)))
-    assert any("it has to hold always" in one.message for one in safety(faulty))
+    assert any("it must be unconditional" in one.message for one in safety(faulty))
 
 
 @pytest.mark.parametrize("name", ["product", "cluster", "attention, A in registers"])

@@ -114,7 +114,7 @@ def test_a_warp_that_writes_a_place_twice_in_a_segment():
     assert joined(writes(T), BLOCK_BARRIER, writes(T)) is not None
     assert joined(reads(T), reads(T)) is not None and joined(copies(T), copies(T)) is None
     (one,) = joined(writes(T), writes(127 - T, active=less(T, 32)))
-    assert one.footprint.shape.repeated is False, "warp 0 where warp 3 does"
+    assert one.footprint.shape.doubled is False, "warp 0 where warp 3 does"
     assert joined(writes(T), writes(T + 127)) is not None, "the last thread of the first, and another warp"
     adds = attrs.evolve(writes(T), spec=AtomicAdd(1, 1)(RF, SH)(Thread))
     assert joined(adds, adds) is not None

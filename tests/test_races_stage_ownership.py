@@ -108,7 +108,7 @@ def test_arrivals_at_stages_that_are_not_held():
     assert errors(empty(0), filled(0), filled(0)) == [twice], "said already"
     assert errors(empty(0), filled(0), empty(2), filled(2)) == []
     assert errors(empty(0), filled(0), full(0), filled(0))[0] == twice, "a wait to be full is none to be empty"
-    assert errors(empty(0), filled(2)) == ["ring: the arrival for fill 2 is by an agent that has waited for fill 0 of the stage to be full"]
+    assert errors(empty(0), filled(2)) == ["ring: the arrival for fill 2 to be full is by an agent that has waited for fill 0 of the stage"]
     assert errors(empty(0), filled(0), empty(1), filled(1)) == []
 
 

@@ -242,8 +242,8 @@ SAID = {
     ),
     "bytes that never come": (
         lambda kernel: with_rings(kernel, lambda ring: attrs.evolve(ring, bytes=ring.bytes + 16)),
-        r"deadlock: warps 0 to 7 wait for turn 0 of k_ring to be full \(a_sh, b_sh; 0 phases complete, 0 of 1 arrivals and 16 bytes missing\): "
-        r"the producer has announced it; the producer waits for turn 2 of k_ring to be empty .*: turn 0 has not been released by warps 0 to 7",
+        r"deadlock: warps 0 to 7 wait for fill 0 of k_ring to be full \(a_sh, b_sh; 0 phases complete, 0 of 1 arrivals and 16 bytes missing\): "
+        r"the producer has arrived; the producer waits for fill 2 of k_ring to be empty .*: fill 0 has not been released by warps 0 to 7",
     ),
     "half a phase": (
         lambda kernel: with_rings(kernel, lambda ring: attrs.evolve(ring, consumers=ring.consumers - 1)),
@@ -251,30 +251,30 @@ SAID = {
     ),
     "nobody releases": (
         lambda kernel: with_changed(kernel, of_kind(ir.Release, **EMPTY), 0, dropped),
-        r"deadlock: the producer waits for turn 2 of k_ring to be empty \(a_sh, b_sh; 0 phases complete, 8 of 8 arrivals and 0 bytes missing\): "
-        r"turn 0 has not been released by warps 0 to 7; warps 0 to 7 wait for turn 2 of k_ring to be full .*: the producer has not announced it"
+        r"deadlock: the producer waits for fill 2 of k_ring to be empty \(a_sh, b_sh; 0 phases complete, 8 of 8 arrivals and 0 bytes missing\): "
+        r"fill 0 has not been released by warps 0 to 7; warps 0 to 7 wait for fill 2 of k_ring to be full .*: the producer has not arrived"
         r".*each turn of a ring is filled once",
     ),
     "nobody fills": (
         lambda kernel: with_changed(kernel, of_kind(ir.Release, **FULL), 0, dropped),
-        r"deadlock: warps 0 to 7 wait for turn 0 of k_ring to be full .*-24576 bytes missing\): the producer has not announced it; "
-        r"the producer waits for turn 2",
+        r"deadlock: warps 0 to 7 wait for fill 0 of k_ring to be full .*-24576 bytes missing\): the producer has not arrived; "
+        r"the producer waits for fill 2",
     ),
     "one warp does not release": (
         lambda kernel: with_changed(kernel, of_kind(ir.Release, **EMPTY), 0, not_by_warp_3),
-        r"deadlock: the producer waits for turn 2 of k_ring to be empty \(.*1 of 8 arrivals.*turn 0 has not been released by warp 3; ",
+        r"deadlock: the producer waits for fill 2 of k_ring to be empty \(.*1 of 8 arrivals.*fill 0 has not been released by warp 3; ",
     ),
     "all lanes release": (
         lambda kernel: with_changed(kernel, of_kind(ir.Release, **EMPTY), 0, by_all_lanes),
-        r"turn 0 has been released by warps 0 to 7, by some of them more than once",
+        r"fill 0 has been released by warps 0 to 7, by some of them more than once",
     ),
     "a consumer too many": (
         lambda kernel: with_rings(kernel, lambda ring: attrs.evolve(ring, consumers=ring.consumers + 1)),
-        r"deadlock: .*turn 0 has been released by warps 0 to 7, and the ring counts 9 consumers",
+        r"deadlock: .*fill 0 has been released by warps 0 to 7, and the ring counts 9 consumers",
     ),
     "a turn that nobody wants": (
         lambda kernel: with_changed(kernel, lambda one: isinstance(one, ir.For) and is_turn(one), 0, shorter),
-        r"k_ring: no agent waits for fill 4",
+        r"k_ring: no group waits for fill 4",
     ),
     "a store at the end": (
         lambda kernel: with_changed(kernel, of_kind(ir.Wait, mechanism=TMA_STORES), 0, weaker),
@@ -302,7 +302,7 @@ CHECKED = {
     "bytes that never come": r"k_ring: agent \d waits forever for fill 0 to be full",
     "half a phase": r"k_ring: the empty mbarrier of stage \d ends with an incomplete phase|a_sh.*\bno barrier orders them",
     "nobody releases": r"k_ring: agent 8 waits forever for fill 2 to be empty",
-    "a turn that nobody wants": r"k_ring: no agent waits for fill 4",
+    "a turn that nobody wants": r"k_ring: no group waits for fill 4",
     "a store at the end": r"store_c_sh: TMA_STORE .* may read it after the block exits: no thread waits for its group",
 }
 

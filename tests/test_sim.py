@@ -639,7 +639,7 @@ PITCH = 256
 
 def passed(*barriers):
     """The clock of whoever has passed barriers of these numbers of threads, in this order."""
-    return functools.reduce(Clock.behind, barriers, Clock())
+    return functools.reduce(Clock.after, barriers, Clock())
 
 
 def thread(number):

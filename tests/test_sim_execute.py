@@ -34,7 +34,7 @@ from fireiron.sim.run import Run
 from fireiron.sim.shadow import History
 from fireiron.values.expr import FALSE, TRUE, Var, all_of, as_expr, equal, less
 
-FENCED = "a fence in front of the first product"
+FENCED = "add wgmma.fence before the first MMA"
 ORDERS = (None, 1)
 
 
@@ -70,7 +70,7 @@ def test_the_first_product_wants_a_fence_whoever_touched_its_registers():
 def test_the_first_fence_behind_its_product():
     kernel, arrays, expected = one_product()
     (spot, *_) = spots(kernel, ir.Fence, is_fence)
-    (behind, *rest) = spot.behind
+    (behind, *rest) = spot.after
     assert any(map(is_product, ir.statements((behind,))))
     late = spot.with_list((*spot.before, behind, spot.one, *rest))
     assert all(FENCED in outcome(late, arrays, expected, order) for order in ORDERS)
@@ -95,7 +95,7 @@ def test_the_first_fence_of_each_role(form, seed):
         if fences:
             body = ir.rewritten(drawn.kernel.body, lambda one, first=fences[0]: () if one is first else (one,))
             message, _ = shadow_of(drawn, attrs.evolve(drawn.kernel, body=body), clean, [None])
-            assert "fence of registers" in message, message
+            assert "wgmma.fence" in message, message
 
 
 @pytest.mark.parametrize("name", ["a turn in flight", "B, swapped"])
@@ -107,7 +107,7 @@ def test_a_factor_in_registers(name):
     fences = [*spots(kernel, ir.Fence, is_fence)]
     assert fences and outcome(kernel, arrays, expected) == "right"
     for spot in fences:
-        assert re.search("fence of registers|no fence", outcome(spot.with_one(), arrays, expected)), str(spot)
+        assert re.search("wgmma.fence|no fence", outcome(spot.with_one(), arrays, expected)), str(spot)
 
 
 # ---------------------------------------------------------------------------------------------- additions, sums and poison
@@ -830,7 +830,7 @@ def test_what_lies_beyond_bounds_nobody_needs_to_hold(first):
     expected = np.full((8, 8), np.nan, np.float32)
     expected[:, first:] = given[:, first:]
     np.testing.assert_array_equal(got, expected)
-    with pytest.raises(SimulationError, match=r"no thread of Warp 0 has r\[0, 8\]|outside the tensor"):
+    with pytest.raises(SimulationError, match=r"no thread of Warp 0 has r\[0, 8\]|outside of the tensor"):
         through_registers(stored_by_units((0, first + 1), (8, 8), bounds=(None, 9)), target=(8, 16))
 
 

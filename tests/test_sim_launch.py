@@ -658,9 +658,9 @@ def launched(monkeypatch):
     """Of each launch whether every value is watched, and whether races are."""
     found, start = [], launching._Launch.__init__
 
-    def begin(one, plan, arrays, blocks, shadow, order, careful=False, dealt=None, **more):
+    def begin(one, plan, arrays, blocks, shadow, order, careful=False, tiles_of_blocks=None, **more):
         found.append((careful, shadow))
-        start(one, plan, arrays, blocks, shadow, order, careful=careful, dealt=dealt, **more)
+        start(one, plan, arrays, blocks, shadow, order, careful=careful, tiles_of_blocks=tiles_of_blocks, **more)
 
     monkeypatch.setattr(launching._Launch, "__init__", begin)
     return found

@@ -110,12 +110,12 @@ def test_touches_that_repeat_settle_at_the_third():
     """The first meets what came before, the second what the first left; a place that moves begins anew, for the others too."""
     run = _Repeated("site", clock := Clock(), "group")
     a, b, place, other, moved = object(), object(), object(), object(), object()
-    assert [run.settled(a, place) for _ in range(4)] == [False, False, True, True]
-    assert [run.settled(b, other) for _ in range(2)] == [False, False]
-    assert not run.settled(a, place) and not run.settled(b, other)
-    assert run.settled(a, place) or run.settled(a, place)
-    assert not run.settled(a, moved)
-    assert not run.settled(b, other), "all must be where they were, twice"
+    assert [run.is_repetition(a, place) for _ in range(4)] == [False, False, True, True]
+    assert [run.is_repetition(b, other) for _ in range(2)] == [False, False]
+    assert not run.is_repetition(a, place) and not run.settled(b, other)
+    assert run.is_repetition(a, place) or run.settled(a, place)
+    assert not run.is_repetition(a, moved)
+    assert not run.is_repetition(b, other), "all must be where they were, twice"
     assert run.goes_on("site", clock, "group")
     assert (
         not run.goes_on("other", clock, "group") and not run.goes_on("site", Clock(), "group") and not run.goes_on("site", clock, "other")
@@ -287,7 +287,7 @@ def test_blocks_are_ordered_by_nothing(kind):
     for order in (None, 0):
         assert not is_race(said(kernel((mine, barrier, mine), threads=32, grid=2), order, dst=given))
         text = said(kernel((mine, barrier, theirs), threads=32, grid=2), order, dst=given)
-        assert is_race(text) and "of block 0" in text and "of block 1" in text and "deal each element to one thread only" in text, text
+        assert is_race(text) and "of block 0" in text and "of block 1" in text and "assign each element to one thread only" in text, text
         assert "race on dst[" in text
 
 
@@ -320,7 +320,7 @@ def test_a_race_of_one_statement_with_itself():
     assert text.startswith(
         "race on x[0] (address 0): thread 0 writes it (Move Move(1)(GL,SH)(Thread) at line 1, k=0), thread 1 writes it"
     ), text
-    assert re.search(r"in +block 0, k=0", text) and "deal each element to one thread only" in text
+    assert re.search(r"in +block 0, k=0", text) and "assign each element to one thread only" in text
     body = (touch("x", (THREAD + TURN) % 64, True, line="line 1"), touch("dst", THREAD + 64, True))
     text = said(kernel((making.loop(TURN, as_expr(2), body),), *buffers()))
     assert "at line 1, k=0)" in text and re.search(r"in +block 0, k=1", text) and "a barrier between the two" in text, text
@@ -415,7 +415,7 @@ def under_way(*steps, warps=1):
         ("read copy commit wait read", None),
         (
             "copy commit read wait",
-            r"x is read while an asynchronous copy to it is in flight: [A-Z_0-9]+ .* at line 0, outside loops, which nobody has waited for(?s:.*)in +Move .*, outside loops(?s:.*)at +line 2",
+            r"x is read while an asynchronous copy to it is in flight: [A-Z_0-9]+ .* at line 0, outside loops, which no thread has waited for(?s:.*)in +Move .*, outside loops(?s:.*)at +line 2",
         ),
         ("copy commit write wait", r"x is written while an asynchronous copy to it is in flight: [A-Z_0-9]+ .* at line 0(?s:.*)at +line 2"),
         (
@@ -446,7 +446,7 @@ def test_elements_that_a_copy_leaves_out_are_not_under_way():
     rest = touch("x", THREAD, True, active=less(3, THREAD))
     assert isinstance(said(kernel((beside, making.commit(), rest, making.wait(0)), *buffers())), dict)
     wide = touch("x", THREAD, True, active=less(2, THREAD))
-    assert "under way" in said(kernel((beside, making.commit(), wide, making.wait(0)), *buffers()))
+    assert "in flight" in said(kernel((beside, making.commit(), wide, making.wait(0)), *buffers()))
 
 
 @pytest.mark.parametrize("order", [None, 1])
@@ -614,7 +614,7 @@ def test_lines_of_accesses_go_before_those_of_statements():
     slow = making.under_way(placed(touch("x", THREAD, True, line="line 1"), x="place 1"))
     own = placed(touch("x", THREAD, False, line="line 2"), x="place 2")
     text = said(kernel((slow, making.commit(), own, making.wait(0)), *buffers()))
-    assert "under way" in text and "at place 1, outside loops" in text and re.search(r"at +place 2", text), text
+    assert "in flight" in text and "at place 1, outside loops" in text and re.search(r"at +place 2", text), text
     text = said(kernel((own,), *buffers()))
     assert "before anything was written" in text and re.search(r"at +place 2", text), text
 

@@ -72,8 +72,8 @@ def test_a_stage_is_released_twice():
     fails(streamed(consumer=lambda body: (*body, body[-1])), "ring: fill 0 is released by a group that has not acquired it")
 
 
-NOT_ANNOUNCED = "warp 0 waits for turn 2 of ring to be full (tile; 1 phases complete, 1 of 1 arrivals and 0 bytes missing): the producer has not announced it"
-NOT_RELEASED = "the producer waits for turn 2 of ring to be empty (tile; 0 phases complete, 1 of 1 arrivals and 0 bytes missing): turn 0 has not been released by warp 0"
+NOT_ANNOUNCED = "warp 0 waits for fill 2 of ring to be full (tile; 1 phases complete, 1 of 1 arrivals and 0 bytes missing): the producer has not arrived"
+NOT_RELEASED = "the producer waits for fill 2 of ring to be empty (tile; 0 phases complete, 1 of 1 arrivals and 0 bytes missing): fill 0 has not been released by warp 0"
 
 
 def stuck(kernel, *waits):
@@ -95,10 +95,10 @@ def test_a_stage_is_released_while_lanes_read():
 
 def test_all_lanes_release():
     """Each lane for itself: 32 arrivals are 32 phases of a barrier that counts one."""
-    often = "the producer waits for turn 2 of ring to be empty (tile; 32 phases complete, 1 of 1 arrivals and 0 bytes missing): "
+    often = "the producer waits for fill 2 of ring to be empty (tile; 32 phases complete, 1 of 1 arrivals and 0 bytes missing): "
     stuck(
         streamed(consumer=lambda body: (*body[:-1], attrs.evolve(body[-1], active=TRUE))),
-        f"{often}turn 0 has been released by warp 0, by some of them more than once",
+        f"{often}fill 0 has been released by warp 0, by some of them more than once",
         NOT_ANNOUNCED,
     )
 
@@ -137,16 +137,16 @@ def test_the_producer_means_the_next_turn(place, turn):
 
 
 def test_a_load_that_nobody_announces():
-    first = "warp 0 waits for turn 0 of ring to be full (tile; 0 phases complete, 1 of 1 arrivals and -1024 bytes missing): "
-    stuck(streamed(producer=without(1)), f"{first}the producer has not announced it", NOT_RELEASED)
+    first = "warp 0 waits for fill 0 of ring to be full (tile; 0 phases complete, 1 of 1 arrivals and -1024 bytes missing): "
+    stuck(streamed(producer=without(1)), f"{first}the producer has not arrived", NOT_RELEASED)
 
 
 @pytest.mark.parametrize(
     "missing, kernel", [(1024, streamed(producer=without(2))), (16, streamed(bytes=1040)), (-16, streamed(bytes=1008))]
 )
 def test_other_bytes_than_are_announced(missing, kernel):
-    first = f"warp 0 waits for turn 0 of ring to be full (tile; 0 phases complete, 0 of 1 arrivals and {missing} bytes missing): "
-    stuck(kernel, f"{first}the producer has announced it", NOT_RELEASED)
+    first = f"warp 0 waits for fill 0 of ring to be full (tile; 0 phases complete, 0 of 1 arrivals and {missing} bytes missing): "
+    stuck(kernel, f"{first}the producer has arrived", NOT_RELEASED)
 
 
 def test_the_load_comes_before_the_announcement():
@@ -167,14 +167,14 @@ def test_two_loads_of_which_the_ring_counts_both():
 
 
 def test_more_arrivals_than_consumers():
-    counted = "the producer waits for turn 2 of ring to be empty (tile; 0 phases complete, 1 of 2 arrivals and 0 bytes missing): "
-    stuck(streamed(consumers=2), f"{counted}turn 0 has been released by warp 0, and the ring counts 2 consumers", NOT_ANNOUNCED)
+    counted = "the producer waits for fill 2 of ring to be empty (tile; 0 phases complete, 1 of 2 arrivals and 0 bytes missing): "
+    stuck(streamed(consumers=2), f"{counted}fill 0 has been released by warp 0, and the ring counts 2 consumers", NOT_ANNOUNCED)
 
 
 def test_fewer_arrivals_than_consumers():
-    counted = "the producer waits for turn 2 of ring to be empty (tile; 2 phases complete, 1 of 1 arrivals and 0 bytes missing): "
+    counted = "the producer waits for fill 2 of ring to be empty (tile; 2 phases complete, 1 of 1 arrivals and 0 bytes missing): "
     waiting = NOT_ANNOUNCED.replace("warp 0 waits", "warps 0, 1 wait")
-    often = "turn 0 has been released by warps 0, 1, by some of them more than once"
+    often = "fill 0 has been released by warps 0, 1, by some of them more than once"
     stuck(streamed(warps=2, consumers=1), f"{counted}{often}", waiting)
 
 
@@ -190,7 +190,7 @@ def test_a_turn_that_nobody_waits_for():
 
 def test_a_turn_that_is_held_at_the_end():
     kernel = streamed(TURNS, 8, consumer=without(3))
-    fails(kernel, "ring: a group ends that holds turn 0 full")
+    fails(kernel, "ring: a group exits without releasing fill 0")
 
 
 # ---------------------------------------------------------------------------------------------- phases
@@ -257,7 +257,7 @@ def test_barriers_begin_at_multiples_of_8(offset):
 
 @pytest.mark.parametrize("offset, first", [(1024 - 24, 1024), (1024, 1024), (2048, 2048), (3072 - 8, 3064)])
 def test_barriers_in_the_bytes_of_a_buffer(offset, first):
-    fails(placed(offset, shared_bytes=4096), f"the mbarriers of ring and tile lie in the same bytes of shared memory, from byte {first} on")
+    fails(placed(offset, shared_bytes=4096), f"the mbarriers of ring and tile overlap in shared memory, from byte {first} on")
 
 
 @pytest.mark.parametrize("offset, size", [(3072, 3072 + 24), (-8, 4096)])
@@ -293,7 +293,7 @@ def test_barriers_moved_in_kernels(form, seed):
         others = {one.offset for one in kernel.buffers if one.memory.of_block} | {one.offset for one in kernel.rings if one is not ring}
         for offset in {*others, ring.offset + 4} - {ring.offset}:
             rings = (*kernel.rings[:number], attrs.evolve(ring, offset=offset), *kernel.rings[number + 1 :])
-            with pytest.raises(SimulationError, match="the mbarriers of .* (start at byte|in the same bytes|are bytes)"):
+            with pytest.raises(SimulationError, match="the mbarriers of .* (start at byte|.* overlap in shared memory|occupy bytes)"):
                 simulate(
                     attrs.evolve(kernel, rings=rings),
                     drawn.arrays,
@@ -323,9 +323,9 @@ def test_a_cluster_that_is_right():
 
 SAID = {
     "dropped: the cluster's barrier at the start": "whose mbarriers may not be initialized yet",
-    "dropped: the cluster's barrier at the end": "block . of the cluster ends, while others may still arrive at its mbarriers or send loads",
+    "dropped: the cluster's barrier at the end": "block . of the cluster exits while others may still arrive at its mbarriers or send loads",
     "a block beyond": "in block 2 of a cluster of 2",
-    "only its own block's consumers": "which has not released turn|passes by parity alone|deadlock|released",
+    "only its own block's consumers": "which has not released fill|passes by parity alone|deadlock|released",
 }
 
 
@@ -536,12 +536,12 @@ def test_numbers_of_tiles_in_stages():
     for turn, number in ((0, 4), (1, 7), (2, 9), (3, 9)):
         env = {"k": turn}
         with pytest.raises(
-            SimulationError, match=f"tiles: the number of turn {turn} is left in a stage by a group that does not hold it empty"
+            SimulationError, match=f"tiles: the tile index of fill {turn} is stored by a group that has not acquired it empty"
         ):
             rings.tile(take, env, producer, WHERE)
         producer.owned = {("tiles", turn, EMPTY)}
         assert rings.tile(take, env, producer, WHERE) == number
-        with pytest.raises(SimulationError, match=f"tiles: the number of turn {turn} is read by a group that has not acquired it full"):
+        with pytest.raises(SimulationError, match=f"tiles: the tile index of fill {turn} is read by a group that has not acquired it full"):
             rings.tile(read, env, consumer, WHERE)
         consumer.owned = {("tiles", turn, FULL)}
         assert rings.tile(read, env, consumer, WHERE) == number
@@ -578,7 +578,7 @@ def test_blocks_that_a_group_reaches_into():
         made[1].reached_rings((ALL,), env, warp(), "it arrives", WHERE)
     for block in (0, 2):
         made[block].require_not_accessed(3)
-    with pytest.raises(SimulationError, match="block 0 of the cluster ends, while others may still arrive at its mbarriers or send loads"):
+    with pytest.raises(SimulationError, match="block 0 of the cluster exits while others may still arrive at its mbarriers or send loads"):
         made[0].require_not_accessed(2)
     made[1].require_not_accessed(0)
 
@@ -607,11 +607,11 @@ def test_a_load_from_another_block_comes_to_an_empty_stage(workers):
     rings.require_empty("ring", 1, WHERE)
     for count in (0, 1):
         rings.released_warps["ring", 0] = count
-        with pytest.raises(SimulationError, match="ring: fill 2 is sent to block 0 of the cluster, which has not released turn 0"):
+        with pytest.raises(SimulationError, match="ring: fill 2 is sent to block 0 of the cluster, which has not released fill 0"):
             rings.require_empty("ring", 2, WHERE)
     rings.released_warps["ring", 0] = 2
     rings.require_empty("ring", 2, WHERE)
-    with pytest.raises(SimulationError, match="turn 3 is sent to block 0 of the cluster, which has not released turn 1"):
+    with pytest.raises(SimulationError, match="fill 3 is sent to block 0 of the cluster, which has not released fill 1"):
         rings.require_empty("ring", 3, WHERE)
 
 
@@ -643,7 +643,7 @@ def test_stages_are_held_by_who_touches_them(write, engine):
         assert group.read_by_lanes == (set() if write or engine else {("ring", stage) for stage in stages})
         for held in ({("ring", 4 + stage, side) for stage in {0, 1} - {max(stages)}}, {("other", 4 + stage, side) for stage in stages}):
             group.owned = held
-            with pytest.raises(SimulationError, match=f"is {verb} by a group that does not hold it"):
+            with pytest.raises(SimulationError, match=f"is {verb} by a group that has not acquired it"):
                 rings.require_owned(site, operand, {}, group, WHERE)
     site, operand = access_to(1, write, engine, "elsewhere")
     assert rings.stages_of(operand, {}) == frozenset()
@@ -683,7 +683,7 @@ def test_what_is_left_at_the_end():
         rings.require_complete()
     rings.mbarriers["ring", FULL, 0].bytes = 0
     rings.start_load(Load("ring", 4, 64, lambda: None))
-    with pytest.raises(SimulationError, match="ring: no agent waits for fill 4"):
+    with pytest.raises(SimulationError, match="ring: no group waits for fill 4"):
         rings.require_complete()
     rings.awaited.add(("ring", 4))
     rings.require_complete()
@@ -695,7 +695,7 @@ def test_turns_that_are_held_at_the_end():
     group.owned = {("ring", 4, EMPTY), ("order", 2, EMPTY)}
     require_released(group)
     group.owned |= {("ring", 5, FULL), ("ring", 3, FULL), ("stage", 0, FULL)}
-    with pytest.raises(SimulationError, match="ring: a group ends that holds turn 3 full"):
+    with pytest.raises(SimulationError, match="ring: a group exits without releasing fill 3"):
         require_released(group)
 
 
@@ -717,20 +717,20 @@ def test_stores_that_are_under_way_at_the_end(steps, right):
 
 
 DESCRIBED = [
-    ({}, FULL, 3, [], "turn 3 of ring to be full (tile; 0 phases complete, 1 of 1 arrivals and 0 bytes missing): the producer has not announced it"),
-    ({}, FULL, 3, [(FULL, 3, 2)], "turn 3 of ring to be full (tile; 0 phases complete, 1 of 1 arrivals and 0 bytes missing): the producer has announced it"),
-    ({}, FULL, 3, [(FULL, 1, 2)], "turn 3 of ring to be full (tile; 0 phases complete, 1 of 1 arrivals and 0 bytes missing): the producer has not announced it"),
-    ({}, EMPTY, 1, [], "turn 1 of ring to be empty (tile; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): it is the first fill of its stage"),
-    ({}, EMPTY, 2, [], "turn 2 of ring to be empty (tile; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): turn 0 has not been released by warps 0, 1"),
-    ({}, EMPTY, 3, [(EMPTY, 1, 1)], "turn 3 of ring to be empty (tile; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): turn 1 has not been released by warp 0"),
-    ({}, EMPTY, 2, [(EMPTY, 0, 1), (EMPTY, 0, 0)], "turn 2 of ring to be empty (tile; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): turn 0 has been released by warps 0, 1"),
-    ({}, EMPTY, 2, [(EMPTY, 0, 1), (EMPTY, 0, 0), (EMPTY, 0, 1)], "turn 2 of ring to be empty (tile; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): turn 0 has been released by warps 0, 1, by some of them more than once"),
-    ({"consumers": 3}, EMPTY, 2, [(EMPTY, 0, 1), (EMPTY, 0, 0)], "turn 2 of ring to be empty (tile; 0 phases complete, 3 of 3 arrivals and 0 bytes missing): turn 0 has been released by warps 0, 1, and the ring counts 3 consumers"),
-    ({"buffers": ("tile", "other")}, EMPTY, 0, [], "turn 0 of ring to be empty (tile, other; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): it is the first fill of its stage"),
-    ({"buffers": (), "tiles": True}, EMPTY, 0, [], "turn 0 of ring to be empty (numbers of tiles; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): it is the first fill of its stage"),
-    ({"buffers": ()}, EMPTY, 0, [], "turn 0 of ring to be empty (0 phases complete, 2 of 2 arrivals and 0 bytes missing): it is the first fill of its stage"),
-    ({"buffers": (), "each": 32}, EMPTY, 2, [], "fill 2 of ring to be empty (0 phases complete, 2 of 2 arrivals and 0 bytes missing): turn 0 has not been released"),
-    ({"buffers": (), "each": 32}, EMPTY, 2, [(EMPTY, 0, 1)], "fill 2 of ring to be empty (0 phases complete, 2 of 2 arrivals and 0 bytes missing): turn 0 has been released by warp 1"),
+    ({}, FULL, 3, [], "fill 3 of ring to be full (tile; 0 phases complete, 1 of 1 arrivals and 0 bytes missing): the producer has not arrived"),
+    ({}, FULL, 3, [(FULL, 3, 2)], "fill 3 of ring to be full (tile; 0 phases complete, 1 of 1 arrivals and 0 bytes missing): the producer has arrived"),
+    ({}, FULL, 3, [(FULL, 1, 2)], "fill 3 of ring to be full (tile; 0 phases complete, 1 of 1 arrivals and 0 bytes missing): the producer has not arrived"),
+    ({}, EMPTY, 1, [], "fill 1 of ring to be empty (tile; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): it is the first fill of its stage"),
+    ({}, EMPTY, 2, [], "fill 2 of ring to be empty (tile; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): fill 0 has not been released by warps 0, 1"),
+    ({}, EMPTY, 3, [(EMPTY, 1, 1)], "fill 3 of ring to be empty (tile; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): fill 1 has not been released by warp 0"),
+    ({}, EMPTY, 2, [(EMPTY, 0, 1), (EMPTY, 0, 0)], "fill 2 of ring to be empty (tile; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): fill 0 has been released by warps 0, 1"),
+    ({}, EMPTY, 2, [(EMPTY, 0, 1), (EMPTY, 0, 0), (EMPTY, 0, 1)], "fill 2 of ring to be empty (tile; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): fill 0 has been released by warps 0, 1, by some of them more than once"),
+    ({"consumers": 3}, EMPTY, 2, [(EMPTY, 0, 1), (EMPTY, 0, 0)], "fill 2 of ring to be empty (tile; 0 phases complete, 3 of 3 arrivals and 0 bytes missing): fill 0 has been released by warps 0, 1, and the ring counts 3 consumers"),
+    ({"buffers": ("tile", "other")}, EMPTY, 0, [], "fill 0 of ring to be empty (tile, other; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): it is the first fill of its stage"),
+    ({"buffers": (), "tiles": True}, EMPTY, 0, [], "fill 0 of ring to be empty (tile indices; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): it is the first fill of its stage"),
+    ({"buffers": ()}, EMPTY, 0, [], "fill 0 of ring to be empty (0 phases complete, 2 of 2 arrivals and 0 bytes missing): it is the first fill of its stage"),
+    ({"buffers": (), "each": 32}, EMPTY, 2, [], "fill 2 of ring to be empty (0 phases complete, 2 of 2 arrivals and 0 bytes missing): fill 0 has not been released"),
+    ({"buffers": (), "each": 32}, EMPTY, 2, [(EMPTY, 0, 1)], "fill 2 of ring to be empty (0 phases complete, 2 of 2 arrivals and 0 bytes missing): fill 0 has been released by warp 1"),
 ]  # fmt: skip
 
 
@@ -745,7 +745,7 @@ def test_what_a_wait_is_for(fields, side, turn, done, text):
 def test_what_a_wait_is_for_in_a_cluster():
     """Who has released it, by blocks."""
     made = rings_of(attrs.evolve(RING, consumers=4), blocks=2)
-    assert made[1].described(acquire(EMPTY, 2), {}).endswith("turn 0 has been released by nobody, and the ring counts 4 consumers")
+    assert made[1].described(acquire(EMPTY, 2), {}).endswith("fill 0 has been released by no warp, and the ring counts 4 consumers")
     made[1].released["ring", EMPTY, 0] = [(1, 1), (0, 0), (1, 0)]
-    said = "turn 0 has been released by warp 0 of block 0 of the cluster and warps 0, 1 of block 1 of the cluster, and the ring counts 4 consumers"
+    said = "fill 0 has been released by warp 0 of block 0 of the cluster and warps 0, 1 of block 1 of the cluster, and the ring counts 4 consumers"
     assert made[1].described(acquire(EMPTY, 2), {}).endswith(said)

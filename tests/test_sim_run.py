@@ -255,7 +255,7 @@ def test_copies_under_way_are_waited_for(pending, second, right, order):
         np.testing.assert_array_equal(found[:32], GIVEN[32 * second : 32 * second + 32])
     else:
         assert found.startswith("x is read while an asynchronous copy to it is in flight"), found
-    assert "under way" in said(loaded(second=second), order)
+    assert "in flight" in said(loaded(second=second), order)
     with pytest.raises(VerificationError, match="a wait of a product in a kernel without such asynchronous statements"):
         said(loaded(making.wait(0, mechanism=WGMMA_GROUPS), second=second), order)
 
@@ -312,8 +312,8 @@ def with_tiles(more):
         ({"consumer": with_tiles(-1), "blocks": 1}, None),
         ({"extent": 5, "blocks": 1}, "loop turn continues past the last tile"),
         ({"extent": 6, "blocks": 1}, "right"),
-        ({"consumer": without(ir.Acquire)}, "the number of turn 0 is read by a group that has not acquired it full"),
-        ({"producer": without(ir.Acquire)}, "the number of turn 0 is left in a stage by a group that does not hold it empty"),
+        ({"consumer": without(ir.Acquire)}, "the tile index of fill 0 is read by a group that has not acquired it full"),
+        ({"producer": without(ir.Acquire)}, "the tile index of fill 0 is stored by a group that has not acquired it empty"),
         ({"consumer": without(ir.Barrier)}, "right"),
         ({"consumer": without(ir.Release)}, "deadlock"),
         ({"producer": without(ir.Release)}, "deadlock"),

@@ -13,7 +13,7 @@ PITCH = 64
 
 def passed(*barriers):
     """The clock of whoever has passed barriers of these numbers of threads."""
-    return functools.reduce(Clock.behind, barriers, Clock())
+    return functools.reduce(Clock.after, barriers, Clock())
 
 
 def at(*numbers):
@@ -72,7 +72,7 @@ def test_what_engines_read():
     assert len(shadow.in_read(at(0, 1, 2))) == 0
     shadow.start_read(at(1, 2), 5)
     shadow.start_read(at(2), 6)
-    assert [*shadow.in_read(at(0, 1, 2))] == [1, 2] and [*shadow.reader_under_way] == [0, 5, 6, 0]
+    assert [*shadow.in_read(at(0, 1, 2))] == [1, 2] and [*shadow.reader_in_flight] == [0, 5, 6, 0]
     shadow.end_read(at(1, 2))
     assert [*shadow.in_read(at(0, 1, 2))] == [2]
     shadow.end_read(at(2))

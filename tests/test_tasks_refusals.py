@@ -128,7 +128,7 @@ def indices_of_an_ended_loop(dst, src):
         launch("copy", to[i, 0], of[i, 0])
 
 
-@wrong("it is known only when the kernel runs", "move", "move", meant=False)
+@wrong("it is known only at run time", "move", "move", meant=False)
 def branch_on_an_index(dst, src):
     to, of = partition_by_blocks(dst, (4, 8)), partition_by_blocks(src, (4, 8))
     for i in srange(4):
