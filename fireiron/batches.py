@@ -1,8 +1,8 @@
-"""Products of arrays of any number of dimensions, as NumPy and PyTorch multiply them: which products of stacks and matrices they are.
+"""Batched matmuls of arrays with any number of dimensions, as NumPy and PyTorch define them.
 
-The last two dimensions are matrices; those in front are broadcast against each other. A vector is a matrix of one row on the left, of one
-column on the right, and its dimension is not in the result. Dimensions in front that lie as one in all arrays are one; of what is left the
-largest is the dimension of a stack, and products go over the others. Nothing is copied.
+The last two dimensions are matrices; the leading ones are broadcast. A vector is a matrix with one row on the left, or one column on the
+right, and the result lacks that dimension. Leading dimensions that can be flattened in all arrays become one. The largest of the rest is
+the batch dimension, and the others are loops over batched matmuls. Nothing is copied.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from fireiron.errors import ArgumentError
 
 Shape = tuple[int, ...]
 Places = tuple[Shape, Shape]
-"""Shape and steps in elements."""
+"""Shape and strides in elements."""
 
 
 @attrs.frozen
 class Batches:
-    """A product of arrays as products of stacks: views of the arrays, whose first dimensions, `loops`, are gone over.
+    """A matmul of arrays as a loop over batched matmuls of views; the leading dimensions of the views, `loops`, are the loop.
 
     Attributes:
-        shape: that of the result.
-        loops: sizes of the dimensions that are gone over.
-        a, b, c: shape and steps of the views, the loops in front.
+        shape: the shape of the result.
+        loops: the sizes of the loop dimensions.
+        a, b, c: shapes and strides of the views, with the loop dimensions first.
     """
 
     shape: Shape
@@ -41,21 +41,21 @@ class Batches:
 
     @property
     def indices(self) -> Iterable[tuple[int, ...]]:
-        """The products, by their indices in the loops."""
+        """The indices of the loop."""
         return itertools.product(*map(range, self.loops))
 
 
 def result_shape(a: Sequence[int], b: Sequence[int]) -> Shape:
-    """The shape of the product of arrays of two shapes.
+    """Return the shape of the product of arrays with two shapes.
 
     >>> result_shape((2, 1, 4, 8), (3, 8, 5)), result_shape((8,), (3, 8, 5)), result_shape((8,), (8,))
     ((2, 3, 4, 5), (3, 5), ())
 
-    Raises: ArgumentError where there is none.
+    Raises: an `ArgumentError` if the shapes are incompatible.
     """
     for name, shape in (("a", a), ("b", b)):
         if not shape:
-            raise ArgumentError(f"{name} has 0 dimensions, matmul takes vectors, matrices and stacks of them", got=tuple(shape))
+            raise ArgumentError(f"{name} has 0 dimensions, matmul requires vectors, matrices or batches", got=tuple(shape))
     rows = b[-2] if len(b) > 1 else b[0]
     if a[-1] != rows:
         raise ArgumentError(f"a has {a[-1]} columns, b {rows} rows", got=(tuple(a), tuple(b)), legal="M x K and K x N")
@@ -63,7 +63,7 @@ def result_shape(a: Sequence[int], b: Sequence[int]) -> Shape:
 
 
 def _broadcast(a: Sequence[int], b: Sequence[int]) -> Shape:
-    """The dimensions in front of matrices."""
+    """Return the dimensions before those of the matrices."""
     pairs = itertools.zip_longest(reversed(a[:-2]), reversed(b[:-2]), fillvalue=1)
     found = [two if one == 1 else one for one, two in pairs if _meet(one, two, a, b)]
     return tuple(reversed(found))
@@ -71,17 +71,17 @@ def _broadcast(a: Sequence[int], b: Sequence[int]) -> Shape:
 
 def _meet(one: int, two: int, a: Sequence[int], b: Sequence[int]) -> bool:
     if one != two and one != 1 and two != 1:
-        what = f"a is a stack of {one} matrices, b of {two}"
-        raise ArgumentError(what, got=(tuple(a), tuple(b)), legal="as many, or one, along each dimension in front of matrices")
+        what = f"a is a batch of {one} matrices, b of {two}"
+        raise ArgumentError(what, got=(tuple(a), tuple(b)), legal="equal sizes, or 1, along each leading dimension")
     return True
 
 
 @functools.lru_cache(maxsize=256)
 def batches(a: Places, b: Places, out: Places | None) -> Batches:
-    """How arrays of any dimensions are multiplied, by their shapes and steps; a new result lies row by row.
+    """Return how arrays of any dimensions are multiplied, by their shapes and strides; a new result is row-major.
 
-    >>> found = batches(((2, 3, 4, 8), (96, 32, 8, 1)), ((8, 5), (5, 1)), None)
-    >>> found.loops, found.a, found.b
+    >>> plan = batches(((2, 3, 4, 8), (96, 32, 8, 1)), ((8, 5), (5, 1)), None)
+    >>> plan.loops, plan.a, plan.b
     ((), ((6, 4, 8), (32, 8, 1)), ((6, 8, 5), (0, 5, 1)))
     """
     shape = result_shape(a[0], b[0])
@@ -100,7 +100,7 @@ def batches(a: Places, b: Places, out: Places | None) -> Batches:
 
 
 def _matrix(array: Places, at: int) -> Places:
-    """An array of at least two dimensions: a vector with one of one element."""
+    """Return an array with at least two dimensions: a vector gets one of one element."""
     shape, steps = array
     if len(shape) > 1:
         return array
@@ -108,21 +108,21 @@ def _matrix(array: Places, at: int) -> Places:
 
 
 def _inner(a: Places, b: Places, out: Places) -> Shape:
-    """The steps of the matrices of the result."""
+    """Return the strides of the matrices of the result."""
     own = out[1][len(out[1]) - (len(a[0]) > 1) - (len(b[0]) > 1) :]
     down = own[0] if len(a[0]) > 1 else b[0][-1] if len(b[0]) > 1 else 1
     return down, own[-1] if len(b[0]) > 1 else 1
 
 
 def _stretched(shape: Shape, steps: Shape, front: Shape) -> Shape:
-    """The steps of an array along the dimensions in front, 0 where it is repeated."""
+    """Return the strides of an array along the leading dimensions, 0 where it is broadcast."""
     missing = len(front) + 2 - len(shape)
     own = zip(shape[:-2], steps[:-2], front[missing:], strict=True)
     return (*(0,) * missing, *(0 if size == 1 and wanted != 1 else step for size, step, wanted in own))
 
 
 def _merged(dims: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Dimensions, a size with a step in each array, with those as one that lie so in all arrays."""
+    """Return sizes with strides in each array, with dimensions merged that can be flattened in all arrays."""
     found: list[tuple[int, ...]] = []
     for size, *steps in dims:
         if size == 1:
@@ -135,12 +135,12 @@ def _merged(dims: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 
 def packed(shape: Sequence[int]) -> Shape:
-    """Steps of an array of a shape that lies row by row, without holes."""
+    """Return the strides of a packed row-major array."""
     return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 def cut(a: Places, b: Places, parts: int) -> tuple[Places, Places]:
-    """The factors of a product, M x K and K x N, as stacks of parts of K, which is a multiple of their number.
+    """Return the operands M x K and K x N as batches of `parts` parts of K.
 
     >>> cut(((4, 12), (12, 1)), ((12, 5), (5, 1)), 3)
     (((3, 4, 4), (4, 12, 1)), ((3, 4, 5), (20, 5, 1)))
@@ -152,7 +152,7 @@ def cut(a: Places, b: Places, parts: int) -> tuple[Places, Places]:
 
 
 def viewed(array: Any, places: Places) -> Any:
-    """The same memory in another shape, with these steps in elements; of NumPy, CuPy and PyTorch."""
+    """Return the same memory with another shape and other strides, in elements; for NumPy, CuPy and PyTorch."""
     shape, steps = places
     kind = type(array).__module__.partition(".")[0]
     if kind == "torch":
@@ -162,7 +162,7 @@ def viewed(array: Any, places: Places) -> Any:
 
 
 def new_like(array: Any, shape: Shape, dtype: Any) -> Any:
-    """A new array of the library and on the GPU of another; `dtype` is a `fireiron.DType`."""
+    """Return a new array in the library and on the GPU of another; `dtype` is a `fireiron.DType`."""
     kind = type(array).__module__.partition(".")[0]
     if kind == "torch":
         return array.new_empty(shape, dtype=getattr(sys.modules["torch"], dtype.numpy))

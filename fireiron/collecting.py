@@ -1,4 +1,4 @@
-"""Garbage that can wait: Python's collector of cycles, put off while a kernel is made.
+"""Postpone garbage collection of cycles while a kernel is made.
 
 Lowering allocates some hundred thousand objects that live until the program does. Each few hundred of them the collector looks through the
 youngest, and now and then through all that the process holds, PyTorch included: a tenth of the time, for next to nothing that it finds.
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def put_off() -> Iterator[None]:
-    """Collect no cycles meanwhile, if they were collected before. What is not in a cycle is freed as ever."""
+    """Disable the collection of cycles meanwhile, if it was enabled. Objects that are not in a cycle are freed immediately."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Arrays that no kernel reads as they lie: copies in their place, and what products of arrays without elements are.
+"""Copies of arrays that kernels cannot read, and results for arrays without elements.
 
 PyTorch and NumPy multiply matrices with any steps, reversed and repeated ones among them, and arrays of no rows, columns or terms. Kernels
 read rows or columns whose elements lie side by side. So what lies otherwise is copied in front, by its own library on its current stream,
@@ -15,16 +15,16 @@ from fireiron import recorder
 from fireiron.errors import ArgumentError
 
 LIBRARIES: Final = ("numpy", "cupy", "torch")
-"""Those whose arrays are copied here."""
+"""The libraries whose arrays are copied."""
 
 
 def library(array: Any) -> str:
-    """The name of the library that an array is of."""
+    """Return the name of an array's library."""
     return type(array).__module__.partition(".")[0]
 
 
 def is_matrix_readable(shape: Sequence[int], steps: Sequence[int]) -> bool:
-    """Whether the last two dimensions lie in rows or columns of elements side by side, and nothing lies backwards.
+    """Return whether the last two dimensions are row-major or column-major, and no stride is negative.
 
     >>> is_matrix_readable((4, 8), (8, 1)), is_matrix_readable((4, 8), (1, 100)), is_matrix_readable((4, 8), (16, 2))
     (True, True, False)
@@ -39,7 +39,7 @@ def is_matrix_readable(shape: Sequence[int], steps: Sequence[int]) -> bool:
 
 
 def copied(array: Any) -> Any:
-    """A copy that lies row by row."""
+    """Return a row-major copy."""
     recorder.is_more()
     kind = library(array)
     if kind == "torch":
@@ -51,7 +51,7 @@ def copied(array: Any) -> Any:
 
 
 def store(target: Any, source: Any) -> None:
-    """Write elements into an array, however it lies."""
+    """Write elements into an array with any strides."""
     recorder.is_more()
     if library(target) == "torch":
         target.copy_(source)
@@ -60,7 +60,7 @@ def store(target: Any, source: Any) -> None:
 
 
 def zeroed(array: Any) -> Any:
-    """The array itself, its elements set to zero."""
+    """Set all elements of an array to zero, and return it."""
     recorder.is_more()
     if library(array) == "torch":
         return array.zero_()
@@ -69,10 +69,10 @@ def zeroed(array: Any) -> Any:
 
 
 def refuse_stream(call: str, why: str, stream: Any) -> None:
-    """Refuse a stream where the library of the arrays works on its own current one."""
+    """Refuse a stream if the library of the arrays works on its own current stream."""
     if stream is not None:
         hint = "leave stream= away and make it current in the library of the arrays"
-        raise ArgumentError(f"{call}: stream= is given, and {why} on the current stream", hint=hint)
+        raise ArgumentError(f"{call}: stream= is not supported, because {why} on the current stream", hint=hint)
 
 
 __all__ = ["LIBRARIES", "copied", "is_matrix_readable", "library", "refuse_stream", "store", "zeroed"]

@@ -1,4 +1,4 @@
-"""Values that show themselves in notebooks: as HTML where that is shown, else as text over several lines."""
+"""Rich display of values in notebooks: HTML if supported, else text."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Any
 
 
 class Shown:
-    """How values are shown: as their `repr`, until `fireiron/__init__.py` tells the views of `fireiron.notebook`."""
+    """The display functions: `repr`, until `fireiron/__init__.py` sets those of `fireiron.notebook`."""
 
     @staticmethod
     def html(value: object) -> str | None:
-        """The value as HTML; None where it is shown as text."""
+        """Return the value as HTML; None to display it as text."""
         return None
 
     @staticmethod
     def pretty(value: object) -> str:
-        """The value as text over several lines."""
+        """Return the value as text of several lines."""
         return repr(value)
 
 
 def tell(html: Callable[[object], str], pretty: Callable[[object], str]) -> None:
-    """Show values so."""
+    """Set the display functions."""
     for name, view in (("html", html), ("pretty", pretty)):
         setattr(Shown, name, staticmethod(view))
 
 
 class Displayed:
-    """A value with a picture of itself for notebooks, in `fireiron.notebook`; nothing of that is loaded before it is asked for."""
+    """A value with a rich display by `fireiron.notebook`, which is imported when needed."""
 
     __slots__: tuple[()] = ()
 

@@ -1,4 +1,4 @@
-"""One error family: every message says what was asked, what was got, what is legal, where, and what to do."""
+"""The errors of the package: each states what was asked, what was given, what is legal, where, and what to do."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from fireiron.package_paths import is_own
 
 
 def call_site() -> str | None:
-    """`file.py:12` of the nearest caller outside this package."""
+    """Return `file.py:12` of the nearest caller outside this package."""
     frame = _caller()
     return None if frame is None else f"{_file(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-@functools.lru_cache(maxsize=1024)  # each step of a strategy and each access of a task asks where it stands
+@functools.lru_cache(maxsize=1024)  # called for each step of a strategy and each access of a task
 def _file(name: str) -> str:
-    """A file with its folder."""
+    """Return a file name with its folder."""
     path = Path(name)
     return "/".join(path.parts[-2:] if path.parent.name else path.parts[-1:])
 
 
 MOST_SHOWN: Final = 2000
-"""Most characters of a value in a message."""
+"""Maximum characters of a value in a message."""
 
 
 def repr_of(value: object) -> str:
-    """The `repr` of a value that is somebody else's, as far as it has one."""
+    """Return the `repr` of a user's value, or a description if `repr` raises an error."""
     try:
         return repr(value)
     except Exception as error:
@@ -38,27 +38,27 @@ def repr_of(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """The same in a length that is read, for a message."""
+    """Return a `repr` of limited length, for a message."""
     text = repr_of(value)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}... ({len(text)} characters)"
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
-    """The name that somebody may have meant who wrote another; None where none is like it."""
+    """Return the most similar known name; None if none is similar."""
     import difflib
 
     return next(iter(difflib.get_close_matches(name, list(names), 1)), None)
 
 
 def call_folder() -> Path | None:
-    """The folder of the file that the nearest caller outside this package stands in; None for one that stands in no file."""
+    """Return the folder of the file of the nearest caller outside this package; None if it has no file."""
     frame = _caller()
     path = None if frame is None else Path(frame.f_code.co_filename)
     return None if path is None or not path.is_file() else path.resolve().parent
 
 
 def _caller() -> FrameType | None:
-    """The innermost frame of code that is not this package's, nor of attrs on its behalf."""
+    """Return the innermost frame outside this package and attrs."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and (is_own(frame.f_code.co_filename) or _of_attrs(frame)):
         frame = frame.f_back
@@ -70,7 +70,7 @@ def _of_attrs(frame: FrameType) -> bool:
 
 
 class FireironError(Exception):
-    """A user's mistake, or a request that cannot be met without being wrong.
+    """A user's mistake, or a request that cannot be fulfilled correctly.
 
     Args:
         asked: one line that states the request and why it cannot be met.
@@ -122,7 +122,7 @@ class FireironError(Exception):
         return "\n".join([self.asked, *(f"  {name:<7} {value}" for name, value in rows if value is not None and value != "")])
 
     def located(self, *, within: object = None, at: str | None = None) -> FireironError:
-        """The same error with the place filled in where it was not yet known."""
+        """Return the error with its place filled in if it was unknown."""
         self.within = self.within if self.within is not None else within
         self.at = self.at if self.at is not None else at
         return self
@@ -133,7 +133,7 @@ class ArgumentError(FireironError):
 
 
 class LayoutError(FireironError):
-    """An operation of the layout algebra is not defined for its arguments. A layout that divides what it is applied to is what it takes."""
+    """An operation of the layout algebra is not defined for its arguments."""
 
 
 class DecompositionError(FireironError):
@@ -146,12 +146,12 @@ class DecompositionError(FireironError):
 class MatchError(FireironError):
     """No executable performs the residual spec.
 
-    The message compares it with the nearest instructions, field by field; `fireiron explain` looks for the steps between.
+    The message compares it with the nearest instructions, field by field; `fireiron explain` searches for missing steps.
 
     Args:
         headline: the first line of `asked`.
-        rows: makes the lines below it, which compare the spec with the nearest executables; called when `asked` is read, as a search
-            among the values of tunables reads only headlines.
+        rows: returns the further lines, which compare the spec with the nearest executables; called when `asked` is read, because a search
+            over values of tunables reads only headlines.
         others: the arguments of every error.
     """
 
@@ -177,57 +177,57 @@ class MatchError(FireironError):
         self._headline = text
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        _ = self.asked  # what makes the rows stays in its process
+        _ = self.asked  # the function that makes the rows is not pickled
         return super().__reduce__()
 
 
 class IncompleteError(FireironError):
-    """Code was asked for a decomposition tree with open leaves. `done()` closes a chain; `fireiron explain` says which steps lead there."""
+    """The decomposition tree has open leaves. `done()` closes a chain; `fireiron explain` lists the missing steps."""
 
 
 class SynchronizationError(FireironError):
-    """Barriers were forbidden where a race needs one; carries the counterexample. Without `no_sync` the barrier is there."""
+    """`no_sync` removed a barrier that prevents a race. The message has the counterexample."""
 
 
 class ResourceError(FireironError):
     """A kernel needs more threads, registers or shared memory than the target has.
 
-    Smaller tiles, fewer stages, or another `architecture`.
+    Use smaller tiles, fewer stages, or another `architecture`.
     """
 
 
 class VerificationError(FireironError):
     """The kernel IR is malformed: a defect of a pass or of an extension.
 
-    No strategy should lead here: if one does, it is worth a report.
+    No strategy should cause it; please report it.
     """
 
 
 class SimulationError(FireironError):
-    """The simulator met a race, an access out of bounds or uninitialised data.
+    """The simulator found a race, an access out of bounds or uninitialized data.
 
-    Of generated code that is a defect; of a micro-kernel, its author's.
+    In generated code this is a defect of the package; in a micro-kernel, of its text.
     """
 
 
 class LaunchError(FireironError):
-    """A kernel cannot be compiled or launched here, or with these arrays.
+    """A kernel cannot be compiled or launched on this GPU or with these arrays.
 
-    Their types, shapes, storage and devices are those that its spec says.
+    The spec specifies types, shapes, storage and devices of the arrays.
     """
 
 
 class StoreError(FireironError):
-    """A stored strategy or record cannot be read. It names the file and the place in it; nothing of it is taken."""
+    """A stored strategy or record cannot be read. The message has the file and the position; nothing of it is used."""
 
 
 class WrongResultError(FireironError):
-    """A kernel computed something else than its spec says. It names the first elements that differ, and by how much."""
+    """The result of a kernel differs from the meaning of its spec. The message has the first wrong elements and their errors."""
 
 
 class FireironWarning(UserWarning):
-    """Something works, but not as well as it could. Python's `warnings` filters it, by this class or one below."""
+    """Something works with a disadvantage. Python's `warnings` filters it by this class or a subclass."""
 
 
 class CacheWarning(FireironWarning):
-    """The compile cache cannot be written, or held an entry that was damaged. The kernel is compiled anew; `fireiron cache` tells more."""
+    """The compile cache cannot be written, or had a damaged entry. The kernel is compiled again; see `fireiron cache`."""

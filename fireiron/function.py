@@ -1,12 +1,12 @@
-"""`fireiron.function`: what a definition computes, as a function of arrays: by a record, or by the library's strategy for the GPU.
+"""`fireiron.function`: a definition as a function of arrays, by a record or by a default strategy of the library.
 
 >>> import fireiron, numpy
 >>> softmax = fireiron.function("softmax")
 >>> softmax(numpy.zeros((2, 3, 8), "float16"))[0, 0, :2]
 array([0.125, 0.125], dtype=float16)
 
-In PyTorch a call that `torch.compile` traces, or one with fake tensors, is the operator `fireiron::function`, which is registered when the
-first such call is made.
+A call that `torch.compile` traces, or a call on fake tensors, uses the PyTorch operator `fireiron::function`. The first such call registers
+it.
 """
 
 from __future__ import annotations
@@ -36,39 +36,39 @@ if TYPE_CHECKING:
 
 
 class Function(Call, Displayed):
-    """What a definition computes, of arrays; kernels are kept in memory, by the arrays' shapes, types, strides and alignment.
+    """A definition as a function of arrays. It caches kernels by shapes, types, strides and alignment of the arrays.
 
-    `inputs` and `outputs` are the names of the definition's operands, in the order in which arrays are given and come back.
+    `inputs` and `outputs` are the names of the definition's operands, in the order of arguments and results.
     """
 
     def __init__(self, name: str, start: Fused, strategies: Sequence[Strategy] = ()) -> None:
         super().__init__()
-        made = start.made
+        definition = start.made
         self.name, self.start, self.strategies = name, start, tuple(strategies)
-        self.outputs = tuple(made.outputs)
-        self.inputs = tuple(one for one in made.arrays if one not in made.outputs)
-        self.dims = {one: tuple(made.uses[one]) for one in (*self.inputs, *self.outputs)}
-        self.types = {one: str(kind) for one, kind in dict(made.types).items()}
+        self.outputs = tuple(definition.outputs)
+        self.inputs = tuple(operand for operand in definition.arrays if operand not in definition.outputs)
+        self.dims = {operand: tuple(definition.uses[operand]) for operand in (*self.inputs, *self.outputs)}
+        self.types = {operand: str(dtype) for operand, dtype in dict(definition.types).items()}
 
     def __repr__(self) -> str:
         return f"function({self.name!r}): {', '.join(self.inputs)} -> {', '.join(self.outputs)}"
 
     def __call__(self, *arrays: Any, out: Any = None, arch: Any = None, stream: Any = None, require_record: bool | None = None) -> Any:
-        """The output, or a tuple of all, of arrays and numbers in the order of `inputs`.
+        """Return the output, or a tuple of several, for arrays and numbers in the order of `inputs`.
 
-        CuPy and PyTorch arrays on a GPU run there, NumPy arrays in the simulator. The first call for shapes and strides chooses a strategy
-        and compiles it; later ones launch only. Where the first array has more dimensions than its operand, those in front count as one:
-        of all arrays whose first dimension is the same. Nothing has a gradient.
+        CuPy and PyTorch arrays on a GPU run there, NumPy arrays in the simulator. The first call for given shapes and strides chooses a
+        strategy and compiles it; later calls only launch it. If the first array has more dimensions than its operand, its leading
+        dimensions, and those of all arrays with the same first dimension, are flattened into one. There are no gradients.
 
         Args:
-            out: where to store the output, or a tuple of all; by default new arrays, row by row, of the type that the definition states,
-                else of that of the first array, or float32 with fewer dimensions than its.
-            arch: the target of the compiler; by default that of the GPU (of the simulator, sm_90).
+            out: the array for the output, or a tuple of several. By default new row-major arrays, with the type of the definition; else
+                with the type of the first array, or float32 if they have fewer dimensions.
+            arch: the target; by default that of the GPU (sm_90 in the simulator).
             stream: as for a compiled kernel.
-            require_record: only a record of exactly this problem may answer; as `FIREIRON_REQUIRE_RECORD` says if None.
+            require_record: use only a record of exactly this problem; None means the value of `FIREIRON_REQUIRE_RECORD`.
 
-        Raises: ArgumentError for arrays that do not fit each other, and where no strategy is legal; StoreError if an exact record is
-            required and none answers.
+        Raises: ArgumentError for incompatible arrays, and if no strategy is legal; StoreError if an exact record is required and there is
+            none.
         """
         if len(arrays) != len(self.inputs):
             raise ArgumentError(f"{self.name}: {len(arrays)} arrays and numbers", legal=", ".join(self.inputs))
@@ -83,23 +83,23 @@ class Function(Call, Displayed):
         return self.launched(Request(arrays, out, None, arch, require_record), stream)
 
     def choice(self, *arrays: Any, out: Any = None, arch: Any = None, require_record: bool | None = None) -> Choice:
-        """What is taken for these arrays: the record, if one answers, else the strategy, and why; nothing is launched."""
+        """Return the choice for these arrays, a record or a strategy, and the reason; launch nothing."""
         return self._answer(Request(arrays, out, None, arch, require_record)).choice
 
     def kernel(self, *arrays: Any, out: Any = None, arch: Any = None, require_record: bool | None = None) -> CompiledKernel:
-        """The kernel that is called for these arrays, which takes them with as many dimensions as its operands have."""
+        """Return the kernel for these arrays, which takes them with the dimensions of its operands."""
         return self._answer(Request(arrays, out, None, arch, require_record)).kernel
 
     def is_replayed(self, request: Request) -> bool:
-        """Whether an array is a PyTorch tensor; numbers may be before it."""
+        """Return whether any input is a PyTorch tensor."""
         return any(hasattr(array, "is_cuda") for array in request.inputs)
 
-    def said(self, request: Request) -> Any:
-        """What tells calls with the same arrays apart."""
+    def key_of_options(self, request: Request) -> Any:
+        """Return the key of the options."""
         return None if request.arch is None and request.require_record is None else (request.arch, request.require_record)
 
     def run(self, request: Request, stream: Any) -> Any:
-        """The outputs, where the call is not replayed."""
+        """Return the outputs without a replay."""
         lead, flat, outs = self._flat(request.inputs, request.out)
         results = self.answer(Request(flat, outs, None, request.arch, request.require_record))(flat, outs, stream)
         if outs is not None:
@@ -115,7 +115,7 @@ class Function(Call, Displayed):
     # ------------------------------------------------------------------------------------------ shapes
 
     def shapes(self, given: Sequence[Sequence[int]]) -> dict[str, tuple[int, ...]]:
-        """The shapes of the outputs by name, of those of the inputs; an `ArgumentError` where these do not fit each other."""
+        """Return the shapes of outputs by name. Raises: `ArgumentError` if those of the inputs are incompatible."""
         more = _more(given, self.inputs, self.dims)
         first = next((one for one in self.inputs if self.dims[one]), "")
         shared = self.dims[first][0] if first else ""
@@ -137,12 +137,12 @@ class Function(Call, Displayed):
         return found
 
     def type_of(self, output: str) -> str:
-        """The type of a new output: what the definition states, float32 with fewer dimensions than the first array; else ""."""
+        """Return the type of a new output: that of the definition, else float32 with fewer dimensions than the first array, else ""."""
         first = next((self.dims[one] for one in self.inputs if self.dims[one]), ())
         return self.types.get(output) or ("float32" if len(self.dims[output]) < len(first) else "")
 
     def _flat(self, arrays: Sequence[Any], out: Any) -> tuple[tuple[int, ...], tuple[Any, ...], tuple[Any, ...] | None]:
-        """What is in front of the operands' dimensions, and arrays without it."""
+        """Return the leading dimensions, and arrays with these flattened."""
         shapes = [_shape_of(one) for one in arrays]
         more = _more(shapes, self.inputs, self.dims)
         outs = None if out is None else each(out)
@@ -157,7 +157,7 @@ class Function(Call, Displayed):
         return lead, flat[: len(arrays)], flat[len(arrays) :] if outs else None
 
     def _shaped(self, name: str, array: Any, lead: tuple[int, ...]) -> Any:
-        """An output with what stands in front of its dimensions."""
+        """Return an output with the leading dimensions restored."""
         first = next((one for one in self.inputs if self.dims[one]), "")
         if self.dims[name][:1] != self.dims[first][:1]:
             return array
@@ -166,7 +166,7 @@ class Function(Call, Displayed):
     # ------------------------------------------------------------------------------------------ kernels
 
     def new_answer(self, request: Request) -> Answer:
-        """What answers a request that was not made before."""
+        """Return the answer for a new request."""
         arrays, outs = request.inputs, request.out or ()
         shapes = self.shapes([tuple(getattr(array, "shape", ())) for array in arrays])
         named = {name: array for name, array in zip(self.inputs, arrays, strict=True) if self.dims[name]}
@@ -182,12 +182,12 @@ class Function(Call, Displayed):
         return _BoundKernel(choice)
 
     def _kept_or_chosen(self, spec: Spec, aligned: Aligned, place: Place) -> Choice:
-        """What another process chose on this GPU, else what is chosen now, and kept."""
+        """Return the cached choice of another process, else a new choice, which is cached."""
         asked = self.name, spec, tuple(self.strategies), dict(aligned), place.require_record
         return place.chosen("function", asked, lambda: (self._chosen(spec, aligned, place), 0))[0]
 
     def _spec(self, given: Given, shapes: Mapping[str, tuple[int, ...]]) -> Spec:
-        """The spec of arrays as they lie."""
+        """Return the spec for the storage of the arrays."""
         sizes = {dim: size for name, one in given.items() for dim, size in zip(self.dims[name], one.shape, strict=True)}
         first = next(given[name].dtype for name in self.inputs if name in given)
         types = {name: as_dtype(one.dtype) for name, one in given.items()}
@@ -197,7 +197,7 @@ class Function(Call, Displayed):
         return self.start(types=types, **words)
 
     def _chosen(self, spec: Spec, aligned: Aligned, place: Place) -> Choice:
-        """What a record says, of just this or of a neighbour; else the first of the strategies that is legal."""
+        """Return the choice by a record of this or the nearest problem; else the first legal strategy."""
         from fireiron.gpu.kernel import CompiledKernel
         from fireiron.tune.records import Choice
         from fireiron.tune.records.default import default_choice
@@ -227,7 +227,7 @@ class Function(Call, Displayed):
 
 
 class _BoundKernel:
-    """An answer by a kernel that takes the arrays as they are given."""
+    """An answer by a kernel that reads the arrays in place."""
 
     def __init__(self, choice: Choice) -> None:
         from fireiron.gpu.kernel import CompiledKernel
@@ -235,12 +235,12 @@ class _BoundKernel:
         self.choice, self.kernel = choice, CompiledKernel(choice.program)
 
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
-        """The output, or a tuple of all."""
+        """Return the output, or a tuple of several."""
         return self.kernel(*inputs, out=None if out is None else joined(out), stream=stream)
 
 
 class _Functions:
-    """`fireiron.function`: see `__call__`. Functions are kept by what they are made of, and by the name that PyTorch's operator has."""
+    """`fireiron.function`: see `__call__`. Functions are cached by their arguments, and by name for PyTorch's operator."""
 
     def __init__(self) -> None:
         self._made: dict[Any, Function] = {}
@@ -265,46 +265,47 @@ class _Functions:
             return found
 
     def named(self, name: str) -> Function:
-        """The function of a name."""
+        """Return the function of a name."""
         return self._named.get(name) or self(name)
 
 
 function: Final = _Functions()
-"""What a definition computes, as a function of arrays; see its `__call__`."""
+"""A definition as a function of arrays; see its `__call__`."""
 
 
 def _start_of(what: str | Fused) -> Fused:
-    """The definition that is meant."""
+    """Return the definition of a name, a definition or strategies."""
     if isinstance(what, Fused):
         return what
     from fireiron.language.library import find
 
     start = find(what).strategy.start
     if not isinstance(start, Fused):
-        raise ArgumentError(f"function: {what} starts from no definition", got=str(start), hint="fireiron.matmul(a, b)")
+        raise ArgumentError(f"function: {what} does not start from a definition", got=str(start), hint="fireiron.matmul(a, b)")
     return start
 
 
 def _shape_of(value: Any) -> tuple[Any, ...]:
-    """The shape of an array; of what is none, such as a number, that of one."""
+    """Return the shape of an array; () for a number."""
     shape = getattr(value, "shape", ())
     return tuple(shape) if isinstance(shape, Sequence) else ()
 
 
 def _more(shapes: Sequence[Sequence[int]], names: Sequence[str], dims: Mapping[str, tuple[str, ...]]) -> int:
-    """How many dimensions the first array has in front of those of its operand."""
+    """Return the number of leading dimensions of the first array."""
     first = next(((shape, dims[name]) for name, shape in zip(names, shapes, strict=True) if dims[name]), ((), ()))
     return max(len(first[0]) - len(first[1]), 0)
 
 
 def _joined(array: Any, more: int, function: str, name: str) -> Any:
-    """The first dimensions of an array as one, without a copy."""
+    """Return a view of an array with its leading dimensions flattened."""
     shape = (-1, *array.shape[more + 1 :])
     try:
         return array.view(shape) if hasattr(array, "is_cuda") else _without_copy(array, shape)
     except (RuntimeError, ValueError, AttributeError):
         got = f"shape {tuple(array.shape)}"
-        raise ArgumentError(f"{function}: the first dimensions of {name} do not lie as one", got=got, hint="pass a copy") from None
+        asked = f"{function}: the leading dimensions of {name} cannot be flattened without a copy"
+        raise ArgumentError(asked, got=got, hint="pass a copy") from None
 
 
 def _without_copy(array: Any, shape: tuple[int, ...]) -> Any:
@@ -314,7 +315,7 @@ def _without_copy(array: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _by_rows(one: Operand) -> bool:
-    """Whether an array lies row by row, and is aligned."""
+    """Return whether an array is row-major and aligned."""
     by_rows = zip(one.shape, one.steps, packed(one.shape), strict=True)
     return one.align >= ALIGNMENT and all(size == 1 or step == row for size, step, row in by_rows)
 
@@ -322,11 +323,11 @@ def _by_rows(one: Operand) -> bool:
 # ---------------------------------------------------------------------------------------------- PyTorch's operator
 
 
-# What stands between here and the operator is traced by torch.compile itself: no caches, no locks.
+# torch.compile traces this function, so it uses no caches or locks.
 
 
 def _through_torch(name: str, dims: Mapping[str, Any], inputs: Sequence[str], arrays: Sequence[Any], outputs: int) -> Any:
-    """The call as an operator."""
+    """Call the operator."""
     import torch
 
     _operator()
@@ -344,7 +345,7 @@ def _operator() -> bool:
 
 @functools.cache
 def register_operator() -> Any:
-    """The operator, registered."""
+    """Register and return the operator."""
     import torch
 
     def given(of: Function, arrays: Sequence[Any], numbers: Sequence[float]) -> list[Any]:

@@ -1,9 +1,9 @@
-"""Values of this package on disk, under a digest of all that they follow from: what one process made, the next one reads.
+"""A disk cache of values of this package, by a digest of everything that determines them.
 
-A value is written by pickle and read by a reader of its own, which makes nothing but attrs classes and enumerations of this package,
-and texts, numbers, tuples and the like: it calls no function, and imports nothing else. An entry is one file: a first line, a SHA-256
-over everything behind it, a line of JSON that says what it is, then the value. What is damaged, cut off, misplaced, or of another
-build of this package is not used. docs/decisions/0068-program-cache.md says why so.
+Values are written by pickle. A restricted reader creates only attrs classes and enumerations of this package, and texts, numbers, tuples
+and the like; it calls no function, and imports nothing else. An entry is one file: a first line, a SHA-256 of the rest, a line of JSON
+that describes it, then the value. Entries that are damaged, truncated, misplaced, or of another build are ignored. See
+docs/decisions/0068-program-cache.md.
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ OURS: Final = tuple(
     f"fireiron.{part}"
     for part in ("values", "spec", "specs", "ir", "language", "decomp", "refine", "executable", "performing", "stepping", "tune.record")
 )
-"""The parts of this package whose values are kept: those of the language and of kernel IR, none that runs or writes anything."""
+"""The parts of this package whose values can be cached: the language and kernel IR."""
 
 DIGITS: Final = 64
-"""Hexadecimal digits of SHA-256."""
+"""Hexadecimal digits of a SHA-256 digest."""
 
 
 UNREADABLE: Final = (
     *(pickle.UnpicklingError, AttributeError, EOFError, ImportError, IndexError, KeyError),
     *(MemoryError, OverflowError, RecursionError, TypeError, ValueError),
 )
-"""What a reader meets in bytes that nobody wrote so."""
+"""The errors of reading bytes that are not a valid entry."""
 
 
 class DamagedError(Exception):
-    """An entry is not what was written."""
+    """An entry differs from what was written."""
 
 
 class _OtherError(Exception):
-    """A value has a part that is not of this package."""
+    """A value contains an object of another package."""
 
 
 UNWRITABLE: Final = (_OtherError, pickle.PicklingError, TypeError, RecursionError)
-"""What a writer meets in values that are not kept."""
+"""The errors of writing values that cannot be cached."""
 
 
 # ---------------------------------------------------------------------------------------------- keys
 
 
 def key_of(*parts: Any) -> str | None:
-    """A digest of values, of this package's build, and of Python's version; None where a part is of a class that is not of this package.
+    """Return a digest of values, this package's build, and Python's version; None if a part is of a class of another package.
 
     Equal for equal values, in every process.
     """
@@ -79,7 +79,7 @@ def key_of(*parts: Any) -> str | None:
 
 @functools.cache
 def build() -> str:
-    """What tells the code of this package and of its strategy library from all other: names, sizes and times of their files."""
+    """Return a digest of the build of this package and its strategy library: names, sizes and times of their files."""
     digest = hashlib.sha256(VERSION.encode())
     for folder in (PACKAGE, library_folder()):
         for name, size, changed in sorted(_sources(os.fspath(folder), "")):
@@ -88,7 +88,7 @@ def build() -> str:
 
 
 def _sources(folder: str, within: str) -> Iterator[tuple[str, int, int]]:
-    """Names, sizes and times of the Python files in a folder and in those inside it; quicker than by paths."""
+    """Yield names, sizes and times of the Python files in a folder, recursively; faster than by paths."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(".py"):
@@ -102,7 +102,7 @@ def _sources(folder: str, within: str) -> Iterator[tuple[str, int, int]]:
 
 
 class _Writer(pickle.Pickler):
-    """Writes nothing that `_Reader` would not read."""
+    """Refuses to write what `_Reader` would refuse to read."""
 
     def reducer_override(self, value: Any) -> Any:
         kind = value if isinstance(value, type) else type(value)
@@ -112,7 +112,7 @@ class _Writer(pickle.Pickler):
 
 
 class _Reader(pickle.Unpickler):
-    """Makes values of this package's classes, and of no others."""
+    """Creates values of this package's classes only."""
 
     def find_class(self, module: str, name: str) -> Any:
         if not _is_ours(module) or "." in name:
@@ -125,7 +125,7 @@ class _Reader(pickle.Unpickler):
 
 @functools.cache
 def is_readable(kind: type) -> bool:
-    """Whether values of a class are written and read: attrs classes and enumerations of this package."""
+    """Return whether values of a class are cached: attrs classes and enumerations of this package."""
     return _is_ours(kind.__module__) and (attrs.has(kind) or issubclass(kind, enum.Enum))
 
 
@@ -134,7 +134,7 @@ def _is_ours(module: str) -> bool:
 
 
 def _written(value: Any, shared: bool = True) -> bytes:
-    """A value in bytes; those of equal values are equal unless what is `shared` in it is written once."""
+    """Return a value as bytes; equal values give equal bytes, except for shared parts, which are written once."""
     buffer = io.BytesIO()
     writer = _Writer(buffer, 5)
     writer.fast = not shared
@@ -146,30 +146,30 @@ def _written(value: Any, shared: bool = True) -> bytes:
 
 
 def encoded(first: bytes, head: Mapping[str, Any], *parts: bytes) -> bytes:
-    """An entry: its first line, the digest of the rest, its head, its parts."""
+    """Return the bytes of an entry: first line, digest of the rest, head, parts."""
     body = b"".join((json.dumps({**head, "sizes": [len(part) for part in parts]}, sort_keys=True).encode(), b"\n", *parts))
     return b"".join((first, hashlib.sha256(body).hexdigest().encode(), b"\n", body))
 
 
 def opened(data: bytes, first: bytes) -> tuple[bytes, bytes]:
-    """The head of an entry and what is behind it; a `DamagedError` where the digest is not that of them."""
+    """Return the head and the content of an entry. Raises: `DamagedError` if the digest is wrong."""
     start = len(first) + DIGITS + 1
     if not data.startswith(first):
-        raise DamagedError("it is no entry of this format")
+        raise DamagedError("it is not an entry of this format")
     body = data[start:]
     if data[len(first) : start] != hashlib.sha256(body).hexdigest().encode() + b"\n":
-        raise DamagedError("its digest is wrong: it was cut off or changed")
+        raise DamagedError("its digest is wrong: it was truncated or changed")
     line, _, rest = body.partition(b"\n")
     return line, rest
 
 
 def place(cache: Path, kind: str, key: str) -> Path:
-    """The file of an entry in a cache, two folders deep, so that no folder becomes long."""
+    """Return the file of an entry in a cache, in two levels of folders, so that folders stay small."""
     return cache / "kernels" / key[:2] / key[2:4] / f"{key}.{kind}"
 
 
 def save(path: Path, data: bytes) -> None:
-    """Write an entry, whole or not at all.
+    """Write an entry, all or nothing.
 
     Raises: OSError where the folder cannot be written.
     """
@@ -183,12 +183,12 @@ def save(path: Path, data: bytes) -> None:
 
 
 def first_line(kind: str) -> bytes:
-    """The first line of entries of a kind."""
+    """Return the first line of entries of a kind."""
     return f"fireiron {kind} {FORMAT}\n".encode()
 
 
 def written(kind: str, key: str, value: Any, about: Mapping[str, Any]) -> bytes | None:
-    """The entry of a value, with what is said of it; None where a part of it is not of this package."""
+    """Return the entry of a value with its description; None if a part is of another package."""
     try:
         data = _written(value)
     except UNWRITABLE:
@@ -198,7 +198,7 @@ def written(kind: str, key: str, value: Any, about: Mapping[str, Any]) -> bytes 
 
 
 def read(kind: str, key: str, data: bytes) -> tuple[Any, Mapping[str, Any]]:
-    """The value of an entry, and what is said of it; a `DamagedError` where it is not one of this kind and key."""
+    """Return the value and the description of an entry. Raises: `DamagedError` if its kind or key differs."""
     line, rest = opened(data, first_line(kind))
     try:
         head = json.loads(line)
@@ -208,17 +208,17 @@ def read(kind: str, key: str, data: bytes) -> tuple[Any, Mapping[str, Any]]:
     except DamagedError:
         raise
     except UNREADABLE as error:
-        raise DamagedError(f"it is not laid out as this version writes it ({type(error).__name__}: {error})") from None
+        raise DamagedError(f"its layout is not that of this version ({type(error).__name__}: {error})") from None
 
 
 def bytes_at(path: Path) -> bytes | None:
-    """The bytes of an entry, whose time of last use becomes now; None where there is none that can be read."""
+    """Return the bytes of an entry and update its time of last use; None if it cannot be read."""
     try:
-        data = files.bounded(path) if path.is_file() else None  # a pipe of that name would be waited for
+        data = files.bounded(path) if path.is_file() else None  # reading a pipe of this name would block
     except OSError:
         return None
     if data is not None:
-        with contextlib.suppress(OSError):  # a read-only cache serves too
+        with contextlib.suppress(OSError):  # a read-only cache is usable too
             os.utime(path)
     return data
 

@@ -1,4 +1,4 @@
-"""PyTorch's operators: which calls become one, how they are registered, and what autocast makes of tensors.
+"""Operators of PyTorch: which calls become one, their registration, and the conversions of autocast.
 
 `fireiron.matmul`, `fireiron.attention`, `fireiron.function` and `kernel.as_torch_op()` are operators of `torch.ops.fireiron` where PyTorch
 traces a call or differentiates it; an eager `matmul` that is differentiated is none (see `fireiron.matmul_operator`). An operator has a
@@ -15,13 +15,13 @@ from typing import Any, Final, TypeVar
 from fireiron.errors import ArgumentError
 
 SERVED: Final = ("cuda", "meta")
-"""Kinds of devices whose tensors operators take; those of `meta` have no memory, and say shapes only."""
+"""Device types of operators' tensors; `meta` tensors have shapes and no memory."""
 
-# What stands between a call and its operator is traced by torch.compile itself: no classes of attrs, no caches, no locks.
+# torch.compile traces this code, so it uses no attrs classes, caches or locks.
 
 
 def _pytorch() -> Any:
-    """PyTorch; None where it is not installed, so that nothing is a tensor of its, whatever attributes it has."""
+    """Return the module `torch` if it is imported, else None, so that no object counts as a tensor."""
     try:
         import torch
     except ModuleNotFoundError:
@@ -30,7 +30,7 @@ def _pytorch() -> Any:
 
 
 def traced(*arrays: Any) -> bool:
-    """Whether a call is to be an operator: one that `torch.compile` traces, or with a tensor that has no memory of its own."""
+    """Return whether a call must be an operator: `torch.compile` traces it, or a tensor has no memory."""
     tensors = [one for one in arrays if hasattr(one, "is_cuda")]
     if not tensors:
         return False
@@ -43,7 +43,7 @@ def traced(*arrays: Any) -> bool:
 
 
 def watched(*tensors: Any) -> bool:
-    """Whether PyTorch has to see an operator though nothing traces the call, for plain tensors.
+    """Return whether PyTorch must handle a call on plain tensors as an operator although nothing traces it.
 
     A dispatch mode, which counts, records or checkpoints operators, sees nothing else; and of tensors that stand for several gradients
     (`is_grads_batched`) PyTorch calls an operator for each.
@@ -58,13 +58,13 @@ def watched(*tensors: Any) -> bool:
 
 
 def _transformed(torch: Any) -> bool:
-    """Whether `torch.func` is at work (`vmap`, `grad`), whose tensors wrap others."""
+    """Return whether `torch.func` is active (`vmap`, `grad`), whose tensors wrap others."""
     active = getattr(getattr(torch, "_C", None), "_are_functorch_transforms_active", None)
     return bool(active is not None and active())
 
 
 def differentiated(*arrays: Any) -> bool:
-    """Whether autograd records what is done with one of the arrays."""
+    """Return whether autograd records operations on one of the arrays."""
     if not any(getattr(one, "requires_grad", False) for one in arrays):
         return False
     torch = _pytorch()
@@ -72,7 +72,7 @@ def differentiated(*arrays: Any) -> bool:
 
 
 def autocast(*tensors: Any) -> tuple[Any, ...]:
-    """Tensors as `torch.autocast` wants those of a product: of float32 and 16-bit floats in its type, others as they are."""
+    """Return the tensors as `torch.autocast` converts those of a matmul: floats of 32 and 16 bits to its type."""
     torch = _pytorch()
     if torch is None or not torch.is_autocast_enabled("cuda"):
         return tensors
@@ -81,20 +81,20 @@ def autocast(*tensors: Any) -> tuple[Any, ...]:
 
 
 def traced_by_jax(*arrays: Any) -> bool:
-    """Whether JAX traces a call: one of the arrays has no memory yet. JAX is not imported."""
+    """Return whether JAX traces a call: one of the arrays has no memory yet. JAX is not imported."""
     jax = sys.modules.get("jax")
     return jax is not None and any(isinstance(one, jax.core.Tracer) for one in arrays)
 
 
 def refuse_options(call: str, by: str = "PyTorch traces or differentiates", **options: Any) -> None:
-    """Refuse options that an operator does not take."""
+    """Refuse options that an operator does not have."""
     for name, value in options.items():
         if value is not None:
-            raise ArgumentError(f"{call}: {name}= in a call that {by}", hint="leave it away: the operator makes its result")
+            raise ArgumentError(f"{call}: {name}= in a call that {by}", hint="leave it out: the operator makes its result")
 
 
 def constant(function: Callable[[], bool]) -> Callable[[], bool]:
-    """A function that torch.compile calls while it traces, and whose answer it takes as a constant: for registering operators."""
+    """Mark a function whose result torch.compile treats as a constant while it traces: for registering operators."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
@@ -103,7 +103,7 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def untraced(reason: str) -> Callable[[Call], Call]:
-    """Marks a function that torch.compile does not look into: with `fullgraph` it refuses to, and gives the reason."""
+    """Mark a function that torch.compile must not trace; with `fullgraph` it reports the reason."""
 
     def marked(function: Call) -> Call:
         function._torchdynamo_disable = True  # type: ignore[attr-defined]
@@ -113,23 +113,23 @@ def untraced(reason: str) -> Callable[[Call], Call]:
     return marked
 
 
-# ---------------------------------------------------------------------------------------------- registering
+# ---------------------------------------------------------------------------------------------- registration
 
 
 def refused_on_host(call: str, name: str, device: object) -> ArgumentError:
-    """The error for a tensor that lies on no GPU."""
+    """Return the error for a tensor that is not on a GPU."""
     hint = f"{name}.cuda(), or .numpy() of all tensors for the simulator"
     return ArgumentError(f"{call}{name} is a PyTorch tensor in host memory", got=f"device {device}", legal="a GPU's, cuda", hint=hint)
 
 
 def on_host(operator: str, run: Callable[..., Any], *arguments: Any) -> Any:
-    """What an operator does of tensors in host memory: it refuses them."""
+    """Refuse tensors in host memory."""
     refuse_on_host(operator, arguments)
     raise ArgumentError(f"{operator}: no tensor is on a GPU", legal="tensors of one GPU")
 
 
 def refuse_on_host(operator: str, arguments: Sequence[Any]) -> None:
-    """Refuse tensors of other devices than a GPU's, also those that are traced."""
+    """Refuse tensors that are not on a GPU, including traced ones."""
     every = [one for given in arguments for one in (given if isinstance(given, list | tuple) else (given,)) if hasattr(one, "is_cuda")]
     for number, one in enumerate(every):
         kind = getattr(getattr(one, "device", None), "type", SERVED[0])
@@ -140,7 +140,7 @@ def refuse_on_host(operator: str, arguments: Sequence[Any]) -> None:
 def define(
     name: str, schema: str, run: Callable[..., Any], shaped: Callable[..., Any], mutates: tuple[str, ...] = (), served: str = "cuda"
 ) -> Any:
-    """An operator `fireiron::NAME`, registered: `run` launches on a GPU, `shaped` makes results of traced tensors."""
+    """Register an operator `fireiron::NAME`: `run` launches on a GPU, `shaped` makes results for traced tensors."""
     import torch
 
     def checked(*arguments: Any) -> Any:

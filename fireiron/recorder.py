@@ -1,4 +1,4 @@
-"""What a call launches, written down while it is made: by the thread that asks for it, for calls that are to be replayed."""
+"""Record the launches of a call in this thread, for a later replay."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import attrs
 
 @attrs.define
 class Recording:
-    """Launches in order, each as its plan with the addresses it was given, and the arrays that were made for them.
+    """The launches in order, each as its plan with its addresses, and the arrays that were allocated for them.
 
-    `is_whole` says whether that is all that the call did: a copy by the arrays' library is not seen here.
+    `is_whole` is False if the call did anything else, such as a copy by the arrays' library, which is not recorded.
     """
 
     launches: list[tuple[Any, Sequence[int]]] = attrs.field(factory=list)
@@ -27,12 +27,12 @@ class _Current(threading.local):
 
 
 current = _Current()
-"""`current.recording` is that of this thread, None where nothing is recorded."""
+"""`current.recording` is the recording of this thread, or None."""
 
 
 @contextlib.contextmanager
 def recorded() -> Iterator[Recording]:
-    """Record what this thread launches."""
+    """Record the launches of this thread."""
     before, found = current.recording, Recording()
     current.recording = found
     try:
@@ -42,7 +42,7 @@ def recorded() -> Iterator[Recording]:
 
 
 def is_more() -> None:
-    """Say that a call does more than it launches."""
+    """Note that a call does more than its launches."""
     if current.recording is not None:
         current.recording.is_whole = False
 

@@ -1,4 +1,4 @@
-"""Calls of a function that are made again: replayed where they were recorded (`fireiron.gpu.replays`), recorded where they were not."""
+"""Repeated calls of a function: recorded once, then replayed (`fireiron.gpu.replays`)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from fireiron.recorder import recorded
 
 Make = Callable[..., Any]
-"""What makes a call: of its output, or None, and its inputs."""
+"""Executes a call: takes its output, or None, and its inputs."""
 
 
 class Replays:
-    """The calls of one function that are made again.
+    """The recorded calls of one function.
 
-    `again` looks a call up and replays it, `again(options, out, *inputs)`: the result; None where it has to be made as before;
-    NotImplemented where no such call was recorded; Ellipsis where autograd records it. It is None itself as long as nothing is replayed
-    here; `tracing` says whether PyTorch traces, which must not come to it; `casting` whether `torch.autocast` may ask for other types.
+    `again(options, out, *inputs)` looks a call up and replays it. It returns the result; None if the call must be executed normally;
+    NotImplemented if no such call is recorded; Ellipsis if autograd records it. `again` is None until a call is recorded. `tracing` returns
+    whether PyTorch traces, in which case `again` must not be called. `casting` returns whether `torch.autocast` may convert types.
     """
 
     def __init__(self) -> None:
@@ -26,8 +26,7 @@ class Replays:
         self.casting: Callable[[], bool] = _never
 
     def call(self, options: Any, out: Any, inputs: tuple[Any, ...], make: Make) -> Any:
-        """The result of a call, by `make(out, *inputs)` where it is not replayed; recorded then. `options` tell calls of the same tensors
-        apart."""
+        """Return the result of a call, by a replay if possible, else by `make(out, *inputs)`, which is recorded."""
         again = self.again
         if again is None:
             again = self._prepared()
@@ -39,7 +38,7 @@ class Replays:
         return make(out, *inputs) if done is None or done is ... else done
 
     def clear(self) -> None:
-        """Forget all calls."""
+        """Discard all recordings."""
         if self.again is not None:
             self.again.clear()
 
@@ -62,7 +61,7 @@ class Replays:
             made = make(out, *inputs)
         try:
             found = recipe(inputs, out, made, recording)
-        except AmbiguousError:  # the same call of tensors apart tells; not while a graph is captured, to which it would belong
+        except AmbiguousError:  # calls are identified by their tensors; not during the capture of a graph, which would include the call
             if sys.modules["torch"].cuda.is_current_stream_capturing():
                 return made
             others, other_out = stand_ins(inputs, out)

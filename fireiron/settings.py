@@ -1,4 +1,4 @@
-"""What the environment variables say; no other module of the package reads them (but `NO_COLOR` and `TERM`, for colours).
+"""Environment variables. No other module of the package reads them, except `NO_COLOR` and `TERM`.
 
 They are read when they are needed, not at import, so a program may set them at any time. docs/environment.md is the list.
 """
@@ -15,14 +15,14 @@ VARIABLES = (
     "FIREIRON_CACHE_DIR", "FIREIRON_NO_CACHE", "FIREIRON_RECORDS", "FIREIRON_REQUIRE_RECORD", "CUDA_HOME", "CUDA_PATH",
     "CUDA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "NO_COLOR", "FIREIRON_FUZZ",
 )  # fmt: skip
-"""The environment variables that change what this package or its tests do."""
+"""The environment variables of this package and its tests."""
 
 _YES = ("1", "true", "yes", "on")
 _NO = ("", "0", "false", "no", "off")
 
 
 def cache_folder() -> Path:
-    """The folder for what can be made again: `FIREIRON_CACHE_DIR`, else `$XDG_CACHE_HOME/fireiron`, else `~/.cache/fireiron`.
+    """Return the cache folder: `FIREIRON_CACHE_DIR`, else `$XDG_CACHE_HOME/fireiron`, else `~/.cache/fireiron`.
 
     It may not exist. `~` is expanded; a relative `XDG_CACHE_HOME` does not count, as its specification asks. A user without a
     home gets a folder of his own among the temporary ones.
@@ -36,39 +36,39 @@ def cache_folder() -> Path:
 
 
 def cache_enabled() -> bool:
-    """Whether compiled kernels are kept on disk: unless `FIREIRON_NO_CACHE=1`."""
+    """Return whether compiled kernels are cached on disk: unless `FIREIRON_NO_CACHE=1`."""
     return not _flag("FIREIRON_NO_CACHE")
 
 
 def records_path() -> Path | None:
-    """The file of tuned records, `FIREIRON_RECORDS`; None if it is not set."""
+    """Return the file of tuned records, `FIREIRON_RECORDS`; None if it is not set."""
     given = os.environ.get("FIREIRON_RECORDS", "")
     return Path(os.path.expanduser(given)).absolute() if given else None
 
 
 def require_record() -> bool:
-    """Whether only recorded choices may be used, nothing is measured or guessed: `FIREIRON_REQUIRE_RECORD=1`."""
+    """Return whether only exact records may be used: `FIREIRON_REQUIRE_RECORD=1`."""
     return _flag("FIREIRON_REQUIRE_RECORD")
 
 
 def toolkit_folders() -> tuple[Path, ...]:
-    """The CUDA toolkits that `CUDA_HOME` and `CUDA_PATH` name, as other CUDA software has it."""
+    """Return the CUDA toolkits of `CUDA_HOME` and `CUDA_PATH`."""
     given = dict.fromkeys(os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH"))
     return tuple(Path(folder) for folder in given if folder)
 
 
 def given() -> dict[str, str]:
-    """Those of `VARIABLES` that are set, with whatever else begins as ours do: a typing error would do nothing, without a word."""
+    """Return the variables of `VARIABLES` that are set, and others with the same prefix, which may be misspelled."""
     return {name: value for name, value in sorted(os.environ.items()) if name in VARIABLES or name.startswith("FIREIRON_")}
 
 
 def _flag(name: str) -> bool:
-    """A variable that is on or off.
+    """Return whether a variable is on.
 
     Raises:
         ArgumentError: it is neither: a typing error must not decide.
     """
     value = os.environ.get(name, "").strip().lower()
     if value not in (*_YES, *_NO):
-        raise ArgumentError(f"the environment variable {name} is on or off", got=os.environ[name], legal=[*_YES, *_NO[1:]])
+        raise ArgumentError(f"the environment variable {name} must be on or off", got=os.environ[name], legal=[*_YES, *_NO[1:]])
     return value in _YES

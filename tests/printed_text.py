@@ -52,6 +52,14 @@ class Refused(Exception):
     """The compiler refuses the text, or the run has undefined behavior; the message is the report."""
 
 
+def with_numbers(text):
+    """A text with its named constants as numbers."""
+    values = {}
+    for name, value in re.findall(r"^  constexpr int (\w+) = ([\w *+]+);$", text, re.M):
+        values[name] = eval(value, {}, dict(values))
+    return re.sub(rf"\b(?:{'|'.join(values)})\b", lambda match: str(values[match[0]]), text) if values else text
+
+
 # ---------------------------------------------------------------------------------------------- inline PTX
 
 

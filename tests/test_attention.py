@@ -123,14 +123,14 @@ def test_what_tma_cannot_copy_is_no_work_for_hopper():
 @pytest.mark.parametrize(
     ("shapes", "options", "said"),
     [
-        (((4, 16), (4, 16), (5, 16)), {}, "v has not the shape of k"),
+        (((4, 16), (4, 16), (5, 16)), {}, "v does not have the shape of k"),
         (((4, 16), (1, 4, 16), (1, 4, 16)), {}, "numbers of dimensions"),
         (((2, 4, 16), (3, 4, 16), (3, 4, 16)), {}, "2 heads of queries for 3 heads of keys"),
         (((4, 16), (4, 32), (4, 32)), {}, "differ in the batch, or in the elements"),
         (((4, 20), (4, 20), (4, 20)), {}, "heads of 20 elements"),
         (((4, 0), (4, 0), (4, 0)), {}, "heads of 0 elements"),
         (((4, 16),) * 3, {"window": 0}, "window"),
-        (((4, 16),) * 3, {"score": 3}, "score is a formula"),
+        (((4, 16),) * 3, {"score": 3}, "score must be a formula"),
         (((4, 16),) * 3, {"score": "s + bias"}, "bias is not an operand"),
         (((4, 16),) * 3, {"scale": -1}, "numbers above 0"),
         (((4, 16),) * 3, {"lse": True, "out": np.zeros((4, 16), np.float16)}, "out: 1 arrays"),

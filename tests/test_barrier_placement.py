@@ -5,7 +5,12 @@ import random
 
 import pytest
 
-from fireiron.lower.barrier_placement import fewest
+from fireiron.lower.barrier_placement import fewest_of_scopes
+
+
+def fewest(arcs, preferred):
+    """The fewest positions that cover all arcs, of one scope."""
+    return tuple(fewest_of_scopes([(arc, 0) for arc in arcs], preferred))
 
 
 def by_hand(arcs, preferred):

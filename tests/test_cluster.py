@@ -544,13 +544,13 @@ def test_export_launches_whole_clusters(tmp_path):
 def test_the_verifier():
     kernel = kernel_of((512, 64, 192), cluster=(2, 1))
     for faulty, message in (
-        (attrs.evolve(kernel, cluster=None), "not all threads of a cluster reach its barrier|no cluster says which"),
+        (attrs.evolve(kernel, cluster=None), "not all threads of a cluster reach its barrier|no cluster specifies which"),
         (attrs.evolve(kernel, grid=kernel.grid + 1), "are not a multiple of the cluster size 2"),
         (
             with_changed(kernel, of_kind(ir.Acquire), 0, lambda one: (making.cluster_barrier(), one)),
             "not all threads of a cluster reach its barrier",
         ),
-        (changed_load(kernel, multicast=making.block_set(3, kernel.block)), "no cluster says which"),
+        (changed_load(kernel, multicast=making.block_set(3, kernel.block)), "no cluster specifies which"),
     ):
         with pytest.raises(VerificationError, match=message):
             ir.verify(faulty)

@@ -192,7 +192,7 @@ def test_so_many_elements_that_tables_of_them_take_all_memory_are_refused():
     loop = making.loop(iteration, as_expr(MOST_POINTS // THREADS), ())
     stmt = write(REGISTERS, THREAD + iteration * 64)
     program = kernel(REGISTERS, write(REGISTERS))
-    with pytest.raises(ResourceError, match=f"touch {MOST_POINTS * 2} elements in one statement.*loops: turn of {MOST_POINTS // THREADS}"):
+    with pytest.raises(ResourceError, match=f"access {MOST_POINTS * 2} elements in one statement.*loops: turn of {MOST_POINTS // THREADS}"):
         holdings(program, program.buffer("r"), [(stmt, (loop,), stmt.accesses[1])])
 
 

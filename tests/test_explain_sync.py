@@ -49,15 +49,15 @@ which are seen then (each thread)
     fence registers       write -> write  c_rf: Init -> WGMMA_F16_F32
                           wgmma takes registers as they were at this fence: without it what threads did to them may come later \
 (each warpgroup)
-    commit products       WGMMA_F16_F32 of c_rf become a group; wgmma is waited for by groups (each warpgroup)
-    wait products 1       read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
+    commit MMAs           WGMMA_F16_F32 of c_rf become a group; wgmma is waited for by groups (each warpgroup)
+    wait MMAs 1           read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
                           a_sh, b_sh of the previous iteration have been read; wgmma goes on by itself until its group is waited for: \
 the last one may be left (each warpgroup)
     release empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
                           one of 4 arrivals at the mbarrier of stage (iteration * 3 + k + 1) % 2; a turn whose products are done by now \
 (one lane a warp)
   in loop iteration
-    wait products 0       read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
+    wait MMAs 0           read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
                           a_sh, b_sh of the last iteration have been read; wgmma goes on by itself until its group is waited for: none is left \
 (each warpgroup)
     release empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
@@ -96,13 +96,13 @@ def test_a_ring_is_told_in_full():
 LOOP = [
     ("acquire full k_sh_ring", "over when TMA has brought its 32768 bytes"),
     ("fence registers", "wgmma takes registers as they were at this fence"),
-    ("commit products", "WGMMA_F16_F32 of s become a group"),
+    ("commit MMAs", "WGMMA_F16_F32 of s become a group"),
     ("acquire full v_sh_ring", "over when TMA has brought its 32768 bytes"),
     ("fence registers", "wgmma takes registers as they were at this fence"),
-    ("commit products", "WGMMA_F16_F32_HELD of acc become a group"),
-    ("wait products 1", "s is complete; wgmma goes on by itself until its group is waited for: the last one may be left, products of acc"),
+    ("commit MMAs", "WGMMA_F16_F32_HELD of acc become a group"),
+    ("wait MMAs 1", "s is complete; wgmma goes on by itself until its group is waited for: the last one may be left, products of acc"),
     ("release empty k_sh_ring", "stage (n + 1) % 2; the wait in front (s is complete) leaves no group that reads it"),
-    ("wait products 0", "p has been read; wgmma goes on by itself until its group is waited for: none is left"),
+    ("wait MMAs 0", "p has been read; wgmma goes on by itself until its group is waited for: none is left"),
     ("release empty v_sh_ring", "stage n % 2; the wait in front (p has been read) leaves no group that reads it"),
 ]
 """What the consumers of delayed attention do to each other and to engines in an iteration, and why each stands where it stands."""
@@ -123,7 +123,7 @@ def test_each_statement_is_told_of_what_it_waits_for():
     module = importlib.import_module("fireiron.strategies.gemm_row_sum")
     account = synchronization(module.hopper(module.spec(*module.SIZES)).program(TARGET).ir)
     orders = {point.kind: {one.before for one in point.orders} for point in account.points if point.loops == ("iteration", "k")}
-    assert orders["wait products 0"] == {"WGMMA_F16_F32"} and orders["barrier warp"] == {"LDMATRIX_WARPGROUP"}
+    assert orders["wait MMAs 0"] == {"WGMMA_F16_F32"} and orders["barrier warp"] == {"LDMATRIX_WARPGROUP"}
 
 
 def test_statements_are_told_with_their_lines():

@@ -188,7 +188,7 @@ def test_texts():
     assert "order n_order: 3 warpgroups of 128 threads issue products in turns" in text(account)
     assert [ring["each"] for ring in account.as_dict()["rings"] if ring["each"]] == [128]
     graphene = graphene_text(one)
-    assert "turns=s:pv" in graphene and parse_kernel(graphene).text == one.text
+    assert "ordered_mma=s:pv" in graphene and parse_kernel(graphene).text == one.text
 
 
 def test_one_warpgroup_has_no_turns():

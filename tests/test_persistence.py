@@ -211,9 +211,10 @@ def test_refusals():
 
 def test_text():
     text = plain()(singles(16 * 7, 16, 8)).program("sm_80").cuda
-    assert "for (int iteration = 0; iteration < (block == 0) + 2; ++iteration) {\n    const int tile = iteration * 3 + block;" in text
+    assert "for (int tile = blockIdx.x; tile < num_tiles; tile += num_blocks) {" in text
+    assert "constexpr int num_tiles = 7;" in text and "constexpr int num_blocks = 3;" in text
     assert "<<<3, 64>>>" in text
-    assert "iteration" not in plain()(singles(48, 16, 8)).program("sm_80").cuda, "as many blocks as tiles"
+    assert "num_tiles" not in plain()(singles(48, 16, 8)).program("sm_80").cuda, "as many blocks as tiles"
 
 
 def test_tiles_of_run_time_sizes_are_distinct():

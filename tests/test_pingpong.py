@@ -116,10 +116,10 @@ def test_each_group_has_its_iterations_and_its_memory():
 def test_text():
     text = in_turns()(halves(512, 64, 192)).program(TARGET).cuda
     assert ".persistent(2).pingpong(2)" in text and "const int group_thread = threadIdx.x % 128;" in text
-    assert re.findall(r"for \(int iteration = .*\)", text) == [
-        "for (int iteration = 0; iteration < 4; iteration += 2)",
-        "for (int iteration = 1; iteration < 4; iteration += 2)",
-        "for (int iteration = 0; iteration < 4; ++iteration)",
+    assert re.findall(r"for \(int tile = .*\)", text) == [
+        "for (int tile = blockIdx.x, iteration = 0; tile < num_tiles; tile += 2 * num_blocks, iteration += 2)",
+        "for (int tile = blockIdx.x + num_blocks, iteration = 1; tile < num_tiles; tile += 2 * num_blocks, iteration += 2)",
+        "for (int tile = blockIdx.x, iteration = 0; tile < num_tiles; tile += num_blocks, ++iteration)",
     ]
     assert text.count("mbarrier_wait(iteration_order_empty + (iteration + 1) % 2 * 8, ((iteration + 1) / 2 + 1) % 2);") == 2
     assert text.count("mbarrier_arrive(iteration_order_empty + iteration % 2 * 8);") == 2 and "iteration_order_full" not in text
@@ -199,7 +199,7 @@ def test_refused(name):
 
 # ---------------------------------------------------------------------------------------------- planted faults
 
-IN_ORDER = of_kind(ir.Acquire, ring="turn_order"), of_kind(ir.Release, ring="turn_order")
+IN_ORDER = of_kind(ir.Acquire, ring="iteration_order"), of_kind(ir.Release, ring="iteration_order")
 
 
 def same_tiles(kernel):

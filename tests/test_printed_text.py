@@ -247,7 +247,7 @@ CLUSTER_FAULTS = {
     "arrives at home alone": (r"mbarrier_arrive_cluster\((.*), 0x3\)", r"mbarrier_arrive_cluster(\1, 1 << rank_m)"),
     "counts its own": (r"mbarrier_init\(k_ring_empty \+ stage \* 8, 8\)", "mbarrier_init(k_ring_empty + stage * 8, 4)"),
     "no start": (r"  cluster_sync\(\);  // the barriers.*\n", ""),
-    "no end": (r"  cluster_sync\(\);  // no block ends.*\n", ""),
+    "no end": (r"  cluster_sync\(\);  // no block exits.*\n", ""),
 }
 
 

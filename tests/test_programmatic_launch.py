@@ -129,7 +129,7 @@ def test_only_on_tiles_of_blocks():
 def test_not_where_an_output_is_set_to_zero_first():
     module = library("split_k_blocks")
     strategy = module.strategy.at(Tile).refine(ProgrammaticLaunch())
-    with pytest.raises(DecompositionError, match="programmatic_launch: C is set to zero before the launch"):
+    with pytest.raises(DecompositionError, match="programmatic_launch: C is zeroed before the launch"):
         _ = strategy(module.spec(64, 64, 512)).program(TARGET).ir
 
 

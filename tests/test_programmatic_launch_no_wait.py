@@ -356,7 +356,7 @@ def test_both_detectors_find_faults_of_arrivals(name, fault):
 
 def test_the_promise_stands_in_the_text():
     text = program_of("B, more turns than stages").cuda
-    assert "// requires: no kernel that may still run writes B, which is read before griddepcontrol.wait" in text
+    assert "// requires: no kernel that may still run writes B, which is read before griddepcontrol_wait" in text
     body = text[text.index("// producer") :]
     assert body.index("&B_map") < body.index("griddepcontrol_wait();") < body.index("&A_map")
     assert text.count("griddepcontrol_wait();") == 2

@@ -32,18 +32,18 @@ PAIR = TWO(m=8)
 REFUSED = (
     # values
     ("Swizzle(-1, 0, 3)", "no negative bits or base"), ("Swizzle(3, 0, 2)", "source and target bits overlap"), ("Swizzle(2, 0, 3)('x')", "maps integer offsets"),
-    ("Level('L', Block, 3)", "its threads are a layout over the parent's"), ("Level('L', Block, Layout(4, 0))", "its threads are different ones"),
+    ("Level('L', Block, 3)", "its threads are a layout over the parent's"), ("Level('L', Block, Layout(4, 0))", "its threads must be distinct"),
     ("algebra.max_common_layout(Layout(4), Layout(8))", "have 4 and 8 elements"), ("algebra.blocked_product(Layout((2, 2)), Layout(4))", "ranks 2 and 1 differ"),
     ("algebra.logical_divide(Layout((4, 4)), (2, 2, 2))", "3 tilers for"), ("algebra.runs((2, 2), 64, 1)", "there are 4 numbers only"),
     ("algebra.complement(Layout(8, 1).swizzled(Swizzle(1, 0, 1)), 16)", "a layout without swizzle"), ("algebra.complement(3, 16)", "a Layout"),
-    ("parsing.parse('(4,4):(1,4):(2)')", "a layout has one colon"), ("parsing.parse('((4,4)')", "parentheses do not match"), ("parsing.parse('4)x(4')", "is no integer"),
+    ("parsing.parse('(4,4):(1,4):(2)')", "a layout has one colon"), ("parsing.parse('((4,4)')", "parentheses do not match"), ("parsing.parse('4)x(4')", "is not an integer"),
     ("Strides(m=-1)", "negative"), ("Strides(m=1).aligned(3)", ".aligned(...): bytes"), ("sym('class')", "is a keyword of Python or C++"),
     ("MatMul(Var('x', 1, 9), 8, 8)", "x is not a symbol"), ("Init(8, 8, value=1.5, dtype=int32)", "not exact in int32"), ("Reduction(8, 8, by=3)", "by"),
     ("MatMul.tile(Tunable('a', 8, 16), Tunable('a', 8, 32)).to(Block)(SQUARE).program('sm_80').tree", "two tunables have the name a"),
     ("Layout((2, 2)).coordinate('x')", "a coordinate is an integer or a tuple of coordinates"), ("Layout(2**30).offsets()", "1073741824 offsets are too many to list"),
     # notation
-    ("parse_view('%a:[4].fp32.GL ?')", "behind a"), ("parse_view('%a:[4].fp32.GL[0][0][0]')", "3 pairs of brackets behind"), ("parse_tensor('%a:[4].fp32.GL{x}')", "behind a tensor?"),
-    ("parse_tensor('what')", "is no tensor"), ("parse_tensor('%a:[4:1]:[2].fp32.GL')", "has two strides"), ("parse_tensor('%a:[4]:[1].[2].fp32.GL')", "some shapes have strides and some have none"),
+    ("parse_view('%a:[4].fp32.GL ?')", "after a"), ("parse_view('%a:[4].fp32.GL[0][0][0]')", "3 pairs of brackets after"), ("parse_tensor('%a:[4].fp32.GL{x}')", "after a tensor?"),
+    ("parse_tensor('what')", "is not a tensor"), ("parse_tensor('%a:[4:1]:[2].fp32.GL')", "has two strides"), ("parse_tensor('%a:[4]:[1].[2].fp32.GL')", "some shapes have strides and others do not"),
     ("parse_tensor('%a:[(2,2)]:[1].fp32.GL')", "differ in structure"), ("parse_tensor('#a:[4].thread')", "units of thread in a tensor"), ("parse_level('what:[32].thread')", "level"),
     ("parse_tensor('%a:[' + '(' * 100 + '4' + ')' * 100 + '].fp32.GL')", "nest deeper than 32 levels"),
     # steps
@@ -78,15 +78,15 @@ REFUSED = (
     ("draw(BOUND, ())", "nothing to draw"), ("draw(BOUND.program('sm_80'), 'tree', architecture='sm_90')", "already has its target"), ("draw(PLAIN(MatMul(sym('M', 8), 8, 8)(GL, GL, GL)(Kernel)), 'tree', sizes={'M': 3})", "sizes: M"), ("explore(BOUND).save('/tmp/x.txt')", "the page is HTML"), ("draw(BOUND, ('tree', 'flow')).save('/tmp/x.svg')", "holds one picture"),
     ("draw(BOUND, ('tree', 'flow')).save('/dev/null')", "is no folder"), ("exported(3, '/tmp/x')", "export: no kernel"), ("exported(BOUND, 3)", "no path"),
     # tasks
-    ("Mapping(3)", "a list of values"), ("Mapping([3])", "no instance"), ("Mapping([], 3)", "no machine"), ("Mapping.from_json(3)", "from_json: no text"), ("TaskMapping('i', 'v', HOST, [GLOBAL], layouts={'a': 3})", "layouts are Stored(...)"),
+    ("Mapping(3)", "a list of values"), ("Mapping([3])", "not an instance"), ("Mapping([], 3)", "not a machine"), ("Mapping.from_json(3)", "from_json: not a text"), ("TaskMapping('i', 'v', HOST, [GLOBAL], layouts={'a': 3})", "layouts must be Stored(...)"),
     ("TaskMapping('i', 'v', BLOCK, [GLOBAL], mma_in_flight=5)", "mma_in_flight=5"), ("TaskMapping('i', 'v', HOST, [GLOBAL], raster=3)", "raster=3"), ("TaskMapping('i', 'v', HOST, [GLOBAL], {'U': 1.5})", "the tunable U"),
     ("TaskMapping('i', 'v', HOST, [GLOBAL], calls=[3])", "names of instances"), ("task('x', Inner)(3)", "no function"), ("launch('x')", "outside a task"),
-    ("FIGURE_8_MAPPING['nobody']", "Mapping: no instance nobody"), ("FIGURE_8_MAPPING.diff(3)", "Mapping.diff: no mapping"), ("FIGURE_8_MAPPING.with_('gemm_block', Q=3)", "gemm_block: no tunable Q"),
-    ("Mapping([*FIGURE_8_MAPPING.instances], max_shared_bytes=-1)", "max_shared_bytes is a number of bytes"), ("Mapping([])", "one instance is the entry point"), ("Mapping([*FIGURE_8_MAPPING.instances] * 2)", "two instances are called"),
-    ("TaskMapping('i', 'v', 3, [GLOBAL])", "proc is no processor"), ("TaskMapping('i', 'v', BLOCK, [3])", "mems are places"), ("TaskMapping('i', 'v', BLOCK, [GLOBAL], pipeline=-1)", "pipeline is a depth"),
-    ("TaskMapping('i', 'v', BLOCK, [GLOBAL], group_m=-1)", "group_m is about blocks"), ("TaskMapping('i', 'v', HOST, [GLOBAL], cluster=3)", "a list of values"), ("TaskMapping('i', 'v', HOST, [GLOBAL], cluster='ab')", "a list of values"),
-    ("TaskMapping('i', 'v', HOST, [GLOBAL], group_m=-1)", "are numbers"), ("Mapping.from_json('{}')", "the field 'machine' is missing"), ("Mapping.from_json('[')", "no JSON"), ("cdiv(3, 0)", "divides by a positive number"),
-    ("cdiv('x', 2)", "no integer expression"), ("tunable(3.5)", "an unknown kind"), ("Stored(pad=-1)", "an order and a pad"), ("partition(3, 4)", "a tensor of a task and a Partition"),
+    ("FIGURE_8_MAPPING['nobody']", "Mapping: no instance nobody"), ("FIGURE_8_MAPPING.diff(3)", "Mapping.diff: not a mapping"), ("FIGURE_8_MAPPING.with_('gemm_block', Q=3)", "gemm_block: no tunable Q"),
+    ("Mapping([*FIGURE_8_MAPPING.instances], max_shared_bytes=-1)", "max_shared_bytes must be a number of bytes"), ("Mapping([])", "one instance must be the entry point"), ("Mapping([*FIGURE_8_MAPPING.instances] * 2)", "two instances are called"),
+    ("TaskMapping('i', 'v', 3, [GLOBAL])", "proc is not a processor"), ("TaskMapping('i', 'v', BLOCK, [3])", "mems must be places"), ("TaskMapping('i', 'v', BLOCK, [GLOBAL], pipeline=-1)", "pipeline must be a depth"),
+    ("TaskMapping('i', 'v', BLOCK, [GLOBAL], group_m=-1)", "group_m applies to blocks"), ("TaskMapping('i', 'v', HOST, [GLOBAL], cluster=3)", "a list of values"), ("TaskMapping('i', 'v', HOST, [GLOBAL], cluster='ab')", "a list of values"),
+    ("TaskMapping('i', 'v', HOST, [GLOBAL], group_m=-1)", "must be numbers"), ("Mapping.from_json('{}')", "the field 'machine' is missing"), ("Mapping.from_json('[')", "no JSON"), ("cdiv(3, 0)", "the divisor must be positive"),
+    ("cdiv('x', 2)", "not an integer expression"), ("tunable(3.5)", "an unknown kind"), ("Stored(pad=-1)", "an order and a pad"), ("partition(3, 4)", "a tensor of a task and a Partition"),
 )  # fmt: skip
 """A program, and the message of its refusal."""
 

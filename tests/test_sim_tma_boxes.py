@@ -142,7 +142,7 @@ def test_a_bound_is_not_what_the_engine_knows():
 def test_bytes_that_arrive_are_those_of_boxes():
     """Boxes of another size than the ring counts leave its barrier open, or let it pass too early."""
     for box in ((64, 48), (64, 128)):
-        with pytest.raises(SimulationError, match="deadlock|counts as full|outside the buffer"):
+        with pytest.raises(SimulationError, match="deadlock|counts as full|outside of the buffer"):
             copied(loaded(attrs.evolve(RIGHT, box=box)), numbered((64, 64)))
 
 
@@ -152,11 +152,11 @@ WRONG = {
     "a dimension twice": ({"order": (1, 1)}, r"dimensions \(1, 1\) of an array of 2"),
     "too few dimensions": ({"order": (1,), "box": (64,)}, r"dimensions \(1,\) of an array of 2"),
     "a box of one dimension": ({"box": (64,)}, r"boxes of \(64,\) elements"),
-    "an empty box": ({"box": (64, 0)}, "of 1 to 256 along each of 2"),
-    "a box too long": ({"box": (64, 257)}, "of 1 to 256 along each of 2"),
-    "no such span": ({"span": 48}, "in spans of 48 bytes, of 16, 32, 64, 128"),
-    "half a piece": ({"box": (12, 64), "span": 16}, "rows of 24 bytes, no multiple of 16"),
-    "rows above the span": ({"span": 64}, "rows of 128 bytes, exchanged in spans of 64"),
+    "an empty box": ({"box": (64, 0)}, "legal: 1 to 256 along each of 2"),
+    "a box too long": ({"box": (64, 257)}, "legal: 1 to 256 along each of 2"),
+    "no such span": ({"span": 48}, "a swizzle span of 48 bytes; legal: 16, 32, 64, 128"),
+    "half a piece": ({"box": (12, 64), "span": 16}, "box rows of 24 bytes, which is not a multiple of 16"),
+    "rows above the span": ({"span": 64}, "box rows of 128 bytes with a swizzle span of 64"),
     "rows below the span": ({"box": (32, 64)}, "box rows of 64 bytes with a swizzle span of 128"),
     "turned": ({"order": (0, 1)}, "the stride of dimension 1 of src is 2 bytes, which is not a multiple of 16"),
 }

@@ -25,7 +25,7 @@ from fireiron.tasks.dependences import analyzed
 from fireiron.tasks.event_text import parse, text
 from fireiron.tasks.events import Copy, verify, walk
 from fireiron.tasks.execute import hazards, run_events
-from fireiron.tasks.packing import packed
+from fireiron.tasks.packing import pack
 from fireiron.tasks.passes import events_of
 from fireiron.tasks.reduce import reduced
 from fireiron.tasks.vectorize import vectorized
@@ -78,7 +78,7 @@ def test_as_few_as_possible_share_bytes(seed):
         sizes = [chosen.randint(1, 4) for _ in range(chosen.randint(2, 4))]
         free = [pair for pair in itertools.combinations(range(len(sizes)), 2) if chosen.random() < 0.6]
         most = chosen.randint(max(sizes), sum(sizes))
-        found, least = packed(sizes, free, most), overlapping(sizes, free, most)
+        found, least = pack(sizes, free, most), overlapping(sizes, free, most)
         assert (found.bytes > most) == (least is None)
         assert least is None or len(found.dropped) == least
         for i, j in itertools.combinations(range(len(sizes)), 2):
@@ -90,7 +90,7 @@ def test_many_tensors_have_places():
     """Where not all sets can be tried."""
     sizes = list(range(1, 15))
     free = [(i, j) for i, j in itertools.combinations(range(len(sizes)), 2) if j - i > 2]
-    found = packed(sizes, free, 45)
+    found = pack(sizes, free, 45)
     assert found.bytes <= 45
     for i, j in itertools.combinations(range(len(sizes)), 2):
         meet = found.offsets[i] < found.offsets[j] + sizes[j] and found.offsets[j] < found.offsets[i] + sizes[i]
@@ -130,7 +130,7 @@ def test_any_order_on_shared_bytes(name):
         ("{e3[:]}", "{e3[warpgroup]}", "As and Cs: shared byte"),  # a warpgroup that is not done yet has its A where C is stored
         ("copy(Ap[i, k], As), {p2[:]}", "copy(Ap[i, k], As), {}", "As and As: shared byte"),
         ("copy(Ap[i, k], As), {p2[:]}", "copy(Ap[i, k], As), {p2[0]}", "As and As: shared byte"),
-        ("3 turns before", "4 turns before", "As and As: shared byte"),
+        ("3 iterations before", "4 iterations before", "As and As: shared byte"),
         (r"(As = .*)at 0 x 3", r"\1at 0 x 2", "As and As: shared byte"),
     ],
 )
@@ -224,7 +224,7 @@ def test_who_waits_for_the_turn_before_waits_for_those_before_it():
     lines = """\
 task work(D: write)
 X = argument([6, 8], float32, GLOBAL)
-e1: (), e2: () = for k in [0, 6), {p1: () = {}, p2: () = {} 3 turns before} do
+e1: (), e2: () = for k in [0, 6), {p1: () = {}, p2: () = {} 3 iterations before} do
   e3: () = call(work, X), {p1, p2}
   yield e3, e3
 yield e1
@@ -263,7 +263,7 @@ def test_figure_12():
     found = allocated(product(512, 512, 512, 256, 256, 64), mapping(224 * KB))
     _, wanted = golden("figure_12")
     assert roles.report(found, mapping()) + "\n" == wanted
-    assert "crosses  e6 - -> e4, 3 turns before" in wanted
+    assert "crosses  e6 - -> e4, 3 iterations before" in wanted
     unasked = mapping().with_("gemm", warpspecialize=False)
     assert "dma" not in roles.report(found, unasked) and "crosses" not in roles.report(found, unasked)
 

@@ -301,8 +301,8 @@ REFUSED = {
         ),
         r"axes\(1\): of a tensor of 3 x 4 elements",
     ),
-    "parts that do not conform": (kernel_with("sums_warp", whole_sums), "has a part of its own, in the order of their terms"),
-    "coordinates of what is no piece of an operand": (kernel_with("mask_rows", masked_by_itself), "coordinates: of what tasks make(.|\\n)*got *RF"),
+    "parts that do not conform": (kernel_with("sums_warp", whole_sums), "has one partial result, in the order of the terms"),
+    "coordinates of what is no piece of an operand": (kernel_with("mask_rows", masked_by_itself), "coordinates: not available for tensors of tasks(.|\\n)*got *RF"),
     "coordinates of what is not read": (kernel_with("mask_rows", masked_unread), "coordinates of K, which masked_unread does not read"),
     "an unknown operand of a formula": (
         lambda: tasks.external.in_order(Pointwise, {"z": 1}, {"formula": "y[m] = x[m]"}), "no operand z",

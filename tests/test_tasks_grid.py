@@ -9,7 +9,7 @@ import pytest
 from fireiron import *
 from fireiron.executable import INSTRUCTIONS
 from fireiron.language.tree import Context, Whole
-from fireiron.tasks.grid import dealt_to_blocks
+from fireiron.tasks.grid import distributed_over_blocks
 from fireiron.tasks.mapping import GLOBAL, HOST, TaskMapping
 from fireiron.values.expr import Var, as_expr, constant
 from fireiron.values.machine import as_architecture
@@ -29,7 +29,7 @@ def host(**fields):
 def dealt(sizes, values=None, **fields):
     """For each block what it has, in its turns, and the grid; `values` are those of sizes that are known at run time."""
     names, given = draft(), dict(values or {})
-    found = dealt_to_blocks(tuple(map(as_expr, sizes)), host(**fields), names)
+    found = distributed_over_blocks(tuple(map(as_expr, sizes)), host(**fields), names)
     blocks = int(found.taken.blocks.evaluate(given))
     lets = {var: named.value for named, var in names._lets.items()}
     every = []
@@ -116,7 +116,7 @@ def test_a_curve_meets_every_launch_and_goes_on_to_neighbours():
 @pytest.mark.parametrize(
     ("sizes", "fields", "said"),
     [
-        ((8, 6), {"cluster": (3, 1)}, "no whole clusters"),
+        ((8, 6), {"cluster": (3, 1)}, "not a multiple of the cluster"),
         ((8, 6), {"cluster": (2, 1), "persistent": 3}, "3 blocks are no multiple of 2"),
         ((8,), {"cluster": (2, 1)}, "launches with 1 indices"),
     ],

@@ -118,7 +118,7 @@ def test_a_machine_is_data():
     one = TaskMapping("copy", "whole", pair, [GLOBAL, tensor], entrypoint=True)
     found = Mapping([one], machine)
     assert Mapping.from_json(found.to_json(), [machine]) == found
-    with pytest.raises(FireironError, match="THREAD does not reach TENSOR"):
+    with pytest.raises(FireironError, match="THREAD cannot access TENSOR"):
         Mapping([TaskMapping("copy", "whole", THREAD, [GLOBAL, tensor], entrypoint=True)], machine)
 
 
@@ -160,7 +160,7 @@ def test_parts_of_factors_belong_to_those_of_the_result(name, operand):
     spec = MatMul(16, 16, 16)(RF, RF, RF)(Thread)
     chains = {one: ((mma_pieces("mma.m16n8k16", THREAD, one), (16, 16)),) for one in "ABC"}
     assert _raised(spec, chains) is spec
-    with pytest.raises(DecompositionError, match="that do not conform with the others along|has a part of k"):
+    with pytest.raises(DecompositionError, match="that do not match the others along|has a part of k"):
         _raised(spec, {**chains, name: ((mma_pieces("mma.m16n8k16", THREAD, operand), (16, 16)),)})
 
 
@@ -249,21 +249,21 @@ REFUSED = {
         ).cuda("sm_80"),
         "a tensor of HOST",
     ),
-    "elements in an Inner": (program_of(touching), "does not touch elements"),
-    "work in an Inner": (program_of(working), "an Inner variant touches no data"),
+    "elements in an Inner": (program_of(touching), "does not access elements"),
+    "work in an Inner": (program_of(working), "an Inner variant does not access data"),
     "a call that is no launch": (program_of(idle), "idle has 0 launches"),
     "a Leaf with calls": (program_of(launching), "a Leaf launches nothing"),
-    "no entry point": (lambda: Mapping([TaskMapping("a", "whole", HOST, [GLOBAL] * 2)]), "one instance is the entry point"),
+    "no entry point": (lambda: Mapping([TaskMapping("a", "whole", HOST, [GLOBAL] * 2)]), "one instance must be the entry point"),
     "two": (lambda: Mapping([TaskMapping(name, "whole", HOST, [GLOBAL] * 2, entrypoint=True) for name in "ab"]), r"\['a', 'b'\]"),
-    "shared memory of the host": (lambda: copying(TaskMapping("x", "whole", HOST, [SHARED, GLOBAL])), "HOST does not reach SHARED"),
-    "registers of a block": (lambda: copying(TaskMapping("x", "whole", BLOCK, [GLOBAL, REGISTER])), "BLOCK does not reach REGISTER"),
+    "shared memory of the host": (lambda: copying(TaskMapping("x", "whole", HOST, [SHARED, GLOBAL])), "HOST cannot access SHARED"),
+    "registers of a block": (lambda: copying(TaskMapping("x", "whole", BLOCK, [GLOBAL, REGISTER])), "BLOCK cannot access REGISTER"),
     "an unknown instance": (lambda: copying(TaskMapping("x", "blocks", HOST, [GLOBAL] * 2, calls=["blok"])), "block\\?"),
-    "a call outwards": (lambda: copying(TaskMapping("x", "blocks", THREAD, [GLOBAL] * 2, calls=["grid"])), "lies around it"),
+    "a call outwards": (lambda: copying(TaskMapping("x", "blocks", THREAD, [GLOBAL] * 2, calls=["grid"])), "an outer processor"),
     "a tunable without a value": (
         lambda: COPY.check(copying().with_("grid", tunables={"R": 4})), "the tunable C has no value",
     ),
     "a layout of what is not there": (
-        lambda: COPY.check(copying().with_("grid", layouts={"src": Stored(pad=8)})), "a layout for src, which it has not in SHARED",
+        lambda: COPY.check(copying().with_("grid", layouts={"src": Stored(pad=8)})), "a layout for src, which is not in SHARED",
     ),
     "an unknown tunable": (lambda: COPY.check(copying(Q=3)), "no tunable Q"),
     "a tunable of another kind": (lambda: COPY.check(copying(R="16")), "got *'16'"),
@@ -274,19 +274,19 @@ REFUSED = {
             gemm_thread=("gemm_thread", "gemm_thread", THREAD, [NONE, SHARED, SHARED]),
             copy_thread=("copy_thread", "copy_thread", THREAD, [GLOBAL, NONE]),
         ),
-        "no instance below says where the tensor is",
+        "no instance below specifies the memory of the tensor",
     ),
     "a part of the pieces": (
         gemm_of(gemm_warp=("gemm_warp", "gemm_inner", WARP, [NONE, SHARED, SHARED], {"INSTR": "wgmma", "PIECES": 16, "PROC": THREAD},
                            ["gemm_thread"])),
-        "all pieces are launched together",
+        "all pieces must be launched together",
     ),
     "an unknown instruction": (
         gemm_of(gemm_warp=("gemm_warp", "gemm_inner", WARP, [NONE, SHARED, SHARED], {"INSTR": "mma", "PIECES": 32, "PROC": THREAD},
                            ["gemm_thread"])),
         "unknown instruction",
     ),
-    "a task outside a program": (lambda: whole(1, 2), "a task is not called"),
+    "a task outside a program": (lambda: whole(1, 2), "a task is launched, not called"),
     "a launch outside a task": (lambda: launch("copy"), "outside a task"),
 }  # fmt: skip
 
@@ -303,7 +303,7 @@ def test_refused(name):
 def test_the_meaning_refuses_launches_that_meet_with_the_element():
     out, a = numpy.zeros((16, 8), "f4"), numpy.ones((16, 8), "f4")
     mapping = copying(R=4, C=4).with_("grid", variant="twice", calls=["thread"])
-    with pytest.raises(FireironError, match=r"touch element \(0, 0\), and one writes it"):
+    with pytest.raises(FireironError, match=r"access element \(0, 0\), and one writes it"):
         tasks.run(Tasks(twice, blocks, whole), mapping, out, a)
 
 

@@ -91,8 +91,8 @@ def test_every_order_of_the_products():
     found = require_kept(gemm("wgmma"))
     assert found.left_out == () and set(found.compared) == set(found.needs)
     assert [str(one) for one in found.needs] == [
-        "e6 before e4, 3 turns before", "e6 before e5, 3 turns before", "e2 before e6", "e4 before e6", "e5 before e6",
-        "e6 before e6, 1 turn before", "e6 before e8", "e8 before e9",
+        "e6 before e4, 3 iterations before", "e6 before e5, 3 iterations before", "e2 before e6", "e4 before e6", "e5 before e6",
+        "e6 before e6, 1 iteration before", "e6 before e8", "e8 before e9",
     ]  # fmt: skip
 
 
@@ -207,8 +207,8 @@ def test_an_order_between_stages_that_have_no_byte_in_common_is_not_asked():
     program = gemm("wgmma")
     mapping, _, sizes = GEMM["wgmma"]
     events = events_of(tasks_gemm.program, mapping, tasks_gemm.spec(*sizes), until="allocate")
-    assert "{} 3 turns before" in text(events)
-    changed = parse(text(events).replace("{} 3 turns before", "{} 2 turns before"))
+    assert "{} 3 iterations before" in text(events)
+    changed = parse(text(events).replace("{} 3 iterations before", "{} 2 iterations before"))
     labels = {one.event: one.launch for one in leaves(events.body)}
     assert check_events(program, events=labelled(changed, labels)) == ()
 
@@ -236,7 +236,7 @@ def test_needs_follow_loops_and_what_they_carry():
     mapping, _, sizes = GEMM["mma.sync"]
     events = events_of(tasks_gemm.program, mapping, tasks_gemm.spec(*sizes), until="allocate")
     found = {str(one): one for one in needs(events)}
-    assert [str(turn.index) for turn in found["e8 before e5, 3 turns before"].turns] == ["k", ":"]
+    assert [str(turn.index) for turn in found["e8 before e5, 3 iterations before"].turns] == ["k", ":"]
     without = needs(events, lambda event: event != "e12")
     assert [(one.first, one.through) for one in without if one.second == "e13"] == [("e3", "e12"), ("e11", "e12")]
 

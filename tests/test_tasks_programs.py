@@ -413,14 +413,14 @@ def test_fields_of_a_mapping_travel_as_json():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"gemm_host": {"cluster": (3, 1)}}, "no whole clusters"),
+        ({"gemm_host": {"cluster": (3, 1)}}, "not a multiple of the cluster"),
         ({"gemm_host": {"cluster": (2, 1), "persistent": 3}}, "no multiple of 2"),
-        ({"gemm_block": {"group_m": 4}}, "is about blocks"),
+        ({"gemm_block": {"group_m": 4}}, "applies to blocks"),
         ({"gemm_host": {"raster": 2, "group_m": 4}}, "raster=2"),
         ({"gemm_host": {"cluster": (8, 4)}}, "at most 16 blocks"),
         ({"gemm_block": {"producer_threads": 64}}, "a warp or a warpgroup"),
         ({"gemm_block": {"mma_in_flight": 3}}, "mma_in_flight=3"),
-        ({"gemm_block": {"pipeline": 0, "warpspecialize": False, "interleave": True}}, "interleave without a pipeline"),
+        ({"gemm_block": {"pipeline": 0, "warpspecialize": False, "interleave": True}}, "interleave without copies"),
         ({"gemm_block": {"pipeline": 1, "warpspecialize": False, "interleave": True}}, "copies that run ahead"),
         ({"gemm_tile": {"WN": 0}}, "gemm_tile divides by zero"),
     ],
@@ -455,7 +455,7 @@ def test_a_load_waits_for_the_order_of_its_reader():
 
 
 def test_slices_and_first_takers_are_refused_where_they_do_not_fit():
-    with pytest.raises(FireironError, match="0 to 1, of 2 and more"):
+    with pytest.raises(FireironError, match="0 to 1, of 2 or more"):
         Slices(2).check((4, 4))
     with pytest.raises(FireironError, match="a size for each"):
         First((2, 2), 4).check((4,))

@@ -88,7 +88,7 @@ def wrong(message, *calls, form=Inner, meant=True):
     return made
 
 
-EARLY = "a loop of a task is not left early"
+EARLY = "a loop of a task must run to its end"
 
 
 @wrong(EARLY, "move")
@@ -121,7 +121,7 @@ def two_loops_at_once(dst, src):
         launch("copy", to[i, 0], of[j, 0])
 
 
-@wrong("an index of a loop that is over", "move", meant=False)
+@wrong("the index of a loop that has ended", "move", meant=False)
 def indices_of_an_ended_loop(dst, src):
     to, of = partition_by_blocks(dst, (4, 8)), partition_by_blocks(src, (4, 8))
     for i in list(prange(4)):
@@ -145,19 +145,19 @@ def index_of_a_list(dst, src):
         launch("copy", to[[1, 0][i], 0], of[i, 0])
 
 
-@wrong("is not among the pieces in every turn", "move", meant="no piece")
+@wrong("is out of range in some iteration", "move", meant="no piece")
 def piece_behind_the_last(dst, src):
     to, of = partition_by_blocks(dst, (4, 8)), partition_by_blocks(src, (4, 8))
     for i in srange(4):
         launch("copy", to[i, 0], of[i + 1, 0])
 
 
-@wrong("is not among the pieces in every turn", "move", meant="no piece")
+@wrong("is out of range in some iteration", "move", meant="no piece")
 def piece_before_the_first(dst, src):
     launch("copy", dst, partition_by_blocks(src, (4, 8))[-1, 0])
 
 
-@wrong("turns of a loop differ by more than their index", "keep", "keep", "move", "move", meant=False)
+@wrong("iterations of a loop differ by more than their index", "keep", "keep", "move", "move", meant=False)
 def buffers_that_change_places(dst, src):
     x, y = make_tensor(dst.shape, "float32"), make_tensor(dst.shape, "float32")
     launch("copy", x, src)
@@ -168,7 +168,7 @@ def buffers_that_change_places(dst, src):
     launch("copy", dst, x)
 
 
-@wrong("turns of a loop differ by more than their index", "move", meant=False)
+@wrong("iterations of a loop differ by more than their index", "move", meant=False)
 def a_count_of_ones_own(dst, src):
     to, of = partition_by_blocks(dst, (4, 8)), partition_by_blocks(src, (4, 8))
     numbers = iter(range(8))
@@ -177,7 +177,7 @@ def a_count_of_ones_own(dst, src):
         launch("copy", to[n, 0], of[n, 0])
 
 
-@wrong("turns of a loop differ by more than their index", "keep", "move", meant=False)
+@wrong("iterations of a loop differ by more than their index", "keep", "move", meant=False)
 def the_first_turn_only(dst, src):
     own, done = make_tensor(dst.shape, "float32"), []
     for _ in srange(3):
@@ -187,7 +187,7 @@ def the_first_turn_only(dst, src):
     launch("copy", dst, own)
 
 
-@wrong("is launch 2, and the mapping has 1 calls", "move")
+@wrong("is launch 2, but the mapping has 1 calls", "move")
 def one_launch_too_many(dst, src):
     to, of = partition_by_blocks(dst, (8, 8)), partition_by_blocks(src, (8, 8))
     launch("copy", to[0, 0], of[0, 0])
@@ -199,7 +199,7 @@ def one_launch_too_few(dst, src):
     launch("copy", dst, src)
 
 
-@wrong("an Inner variant touches no data", "move")
+@wrong("an Inner variant does not access data", "move")
 def an_inner_that_touches_data(dst, src):
     call_external("copy", dst, src)
 
@@ -210,7 +210,7 @@ def a_loop_without_an_extent(dst, src):
         launch("copy", dst, src)
 
 
-@wrong("srange: less than no turns", "move")
+@wrong("srange: a negative extent", "move")
 def a_loop_of_less_than_no_turns(dst, src):
     for _ in srange(-1):
         launch("copy", dst, src)
@@ -221,13 +221,13 @@ def a_leaf_that_launches(dst, src):
     launch("copy", dst, src)
 
 
-@wrong("whole writes dst, which may have elements in common with src", "thread")
+@wrong("whole writes dst, which may overlap with src", "thread")
 def one_tensor_twice(dst, src):
     own = make_tensor(dst.shape, "float32")
     launch("copy", own, own)
 
 
-@wrong("blocks writes dst, which may have elements in common with src", "keep", "move", "move", meant=False)
+@wrong("blocks writes dst, which may overlap with src", "keep", "move", "move", meant=False)
 def cut_in_two_ways(dst, src):
     own = make_tensor(dst.shape, "float32")
     rows, columns = partition_by_blocks(own, (8, 8)), partition_by_blocks(own, (16, 4))
@@ -236,7 +236,7 @@ def cut_in_two_ways(dst, src):
     launch("copy", dst, own)
 
 
-@wrong("two launches of a prange may touch the same elements: blocks.dst. writes what blocks.dst. writes", "move", meant="touch element")
+@wrong("two launches of a prange may access the same elements: blocks.dst. writes what blocks.dst. writes", "move", meant="access element")
 def all_write_the_first(dst, src):
     to, of = partition_by_blocks(dst, (4, 8)), partition_by_blocks(src, (4, 8))
     for i in prange(4):
@@ -248,17 +248,17 @@ def reversed_copy(dst, src):
     launch("copy", src, dst)
 
 
-@wrong('launch."copi".*, and no variant has this task', "move")
+@wrong('launch."copi".*, but no variant has this task', "move")
 def misspelt(dst, src):
     launch("copi", dst, src)
 
 
-@wrong("launch wants the name of a task", "move")
+@wrong("launch requires the name of a task", "move")
 def launched_by_function(dst, src):
     launch(whole, dst, src)
 
 
-@wrong("tensors have no names here", "move")
+@wrong("tensors are positional arguments", "move")
 def launched_by_keywords(dst, src):
     launch("copy", dst, src=src)
 
@@ -273,22 +273,22 @@ def a_tensor_missing(dst, src):
     launch("copy", dst)
 
 
-@wrong("a task does not touch elements of its tensors, as of dst", "move")
+@wrong("a task does not access elements of its tensors, here of dst", "move")
 def elements(dst, src):
     dst[0, 0] = 1
 
 
-@wrong("a task does not touch elements of its tensors, as of src", "move")
+@wrong("a task does not access elements of its tensors, here of src", "move")
 def arithmetic(dst, src):
     launch("copy", dst, src + src)
 
 
-@wrong("a task does not touch elements of its tensors, as of dst", form=Leaf)
+@wrong("a task does not access elements of its tensors, here of dst", form=Leaf)
 def by_numpy(dst, src):
     numpy.copyto(dst, src)
 
 
-@wrong("declares that it writes dst, and does nothing", form=Leaf)
+@wrong("declares that it writes dst, but does nothing", form=Leaf)
 def nothing(dst, src):
     pass
 
@@ -309,12 +309,12 @@ def too_few_operands(dst, src):
     call_external("matmul", dst, src)
 
 
-@wrong("Move writes src, and the variant may not", form=Leaf)
+@wrong("Move writes src, which the variant's privileges do not permit", form=Leaf)
 def the_other_way_round(dst, src):
     call_external("copy", src, dst)
 
 
-@wrong("a size for each dimension", "move")
+@wrong("one size per dimension", "move")
 def one_number_for_a_shape(dst, src):
     make_tensor(4, "float32")
 
@@ -324,7 +324,7 @@ def unknown_elements(dst, src):
     make_tensor((4, 4), "floaty")
 
 
-@wrong("blocks of no elements", "move")
+@wrong("blocks without elements", "move")
 def empty_blocks(dst, src):
     partition_by_blocks(dst, (4, 0))
 
@@ -334,7 +334,7 @@ def blocks_of_rows(dst, src):
     partition_by_blocks(dst, (4,))
 
 
-@wrong("is no integer expression", "move")
+@wrong("is not an integer expression", "move")
 def half_a_turn(dst, src):
     for _ in prange(2.5):
         launch("copy", dst, src)
@@ -372,11 +372,11 @@ def test_a_result_written_in_part_would_differ_from_mapping_to_mapping():
 
 
 def test_elements_that_nothing_has_written():
-    refused(lambda: meaning(*of_block(before_it_is_written, "keep", "keep")), "nothing has written them")
-    refused(lambda: compiled(*of_block(before_it_is_written, "keep", "keep")), "to which nothing was written before")
+    refused(lambda: meaning(*of_block(before_it_is_written, "keep", "keep")), "were not written")
+    refused(lambda: compiled(*of_block(before_it_is_written, "keep", "keep")), "which was not written before")
     program, mapping = of_block(before_it_is_written, "keep", "move")
     mapping = mapping.with_("move", mems=[NONE, SHARED]).with_("thread", mems=[NONE, REGISTER])  # a copy of it is as it is
-    refused(lambda: compiled(program, mapping), "to which nothing was written before")
+    refused(lambda: compiled(program, mapping), "which was not written before")
 
 
 def test_arrays_of_a_run():
@@ -444,7 +444,7 @@ def twice_blocks(dst, src):
 def test_blocks_from_two_places():
     grid = TaskMapping("grid", "twice_blocks", HOST, [GLOBAL] * 2, calls=["move", "move"], entrypoint=True)
     mapping = Mapping([grid, *INSTANCES[2:]])
-    refused(lambda: compiled(Tasks(twice_blocks, blocks, whole), mapping), "launches on BLOCK from two places")
+    refused(lambda: compiled(Tasks(twice_blocks, blocks, whole), mapping), "launches on BLOCK from two positions")
 
 
 @pytest.mark.parametrize("walked", [dict(group_m=2), dict(group_m=2, raster=1, persistent=4), dict(group_m=1, raster=2)])
@@ -532,8 +532,8 @@ def by(rows):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (Rows(4, 2), "has the coordinates .*, and as a view|have common elements, and it says that it is disjoint"),
-        (Rows(4, 4, "shape"), "is to have 5 x 8 elements"),
+        (Rows(4, 2), "has the coordinates .*, and as a view|overlap, although the partition is disjoint"),
+        (Rows(4, 4, "shape"), "must have 5 x 8 elements"),
         (Rows(4, 4, "view"), "and as a view"),
     ],
 )
@@ -555,7 +555,7 @@ def test_disjointness_is_not_known_for_sizes_of_the_run():
     program = Tasks(rows_of_all, blocks, whole)
     grid = TaskMapping("grid", "rows_of_all", HOST, [GLOBAL] * 2, calls=["move"], entrypoint=True)
     bound = tasks.strategy(program, Mapping([grid, *INSTANCES[2:]]))(moved(sym("M", high=4096), 8))
-    refused(lambda: bound.cuda("sm_80"), "whether its pieces have common elements is not known for M x 8 elements")
+    refused(lambda: bound.cuda("sm_80"), "disjointness of its pieces is unknown for M x 8 elements")
 
 
 # ---------------------------------------------------------------------------------------------- declarations, mappings
@@ -586,27 +586,27 @@ def stored(change):
 VALUES = {
     "an empty name of a task": (lambda: task("", Inner), "task: a name first"),
     "a keyword that is no tunable": (tried(Inner)(lambda dst, *, U=3: None), r"U is no tunable(.|\n)*legal +U=tunable.int."),
-    "a number for a mapping": (lambda: Tasks(whole).check(3), "a program wants a mapping(.|\n)*got +3"),
+    "a number for a mapping": (lambda: Tasks(whole).check(3), "a program requires a mapping(.|\n)*got +3"),
     "a partition of a number": (lambda: partition(3, Rows(4, 4)), "partition: a tensor of a task and a Partition"),
     "a tensor without dimensions": (lambda: make_tensor((), "float32"), "make_tensor: no elements"),
     "a tensor without elements": (lambda: make_tensor((4, 0), "float32"), "make_tensor: no elements"),
-    "a size for all dimensions": (lambda: partition_by_blocks(3, 4), "partition_by_blocks: a size for each dimension"),
-    "sizes in a text": (lambda: partition_by_first(3, "4", 2), "partition_by_first: a size for each dimension"),
-    "too many stages": (lambda: Stored(stages=1000), "Stored: stages of a ring(.|\n)*legal +0 to "),
-    "stages below zero": (lambda: Stored(stages=-1), "Stored: stages of a ring"),
-    "a swizzle of two": (lambda: Stored(swizzle=2), "Stored: swizzle is true or false(.|\n)*got +2"),
+    "a size for all dimensions": (lambda: partition_by_blocks(3, 4), "partition_by_blocks: one size per dimension"),
+    "sizes in a text": (lambda: partition_by_first(3, "4", 2), "partition_by_first: one size per dimension"),
+    "too many stages": (lambda: Stored(stages=1000), "Stored: stages of a circular buffer(.|\n)*legal +0 to "),
+    "stages below zero": (lambda: Stored(stages=-1), "Stored: stages of a circular buffer"),
+    "a swizzle of two": (lambda: Stored(swizzle=2), "Stored: swizzle must be true or false(.|\n)*got +2"),
     "a memory too few": (lambda: Tasks(whole).check(Mapping([one(mems=[GLOBAL])])), "a memory for each tensor(.|\n)*legal +.*dst.*src"),
     "a tunable too many": (lambda: Tasks(whole).check(Mapping([one(tunables={"Z": 1})])), "no tunable Z(.|\n)*legal +none"),
     "two instances of one name": (lambda: Mapping([one(), one(entrypoint=False)]), "two instances are called a"),
     "a launch outside": (lambda: launch("copy", 1, 2), "outside a task"),
     "values beside a mapping": (lambda: tasks.strategy(Tasks(blocks, whole), SOME, R=3), "values are a function's(.|\n)*got .*R"),
     "an entry point of one": (lambda: one(entrypoint=1), "a: entrypoint(.|\n)*got +1"),
-    "a layout in words": (lambda: one(layouts={"dst": "padded"}), "layouts are Stored"),
+    "a layout in words": (lambda: one(layouts={"dst": "padded"}), "layouts must be Stored"),
     "an instance that there is not": (lambda: SOME["nothing"], "no instance nothing(.|\n)*legal +grid keep"),
-    "JSON with one instance": (stored(lambda found: found.update(instances={})), "its instances are a list"),
-    "JSON with a memory for all": (stored(lambda found: found["instances"][0].update(mems="GLOBAL")), "mems: a list of names is needed"),
-    "JSON with calls of numbers": (stored(lambda found: found["instances"][0].update(calls=[1])), "calls: a list of names is needed"),
-    "JSON with a number for a variant": (stored(lambda found: found["instances"][0].update(variant=1)), "its variant is a text"),
+    "JSON with one instance": (stored(lambda found: found.update(instances={})), "its instances must be a list"),
+    "JSON with a memory for all": (stored(lambda found: found["instances"][0].update(mems="GLOBAL")), "mems: not a list of names"),
+    "JSON with calls of numbers": (stored(lambda found: found["instances"][0].update(calls=[1])), "calls: not a list of names"),
+    "JSON with a number for a variant": (stored(lambda found: found["instances"][0].update(variant=1)), "its variant must be a text"),
     "JSON with another entry point": (stored(lambda found: found["instances"][0].update(entrypoint=1)), "entrypoint"),
     "JSON with a layout unknown": (
         stored(lambda found: found["instances"][1].update(layouts={"dst": {"padded": 1}})), "the field 'padded' is unknown",
@@ -616,11 +616,11 @@ VALUES = {
     "reads in one text": (tried(Inner, reads="dst")(lambda dst: None), "reads are names"),
     "an unknown tensor": (tried(Inner, reads=["C"])(lambda dst: None), "no tensor C to read or write"),
     "tensors without names": (tried(Inner)(lambda *tensors: None), "the tensors of a task have names"),
-    "a tunable among the tensors": (tried(Inner)(lambda dst, U=tunable(int): None), "stands among the tensors"),
+    "a tunable among the tensors": (tried(Inner)(lambda dst, U=tunable(int): None), "is among the tensors"),
     "a class": (tried(Inner)(int), "no function"),
     "a generator": (tried(Inner)(generator), "a generator, which launches nothing"),
     "two variants of one name": (lambda: Tasks(whole, task("copy", Leaf, writes=["dst"])(whole.function)), "two variants are called whole"),
-    "variants of other tensors": (lambda: Tasks(whole, task("copy", Leaf)(lambda C: None)), "variants of copy take the same tensors"),
+    "variants of other tensors": (lambda: Tasks(whole, task("copy", Leaf)(lambda C: None)), "variants of copy must have the same tensors"),
     "a list of variants": (lambda: Tasks([whole]), "not a variant of a task"),
     "an instance that launches itself": (lambda: Mapping([one(variant="blocks", calls=["a"])]), "a launches itself"),
     "two that launch each other": (
@@ -628,30 +628,30 @@ VALUES = {
     ),
     "calls in one text": (lambda: one(calls="abc"), "a list of values"),
     "one memory": (lambda: one(mems=GLOBAL), "a list of values"),
-    "a memory in words": (lambda: one(mems=["GLOBAL"]), "mems are places"),
-    "a processor in words": (lambda: one(proc="BLOCK"), "proc is no processor"),
+    "a memory in words": (lambda: one(mems=["GLOBAL"]), "mems must be places"),
+    "a processor in words": (lambda: one(proc="BLOCK"), "proc is not a processor"),
     "tunables without names": (lambda: one(tunables=[1, 2]), "values by name"),
     "a list for a tunable": (lambda: one(tunables={"U": [1]}), "the tunable U"),
     "a variant itself": (lambda: one(variant=whole), "variant"),
     "no instances": (lambda: Mapping(one()), "a list of values"),
-    "instances in words": (lambda: Mapping(["a"]), "no instance"),
-    "a target for a machine": (lambda: Mapping([one()], "sm_80"), "no machine"),
-    "a bound in words": (lambda: Mapping([one()], max_shared_bytes="48 KB"), "max_shared_bytes is a number of bytes"),
-    "a machine with a hole": (lambda: Machine("mine", (BLOCK, THREAD), ((BLOCK, (GLOBAL,)),)), "what each of its processors reaches"),
-    "no text": (lambda: Mapping.from_json(None), "no text"),
+    "instances in words": (lambda: Mapping(["a"]), "not an instance"),
+    "a target for a machine": (lambda: Mapping([one()], "sm_80"), "not a machine"),
+    "a bound in words": (lambda: Mapping([one()], max_shared_bytes="48 KB"), "max_shared_bytes must be a number of bytes"),
+    "a machine with a hole": (lambda: Machine("mine", (BLOCK, THREAD), ((BLOCK, (GLOBAL,)),)), "reaches must list the places of each processor"),
+    "no text": (lambda: Mapping.from_json(None), "not a text"),
     "no JSON": (lambda: Mapping.from_json("{"), "no JSON"),
-    "other JSON": (lambda: Mapping.from_json("[1]"), "an object is needed"),
+    "other JSON": (lambda: Mapping.from_json("[1]"), "not an object"),
     "JSON without instances": (lambda: Mapping.from_json('{"machine": "Hopper"}'), "the field 'instances' is missing"),
     "an unknown field in JSON": (lambda: Mapping.from_json(SOME.to_json().replace('"variant"', '"varied"')), "the field 'variant' is missing"),
     "an unknown memory in JSON": (lambda: Mapping.from_json(SOME.to_json().replace("SHARED", "SHARD")), "no place SHARD"),
     "a broken tunable in JSON": (lambda: Mapping.from_json(SOME.to_json().replace('"R": 16', '"R": 1.5')), "the tunable R"),
-    "no other mapping": (lambda: SOME.diff(3), "no mapping"),
-    "no mapping": (lambda: tasks.strategy(Tasks(whole), 3), "a program wants a mapping"),
-    "no program": (lambda: tasks.strategy(3, SOME), "no program of tasks"),
+    "no other mapping": (lambda: SOME.diff(3), "not a mapping"),
+    "no mapping": (lambda: tasks.strategy(Tasks(whole), 3), "a program requires a mapping"),
+    "no program": (lambda: tasks.strategy(3, SOME), "not a program of tasks"),
     "another variant": (lambda: tasks.strategy(Tasks(whole), SOME), "no variant blocks"),
     "another spec": (lambda: tasks.strategy(Tasks(blocks, whole), SOME)(gemm_of(16, 8)).cuda("sm_80"), "no tensor is A of MatMul"),
     "a memory that is not reached": (
-        lambda: Mapping([one(proc=THREAD, mems=[Place("TENSOR", SH)] * 2)]), "a of whole: THREAD does not reach TENSOR",
+        lambda: Mapping([one(proc=THREAD, mems=[Place("TENSOR", SH)] * 2)]), "a of whole: THREAD cannot access TENSOR",
     ),
     "a processor of another machine": (lambda: Mapping([one(proc=WARPGROUP)], AMPERE), "Ampere has no WARPGROUP"),
     "a processor of one's own": (lambda: Mapping([one(proc=Processor("PAIR", Block))]), "Hopper has no PAIR"),
@@ -684,7 +684,7 @@ def test_elements_are_not_touched(touch):
         touch(src)
 
     program, mapping = of_block(touching, "move")
-    refused(lambda: meaning(program, mapping), "a task does not touch elements of its tensors, as of src")
+    refused(lambda: meaning(program, mapping), "a task does not access elements of its tensors, here of src")
 
 
 def test_pieces_are_not_a_list():
@@ -701,7 +701,7 @@ def test_pieces_are_not_a_list():
 
 
 def test_a_task_is_launched_and_not_called():
-    refused(lambda: whole(1, 2), 'whole: a task is not called(.|\n)*launch."copy"', legal=False)
+    refused(lambda: whole(1, 2), 'whole: a task is launched, not called(.|\n)*launch."copy"', legal=False)
 
 
 def test_a_variant_goes_to_another_process_by_its_name():
@@ -729,7 +729,7 @@ def test_a_tensor_that_another_task_kept():
     block = TaskMapping("block", "keeper", BLOCK, [GLOBAL] * 2, calls=["thief"])
     mapping = Mapping([*INSTANCES, block, TaskMapping("thief", "thief", BLOCK, [GLOBAL] * 2, calls=["move"])])
     for call in (meaning, compiled):
-        refused(lambda call=call: call(program, mapping), "of src of keeper, which is no argument of thief")
+        refused(lambda call=call: call(program, mapping), "of src of keeper, which is not an argument of thief")
 
 
 # ---------------------------------------------------------------------------------------------- resources
@@ -757,7 +757,7 @@ def staged(mapping):
 def test_registers_exceeded():
     """256 x 256 sums of two warpgroups: the figure's tile, with float32."""
     bound = tasks.strategy(gemm.program, taller(gemm.hopper(256, 256, stages=2)))(gemm_of(256, 256, 64))
-    refused(lambda: bound.program("sm_90a").tree, "c_rf: float32 256 x 256 .* 262144 bytes, 256 registers of each of 256 threads",
+    refused(lambda: bound.program("sm_90a").tree, "c_rf: float32 256 x 256 .* takes 262144 bytes, 256 registers per thread of 256 threads",
             "tasks_gemm.py:")  # fmt: skip
 
 
@@ -869,7 +869,7 @@ def test_a_temporary_in_global_memory_is_refused(blocks_of):
     stay = TaskMapping("stay", "blocks", BLOCK, [GLOBAL, NONE], SIZES, ["thread"])
     program = Tasks(through_a_temporary, blocks, whole)
     strategy = tasks.strategy(program, Mapping([grid, *INSTANCES[1:], block, stay]))
-    with pytest.raises(DecompositionError, match="is mapped to GLOBAL, and a kernel owns no global memory") as refused_here:
+    with pytest.raises(DecompositionError, match="is mapped to GLOBAL, but a kernel cannot allocate global memory") as refused_here:
         strategy(moved()).cuda("sm_80")
     assert refused_here.value.legal == "SHARED REGISTER" and "SHARED or REGISTER in the mapping" in refused_here.value.hint
     kept = tasks.strategy(program, Mapping([grid, *INSTANCES[1:], attrs.evolve(block, calls=("keep", "move"))]))

@@ -159,7 +159,7 @@ def test_a_program_of_ones_own_is_given_to_who_loads_it(tmp_path):
 def test_another_program_is_not_taken_for_the_stored_one(tmp_path, change):
     strategy, other = mine(tmp_path), mine(tmp_path, "other", **change)
     assert strategy_hash(strategy) != strategy_hash(other)
-    with pytest.raises(StoreError, match=r"another than the one that was stored(.|\n)*tiles is another"):
+    with pytest.raises(StoreError, match=r"has changed since it was stored(.|\n)*tiles has changed"):
         loads(dumps(strategy), programs=[other.steps[0].program])
 
 
@@ -178,20 +178,20 @@ def step_of(document):
 
 
 DAMAGED = {
-    "a variant": (lambda step: step["program"]["variants"].update(gemm_host="0" * 16), "gemm_host is another"),
+    "a variant": (lambda step: step["program"]["variants"].update(gemm_host="0" * 16), "gemm_host has changed"),
     "a place outside the library": (lambda step: step["program"].update(library="../gemm"), "has no file"),
     "no program": (lambda step: step["program"].update(library="naive"), "has no program naive"),
-    "a program that is a text": (lambda step: step.update(program="x"), "a program is its name"),
-    "a field": (lambda step: step.update(code="x"), "a step of tasks has"),
+    "a program that is a text": (lambda step: step.update(program="x"), "a program must be a name"),
+    "a field": (lambda step: step.update(code="x"), "a step of tasks must have"),
     "an instance": (lambda step: step["mapping"]["instances"][0].update(code=1), "'code' is unknown"),
     "a processor": (lambda step: step["mapping"]["instances"][0].update(proc="GPU"), "no processor GPU"),
     "a place": (lambda step: step["mapping"]["instances"][0].update(mems=["HEAP"] * 3), "no place HEAP"),
     "a call": (lambda step: step["mapping"]["instances"][0].update(calls=["gemm"]), "calls gemm"),
     "a tunable": (lambda step: step["mapping"]["instances"][0]["tunables"].update(U={"type": "Tunable", "name": "U"}), "is missing"),
-    "a depth": (lambda step: step["mapping"]["instances"][1].update(pipeline="3"), "pipeline is a depth"),
+    "a depth": (lambda step: step["mapping"]["instances"][1].update(pipeline="3"), "pipeline must be a depth"),
     "a machine": (lambda step: step["mapping"].update(machine="Volta"), "no machine Volta"),
     "a function that is none": (lambda step: step.update(mapping={"of": "tasks_gemm:Tasks", "arguments": {}}), "no such function"),
-    "arguments that are none": (lambda step: step.update(mapping={"of": "tasks_gemm:hopper", "arguments": 3}), "are an object"),
+    "arguments that are none": (lambda step: step.update(mapping={"of": "tasks_gemm:hopper", "arguments": 3}), "must be an object"),
 }
 
 
@@ -412,7 +412,7 @@ def test_a_text_without_a_meaning_is_not_executed(tmp_path, capsys, monkeypatch)
     """The oracle refuses it, `check` says so, and code is made of it all the same."""
     made, (y, x) = axpys(LEAVES["a text without a meaning"]), operands()
     for run in (lambda: tasks.run(made.program, made.mapping, y, x), lambda: simulated(made.bound.program("sm_80"), y, x)):
-        with pytest.raises(FireironError, match="axpy is not executed: nobody says what its text computes"):
+        with pytest.raises(FireironError, match="axpy cannot be simulated: its meaning is unknown"):
             run()
     assert "y_at(i, j)" in made.bound.cuda("sm_80")
     monkeypatch.setattr(library, "find", lambda name: Entry("mute", made.bound))
@@ -422,15 +422,15 @@ def test_a_text_without_a_meaning_is_not_executed(tmp_path, capsys, monkeypatch)
 
 REFUSED = {
     "a read that is not said": (
-        leaf("a", lambda y, x: call_external(axpy, y, x, meaning=add_twice), reads=["y"]), "axpy reads x, and the variant may not",
+        leaf("a", lambda y, x: call_external(axpy, y, x, meaning=add_twice), reads=["y"]), "axpy reads x, which the variant's privileges do not permit",
     ),
     "nothing written": (leaf("b", lambda y, x: call_external(axpy, y, x), writes=()), "writes nothing"),
-    "one tensor twice": (leaf("c", lambda y, x: call_external(axpy, y, y)), "each tensor of the variant once"),
+    "one tensor twice": (leaf("c", lambda y, x: call_external(axpy, y, y)), "each tensor of the variant at most once"),
     "an option": (leaf("d", lambda y, x: call_external(axpy, y, x, value=1)), "no option value"),
-    "dimensions": (leaf("e", lambda y, x: call_external(axpy, y, x, dims="mn,m")), "dims names each dimension"),
+    "dimensions": (leaf("e", lambda y, x: call_external(axpy, y, x, dims="mn,m")), "dims must name each dimension"),
     "another size": (leaf("f", lambda y, x: call_external(axpy, y, x, dims="mn,nm")), "x has 2 elements along n, another operand 4"),
-    "a text for done": (leaf("g", lambda y, x: call_external(AXPY, x, y, accumulate=True, done="axpy.cu")), "done is a micro-kernel"),
-    "a meaning that returns": (leaf("h", lambda y, x: call_external(axpy, y, x, dims="mn,mn", meaning=numpy.add)), "returns nothing"),
+    "a text for done": (leaf("g", lambda y, x: call_external(AXPY, x, y, accumulate=True, done="axpy.cu")), "done must be a micro-kernel"),
+    "a meaning that returns": (leaf("h", lambda y, x: call_external(axpy, y, x, dims="mn,mn", meaning=numpy.add)), "return None"),
 }  # fmt: skip
 
 

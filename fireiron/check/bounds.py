@@ -288,11 +288,11 @@ class _Bounds:
         last = base + use.access.reach[dim]
         outer = conjuncts(use.statement.performed)
         if use.pieces:
-            return all(self._inside_with_first(use, piece, outer, base, steps, extent) for piece in use.pieces)
+            return all(self._inside_with_first(piece, outer, base, steps, extent) for piece in use.pieces)
         bound = use.access.bounds[dim]
         return (bound is not None and self._below(bound, extent + 1)) or self._implied(outer, last, extent)
 
-    def _inside_with_first(self, use: Use, piece: Piece, outer: tuple[Expr, ...], base: Expr, steps: Sequence[int], extent: Expr) -> bool:
+    def _inside_with_first(self, piece: Piece, outer: tuple[Expr, ...], base: Expr, steps: Sequence[int], extent: Expr) -> bool:
         """Whether a piece is below the extent. A test of its first element covers all elements if the piece width divides the bound."""
         part = steps[piece.first : piece.first + piece.width]
         last = base + max(part)
@@ -313,7 +313,7 @@ class _Bounds:
         for piece in use.pieces:
             first = base + steps[piece.first]
             for test in self._tests((*outer, *conjuncts(piece.condition)), first, extent):
-                if piece.width == 1 or self._inside_with_first(use, piece, outer, base, steps, extent):
+                if piece.width == 1 or self._inside_with_first(piece, outer, base, steps, extent):
                     continue
                 message = (
                     f"{use.access.buffer}: a vector of {piece.width} elements is accessed, but only its first element is tested against "

@@ -261,7 +261,7 @@ class _Execution:
 
     def _write(self, work: _Access, access: Access, loops: Mapping[str, int]) -> None:
         marks = self.marks[access.buffer]
-        if self._all_complete(work, access, loops):
+        if self._all_complete(access, loops):
             return
         touch = self._accessed(work, access, loops, (work.statement.performed,))
         if touch is None:
@@ -271,7 +271,7 @@ class _Execution:
 
     def _read(self, work: _Access, access: Access, loops: Mapping[str, int], conditions: tuple[Expr, ...]) -> None:
         statement, marks = work.statement, self.marks[access.buffer]
-        if (id(statement), access.buffer) in self.findings or self._all_complete(work, access, loops):
+        if (id(statement), access.buffer) in self.findings or self._all_complete(access, loops):
             return
         touch = self._accessed(work, access, loops, conditions)
         if touch is None:
@@ -285,7 +285,7 @@ class _Execution:
             finding = Finding("shared", "error", access.buffer, text, access.origin or statement.origin)
             self.findings[id(statement), access.buffer] = finding
 
-    def _all_complete(self, work: _Access, access: Access, loops: Mapping[str, int]) -> bool:
+    def _all_complete(self, access: Access, loops: Mapping[str, int]) -> bool:
         """Whether all copies that an access may use are complete, as far as the surrounding loops determine them."""
         marks = self.marks[access.buffer]
         if marks.all_complete or not marks.complete.any() or not self.access_trace.roots(access.copy) <= frozenset(loops):

@@ -58,10 +58,10 @@ class Page:
         self.shapes.append(one)
         return x + one.width
 
-    def chip(self, x: float, y: float, text: str, fill: str, size: float = 9.5, title: str = "", stroke: str = "none") -> float:
+    def chip(self, x: float, y: float, text: str, fill: str, size: float = 9.5, title: str = "") -> float:
         """Put a text on a rounded rectangle whose upper left corner is given; where the next one may start."""
         width = text_width(text, size, True) + 10
-        self.add(Rect(x, y, width, size + 6, fill, stroke, 1.0, 4.0, title=title))
+        self.add(Rect(x, y, width, size + 6, fill, "none", 1.0, 4.0, title=title))
         self.add(Text(x + 5, y + size + 1.2, text, size, mono=True))
         return x + width + 5
 
@@ -87,11 +87,11 @@ class Page:
             x += need
         return y + size + 10
 
-    def paragraph(self, x: float, y: float, text: str, size: float = 10.5, width: float = 868.0, colour: str = PALE) -> float:
+    def paragraph(self, x: float, y: float, text: str) -> float:
         """Put a text in as many lines as it needs; the y below it."""
-        for line in wrapped(text, int(width / (size * SANS)), " "):
-            self.text(x, y, line, size, colour=colour)
-            y += size + 4
+        for line in wrapped(text, int(868.0 / (10.5 * SANS)), " "):
+            self.text(x, y, line, 10.5, colour=PALE)
+            y += 14.5
         return y
 
     def picture(self, name: str, title: str, width: float, height: float) -> Picture:

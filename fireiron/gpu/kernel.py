@@ -257,7 +257,7 @@ class CompiledKernel(Displayed):
         done = self._calls(arrays, out, stream, sizes)
         if done is not None:
             return done
-        self._check_on_host(arrays, out, sizes)
+        self._check_on_host(arrays, out)
         if stream is not None:
             raise ArgumentError(
                 "stream= is for arrays on a GPU", got="NumPy arrays", hint="leave it away: the simulator returns when it is done"
@@ -296,7 +296,7 @@ class CompiledKernel(Displayed):
         calls = self._calls
         given = arrays if out is None else (*arrays, *in_order(calls.spec, out))
         if len(arrays) != len(calls.inputs) or calls.read(given, calls.names[: len(given)]) is None:
-            self._check_on_host(arrays, out, sizes)
+            self._check_on_host(arrays, out)
             raise ArgumentError("a launch is prepared for arrays on a GPU", got="NumPy arrays", hint="call the kernel: it simulates")
         return PreparedLaunch(calls, arrays, out, stream, sizes)
 
@@ -315,7 +315,7 @@ class CompiledKernel(Displayed):
         last = PreparedLaunch(self._calls, path.last(held), filled, stream, path.own(sizes))
         return PreparedLaunches(path, before, last, held)
 
-    def _check_on_host(self, arrays: tuple[Any, ...], out: Any, sizes: Mapping[str, Any]) -> None:
+    def _check_on_host(self, arrays: tuple[Any, ...], out: Any) -> None:
         """Refuse what cannot be called with: all arrays must be NumPy's, since they are not all on a GPU."""
         import numpy
 

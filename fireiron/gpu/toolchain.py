@@ -596,8 +596,8 @@ def _shown(found: Iterable[_Diagnostic], source: str) -> str:
     return "\n".join(rows)
 
 
-def _excerpt(source: str, line: int, around: int = 1) -> list[str]:
+def _excerpt(source: str, line: int) -> list[str]:
     """The numbered line, marked, with its neighbours."""
     lines = source.split("\n")
-    numbers = range(max(1, line - around), min(len(lines), line + around) + 1)
+    numbers = range(max(1, line - 1), min(len(lines), line + 1) + 1)
     return [f"    {'>' if number == line else ' '}{number:5} | {lines[number - 1]}".rstrip() for number in numbers]

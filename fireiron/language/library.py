@@ -308,12 +308,12 @@ def tiles_of(name: str, spec: Spec, alone: bool = False) -> tuple[Mapping[str, i
     return tuple(values for values in adapted if all(value in known[tunable].values for tunable, value in values.items()))
 
 
-def of_types(values: Mapping[str, int], spec: Spec, other: int = 2) -> Mapping[str, int]:
-    """Convert values for operands with elements of `other` bytes to those of a spec: steps along k and chunks of C keep their bytes.
+def of_types(values: Mapping[str, int], spec: Spec) -> Mapping[str, int]:
+    """Convert values for operands with elements of 2 bytes to those of a spec: steps along k and chunks of C keep their bytes.
 
     A chunk wider than an L2 line is the complete tile of a warpgroup. It stays unless C has elements of more than 2 bytes.
     """
-    return of_bytes(values, spec.operands["A"].dtype.bytes, spec.operands["C"].dtype.bytes, other)
+    return of_bytes(values, spec.operands["A"].dtype.bytes, spec.operands["C"].dtype.bytes, HALF_BYTES)
 
 
 def of_bytes(values: Mapping[str, int], bytes: int, result_bytes: int, other: int) -> dict[str, int]:

@@ -86,9 +86,9 @@ def as_matrix(spec: Spec, operand: str) -> Spec:
     return attrs.evolve(spec, views=views, signature=signature, names=names)
 
 
-def without_ones(spec: Spec, least: int = 2) -> Spec:
-    """Return a copy or a fill without its first dimensions of one element, keeping at least `least` dimensions."""
-    ones = [number for number, size in enumerate(spec.sizes) if size == ONE][: max(len(spec.dims) - least, 0)]
+def without_ones(spec: Spec) -> Spec:
+    """Return a copy or a fill without its first dimensions of one element, keeping at least two dimensions."""
+    ones = [number for number, size in enumerate(spec.sizes) if size == ONE][: max(len(spec.dims) - 2, 0)]
     if not ones:
         return spec
     kept = [number for number in range(len(spec.dims)) if number not in ones]

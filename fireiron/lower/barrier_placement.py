@@ -21,14 +21,6 @@ Cost: TypeAlias = "tuple[int, ...]"
 """Barriers of each scope, the widest first; costs compare in this order, since a wider barrier delays more threads."""
 
 
-def fewest(arcs: Iterable[Arc], preferred: Sequence[int]) -> tuple[int, ...]:
-    """The fewest positions that cover all arcs; of several solutions the first one in the order of `preferred`, which lists every position.
-
-    Raises: ValueError for an arc without a position.
-    """
-    return tuple(fewest_of_scopes([(arc, 0) for arc in arcs], preferred))
-
-
 def fewest_of_scopes(arcs: Iterable[tuple[Arc, int]], preferred: Sequence[int]) -> dict[int, int]:
     """The scope of a barrier for each position that needs one: the fewest wide barriers, then the fewest narrow ones.
 

@@ -14,7 +14,6 @@ import attrs
 from fireiron.ir import Mechanism
 
 T = TypeVar("T")
-OtherT = TypeVar("OtherT")
 
 OLDEST: Final = 32
 """Oldest age of a group: at least this many groups were committed after it."""

@@ -31,6 +31,7 @@ OURS = "fireiron"
 """The name of the kernel among the contenders."""
 
 NO_GPU = "needs a CUDA GPU and CuPy (pip install 'fireiron[cuda13]')"
+"""The reason for which `pytest_fireiron` skips tests marked `gpu`."""
 
 SIMULATED_SECONDS = 10.0
 """Approximate limit in seconds for verifying one kernel in the simulator."""

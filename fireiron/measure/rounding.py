@@ -112,14 +112,12 @@ class Bounded:
     error: Any
 
 
-def error_bounds(
-    spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int], accumulator: DType | None = None, chunk: int = 32
-) -> dict[str, Any]:
+def error_bounds(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int], accumulator: DType | None = None) -> dict[str, Any]:
     """For each output, the error bound of each element of a correct kernel, relative to a float64 evaluation on these inputs.
 
     Args: as for `expected`.
     """
-    return {name: one.error for name, one in expected(spec, arrays, sizes, accumulator, chunk).items()}
+    return {name: one.error for name, one in expected(spec, arrays, sizes, accumulator).items()}
 
 
 def expected(

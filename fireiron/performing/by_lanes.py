@@ -136,11 +136,11 @@ def memory_mismatch(spec: Spec, operand: str, memories: tuple[Memory, ...]) -> t
     return (Mismatch(f"{operand} memory", " or ".join(memory.name for memory in memories), got.name),)
 
 
-def target_mismatch(architecture: Architecture, first: int, last: int | None = None) -> tuple[Mismatch, ...]:
+def target_mismatch(architecture: Architecture, first: int) -> tuple[Mismatch, ...]:
     """Why a target does not have the instruction."""
-    if architecture.capability >= first and (last is None or architecture.capability <= last):
+    if architecture.capability >= first:
         return ()
-    return (Mismatch("target", f"sm_{first}" + (" or newer" if last is None else f" to sm_{last}"), architecture.name),)
+    return (Mismatch("target", f"sm_{first} or newer", architecture.name),)
 
 
 # ---------------------------------------------------------------------------------------------- text

@@ -45,10 +45,10 @@ class Memory:
             self.complete = bool(self.defined[self.first : self.first + self.rows].all())
 
 
-def _mask_of(data: Array, zero: int, watched: bool, value: bool = False) -> Array | None:
+def _mask_of(data: Array, zero: int, watched: bool) -> Array | None:
     if not watched:
         return None
-    defined = np.full(data.shape, value)
+    defined = np.zeros(data.shape, dtype=bool)
     defined[zero:] = True
     return defined
 

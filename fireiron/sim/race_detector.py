@@ -162,7 +162,7 @@ class RaceDetector:
         keys, low, high = self._accessed(shadow, operand, location, group, span)
         waiting = shadow.in_copy(keys)
         if len(waiting):
-            self._report_copy_in_flight(site, operand, shadow, int(keys[waiting[0]]), env, group)
+            self._report_copy_in_flight(site, operand, shadow, int(keys[waiting[0]]), env)
         if operand.write:
             read = shadow.in_read(keys)
             if len(read):

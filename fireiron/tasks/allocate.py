@@ -50,7 +50,7 @@ from fireiron.tasks.events import (
     with_results,
 )
 from fireiron.tasks.mapping import GLOBAL, SHARED, Mapping
-from fireiron.tasks.packing import Packing, Pair, packed, together
+from fireiron.tasks.packing import Packing, Pair, heaviest_clique, pack
 from fireiron.tasks.reduce import Implied, reduced
 
 ALIGNMENT = 128
@@ -248,10 +248,10 @@ def _places(tensors: list[Shared], meetings: dict[Pair, Ordering], within: int) 
     """Offsets in units of the alignment, such that as few pairs as necessary share bytes."""
     sizes = [-(-tensor.bytes // ALIGNMENT) for tensor in tensors]
     bound = within // ALIGNMENT if within else float("inf")
-    packing = packed(sizes, tuple(meetings), bound, lambda dropped: _in_order([meetings[pair] for pair in dropped]))
+    packing = pack(sizes, tuple(meetings), bound, lambda dropped: _in_order([meetings[pair] for pair in dropped]))
     if packing.bytes <= bound:
         return packing
-    needed = together(sizes, frozenset(meetings))
+    needed = heaviest_clique(sizes, frozenset(meetings))
     listed = ", ".join(f"{tensors[number].alloc.name} {tensors[number].bytes}" for number in needed)
     least = max(sum(sizes[one] for one in needed), within // ALIGNMENT + 1) * ALIGNMENT
     raise DecompositionError(

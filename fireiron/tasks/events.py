@@ -1,11 +1,12 @@
 """The event IR of a program of tasks: copies, calls and loops, with the events that they wait for (Cypress, section 4.1, Figure 7).
 
-A copy or a call is done at some time, which is an event: of one element, type `()`, or an array of them, each dimension of which belongs to
-a kind of processor. What must be done before is the statement's precondition. Nothing else orders statements: any order in which each one
-follows what it waits for gives the same results. Events are no part of a kernel; its barriers follow from its statements, not from these.
+The completion of a copy or a call is an event. An event is single, with the type `()`, or an array, each dimension of which belongs to a
+kind of processor. A statement's precondition is the set of events that it waits for. Nothing else orders statements: any order in which
+each statement follows its precondition gives the same results. Events are not part of a kernel; the compiler infers barriers from its
+statements.
 
-A statement with dimensions is one for each of their processors. Its indices are variables named after the processors: `warp`, `thread`;
-the second dimension of one processor has `warp1`. A tensor with dimensions is one for each of them, and the statement's own is meant.
+A statement with dimensions is executed by each of their processors. Its indices are variables named after the processors: `warp`, `thread`;
+the second dimension of a processor has `warp1`. A tensor with dimensions exists once per processor; the statement accesses that of its own.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Index: TypeAlias = "Expr | Literal[Every.EVERY]"
 
 @attrs.frozen
 class Dim:
-    """A dimension of events: so many processors of a kind."""
+    """A dimension of events: a number of processors of a kind."""
 
     size: Expr
     processor: Processor
@@ -51,7 +52,7 @@ class Dim:
 
 
 Type: TypeAlias = "tuple[Dim, ...]"
-"""The type of an event: `()` is one, else an array."""
+"""The type of an event: `()` for a single event, otherwise an array."""
 
 
 def type_text(dims: Type) -> str:
@@ -60,17 +61,17 @@ def type_text(dims: Type) -> str:
 
 
 def processor_variables(dims: Type) -> tuple[Var, ...]:
-    """The variables that stand for the indices of dimensions: the processor's name, and a number from its second dimension on."""
-    found: list[Var] = []
+    """The variables of the indices of dimensions: the processor's name, with a number from its second dimension on."""
+    variables: list[Var] = []
     for place, dim in enumerate(dims):
-        before = sum(one.processor == dim.processor for one in dims[:place])
-        found.append(Var(f"{dim.processor.name.lower()}{before or ''}", 0, max(dim.size.high - 1, 0)))
-    return tuple(found)
+        before = sum(earlier.processor == dim.processor for earlier in dims[:place])
+        variables.append(Var(f"{dim.processor.name.lower()}{before or ''}", 0, max(dim.size.high - 1, 0)))
+    return tuple(variables)
 
 
 @attrs.frozen
 class Event:
-    """An event that is waited for, by its name, with an index for each dimension of its type."""
+    """An event that a statement waits for: its name, and an index for each dimension of its type."""
 
     name: str
     index: tuple[Index, ...] = ()
@@ -79,36 +80,36 @@ class Event:
         return f"{self.name}[{', '.join(map(str, self.index))}]" if self.index else self.name
 
     def at(self, values: Mapping[Var, Expr | int]) -> Event:
-        """The event with other values for variables."""
-        return attrs.evolve(self, index=tuple(one if isinstance(one, Every) else one.substitute(values) for one in self.index))
+        """The event with values substituted for variables."""
+        return attrs.evolve(self, index=tuple(index if isinstance(index, Every) else index.substitute(values) for index in self.index))
 
 
 Events: TypeAlias = "tuple[Event, ...]"
-"""All of these events."""
+"""A set of events, all of which must be done."""
 
 
 @attrs.frozen
 class Ref:
-    """A tensor, or a piece of it: by which partitions, and at which indices."""
+    """A tensor, or a piece of it: the partitions, and the index of each."""
 
     tensor: str
     path: tuple[tuple[Partition, tuple[Expr, ...]], ...] = ()
 
     def at(self, values: Mapping[Var, Expr | int]) -> Ref:
-        """The piece with other values for variables."""
-        return attrs.evolve(self, path=tuple((by, tuple(one.substitute(values) for one in place)) for by, place in self.path))
+        """The piece with values substituted for variables."""
+        return attrs.evolve(self, path=tuple((by, tuple(index.substitute(values) for index in place)) for by, place in self.path))
 
     def piece(self, by: Partition, *place: Expr) -> Ref:
         """A piece of this piece."""
         return attrs.evolve(self, path=(*self.path, (by, place)))
 
     def within(self, outer: Ref) -> Ref:
-        """The piece, where its tensor is a piece of another."""
+        """The piece, if its tensor is itself a piece of another."""
         return attrs.evolve(outer, path=(*outer.path, *self.path))
 
     def variables(self) -> frozenset[Var]:
-        """The variables of its indices."""
-        return frozenset[Var]().union(*(one.variables() for _, place in self.path for one in place))
+        """The variables in its indices."""
+        return frozenset[Var]().union(*(index.variables() for _, place in self.path for index in place))
 
 
 # ---------------------------------------------------------------------------------------------- statements
@@ -118,8 +119,8 @@ class Ref:
 class Alloc:
     """A new tensor, one for each processor of `over`.
 
-    In shared memory it has its place from byte `at` on, if that is known: each processor's behind that of the one before, and all of them
-    `copies` times, of which the turns of the loop around take one after the other.
+    In shared memory, `at` is its offset in bytes, if it is known. The tensors of the processors follow each other, and all of them exist
+    `copies` times, which the iterations of the loop around use in rotation.
     """
 
     name: str
@@ -133,7 +134,7 @@ class Alloc:
 
 @attrs.frozen
 class Copy:
-    """Copies `source` to `target`, both of one shape, when `after` is done; of the `launch` of a program that is read, if it is."""
+    """Copies `source` to `target`, of the same shape, after `after`. `launch` is the launch of the program that it implements, if known."""
 
     event: str
     source: Ref
@@ -145,7 +146,7 @@ class Copy:
 
 @attrs.frozen
 class Call:
-    """Runs a leaf task on tensors, when `after` is done; what it reads and writes the program says (`LeafTask`); `launch` as of a copy."""
+    """Runs a leaf task on tensors, after `after`. `LeafTask` has its privileges; `launch` as for a copy."""
 
     event: str
     task: str
@@ -157,7 +158,7 @@ class Call:
 
 @attrs.frozen
 class Block:
-    """Statements, and the events that they yield to the statement around: of each all that must be done."""
+    """Statements, and the events that they yield to the statement around, a set for each result."""
 
     statements: tuple[Statement, ...]
     yields: tuple[Events, ...] = ()
@@ -165,7 +166,7 @@ class Block:
 
 @attrs.frozen
 class Result:
-    """An event that a loop or a branch is: its name, and the dimensions of what the block yields for it."""
+    """An event of a loop or a branch: its name, and the dimensions of what the block yields for it."""
 
     name: str
     over: Type = ()
@@ -173,9 +174,9 @@ class Result:
 
 @attrs.frozen
 class Carry:
-    """A precondition of a loop, by its name inside: what is done before, and in all turns before (`yields` of this number).
+    """A precondition of a loop with a name inside: the `initial` events, and what all previous iterations yield for it.
 
-    With a `distance` of 3 a turn waits for those that lie three or more before it.
+    With a `distance` of 3 an iteration waits for those that are three or more before it.
     """
 
     name: str
@@ -186,10 +187,10 @@ class Carry:
 
 @attrs.frozen
 class For:
-    """The turns of a loop. Nothing orders them but the `carries`: by the name of the first, turns wait for the first yield of those before.
+    """A loop. Only `carries` order its iterations: an iteration waits, by the name of carry number n, for yield number n of previous ones.
 
-    A result is done when its carry's `initial` is, and what all turns yield. There are as many results as yields, and at most as many
-    carries. `stages` are those of the mapping's pipeline: so many turns' tensors are there at a time.
+    A result is done after the `initial` events of its carry and the yields of all iterations. There are as many results as yields, and at
+    most as many carries. `stages` are those of the mapping's pipeline: the number of iterations whose tensors exist at the same time.
     """
 
     results: tuple[Result, ...]
@@ -202,7 +203,7 @@ class For:
 
 @attrs.frozen
 class Pfor:
-    """Turns on processors of a kind, in any order or at once; its results have their dimensions in front."""
+    """A parallel loop over processors of a kind, in any order or concurrently; its results have the loop's dimensions first."""
 
     results: tuple[Result, ...]
     variables: tuple[Var, ...]
@@ -233,7 +234,7 @@ Statement: TypeAlias = "Alloc | Copy | Call | For | Pfor | Branch"
 
 @attrs.frozen
 class LeafTask:
-    """A task that is called, and what it does with each of its tensors: `(name, reads, writes)`."""
+    """A task that is called, and its privileges on each of its tensors: `(name, reads, writes)`."""
 
     name: str
     tensors: tuple[tuple[str, bool, bool], ...]
@@ -241,7 +242,7 @@ class LeafTask:
 
 @attrs.frozen
 class EventProgram:
-    """A program in the event IR: the sizes known at run time, the tasks that it calls, its tensors, and its statements."""
+    """A program in the event IR: run-time sizes, the tasks that it calls, its arguments, and its statements."""
 
     symbols: tuple[Var, ...]
     tasks: tuple[LeafTask, ...]
@@ -250,10 +251,10 @@ class EventProgram:
 
     def task(self, name: str) -> LeafTask:
         """A task by its name."""
-        return next(one for one in self.tasks if one.name == name)
+        return next(task for task in self.tasks if task.name == name)
 
 
-# ---------------------------------------------------------------------------------------------- walking
+# ---------------------------------------------------------------------------------------------- traversal
 
 
 def blocks_of(statement: Statement) -> tuple[Block, ...]:
@@ -278,40 +279,40 @@ def with_results(statement: Compound, results: tuple[Result, ...], blocks: tuple
 
 
 def walk(block: Block) -> Iterator[Statement]:
-    """All statements, those inside behind the statement around them."""
-    for one in block.statements:
-        yield one
-        for inner in blocks_of(one):
+    """All statements in preorder."""
+    for stmt in block.statements:
+        yield stmt
+        for inner in blocks_of(stmt):
             yield from walk(inner)
 
 
 def defined(statement: Statement) -> dict[str, Type]:
-    """The events that a statement makes for those behind it, with their types."""
+    """The events that a statement defines for later ones, with their types."""
     if isinstance(statement, (Copy, Call)):
         return {statement.event: statement.over}
     if isinstance(statement, Alloc):
         return {}
     outer = statement.dims if isinstance(statement, Pfor) else ()
-    return {one.name: (*outer, *one.over) for one in statement.results}
+    return {result.name: (*outer, *result.over) for result in statement.results}
 
 
 def types_of(program: EventProgram) -> dict[str, Type]:
-    """The types of all events, also of those that loops carry."""
-    found: dict[str, Type] = {}
-    for one in walk(program.body):
-        found |= defined(one)
-        if isinstance(one, For):
-            found |= {carry.name: carry.over for carry in one.carries}
-    return found
+    """The types of all events, including carried ones."""
+    types: dict[str, Type] = {}
+    for stmt in walk(program.body):
+        types |= defined(stmt)
+        if isinstance(stmt, For):
+            types |= {carry.name: carry.over for carry in stmt.carries}
+    return types
 
 
 def tensors_of(program: EventProgram) -> dict[str, Alloc]:
     """All tensors by name."""
-    return {one.name: one for one in (*program.arguments, *walk(program.body)) if isinstance(one, Alloc)}
+    return {stmt.name: stmt for stmt in (*program.arguments, *walk(program.body)) if isinstance(stmt, Alloc)}
 
 
 def refs_of(program: EventProgram, leaf: Leaf) -> tuple[tuple[Ref, bool, bool], ...]:
-    """What a copy or a call works on: `(piece, reads, writes)`."""
+    """The accesses of a copy or a call: `(piece, reads, writes)`."""
     if isinstance(leaf, Copy):
         return (leaf.source, True, False), (leaf.target, False, True)
     privileges = program.task(leaf.task).tensors
@@ -326,21 +327,21 @@ def with_refs(leaf: Leaf, change: Callable[[Ref], Ref]) -> Leaf:
 
 
 def with_events(block: Block, change: Callable[[Events], Events]) -> Block:
-    """The block, where `change` was made to all that is waited for, yielded, or carried in, inside too."""
+    """The block with `change` applied to all preconditions, yields and initial events, also in inner blocks."""
 
-    def changed(one: Statement) -> Statement:
-        if isinstance(one, (Copy, Call)):
-            return attrs.evolve(one, after=change(one.after))
-        if isinstance(one, For):
-            one = attrs.evolve(one, carries=tuple(attrs.evolve(each, initial=change(each.initial)) for each in one.carries))
-        return with_blocks(one, tuple(with_events(inner, change) for inner in blocks_of(one)))
+    def changed(stmt: Statement) -> Statement:
+        if isinstance(stmt, (Copy, Call)):
+            return attrs.evolve(stmt, after=change(stmt.after))
+        if isinstance(stmt, For):
+            stmt = attrs.evolve(stmt, carries=tuple(attrs.evolve(carry, initial=change(carry.initial)) for carry in stmt.carries))
+        return with_blocks(stmt, tuple(with_events(inner, change) for inner in blocks_of(stmt)))
 
     return Block(tuple(map(changed, block.statements)), tuple(map(change, block.yields)))
 
 
 def shape_of(tensors: Mapping[str, Alloc], ref: Ref) -> tuple[Any, ...]:
-    """The shape of a piece, integers where they are known."""
-    shape: tuple[Any, ...] = tuple(one if constant(one) is None else constant(one) for one in tensors[ref.tensor].shape)
+    """The shape of a piece, with integers for known sizes."""
+    shape: tuple[Any, ...] = tuple(size if constant(size) is None else constant(size) for size in tensors[ref.tensor].shape)
     for by, _ in ref.path:
         shape = by.shape(shape)
     return shape
@@ -350,160 +351,162 @@ def shape_of(tensors: Mapping[str, Alloc], ref: Ref) -> tuple[Any, ...]:
 
 
 def outside(loop: Pfor) -> bool:
-    """Whether a parallel loop is one over blocks, or over what is around them: its turns share no memory."""
+    """Whether a parallel loop is over blocks, or over processors around them: its iterations do not share shared memory."""
     return loop.processor.level in (Kernel, BlockLevel)
 
 
-def bytes_of(one: Alloc) -> int:
-    """The most bytes of a tensor, of one processor and turn."""
-    return math.prod(size.high for size in one.shape) * one.dtype.bytes
+def bytes_of(alloc: Alloc) -> int:
+    """The maximum bytes of a tensor, for one processor and one iteration."""
+    return math.prod(size.high for size in alloc.shape) * alloc.dtype.bytes
 
 
 def parts_of(block: Block, parts: int = 1) -> dict[str, int]:
-    """How many turns of parallel loops inside a block each tensor belongs to, by its name: each has one of its own."""
-    found: dict[str, int] = {}
-    for one in block.statements:
-        if isinstance(one, Alloc):
-            found[one.name] = parts
-        mine = parts
-        if isinstance(one, Pfor):
-            mine = 1 if outside(one) else parts * math.prod(size.high for size in one.extents)
-        for inner in blocks_of(one):
-            found |= parts_of(inner, mine)
-    return found
+    """The number of iterations of parallel loops within a thread block that have their own copy of a tensor, by its name."""
+    parts_by_name: dict[str, int] = {}
+    for stmt in block.statements:
+        if isinstance(stmt, Alloc):
+            parts_by_name[stmt.name] = parts
+        inner_parts = parts
+        if isinstance(stmt, Pfor):
+            inner_parts = 1 if outside(stmt) else parts * math.prod(size.high for size in stmt.extents)
+        for inner in blocks_of(stmt):
+            parts_by_name |= parts_of(inner, inner_parts)
+    return parts_by_name
 
 
-# ---------------------------------------------------------------------------------------------- what is legal
+# ---------------------------------------------------------------------------------------------- legality
 
 
 @attrs.define
 class Scope:
-    """What may be named at a place of a program. Names of events and tensors are never used twice, those of variables not within."""
+    """The names in scope. Names of events and tensors are unique in a program, those of variables within nested loops."""
 
     events: dict[str, Type] = attrs.field(factory=dict)
     tensors: dict[str, Alloc] = attrs.field(factory=dict)
     variables: frozenset[Var] = frozenset()
     tasks: dict[str, LeafTask] = attrs.field(factory=dict)
-    taken: set[str] = attrs.field(factory=set)
+    used_names: set[str] = attrs.field(factory=set)
 
     def inside(self, *variables: Var) -> Scope:
-        """The scope of a block in which there are more variables."""
-        names = [one.name for one in (*self.variables, *variables)]
-        for one in variables:
-            if names.count(one.name) > 1:
-                raise ArgumentError(f"{one}: a variable of that name is there already", legal="another name")
-        return Scope(dict(self.events), dict(self.tensors), self.variables | set(variables), self.tasks, self.taken)
+        """The scope of an inner block with additional variables."""
+        names = [var.name for var in (*self.variables, *variables)]
+        for var in variables:
+            if names.count(var.name) > 1:
+                raise ArgumentError(f"{var}: a variable of that name already exists", legal="another name")
+        return Scope(dict(self.events), dict(self.tensors), self.variables | set(variables), self.tasks, self.used_names)
 
     def take(self, name: str) -> None:
-        """Refuse a name that something has."""
-        if name in self.taken:
-            raise ArgumentError(f"{name}: the name is taken, and each stands for one thing", legal="another name")
-        self.taken.add(name)
+        """Refuse a name that is already used."""
+        if name in self.used_names:
+            raise ArgumentError(f"{name}: the name is already used", legal="another name")
+        self.used_names.add(name)
 
     def define(self, name: str, dims: Type) -> None:
-        """An event from here on."""
+        """Define an event."""
         self.take(name)
         self.events[name] = dims
 
-    def alloc(self, one: Alloc) -> None:
-        """A tensor from here on."""
-        self.take(one.name)
-        self.tensors[one.name] = one
+    def alloc(self, alloc: Alloc) -> None:
+        """Define a tensor."""
+        self.take(alloc.name)
+        self.tensors[alloc.name] = alloc
 
     def require(self, used: Events, over: Type) -> None:
-        """Refuse events that are not there, or whose indices are not those of their type."""
-        for one in used:
-            if one.name not in self.events:
-                meant = closest(one.name, self.events)
+        """Refuse events that are not defined, or whose indices do not fit their type."""
+        for event in used:
+            if event.name not in self.events:
+                meant = closest(event.name, self.events)
                 raise ArgumentError(
-                    f"{one}: no such event is made before", legal=tuple(self.events) or "none", hint=f"{meant}?" if meant else None
+                    f"{event}: no such event is defined before", legal=tuple(self.events) or "none", hint=f"{meant}?" if meant else None
                 )
-            dims = self.events[one.name]
-            if len(one.index) != len(dims):
-                raise ArgumentError(f"{one}: an index for each dimension of {type_text(dims)}", got=len(one.index), legal=str(len(dims)))
-            self._known(frozenset[Var]().union(*(each.variables() for each in one.index if not isinstance(each, Every))), over, str(one))
+            dims = self.events[event.name]
+            if len(event.index) != len(dims):
+                raise ArgumentError(f"{event}: one index per dimension of {type_text(dims)}", got=len(event.index), legal=str(len(dims)))
+            self._known(
+                frozenset[Var]().union(*(index.variables() for index in event.index if not isinstance(index, Every))), over, str(event)
+            )
 
-    def leaf(self, one: Leaf) -> None:
-        """Refuse a copy or a call of what is not there."""
-        self.require(one.after, one.over)
-        refs = (one.source, one.target) if isinstance(one, Copy) else one.arguments
+    def leaf(self, leaf: Leaf) -> None:
+        """Refuse a copy or a call of undefined tensors or tasks."""
+        self.require(leaf.after, leaf.over)
+        refs = (leaf.source, leaf.target) if isinstance(leaf, Copy) else leaf.arguments
         for ref in refs:
             if ref.tensor not in self.tensors:
-                raise ArgumentError(f"{ref.tensor}: no such tensor is made before", legal=tuple(self.tensors) or "none")
-            self._known(ref.variables(), one.over, ref.tensor)
-        if isinstance(one, Call):
-            if one.task not in self.tasks:
-                raise ArgumentError(f"call({one.task}): no such task", legal=tuple(self.tasks) or "none")
-            wanted = self.tasks[one.task].tensors
-            if len(wanted) != len(one.arguments):
-                raise ArgumentError(f"call({one.task}): {len(one.arguments)} tensors", legal=tuple(name for name, _, _ in wanted))
-        elif (to := shape_of(self.tensors, one.target)) != (of := shape_of(self.tensors, one.source)):
+                raise ArgumentError(f"{ref.tensor}: no such tensor is allocated before", legal=tuple(self.tensors) or "none")
+            self._known(ref.variables(), leaf.over, ref.tensor)
+        if isinstance(leaf, Call):
+            if leaf.task not in self.tasks:
+                raise ArgumentError(f"call({leaf.task}): no such task", legal=tuple(self.tasks) or "none")
+            wanted = self.tasks[leaf.task].tensors
+            if len(wanted) != len(leaf.arguments):
+                raise ArgumentError(f"call({leaf.task}): {len(leaf.arguments)} tensors", legal=tuple(name for name, _, _ in wanted))
+        elif (to := shape_of(self.tensors, leaf.target)) != (of := shape_of(self.tensors, leaf.source)):
             sizes = (" x ".join(map(str, shape)) for shape in (of, to))
-            raise ArgumentError(f"{one.event}: a copy of {' elements to '.join(sizes)}", legal="one shape")
-        self.define(one.event, one.over)
+            raise ArgumentError(f"{leaf.event}: a copy of {' elements to '.join(sizes)}", legal="one shape")
+        self.define(leaf.event, leaf.over)
 
     def block(self, block: Block) -> None:
-        """Refuse what is not legal in a block, but for what it yields."""
-        for one in block.statements:
-            self.statement(one)
+        """Refuse illegal statements of a block, without its yields."""
+        for stmt in block.statements:
+            self.statement(stmt)
 
-    def statement(self, one: Statement) -> None:
-        """Refuse a statement that is not legal here; what it makes is there from here on."""
-        if isinstance(one, Alloc):
-            return self.alloc(one)
-        if isinstance(one, (Copy, Call)):
-            return self.leaf(one)
-        for block, scope in zip(blocks_of(one), self.opened(one), strict=True):
+    def statement(self, stmt: Statement) -> None:
+        """Refuse an illegal statement, and define its events and tensors."""
+        if isinstance(stmt, Alloc):
+            return self.alloc(stmt)
+        if isinstance(stmt, (Copy, Call)):
+            return self.leaf(stmt)
+        for block, scope in zip(blocks_of(stmt), self.opened(stmt), strict=True):
             scope.block(block)
-            scope.yields(one, block)
-        self.closed(one)
+            scope.yields(stmt, block)
+        self.closed(stmt)
         return None
 
-    def opened(self, one: Compound) -> tuple[Scope, ...]:
+    def opened(self, stmt: Compound) -> tuple[Scope, ...]:
         """The scopes of the blocks of a statement."""
-        if isinstance(one, Branch):
+        if isinstance(stmt, Branch):
             return self.inside(), self.inside()
-        if isinstance(one, Pfor):
-            return (self.inside(*one.variables),)
-        if len(one.carries) > len(one.results):
-            raise ArgumentError(f"{len(one.carries)} preconditions of a loop, and {len(one.results)} events", legal="an event for each")
-        inner = self.inside(one.variable)
-        for carry, result in zip(one.carries, one.results, strict=False):
+        if isinstance(stmt, Pfor):
+            return (self.inside(*stmt.variables),)
+        if len(stmt.carries) > len(stmt.results):
+            raise ArgumentError(f"{len(stmt.carries)} preconditions of a loop, and {len(stmt.results)} events", legal="an event for each")
+        inner = self.inside(stmt.variable)
+        for carry, result in zip(stmt.carries, stmt.results, strict=False):
             self.require(carry.initial, carry.over)
             if carry.over != result.over:
-                raise ArgumentError(f"{carry.name}: {type_text(carry.over)}, and the loop is {type_text(result.over)}", legal="one type")
+                raise ArgumentError(f"{carry.name}: {type_text(carry.over)}, but its result is {type_text(result.over)}", legal="one type")
             inner.define(carry.name, carry.over)
         return (inner,)
 
-    def yields(self, one: Compound, block: Block) -> None:
-        """Refuse a block that does not yield what its statement is."""
-        if len(block.yields) != len(one.results):
-            raise ArgumentError(f"a block yields {len(block.yields)} events", legal=f"{len(one.results)}, as its loop has")
-        for used, result in zip(block.yields, one.results, strict=True):
+    def yields(self, stmt: Compound, block: Block) -> None:
+        """Refuse a block whose yields do not fit the results of its statement."""
+        if len(block.yields) != len(stmt.results):
+            raise ArgumentError(f"a block yields {len(block.yields)} events", legal=f"{len(stmt.results)}, one per result")
+        for used, result in zip(block.yields, stmt.results, strict=True):
             self.require(used, result.over)
 
-    def closed(self, one: Compound) -> None:
-        """The events of a statement are there from here on."""
-        for name, dims in defined(one).items():
+    def closed(self, stmt: Compound) -> None:
+        """Define the results of a statement."""
+        for name, dims in defined(stmt).items():
             self.define(name, dims)
 
     def _known(self, used: frozenset[Var], over: Type, what: str) -> None:
         known = self.variables | set(processor_variables(over))
-        for one in sorted(used - known, key=str):
-            raise ArgumentError(f"{what}: {one} is no variable here", legal=sorted(map(str, known)) or "none")
+        for var in sorted(used - known, key=str):
+            raise ArgumentError(f"{what}: {var} is not a variable here", legal=sorted(map(str, known)) or "none")
 
 
 def scope_of(program: EventProgram) -> Scope:
-    """What may be named by the first statement."""
-    scope = Scope(variables=frozenset(program.symbols), tasks={one.name: one for one in program.tasks})
-    for one in program.arguments:
-        scope.alloc(one)
+    """The names in scope of the first statement."""
+    scope = Scope(variables=frozenset(program.symbols), tasks={task.name: task for task in program.tasks})
+    for argument in program.arguments:
+        scope.alloc(argument)
     return scope
 
 
 def verify(program: EventProgram) -> None:
-    """Refuse a program that is not legal: names that are used twice or not made before, indices that are not those of types, calls with
-    other tensors, copies between shapes. Raises: ArgumentError."""
+    """Refuse an illegal program: names that are used twice or not defined, indices that do not fit types, calls with a wrong number of
+    tensors, copies between different shapes. Raises: ArgumentError."""
     scope = scope_of(program)
     scope.block(program.body)
     for used in program.body.yields:

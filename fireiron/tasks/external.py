@@ -1,4 +1,4 @@
-"""What a Leaf calls: kinds of specs, by name or as they are."""
+"""Calls of a Leaf: kinds of specs, or names for them."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ EXTERNALS: Final[dict[str, tuple[Starter, tuple[str, ...], dict[str, Any]]]] = {
     "copy": (Move, ("dst", "src"), {}),
     "fill": (Init, ("dst",), {}),
 }
-"""Names for kinds of specs: their operands in the order of the call, and what the call says beside them."""
+"""Names for kinds of specs: their operands in the order of the call, and the options that the call implies."""
 
 
 DONE: Final = "done"
-"""The option of a call that says what performs its spec."""
+"""The option of a call that names a micro-kernel."""
 
 
 def performer(function: Any, options: dict[str, Any]) -> MicroKernel | None:
-    """The micro-kernel that performs the spec of a call; None where an instruction is to be found."""
+    """The micro-kernel that performs the spec of a call; None if the compiler selects an instruction."""
     if isinstance(function, Starter) and isinstance(function.kind, OpaqueKind):
         return function.kind.kernel
-    found = options.get(DONE)
-    if found is not None and not isinstance(found, MicroKernel):
-        raise ArgumentError("call_external: done is a micro-kernel", got=found, legal='MicroKernel.of("dot.cu")', at=call_site())
-    return found
+    kernel = options.get(DONE)
+    if kernel is not None and not isinstance(kernel, MicroKernel):
+        raise ArgumentError("call_external: done must be a micro-kernel", got=kernel, legal='MicroKernel.of("dot.cu")', at=call_site())
+    return kernel
 
 
 def external(function: Any, level: Level, views: tuple[View, ...], options: dict[str, Any]) -> Spec:
-    """The spec that a call stands for, on views; an `ArgumentError` for an unknown name, or another number of tensors."""
+    """The spec of a call, on views. Raises: ArgumentError for an unknown name, or a wrong number of tensors."""
     options = {name: value for name, value in options.items() if name != DONE}
     if isinstance(function, Starter):
         return function.on(level, *views, **options)
@@ -54,7 +54,7 @@ def external(function: Any, level: Level, views: tuple[View, ...], options: dict
 
 
 def in_order(function: Any, named: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Tensors by the names of a call's operands, in the order of the call; an `ArgumentError` for another name."""
+    """Tensors by the names of a call's operands, in the order of the call. Raises: ArgumentError for an unknown name."""
     if not named:
         return ()
     if isinstance(function, Starter):
@@ -73,27 +73,27 @@ def order_of(function: Any, spec: Spec) -> tuple[str, ...]:
 
 
 def performed(spec: Spec, values: Mapping[str, Any], joins: bool) -> dict[str, Any]:
-    """New values of a spec's outputs; of a sum in parts every so many-th term is of one part: any division of the terms means the same."""
+    """New values of a spec's outputs. The terms of partial results are assigned round-robin: any partition is correct."""
     if not spec.in_parts:
         return spec.perform(values, joins)
     ((target, (*_, part)),) = ((name, spec.uses[name]) for name in spec.outputs)
     ((source, dims),) = ((name, spec.uses[name]) for name in spec.inputs)
     axis, count = next(number for number, dim in enumerate(dims) if dim not in spec.tile_dims), constant(spec.size(part)) or 1
     number = numpy.arange(values[source].shape[axis]).reshape([-1 if place == axis else 1 for place in range(len(dims))]) % count
-    found = [spec.perform({**values, source: numpy.where(number == one, values[source], 0)}, joins)[target] for one in range(count)]
-    return {target: numpy.stack([one[..., place] for place, one in enumerate(found)], -1)}
+    parts = [spec.perform({**values, source: numpy.where(number == part, values[source], 0)}, joins)[target] for part in range(count)]
+    return {target: numpy.stack([result[..., place] for place, result in enumerate(parts)], -1)}
 
 
 def require_privileges(
     name: str, reads: Collection[str], writes: Collection[str], spec: Spec, parameters: Mapping[str, str | None]
 ) -> None:
-    """Refuse work on data that does more than the variant `name` says; `parameters` are its tensors by operand."""
+    """Refuse accesses that the privileges of the variant `name` do not permit; `parameters` are its tensors by operand."""
     joins = set(spec.outputs) if spec.accumulate == TRUE else set()
     for operand, parameter in parameters.items():
-        for verb, mine, does in (("reads", reads, {*spec.inputs, *joins}), ("writes", writes, {*spec.outputs})):
-            if parameter is not None and operand in does and parameter not in mine:
+        for verb, privileges, does in (("reads", reads, {*spec.inputs, *joins}), ("writes", writes, {*spec.outputs})):
+            if parameter is not None and operand in does and parameter not in privileges:
                 raise DecompositionError(
-                    f"{name}: {spec.title} {verb} {parameter}, and the variant may not",
+                    f"{name}: {spec.title} {verb} {parameter}, which the variant's privileges do not permit",
                     legal=f'{verb}=[..., "{parameter}"]',
                     at=call_site(),
                 )

@@ -1,7 +1,7 @@
-"""Where the tasks of a program run, and where their tensors are: mappings as values (Cypress, section 3.3).
+"""Mappings as values: the processors on which the tasks of a program run, and the memories of their tensors (Cypress, section 3.3).
 
-A `Mapping` names instances of variants. Each has a processor, a memory for each tensor, values for its tunables, and the instances that its
-launches become. No mapping changes what a program computes.
+A `Mapping` has instances of variants. Each instance has a processor, a memory for each tensor, values for its tunables, and the instances
+that its launches run. No mapping changes what a program computes.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from fireiron.language.tunable import Derived, Tunable, chosen
 from fireiron.values.machine import GL, RF, SH, Block, Kernel, Level, Memory, Thread, Warp, Warpgroup, as_integer
 from fireiron.values.typed import check_types
 
-Made = TypeVar("Made")
+AnyClass = TypeVar("AnyClass")
 
 
-def _with_known_fields(kind: type[Made]) -> type[Made]:
-    """The class, which refuses a call with other arguments than its fields by an `ArgumentError` that names them."""
-    made, fields = kind.__init__, inspect.signature(kind)
+def _with_known_fields(kind: type[AnyClass]) -> type[AnyClass]:
+    """Make a class refuse calls with unknown arguments by an `ArgumentError` that lists its fields."""
+    original, fields = kind.__init__, inspect.signature(kind)
 
-    @functools.wraps(made)
+    @functools.wraps(original)
     def init(self: Any, *arguments: Any, **named: Any) -> None:
         try:
             fields.bind(*arguments, **named)
         except TypeError as error:
             got = [*map(shown, arguments), *named]
             raise ArgumentError(f"{kind.__name__}: {error}", got=got, legal=tuple(fields.parameters), at=call_site()) from None
-        made(self, *arguments, **named)
+        original(self, *arguments, **named)
 
     kind.__init__ = init  # type: ignore[method-assign]
     return kind
@@ -57,7 +57,7 @@ class Processor:
 
 @attrs.frozen(repr=False)
 class Place:
-    """Where a tensor is while a task runs: a memory of the machine, or none, where it must not be made there (`memory` None)."""
+    """The place of a tensor while a task runs: a memory of the machine, or NONE (`memory` None) for no separate copy."""
 
     name: str
     memory: Memory | None = None
@@ -80,9 +80,9 @@ REGISTER: Final = Place("REGISTER", RF)
 
 @attrs.frozen
 class Machine:
-    """What a mapping may name: processors, from the outermost in, and the places that each of them reaches.
+    """The names that a mapping may use: processors, from the outermost in, and the places that each of them can access.
 
-    Registers of a group of threads are those of its threads together.
+    The registers of a group of threads are those of all its threads.
     """
 
     name: str
@@ -91,9 +91,9 @@ class Machine:
 
     def __attrs_post_init__(self) -> None:
         check_types(self)
-        if not self.processors or [one.name for one, _ in self.reaches] != [one.name for one in self.processors]:
+        if not self.processors or [processor.name for processor, _ in self.reaches] != [processor.name for processor in self.processors]:
             raise ArgumentError(
-                f"machine {self.name}: what each of its processors reaches, in their order", got=self.reaches, legal=self.processors,
+                f"machine {self.name}: reaches must list the places of each processor, in order", got=self.reaches, legal=self.processors,
                 at=call_site(),
             )  # fmt: skip
 
@@ -103,34 +103,34 @@ class Machine:
         return tuple(dict.fromkeys((NONE, *(place for _, places in self.reaches for place in places))))
 
     def reached(self, processor: Processor) -> tuple[Place, ...]:
-        """The places that a processor reaches."""
+        """The places that a processor can access."""
         return dict(self.reaches)[processor]
 
     def depth(self, processor: Processor) -> int:
-        """How far inside a processor is."""
+        """The nesting depth of a processor."""
         return self.processors.index(processor)
 
 
-def _usual(name: str, *inside: Processor) -> Machine:
-    """A machine of blocks, of which the groups `inside` reach registers."""
-    groups = tuple((one, (GLOBAL, SHARED, REGISTER)) for one in inside)
+def _machine(name: str, *inside: Processor) -> Machine:
+    """A machine with blocks, whose groups `inside` can access registers."""
+    groups = tuple((processor, (GLOBAL, SHARED, REGISTER)) for processor in inside)
     return Machine(name, (HOST, BLOCK, *inside), ((HOST, (GLOBAL,)), (BLOCK, (GLOBAL, SHARED)), *groups))
 
 
-AMPERE: Final = _usual("Ampere", WARP, THREAD)
-HOPPER: Final = _usual("Hopper", WARPGROUP, WARP, THREAD)
+AMPERE: Final = _machine("Ampere", WARP, THREAD)
+HOPPER: Final = _machine("Hopper", WARPGROUP, WARP, THREAD)
 MACHINES: Final = (AMPERE, HOPPER)
 
 
 MOST_STAGES: Final = 16
-"""Most stages of a ring."""
+"""Maximum number of stages of a circular buffer."""
 
 MOST_BLOCKS: Final = 16
-"""Most blocks of a cluster."""
+"""Maximum number of blocks per cluster."""
 
 
 def listed(value: Any) -> tuple[Any, ...]:
-    """A list of values as a tuple; a text, or one value alone, is none."""
+    """Convert a list of values to a tuple; refuse a text or a single value."""
     try:
         if not isinstance(value, str):
             return tuple(value)
@@ -140,31 +140,32 @@ def listed(value: Any) -> tuple[Any, ...]:
 
 
 def is_open(value: object) -> bool:
-    """Whether a value is one of tunables, which nobody has chosen yet."""
+    """Whether a value is a tunable, or computed from tunables, without a value yet."""
     return isinstance(value, (Tunable, Derived))
 
 
 def _is_count(value: Any) -> bool:
-    """Whether a value is an integer from 0 on, or one of tunables."""
+    """Whether a value is a non-negative integer, or a tunable."""
     return is_open(value) or (as_integer(value) is not None and value >= 0)
 
 
-def _switch(value: Any, what: str) -> Any:
-    """A truth value, which a tunable of 0 and 1 may choose."""
+def _as_bool(value: Any, what: str) -> Any:
+    """A truth value, or a tunable of 0 and 1."""
     if is_open(value) or isinstance(value, bool):
         return value
     if as_integer(value) not in (0, 1):
-        raise ArgumentError(f"{what} is true or false", got=value, legal="True False, or a tunable of 0 and 1", at=call_site())
+        raise ArgumentError(f"{what} must be true or false", got=value, legal="True False, or a tunable of 0 and 1", at=call_site())
     return bool(value)
 
 
 @_with_known_fields
 @attrs.frozen
 class Stored:
-    """How a copy in shared memory lies: rows `pad` elements longer, or `swizzle`d so that 16-byte pieces of eight rows lie in all banks.
+    """The layout of a copy in shared memory: rows padded by `pad` elements, or `swizzle`d so that 16-byte pieces of eight rows use all
+    banks.
 
-    `order` is `"row"` or `"col"`; empty for that of the source. A ring that a producer fills has so many `stages` of it; 0 for those of the
-    pipeline. With `reuse` it takes bytes of buffers that are not needed any more.
+    `order` is `"row"` or `"col"`; by default that of the source. `stages` is the number of stages of its circular buffer, if a producer
+    fills it; 0 for the pipeline's. With `reuse` it may use the bytes of dead buffers.
     """
 
     swizzle: bool = False
@@ -175,10 +176,10 @@ class Stored:
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.order, str) or self.order not in ("", "row", "col") or not _is_count(self.pad):
-            raise ArgumentError("Stored: an order and a pad", got=(self.order, self.pad), legal="row or col, 0 and more", at=call_site())
+            raise ArgumentError("Stored: an order and a pad", got=(self.order, self.pad), legal="row or col, 0 or more", at=call_site())
         if not _is_count(self.stages) or (not is_open(self.stages) and self.stages > MOST_STAGES):
-            raise ArgumentError("Stored: stages of a ring", got=self.stages, legal=f"0 to {MOST_STAGES}", at=call_site())
-        object.__setattr__(self, "swizzle", _switch(self.swizzle, "Stored: swizzle"))
+            raise ArgumentError("Stored: stages of a circular buffer", got=self.stages, legal=f"0 to {MOST_STAGES}", at=call_site())
+        object.__setattr__(self, "swizzle", _as_bool(self.swizzle, "Stored: swizzle"))
 
     def __str__(self) -> str:
         words = [f"{name} {value}" for name, value in (("order", self.order), ("pad", self.pad), ("stages", self.stages)) if value]
@@ -187,14 +188,14 @@ class Stored:
 
 
 def pairs(value: Any) -> tuple[tuple[str, Any], ...]:
-    """Tunables by name, sorted."""
+    """Values by name as sorted pairs."""
     try:
-        found = dict(value)
+        values = dict(value)
     except (TypeError, ValueError):
-        found = {None: None}
-    if not all(isinstance(name, str) for name in found):
+        values = {None: None}
+    if not all(isinstance(name, str) for name in values):
         raise ArgumentError("values by name", got=value, legal='{"U": 128}', at=call_site())
-    return tuple(sorted(found.items()))
+    return tuple(sorted(values.items()))
 
 
 @_with_known_fields
@@ -239,7 +240,7 @@ class TaskMapping(Displayed):
                 f"{self.instance}: strategy", got=self.strategy, legal="MatMul.tile(...).to(Warp). ... .done()", at=call_site()
             )
         for word, names in (("instance", (self.instance,)), ("variant", (self.variant,)), ("calls", self.calls)):
-            if not all(isinstance(one, str) and one for one in names):
+            if not all(isinstance(name, str) and name for name in names):
                 raise ArgumentError(
                     f"{self.instance}: {word}", got=getattr(self, word), legal="names of instances, and the variant's", at=call_site()
                 )
@@ -248,17 +249,17 @@ class TaskMapping(Displayed):
                 raise ArgumentError(f"{self.instance}: the tunable {name}", got=value, legal="an int, a str, a processor", at=call_site())
         if not isinstance(self.entrypoint, bool):
             raise ArgumentError(f"{self.instance}: entrypoint", got=self.entrypoint, legal="True False", at=call_site())
-        if not all(isinstance(one, Stored) for _, one in self.layouts):
-            raise ArgumentError(f"{self.instance}: layouts are Stored(...)", got=dict(self.layouts), at=call_site())
+        if not all(isinstance(layout, Stored) for _, layout in self.layouts):
+            raise ArgumentError(f"{self.instance}: layouts must be Stored(...)", got=dict(self.layouts), at=call_site())
         if not isinstance(self.proc, Processor):
             raise ArgumentError(
-                f"{self.instance}: proc is no processor", got=self.proc, legal="HOST BLOCK WARPGROUP WARP THREAD", at=call_site()
+                f"{self.instance}: proc is not a processor", got=self.proc, legal="HOST BLOCK WARPGROUP WARP THREAD", at=call_site()
             )
-        if not all(isinstance(one, Place) for one in self.mems):
-            raise ArgumentError(f"{self.instance}: mems are places", got=self.mems, legal="NONE GLOBAL SHARED REGISTER", at=call_site())
+        if not all(isinstance(place, Place) for place in self.mems):
+            raise ArgumentError(f"{self.instance}: mems must be places", got=self.mems, legal="NONE GLOBAL SHARED REGISTER", at=call_site())
         if not _is_count(self.pipeline):
-            raise ArgumentError(f"{self.instance}: pipeline is a depth", got=self.pipeline, legal="0 1 2 ...", at=call_site())
-        object.__setattr__(self, "warpspecialize", _switch(self.warpspecialize, f"{self.instance}: warpspecialize"))
+            raise ArgumentError(f"{self.instance}: pipeline must be a depth", got=self.pipeline, legal="0 1 2 ...", at=call_site())
+        object.__setattr__(self, "warpspecialize", _as_bool(self.warpspecialize, f"{self.instance}: warpspecialize"))
 
         numbers = (
             self.pipeline,
@@ -274,45 +275,50 @@ class TaskMapping(Displayed):
             self._check_grid()
 
     def check(self) -> None:
-        """Refuse an instance that cannot run: one whose tunables have no values, or that has a warp to load, and nothing ahead of which."""
-        said = {field.name: getattr(self, field.name) for field in attrs.fields(TaskMapping)} | dict(self.tunables)
-        said |= {f"{field.name} of {name}": getattr(one, field.name) for name, one in self.layouts for field in attrs.fields(Stored)}
-        for name, value in said.items():
+        """Refuse an instance that cannot run: with tunables without values, or with `warpspecialize` but without stages."""
+        values = {field.name: getattr(self, field.name) for field in attrs.fields(TaskMapping)} | dict(self.tunables)
+        values |= {
+            f"{field.name} of {name}": getattr(layout, field.name) for name, layout in self.layouts for field in attrs.fields(Stored)
+        }
+        for name, value in values.items():
             if is_open(value):
                 chosen(value, f"instance {self.instance}: {name}")
         if self.warpspecialize and not self.pipeline:
-            raise ArgumentError(f"{self.instance}: warpspecialize without a pipeline, whose stages a warp would fill", legal="pipeline=3")
+            raise ArgumentError(f"{self.instance}: warpspecialize without a pipeline, whose stages a producer fills", legal="pipeline=3")
         self._check_loop()
         self._check_grid()
 
     def _check_loop(self) -> None:
-        """Refuse what the loop of the instance cannot be."""
+        """Refuse illegal fields of the instance's loop."""
         if self.producer_threads not in (32, 128):
             raise ArgumentError(
-                f"{self.instance}: producer_threads are a warp or a warpgroup", got=self.producer_threads, legal=(32, 128), at=call_site()
+                f"{self.instance}: producer_threads must be a warp or a warpgroup",
+                got=self.producer_threads,
+                legal=(32, 128),
+                at=call_site(),
             )
         if self.interleave and self.pipeline < 2:
             raise ArgumentError(
-                f"{self.instance}: interleave without a pipeline of copies that run ahead", got=f"pipeline={self.pipeline}",
-                legal="pipeline=2 and more", at=call_site(),
+                f"{self.instance}: interleave without copies that run ahead", got=f"pipeline={self.pipeline}",
+                legal="pipeline=2 or more", at=call_site(),
             )  # fmt: skip
         if self.mma_in_flight is not None and not (self.warpspecialize and 0 <= self.mma_in_flight < self.pipeline):
             raise ArgumentError(
                 f"{self.instance}: mma_in_flight={self.mma_in_flight}, of {self.pipeline} stages",
-                hint="warpspecialize=True, and fewer than stages", at=call_site(),
+                hint="warpspecialize=True, and fewer groups than stages", at=call_site(),
             )  # fmt: skip
 
     def _check_grid(self) -> None:
-        """Refuse what the blocks of a kernel cannot do."""
-        said = {"group_m": self.group_m, "persistent": self.persistent, "cluster": math.prod(self.cluster) > 1}
-        asked = [name for name, value in said.items() if value]
-        if asked and self.proc != HOST:
-            raise ArgumentError(f"{self.instance}: {asked[0]} is about blocks", got=self.proc, legal="on HOST", at=call_site())
+        """Refuse illegal fields for the blocks of a kernel."""
+        blocks_fields = {"group_m": self.group_m, "persistent": self.persistent, "cluster": math.prod(self.cluster) > 1}
+        requested = [name for name, value in blocks_fields.items() if value]
+        if requested and self.proc != HOST:
+            raise ArgumentError(f"{self.instance}: {requested[0]} applies to blocks", got=self.proc, legal="on HOST", at=call_site())
         numbers = (self.group_m, self.persistent, *self.cluster)
-        if any(as_integer(one) is None or one < 0 for one in numbers) or not math.prod(self.cluster) <= MOST_BLOCKS:
+        if any(as_integer(number) is None or number < 0 for number in numbers) or not math.prod(self.cluster) <= MOST_BLOCKS:
             raise ArgumentError(
-                f"{self.instance}: group_m, persistent and the cluster are numbers", got=numbers,
-                legal=f"0 and more, and at most {MOST_BLOCKS} blocks in a cluster", at=call_site(),
+                f"{self.instance}: group_m, persistent and the cluster must be numbers", got=numbers,
+                legal=f"0 or more, and at most {MOST_BLOCKS} blocks in a cluster", at=call_site(),
             )  # fmt: skip
         if self.raster not in (0, 1, 2) or (self.raster and not self.group_m) or (self.raster == 2 and self.group_m != 1):
             raise ArgumentError(
@@ -325,13 +331,13 @@ class TaskMapping(Displayed):
 @_with_known_fields
 @attrs.frozen
 class Mapping(Displayed):
-    """Instances, one of them the entry point, for a machine. Equal by value, so that mappings may be kept in sets and compared.
+    """Instances, one of them the entry point, for a machine. Mappings are equal by value and hashable.
 
     `max_shared_bytes` bounds the shared memory of a block (0: all that the target has). Arrays that are never live together share bytes, as
     few as necessary.
 
-    Raises: ArgumentError where names are not unique or unknown, where there is not one entry point, where a processor does not reach a
-    memory, where a call goes outwards, or where an instance launches itself.
+    Raises: ArgumentError if names are not unique or unknown, if there is not exactly one entry point, if a processor cannot access a place,
+    if a call goes outwards, or if an instance launches itself.
     """
 
     instances: tuple[TaskMapping, ...] = attrs.field(converter=listed)
@@ -339,14 +345,14 @@ class Mapping(Displayed):
     max_shared_bytes: int = 0
 
     def __attrs_post_init__(self) -> None:
-        for one in self.instances:
-            if not isinstance(one, TaskMapping):
-                raise ArgumentError("Mapping: no instance", got=one, legal="TaskMapping(...)", at=call_site())
+        for instance in self.instances:
+            if not isinstance(instance, TaskMapping):
+                raise ArgumentError("Mapping: not an instance", got=instance, legal="TaskMapping(...)", at=call_site())
         if not isinstance(self.machine, Machine):
-            raise ArgumentError("Mapping: no machine", got=self.machine, legal=[one.name for one in MACHINES], at=call_site())
+            raise ArgumentError("Mapping: not a machine", got=self.machine, legal=[machine.name for machine in MACHINES], at=call_site())
         if as_integer(self.max_shared_bytes) is None or self.max_shared_bytes < 0:
             raise ArgumentError(
-                "Mapping: max_shared_bytes is a number of bytes",
+                "Mapping: max_shared_bytes must be a number of bytes",
                 got=self.max_shared_bytes,
                 legal="0 for all that the target has",
                 at=call_site(),
@@ -358,61 +364,68 @@ class Mapping(Displayed):
         roots = [one.instance for one in self.instances if one.entrypoint]
         if len(roots) != 1:
             raise ArgumentError(
-                "Mapping: one instance is the entry point", got=roots or "none", legal="entrypoint=True once", at=call_site()
+                "Mapping: exactly one instance must be the entry point", got=roots or "none", legal="entrypoint=True once", at=call_site()
             )
-        for one in self.instances:
-            if one.proc not in self.machine.processors:
-                raise ArgumentError(f"{one.instance}: {self.machine.name} has no {one.proc}", legal=self.machine.processors, at=call_site())
-        for one in self.instances:
-            self._check(one, names)
+        for instance in self.instances:
+            if instance.proc not in self.machine.processors:
+                raise ArgumentError(
+                    f"{instance.instance}: {self.machine.name} has no {instance.proc}", legal=self.machine.processors, at=call_site()
+                )
+        for instance in self.instances:
+            self._check(instance, names)
         self._require_tree(self.root, (), set())
 
-    def _require_tree(self, one: TaskMapping, around: tuple[str, ...], seen: set[str]) -> None:
-        """Refuse instances that launch themselves, by others or not: the tree of a mapping ends."""
-        if one.instance in around:
-            circle = (*around[around.index(one.instance) :], one.instance)
-            raise ArgumentError(f"Mapping: {one.instance} launches itself", got=" -> ".join(circle), legal="calls inwards", at=call_site())
-        for name in () if one.instance in seen else dict.fromkeys(one.calls):
-            self._require_tree(self[name], (*around, one.instance), seen)
-        seen.add(one.instance)
+    def _require_tree(self, instance: TaskMapping, around: tuple[str, ...], seen: set[str]) -> None:
+        """Refuse instances that launch themselves, directly or indirectly."""
+        if instance.instance in around:
+            circle = (*around[around.index(instance.instance) :], instance.instance)
+            raise ArgumentError(
+                f"Mapping: {instance.instance} launches itself", got=" -> ".join(circle), legal="calls inwards", at=call_site()
+            )
+        for name in () if instance.instance in seen else dict.fromkeys(instance.calls):
+            self._require_tree(self[name], (*around, instance.instance), seen)
+        seen.add(instance.instance)
 
-    def _check(self, one: TaskMapping, names: list[str]) -> None:
-        for position, place in enumerate(one.mems):
-            if place != NONE and place not in self.machine.reached(one.proc):
+    def _check(self, instance: TaskMapping, names: list[str]) -> None:
+        for position, place in enumerate(instance.mems):
+            if place != NONE and place not in self.machine.reached(instance.proc):
                 raise ArgumentError(
-                    f"{one.instance} of {one.variant}: {one.proc} does not reach {place}, where tensor {position} is to be",
-                    legal=(NONE, *self.machine.reached(one.proc)), at=call_site(),
+                    f"{instance.instance} of {instance.variant}: {instance.proc} cannot access {place}, the place of tensor {position}",
+                    legal=(NONE, *self.machine.reached(instance.proc)), at=call_site(),
                 )  # fmt: skip
-        for name in one.calls:
+        for name in instance.calls:
             if name not in names:
                 meant = closest(name, names)
                 raise ArgumentError(
-                    f"{one.instance}: calls {name}, which is no instance", legal=names, hint=f"{meant}?" if meant else None, at=call_site()
+                    f"{instance.instance}: calls {name}, which is not an instance",
+                    legal=names,
+                    hint=f"{meant}?" if meant else None,
+                    at=call_site(),
                 )
-            if self.machine.depth(self[name].proc) < self.machine.depth(one.proc):
+            if self.machine.depth(self[name].proc) < self.machine.depth(instance.proc):
                 raise ArgumentError(
-                    f"{one.instance} runs on {one.proc}, and calls {name} on {self[name].proc}, which lies around it",
-                    legal=self.machine.processors[self.machine.depth(one.proc) :], at=call_site(),
+                    f"{instance.instance} runs on {instance.proc}, and calls {name} on {self[name].proc}, an outer processor",
+                    legal=self.machine.processors[self.machine.depth(instance.proc) :], at=call_site(),
                 )  # fmt: skip
 
     def __getitem__(self, name: str) -> TaskMapping:
         """An instance by its name."""
-        for one in self.instances:
-            if one.instance == name:
-                return one
-        raise ArgumentError(f"Mapping: no instance {name}", legal=[one.instance for one in self.instances], at=call_site())
+        for instance in self.instances:
+            if instance.instance == name:
+                return instance
+        raise ArgumentError(f"Mapping: no instance {name}", legal=[instance.instance for instance in self.instances], at=call_site())
 
     @property
     def root(self) -> TaskMapping:
         """The entry point."""
-        return next(one for one in self.instances if one.entrypoint)
+        return next(instance for instance in self.instances if instance.entrypoint)
 
     def with_(self, instance: str, **changes: Any) -> Mapping:
-        """The mapping with another instance in the place of one: fields by name, and among them single tunables.
+        """The mapping with an instance replaced: fields by name, including single tunables.
 
         >>> from fireiron.tasks import *
-        >>> one = TaskMapping("copy", "copy_all", HOST, [GLOBAL, GLOBAL], dict(U=8), entrypoint=True)
-        >>> Mapping([one]).with_("copy", U=16)["copy"].tunables
+        >>> instance = TaskMapping("copy", "copy_all", HOST, [GLOBAL, GLOBAL], dict(U=8), entrypoint=True)
+        >>> Mapping([instance]).with_("copy", U=16)["copy"].tunables
         (('U', 16),)
         """
         old = self[instance]
@@ -422,13 +435,13 @@ class Mapping(Displayed):
             raise ArgumentError(f"{instance}: no tunable {unknown[0]}", legal=[name for name, _ in old.tunables] or "none", at=call_site())
         tunables = {**dict(fields.pop("tunables", old.tunables)), **changes}
         new = attrs.evolve(old, tunables=tunables, **fields)
-        return attrs.evolve(self, instances=tuple(new if one is old else one for one in self.instances))
+        return attrs.evolve(self, instances=tuple(new if instance is old else instance for instance in self.instances))
 
     def diff(self, other: Mapping) -> tuple[str, ...]:
-        """What differs in another mapping, a line for each field of an instance; the lines name what this one has first."""
+        """The differences to another mapping, one line per field of an instance: `this value -> the other's`."""
         if not isinstance(other, Mapping):
-            raise ArgumentError("Mapping.diff: no mapping", got=other, legal="a Mapping", at=call_site())
-        before, after = ({one.instance: one for one in each.instances} for each in (self, other))
+            raise ArgumentError("Mapping.diff: not a mapping", got=other, legal="a Mapping", at=call_site())
+        before, after = ({instance.instance: instance for instance in mapping.instances} for mapping in (self, other))
         lines = [f"machine: {self.machine.name} -> {other.machine.name}"] if self.machine != other.machine else []
         lines += (
             [f"max_shared_bytes: {self.max_shared_bytes} -> {other.max_shared_bytes}"]
@@ -441,29 +454,29 @@ class Mapping(Displayed):
         return tuple(lines)
 
     def to_json(self) -> str:
-        """The mapping as JSON. A machine of this package stands by its name, one of your own with all that it is."""
+        """The mapping as JSON. A machine of this package is stored by name, a user's machine in full."""
         return pretty(plain_mapping(self, Store(()))) + "\n"
 
     @staticmethod
     def from_json(text: str, machines: Iterable[Machine] = MACHINES) -> Mapping:
-        """The mapping that `to_json` wrote; a `StoreError` says what of it is none.
+        """The mapping that `to_json` wrote. Raises: StoreError if the text is not one.
 
-        A machine that stands by its name is one of the `machines`.
+        A machine that is stored by name must be one of `machines`.
         """
         if not isinstance(text, str):
-            raise ArgumentError("Mapping.from_json: no text", got=text, legal="what to_json wrote", at=call_site())
+            raise ArgumentError("Mapping.from_json: not a text", got=text, legal="what to_json wrote", at=call_site())
         store = Store(())
         try:
-            found = parsed(text)
-            return store.told(lambda: read_mapping(found, store, machines), "mapping")
+            plain = parsed(text)
+            return store.told(lambda: read_mapping(plain, store, machines), "mapping")
         except FireironError as error:
             raise error.located(at=call_site()) from None
 
 
 def _differences(old: TaskMapping, new: TaskMapping) -> list[str]:
-    """The fields that differ, a line each; of another variant its tunables stand beside it, as they are others."""
+    """The fields that differ, one line each; if the variants differ, their tunables are shown with them."""
     fields = [field.name for field in attrs.fields(TaskMapping) if field.name not in ("variant", "tunables")]
-    lines = [f"{new.instance}.{name}: {_shown(one)} -> {_shown(other)}" for name, one, other in _unlike(old, new, fields)]
+    lines = [f"{new.instance}.{name}: {_shown(value)} -> {_shown(other)}" for name, value, other in _differing(old, new, fields)]
     if old.variant != new.variant:
         return [f"{new.instance}: {old.variant} {_shown(old.tunables)} -> {new.variant} {_shown(new.tunables)}", *lines]
     before, after = dict(old.tunables), dict(new.tunables)
@@ -473,15 +486,15 @@ def _differences(old: TaskMapping, new: TaskMapping) -> list[str]:
     return lines
 
 
-def _unlike(old: TaskMapping, new: TaskMapping, fields: Iterable[str]) -> list[tuple[str, Any, Any]]:
+def _differing(old: TaskMapping, new: TaskMapping, fields: Iterable[str]) -> list[tuple[str, Any, Any]]:
     return [(name, getattr(old, name), getattr(new, name)) for name in fields if getattr(old, name) != getattr(new, name)]
 
 
 def _shown(value: Any) -> str:
-    """A field of an instance in a line of differences."""
+    """A field of an instance, in a line of differences."""
     if not isinstance(value, tuple):
         return str(value)
-    parts = [f"{one[0]}{' ' if isinstance(one[1], Stored) else '='}{one[1]}" if isinstance(one, tuple) else str(one) for one in value]
+    parts = [f"{part[0]}{' ' if isinstance(part[1], Stored) else '='}{part[1]}" if isinstance(part, tuple) else str(part) for part in value]
     return " ".join(parts) or "none"
 
 
@@ -489,9 +502,9 @@ def _shown(value: Any) -> str:
 
 
 def plain_mapping(mapping: Mapping, store: Store) -> dict[str, Any]:
-    """A mapping in types of JSON; fields at their default are left out."""
+    """A mapping as JSON values; fields with default values are omitted."""
     bound = {"max_shared_bytes": mapping.max_shared_bytes} if mapping.max_shared_bytes else {}
-    instances = [_plain_instance(one, store) for one in mapping.instances]
+    instances = [_plain_instance(instance, store) for instance in mapping.instances]
     return {"machine": _plain_machine(mapping.machine, store), **bound, "instances": instances}
 
 
@@ -500,14 +513,16 @@ def _plain_machine(machine: Machine, store: Store) -> Any:
         return machine.name
     return {
         "name": machine.name,
-        "processors": {one.name: store.plain(one.level) for one in machine.processors},
-        "places": {one.name: store.plain(one.memory) for one in machine.places if one != NONE},
-        "reaches": {one.name: [place.name for place in places] for one, places in machine.reaches},
+        "processors": {processor.name: store.plain(processor.level) for processor in machine.processors},
+        "places": {place.name: store.plain(place.memory) for place in machine.places if place != NONE},
+        "reaches": {processor.name: [place.name for place in places] for processor, places in machine.reaches},
     }
 
 
-def _plain_instance(one: TaskMapping, store: Store) -> dict[str, Any]:
-    fields = {field.name: getattr(one, field.name) for field in attrs.fields(TaskMapping) if getattr(one, field.name) != field.default}
+def _plain_instance(instance: TaskMapping, store: Store) -> dict[str, Any]:
+    fields = {
+        field.name: getattr(instance, field.name) for field in attrs.fields(TaskMapping) if getattr(instance, field.name) != field.default
+    }
     plain: dict[str, Callable[[Any], Any]] = {
         "proc": lambda proc: proc.name,
         "mems": lambda mems: [place.name for place in mems],
@@ -526,93 +541,96 @@ def _plain_layout(layout: Stored, store: Store) -> dict[str, Any]:
     return {name: store.plain(value) for name, value in fields.items() if value not in (False, 0, "")}
 
 
-def read_mapping(found: Any, store: Store, machines: Iterable[Machine] = MACHINES) -> Mapping:
-    """The mapping that `plain_mapping` wrote. Raises: StoreError where the text is not one."""
-    fields = _object(_present("Mapping", found), "a mapping", ("machine", "instances"), ("max_shared_bytes",))
+def read_mapping(plain: Any, store: Store, machines: Iterable[Machine] = MACHINES) -> Mapping:
+    """The mapping that `plain_mapping` wrote. Raises: StoreError if the value is not one."""
+    fields = _object(_present("Mapping", plain), "a mapping", ("machine", "instances"), ("max_shared_bytes",))
     if isinstance(fields["machine"], str):
         machine = _named(fields["machine"], machines, "machine")
     else:
         machine = _read_machine(fields["machine"], store)
     if not isinstance(fields["instances"], list):
-        raise StoreError("a mapping: its instances are a list", got=fields["instances"])
-    return Mapping(tuple(_read(one, machine, store) for one in fields["instances"]), machine, fields.get("max_shared_bytes", 0))
+        raise StoreError("a mapping: its instances must be a list", got=fields["instances"])
+    return Mapping(tuple(_read(instance, machine, store) for instance in fields["instances"]), machine, fields.get("max_shared_bytes", 0))
 
 
-def _present(kind: str, found: Any) -> Any:
+def _present(kind: str, plain: Any) -> Any:
     """A stored object with the present names of its fields."""
-    return present_fields(kind, found) if isinstance(found, dict) else found
+    return present_fields(kind, plain) if isinstance(plain, dict) else plain
 
 
-def _read_machine(found: Any, store: Store) -> Machine:
-    fields = _object(found, "a machine", ("name", "processors", "places", "reaches"))
+def _read_machine(plain: Any, store: Store) -> Machine:
+    fields = _object(plain, "a machine", ("name", "processors", "places", "reaches"))
     levels = _object(fields["processors"], "processors")
-    processors = {name: Processor(name, store.value(one, Level)) for name, one in levels.items()}
+    processors = {name: Processor(name, store.value(level, Level)) for name, level in levels.items()}
     memories = _object(fields["places"], "places")
-    places = {name: Place(name, store.value(one, Memory)) for name, one in memories.items()}
+    places = {name: Place(name, store.value(memory, Memory)) for name, memory in memories.items()}
     places["NONE"] = NONE
     reaches = tuple(
-        (_named(name, processors.values(), "processor"), tuple(_named(one, places.values(), "place") for one in _texts(those, "places")))
+        (
+            _named(name, processors.values(), "processor"),
+            tuple(_named(name_of_place, places.values(), "place") for name_of_place in _texts(those, "places")),
+        )
         for name, those in _object(fields["reaches"], "reaches").items()
     )
     return Machine(fields["name"], tuple(processors.values()), reaches)
 
 
-def _object(found: Any, what: str, required: Iterable[str] = (), more: Iterable[str] = ()) -> dict[str, Any]:
-    """An object; with exactly the fields that are required, and some of those `more`, where any are named."""
-    if not isinstance(found, dict):
-        raise StoreError(f"{what}: an object is needed", got=found)
-    missing = [name for name in required if name not in found]
-    unknown = [name for name in found if required and name not in (*required, *more)]
+def _object(plain: Any, what: str, required: Iterable[str] = (), optional: Iterable[str] = ()) -> dict[str, Any]:
+    """An object with the required fields, and possibly `optional` ones; any fields, if none are required."""
+    if not isinstance(plain, dict):
+        raise StoreError(f"{what}: not an object", got=plain)
+    missing = [name for name in required if name not in plain]
+    unknown = [name for name in plain if required and name not in (*required, *optional)]
     if missing or unknown:
         odd = f"{missing[0]!r} is missing" if missing else f"{unknown[0]!r} is unknown"
-        raise StoreError(f"{what}: the field {odd}", legal=(*required, *more))
-    return found
+        raise StoreError(f"{what}: the field {odd}", legal=(*required, *optional))
+    return plain
 
 
-def _texts(found: Any, what: str) -> list[str]:
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise StoreError(f"{what}: a list of names is needed", got=found)
-    return found
+def _texts(plain: Any, what: str) -> list[str]:
+    if not isinstance(plain, list) or not all(isinstance(text, str) for text in plain):
+        raise StoreError(f"{what}: not a list of names", got=plain)
+    return plain
 
 
 def _named(name: Any, values: Iterable[Any], what: str) -> Any:
-    known = {one.name: one for one in values}
+    known = {value.name: value for value in values}
     if not isinstance(name, str) or name not in known:
         raise StoreError(f"no {what} {name}", legal=tuple(known))
     return known[name]
 
 
-def _read(found: Any, machine: Machine, store: Store) -> TaskMapping:
+def _read(plain: Any, machine: Machine, store: Store) -> TaskMapping:
     names = [field.name for field in attrs.fields(TaskMapping)]
-    fields = dict(_object(_present("TaskMapping", found), "an instance", names[:4], names[4:]))
+    fields = dict(_object(_present("TaskMapping", plain), "an instance", names[:4], names[4:]))
     for name in ("instance", "variant"):
         if not isinstance(fields[name], str):
-            raise StoreError(f"an instance: its {name} is a text", got=fields[name])
+            raise StoreError(f"an instance: its {name} must be a text", got=fields[name])
     fields["proc"] = _named(fields["proc"], machine.processors, "processor")
-    fields["mems"] = tuple(_named(one, machine.places, "place") for one in _texts(fields["mems"], "mems"))
+    fields["mems"] = tuple(_named(name, machine.places, "place") for name in _texts(fields["mems"], "mems"))
     fields["calls"] = _texts(fields.get("calls", []), "calls")
     tunables = _object(fields.get("tunables", {}), "tunables")
-    fields["tunables"] = {name: _read_value(one, machine, store) for name, one in tunables.items()}
+    fields["tunables"] = {name: _read_value(value, machine, store) for name, value in tunables.items()}
     layouts = _object(fields.get("layouts", {}), "layouts")
-    fields["layouts"] = {name: Stored(**_read_layout(one, store)) for name, one in layouts.items()}
+    fields["layouts"] = {name: Stored(**_read_layout(layout, store)) for name, layout in layouts.items()}
     others = {name: value for name, value in fields.items() if name in names[7:] and name not in ("layouts", "strategy")}
     fields |= {name: store.value(value, Any) for name, value in others.items()}
     if fields.get("strategy") is not None:
         fields["strategy"] = store.value(fields["strategy"], Strategy)
     if not isinstance(fields.get("entrypoint", False), bool):
-        raise StoreError("an instance: entrypoint is true or false", got=fields["entrypoint"])
+        raise StoreError("an instance: entrypoint must be true or false", got=fields["entrypoint"])
     return TaskMapping(**fields)
 
 
-def _read_value(one: Any, machine: Machine, store: Store) -> Any:
-    if isinstance(one, dict) and "processor" in one:
-        return _named(one["processor"], machine.processors, "processor")
-    return store.value(one, Any)
+def _read_value(plain: Any, machine: Machine, store: Store) -> Any:
+    if isinstance(plain, dict) and "processor" in plain:
+        return _named(plain["processor"], machine.processors, "processor")
+    return store.value(plain, Any)
 
 
-def _read_layout(one: Any, store: Store) -> dict[str, Any]:
+def _read_layout(plain: Any, store: Store) -> dict[str, Any]:
     names = [field.name for field in attrs.fields(Stored)]
-    fields = _object(one, "a layout")
+    fields = _object(plain, "a layout")
     unknown = [name for name in fields if name not in names]
     if unknown:
         raise StoreError(f"a layout: the field {unknown[0]!r} is unknown", legal=names)

@@ -1,7 +1,7 @@
-"""Programs by name: a stored strategy says which program it is of, and never holds one, since loading runs no text that is stored.
+"""Programs by name: a stored strategy names its program and does not contain it, because loading never executes stored text.
 
-A program of the strategy library is found by its file; one of your own is given to whoever loads the strategy. Either has to be the
-program that was stored: the digest of each variant tells.
+A program of the strategy library is found by its file; a user's program is passed to the loader. Either must be the program that was
+stored, according to the digests of its variants.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from fireiron.tasks.program import Tasks
 
 LIBRARY: Final = "fireiron.strategies."
 USUAL: Final = "program"
-"""What a program is called in its file where nothing else is said."""
+"""The default name of a program in its file."""
 
 
 def title(program: Tasks) -> str:
-    """What a program is called: its place in the library, else the file of its first variant."""
+    """The name of a program: its place in the library, or else the file of its first variant."""
     return in_library(program) or _file(program.variants[0].function)
 
 
@@ -33,14 +33,14 @@ def _file(function: Callable[..., Any]) -> str:
 
 
 def in_library(program: Tasks) -> str:
-    """Where a program stands in the strategy library: `file`, or `file:name`; empty where it does not."""
-    return _place(program, [one.function.__module__ for one in program.variants], USUAL)
+    """The place of a program in the strategy library: `file`, or `file:name`; empty if it is not there."""
+    return _place(program, [variant.function.__module__ for variant in program.variants], USUAL)
 
 
 def _place(value: Any, modules: Iterable[str | None], usual: str) -> str:
     for module in dict.fromkeys(modules):
         if module is not None and module.startswith(LIBRARY):
-            names = [name for name, one in vars(sys.modules[module]).items() if type(one) is type(value) and one == value]
+            names = [name for name, candidate in vars(sys.modules[module]).items() if type(candidate) is type(value) and candidate == value]
             if names:
                 file, name = module.removeprefix(LIBRARY), usual if usual in names else names[0]
                 return file if name == usual else f"{file}:{name}"
@@ -48,80 +48,80 @@ def _place(value: Any, modules: Iterable[str | None], usual: str) -> str:
 
 
 def plain_program(program: Tasks) -> dict[str, Any]:
-    """A program in types of JSON: its name, whether the library has it, and the digest of each variant."""
+    """A program as JSON values: its name, whether it is in the library, and the digest of each variant."""
     library = in_library(program)
     named = {"library": library} if library else {"name": title(program)}
-    return {**named, "variants": {one.name: one.digest for one in program.variants}}
+    return {**named, "variants": {variant.name: variant.digest for variant in program.variants}}
 
 
 def found_program(fields: Any, programs: Iterable[Any]) -> Tasks:
-    """The program that `plain_program` wrote down, among those given, or in the library.
+    """The program that `plain_program` stored, among the given ones, or in the library.
 
-    Raises: StoreError where it is not given, or another by now.
+    Raises: StoreError if it is not given, or has changed.
     """
     known = isinstance(fields, dict) and set(fields) in ({"library", "variants"}, {"name", "variants"})
     name = fields.get("library", fields.get("name")) if known else None
     variants = fields["variants"] if known else None
     if not isinstance(name, str) or not isinstance(variants, dict):
-        raise StoreError("a program is its name and the digests of its variants", got=fields)
-    given = [one for one in programs if isinstance(one, Tasks)]
-    for one in given:
-        if changes(one, variants) == ():
-            return one
+        raise StoreError("a program must be a name and the digests of its variants", got=fields)
+    given = [program for program in programs if isinstance(program, Tasks)]
+    for program in given:
+        if changes(program, variants) == ():
+            return program
     if "library" in fields:
-        return _same(_of_library(name), variants, name)
-    alike = [one for one in given if {each.name for each in one.variants} & set(variants)]
-    if alike:
-        return _same(alike[0], variants, name)
-    others = [title(one) for one in given] or "no program"
+        return _require_unchanged(_of_library(name), variants, name)
+    similar = [program for program in given if {variant.name for variant in program.variants} & set(variants)]
+    if similar:
+        return _require_unchanged(similar[0], variants, name)
+    others = [title(program) for program in given] or "no program"
     raise StoreError(f"the program {name} is not given", got=others, hint="loads(text, programs=[...])")
 
 
-def _same(program: Tasks, variants: Mapping[str, str], name: str) -> Tasks:
+def _require_unchanged(program: Tasks, variants: Mapping[str, str], name: str) -> Tasks:
     changed = changes(program, variants)
     if changed:
-        hint = "the strategy is of the program as it was; make it anew of this one"
-        raise StoreError(f"the program {name} is another than the one that was stored", got=", ".join(changed), hint=hint)
+        hint = "the strategy belongs to the earlier program; build it again from the present one"
+        raise StoreError(f"the program {name} has changed since it was stored", got=", ".join(changed), hint=hint)
     return program
 
 
 def changes(program: Tasks, variants: Mapping[str, str]) -> tuple[str, ...]:
-    """What differs in a program from the digests of another."""
-    mine = {one.name: one.digest for one in program.variants}
-    lines = [f"{name} is missing" for name in variants if name not in mine]
-    lines += [f"{name} is new" for name in mine if name not in variants]
-    return (*lines, *(f"{name} is another" for name in mine if name in variants and mine[name] != variants[name]))
+    """The differences between a program and the digests of another."""
+    digests = {variant.name: variant.digest for variant in program.variants}
+    lines = [f"{name} is missing" for name in variants if name not in digests]
+    lines += [f"{name} is new" for name in digests if name not in variants]
+    return (*lines, *(f"{name} has changed" for name in digests if name in variants and digests[name] != variants[name]))
 
 
 def _of_library(place: str) -> Tasks:
-    """A program of the library by its place."""
-    found = _at(place, USUAL)
-    if not isinstance(found, Tasks):
-        raise StoreError(f"the strategy library has no program {place}", got=type(found).__name__)
-    return found
+    """A program of the library, by its place."""
+    program = _value_at(place, USUAL)
+    if not isinstance(program, Tasks):
+        raise StoreError(f"the strategy library has no program {place}", got=type(program).__name__)
+    return program
 
 
-def _at(place: str, usual: str) -> Any:
+def _value_at(place: str, usual: str) -> Any:
     file, _, name = place.partition(":")
-    if not file.isidentifier() or f"{file}.py" not in os.listdir(library_folder()):  # whatever is stored as its name
+    if not file.isidentifier() or f"{file}.py" not in os.listdir(library_folder()):  # never a path from stored text
         raise StoreError(f"the strategy library has no file {file}.py", got=place)
     return getattr(importlib.import_module(LIBRARY + file), name or usual, None)
 
 
 def plain_function(function: Callable[..., Any]) -> str:
-    """Where a function stands in the library; a StoreError where it does not."""
+    """The place of a function in the library. Raises: StoreError if it is not there."""
     place = _place(function, [function.__module__], "")
     if not place:
         raise StoreError(
-            f"a mapping that {getattr(function, '__name__', function)} makes cannot be stored before its tunables have values",
+            f"a mapping that {getattr(function, '__name__', function)} computes cannot be stored before its tunables have values",
             hint="strategy.with_(...), or tunables as values of a Mapping",
         )
     return place
 
 
 def found_function(place: Any) -> Callable[..., Any]:
-    """The function of a place in the library."""
-    found = _at(place, "") if isinstance(place, str) and ":" in place else None
-    if not callable(found) or isinstance(found, type):
+    """The function at a place in the library."""
+    function = _value_at(place, "") if isinstance(place, str) and ":" in place else None
+    if not callable(function) or isinstance(function, type):
         raise StoreError("the strategy library has no such function", got=place)
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
-"""Micro-kernels as leaves: CUDA C++ that nothing here looks into, with a Python function for its meaning, where one is given.
+"""Micro-kernels as leaves: opaque CUDA C++, with a Python function for its meaning, if one is given.
 
-The spec of such a call says which tensors the text reads and writes, and no more. Its dimensions are called as the caller says,
-`"mn,mk,kn"`, by which the text asks for sizes and strides (`a_size_k`); two of one name have one size.
+The spec of such a call states which tensors the code reads and writes, and nothing else. The caller names its dimensions, `"mn,mk,kn"`, and
+the code refers to sizes and strides by these names (`a_size_k`); dimensions of one name have one size.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fireiron.values.machine import DType
 
 @attrs.frozen
 class OpaqueDefinition(Definition):
-    """What is `given` to a text, each tensor with its dimensions, of which it writes some."""
+    """The operands of a micro-kernel, each with its dimensions, some of which it writes."""
 
     given: tuple[tuple[str, tuple[str, ...]], ...] = ()
     joins: bool = False
@@ -35,8 +35,8 @@ class OpaqueDefinition(Definition):
     copies = moves = fills = allocates = is_product_sum = multiplies = contracts = reduces = False
 
     def __str__(self) -> str:
-        taken = [f"{name}[{','.join(dims)}]" for name, dims in self.given]
-        return f"{', '.join(self.outputs)} by a text of {', '.join(taken)}"
+        operands = [f"{name}[{','.join(dims)}]" for name, dims in self.given]
+        return f"{', '.join(self.outputs)} by CUDA C++ from {', '.join(operands)}"
 
     @functools.cached_property
     def uses(self) -> Mapping[str, tuple[str, ...]]:
@@ -72,7 +72,7 @@ class OpaqueKind(Kind):
         made_in: DType | None = None,
         ranges: Mapping[str, Range] | None = None,
     ) -> dict[str, Any]:
-        """The arrays that are written, by the Python function; each unit of those that perform it at once has its own."""
+        """The arrays that are written, computed by the Python function, separately for each unit that executes the call."""
         import numpy
 
         self.check_meaning(made)
@@ -86,9 +86,9 @@ class OpaqueKind(Kind):
             unwritten = name in made.outputs and accumulate is False
             arrays[name] = numpy.full_like(own, _unwritten(types[name])) if unwritten else own.copy()
         for unit in numpy.ndindex(*units):
-            found = self.meaning(*(arrays[name][(..., *unit)] for name in inner))
-            if found is not None:
-                raise ArgumentError(f"the meaning of {self.kernel} changes its arrays, and returns nothing", got=type(found).__name__)
+            result = self.meaning(*(arrays[name][(..., *unit)] for name in inner))
+            if result is not None:
+                raise ArgumentError(f"the meaning of {self.kernel} must change its arrays and return None", got=type(result).__name__)
         return {name: arrays[name] for name in made.outputs}
 
     @property
@@ -98,14 +98,14 @@ class OpaqueKind(Kind):
     def check_meaning(self, made: Definition) -> None:
         if self.meaning is None:
             hint = "call_external(..., meaning=a function of arrays)"
-            raise DecompositionError(f"{self.kernel} is not executed: nobody says what its text computes", hint=hint)
+            raise DecompositionError(f"{self.kernel} cannot be simulated: its meaning is unknown", hint=hint)
 
     def short(self, spec: Any) -> str | None:
         return None
 
 
 def _unwritten(dtype: DType) -> float:
-    """What stands where nothing was written."""
+    """The initial value of outputs."""
     return 0 if dtype.kind == "int" else float("nan")
 
 
@@ -118,18 +118,20 @@ def opaque(
     dims: str | None,
     meaning: Callable[..., None] | None,
 ) -> OpaqueKind:
-    """The kind of a call on tensors of these names, of which a variant reads and writes some.
+    """The kind of a call on tensors with these names, some of which a variant reads and writes.
 
-    Raises: ArgumentError where dimensions are not named as there are, nothing is written, or what is written is read in part.
+    Raises: ArgumentError if names of dimensions do not fit, nothing is written, or only a part of what is written is read.
     """
     outputs = [name for name in names if name in writes]
     if not outputs:
         raise ArgumentError(f"{kernel}: it writes nothing", legal='writes=["C"] of the variant', at=call_site())
     joined = {name for name in outputs if name in reads}
     if joined not in (set(), set(outputs)):
-        raise ArgumentError(f"{kernel}: it reads a part of what it writes", got=sorted(joined), legal=(outputs, "none"), at=call_site())
+        raise ArgumentError(
+            f"{kernel}: it reads only some of the tensors that it writes", got=sorted(joined), legal=(outputs, "none"), at=call_site()
+        )
     if meaning is not None and not callable(meaning):
-        raise ArgumentError(f"{kernel}: its meaning is a function of arrays", got=meaning, at=call_site())
+        raise ArgumentError(f"{kernel}: its meaning must be a function of arrays", got=meaning, at=call_site())
     given = tuple(zip(names, _dims(kernel, ranks, dims), strict=True))
     formulas = tuple(Formula(Element(name, tuple(map(Index, dict(given)[name])))) for name in outputs)
     title = kernel.name if kernel.name.isidentifier() else "micro_kernel"
@@ -137,14 +139,16 @@ def opaque(
 
 
 def _dims(kernel: MicroKernel, ranks: Sequence[int], dims: str | None) -> list[tuple[str, ...]]:
-    """The names of the dimensions of each tensor: letters, as they are said, or all different."""
+    """The names of the dimensions of each tensor: letters, as specified, or all different."""
     if dims is None:
         letters = iter(string.ascii_lowercase[8:] + string.ascii_lowercase[:8])
         return [tuple(next(letters) for _ in range(rank)) for rank in ranks]
-    found = [tuple(one.strip()) for one in dims.split(",")]
-    right = [len(one) for one in found] == list(ranks) and all(dim.isalpha() and dim.islower() for one in found for dim in one)
-    if not right or any(len(set(one)) != len(one) for one in found):
+    dims_by_tensor = [tuple(part.strip()) for part in dims.split(",")]
+    right = [len(part) for part in dims_by_tensor] == list(ranks) and all(
+        dim.isalpha() and dim.islower() for part in dims_by_tensor for dim in part
+    )
+    if not right or any(len(set(part)) != len(part) for part in dims_by_tensor):
         raise ArgumentError(
-            f"{kernel}: dims names each dimension of each tensor", got=dims, legal=f'"mn,mk,kn", of {ranks} letters', at=call_site()
+            f"{kernel}: dims must name each dimension of each tensor", got=dims, legal=f'"mn,mk,kn", of {ranks} letters', at=call_site()
         )
-    return found
+    return dims_by_tensor

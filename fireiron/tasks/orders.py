@@ -1,7 +1,8 @@
-"""The order that events ask for: of each copy and call of a program which others are done before, of which turns and processors.
+"""The order that events require: the copies and calls that precede each copy and call of a program, with their iterations and processors.
 
-An event that is waited for may be that of a loop, or one that a loop carries; here it is followed to the copies and calls that it is made
-of. Of each loop around such a one it is said which turn is meant: one at an index, one so many turns before, or all of them.
+An event that a statement waits for may be that of a loop, or a carried one. Here it is resolved to the copies and calls that it consists
+of. For each loop around such a statement, the iteration is stated: the one at an index, the one a number of iterations before, or all of
+them.
 """
 
 from __future__ import annotations
@@ -33,24 +34,24 @@ from fireiron.values.expr import Expr, Var, as_expr
 from fireiron.values.machine import Block as BlockLevel
 
 Loop: TypeAlias = "tuple[Var, Expr]"
-"""The variable of a loop inside a block, and how many turns it has."""
+"""The variable of a loop within a thread block, and its trip count."""
 
 
 @attrs.frozen
-class Turn:
-    """Which turn of a loop: that at an index, less some turns; or all of them."""
+class Iteration:
+    """An iteration of a loop: the one at an index, minus `before`; or all of them."""
 
     index: Index
     before: int = 0
 
-    def earlier(self, turns: int) -> Turn:
-        """So many turns before."""
+    def earlier(self, turns: int) -> Iteration:
+        """The iteration a number of iterations before."""
         return attrs.evolve(self, before=self.before + turns)
 
 
 @attrs.frozen
 class Placed:
-    """A copy or a call, and the loops inside a block around it, from the outermost in."""
+    """A copy or a call, and the loops around it within a thread block, from the outermost in."""
 
     leaf: Leaf
     loops: tuple[Loop, ...]
@@ -58,57 +59,57 @@ class Placed:
 
 @attrs.frozen
 class Need:
-    """`second` waits for `first`, by an event of its precondition: at an index for each of the first's dimensions, in a turn of each loop.
+    """`second` waits for `first`, by an event of its precondition, with an index per dimension of `first` and an iteration per loop.
 
-    `through` is a copy or a call between them that is not known, if there is one.
+    `through` is an unknown copy or call between them, if there is one.
     """
 
     first: str
     second: str
     by: Event
     index: tuple[Index, ...]
-    turns: tuple[Turn, ...]
+    turns: tuple[Iteration, ...]
     through: str | None = None
 
     def __str__(self) -> str:
-        before = max((one.before for one in self.turns), default=0)
-        return f"{self.first} before {self.second}" + (f", {before} turn{'s' if before > 1 else ''} before" if before else "")
+        before = max((iteration.before for iteration in self.turns), default=0)
+        return f"{self.first} before {self.second}" + (f", {before} iteration{'s' if before > 1 else ''} before" if before else "")
 
 
 def placed(program: EventProgram, grids: int = 1) -> dict[str, Placed]:
-    """All copies and calls by their events, in the order of the text.
+    """All copies and calls by their events, in program order.
 
-    As many loops over blocks as there are `grids`, from the outermost in, are dealt to blocks; all others are turns of each block.
+    The outermost `grids` loops over blocks are distributed over blocks; all others are iterations of each block.
     """
-    return {one.leaf.event: one for one in _placed(program.body, (), grids)}
+    return {placed_leaf.leaf.event: placed_leaf for placed_leaf in _placed(program.body, (), grids)}
 
 
 def _placed(block: Block, loops: tuple[Loop, ...], grids: int) -> Iterator[Placed]:
-    for one in block.statements:
-        if isinstance(one, (Copy, Call)):
-            yield Placed(one, loops)
-        mine, left = loops, grids
-        if isinstance(one, For):
-            mine = (*loops, (one.variable, one.extent))
-        elif isinstance(one, Pfor) and grids and one.processor.level == BlockLevel:
+    for stmt in block.statements:
+        if isinstance(stmt, (Copy, Call)):
+            yield Placed(stmt, loops)
+        inner_loops, left = loops, grids
+        if isinstance(stmt, For):
+            inner_loops = (*loops, (stmt.variable, stmt.extent))
+        elif isinstance(stmt, Pfor) and grids and stmt.processor.level == BlockLevel:
             left = grids - 1
-        elif isinstance(one, Pfor):
-            mine = (*loops, *zip(one.variables, one.extents, strict=True))
-        for inner in blocks_of(one):
-            yield from _placed(inner, mine, left)
+        elif isinstance(stmt, Pfor):
+            inner_loops = (*loops, *zip(stmt.variables, stmt.extents, strict=True))
+        for inner in blocks_of(stmt):
+            yield from _placed(inner, inner_loops, left)
 
 
 def needs(program: EventProgram, is_known: Callable[[str], bool] = lambda event: True, grids: int = 1) -> tuple[Need, ...]:
-    """All pairs of copies and calls that events order, directly; through those that are not known, by what these wait for."""
+    """All pairs of copies and calls that events order directly, or through unknown statements."""
     return Orders(program, is_known, placed(program, grids)).all()
 
 
-Turns: TypeAlias = "Mapping[Var, Turn]"
+Iterations: TypeAlias = "Mapping[Var, Iteration]"
 
 
 @attrs.frozen
 class Waiting:
-    """Who waits, by which event, and through which copy or call that is not known."""
+    """The waiting statement, the event that it waits for, and the unknown copy or call between, if any."""
 
     second: str
     by: Event
@@ -117,7 +118,7 @@ class Waiting:
 
 @attrs.define(eq=False)
 class Orders:
-    """Follows events to copies and calls."""
+    """Resolves events to copies and calls."""
 
     program: EventProgram
     is_known: Callable[[str], bool]
@@ -126,51 +127,51 @@ class Orders:
     carries: dict[str, tuple[For, int]] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._note(self.program.body)
+        self._record_names(self.program.body)
 
-    def _note(self, block: Block) -> None:
-        for one in block.statements:
-            if isinstance(one, (For, Pfor, Branch)):
-                self.loops |= {result.name: (one, number) for number, result in enumerate(one.results)}
-            if isinstance(one, For):
-                self.carries |= {carry.name: (one, number) for number, carry in enumerate(one.carries)}
-            for inner in blocks_of(one):
-                self._note(inner)
+    def _record_names(self, block: Block) -> None:
+        for stmt in block.statements:
+            if isinstance(stmt, (For, Pfor, Branch)):
+                self.loops |= {result.name: (stmt, number) for number, result in enumerate(stmt.results)}
+            if isinstance(stmt, For):
+                self.carries |= {carry.name: (stmt, number) for number, carry in enumerate(stmt.carries)}
+            for inner in blocks_of(stmt):
+                self._record_names(inner)
 
     def all(self) -> tuple[Need, ...]:
-        """All pairs, each once."""
-        found = (
+        """All pairs, without repetitions."""
+        needs_of_leaves = (
             need
-            for event, one in self.leaves.items()
+            for event, leaf in self.leaves.items()
             if self.is_known(event)
-            for waited in one.leaf.after
+            for waited in leaf.leaf.after
             for need in self._of((waited,), {}, Waiting(event, waited), frozenset())
         )
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(needs_of_leaves))
 
-    def _of(self, events: Iterable[Event], turns: Turns, waiting: Waiting, seen: frozenset[str]) -> Iterator[Need]:
-        for one in events:
-            if one.name in self.leaves:
-                yield from self._leaf(one, turns, waiting, seen)
-            elif one.name in self.loops:
-                loop, number = self.loops[one.name]
-                yield from self._result(one, loop, number, turns, waiting, seen)
-            elif one.name not in seen:
-                yield from self._carried(one, turns, waiting, seen | {one.name})
+    def _of(self, events: Iterable[Event], turns: Iterations, waiting: Waiting, seen: frozenset[str]) -> Iterator[Need]:
+        for event in events:
+            if event.name in self.leaves:
+                yield from self._leaf(event, turns, waiting, seen)
+            elif event.name in self.loops:
+                loop, number = self.loops[event.name]
+                yield from self._result(event, loop, number, turns, waiting, seen)
+            elif event.name not in seen:
+                yield from self._carried(event, turns, waiting, seen | {event.name})
 
-    def _leaf(self, event: Event, turns: Turns, waiting: Waiting, seen: frozenset[str]) -> Iterator[Need]:
-        one = self.leaves[event.name]
+    def _leaf(self, event: Event, turns: Iterations, waiting: Waiting, seen: frozenset[str]) -> Iterator[Need]:
+        leaf = self.leaves[event.name]
         if self.is_known(event.name):
-            meant = tuple(turns.get(var, Turn(var)) for var, _ in one.loops)
-            yield Need(event.name, waiting.second, waiting.by, event.index, meant, waiting.through)
+            iterations = tuple(turns.get(var, Iteration(var)) for var, _ in leaf.loops)
+            yield Need(event.name, waiting.second, waiting.by, event.index, iterations, waiting.through)
             return
-        values = {var: turn.index for var, turn in turns.items()} | _values(one.leaf.over, event.index)
-        yield from self._of(_at(one.leaf.after, values), turns, attrs.evolve(waiting, through=event.name), seen)
+        values = {var: turn.index for var, turn in turns.items()} | _values(leaf.leaf.over, event.index)
+        yield from self._of(_at(leaf.leaf.after, values), turns, attrs.evolve(waiting, through=event.name), seen)
 
     def _result(
-        self, event: Event, loop: For | Pfor | Branch, number: int, turns: Turns, waiting: Waiting, seen: frozenset[str]
+        self, event: Event, loop: For | Pfor | Branch, number: int, turns: Iterations, waiting: Waiting, seen: frozenset[str]
     ) -> Iterator[Need]:
-        """What the event of a loop is made of: in all of its turns, or in those at the event's indices."""
+        """Resolve the event of a loop: to all of its iterations, or to those at the event's indices."""
         over, index, inner = loop.results[number].over, event.index, dict(turns)
         values: dict[Var, Index] = {}
         if isinstance(loop, Pfor):
@@ -180,17 +181,17 @@ class Orders:
             values = {loop.variable: EVERY}
             if number < len(loop.carries):
                 yield from self._of(_at(loop.carries[number].initial, _values(over, index)), turns, waiting, seen)
-        inner |= {var: Turn(one) for var, one in values.items()}
+        inner |= {var: Iteration(index_of_var) for var, index_of_var in values.items()}
         for block in blocks_of(loop):
             yield from self._of(_at(block.yields[number], values | _values(over, index)), inner, waiting, seen)
 
-    def _carried(self, event: Event, turns: Turns, waiting: Waiting, seen: frozenset[str]) -> Iterator[Need]:
-        """What is done before a loop, and in turns before."""
+    def _carried(self, event: Event, turns: Iterations, waiting: Waiting, seen: frozenset[str]) -> Iterator[Need]:
+        """Resolve a carried event: to statements before the loop, and to those in previous iterations."""
         loop, number = self.carries[event.name]
         carry = loop.carries[number]
         values = _values(carry.over, event.index)
         yield from self._of(_at(carry.initial, values), turns, waiting, seen)
-        earlier = {**turns, loop.variable: turns.get(loop.variable, Turn(loop.variable)).earlier(carry.distance)}
+        earlier = {**turns, loop.variable: turns.get(loop.variable, Iteration(loop.variable)).earlier(carry.distance)}
         yield from self._of(_at(loop.body.yields[number], values), earlier, waiting, seen)
 
 
@@ -199,11 +200,11 @@ def _values(over: Type, index: tuple[Index, ...]) -> dict[Var, Index]:
 
 
 def _at(events: Events, values: Mapping[Var, Index]) -> Events:
-    """Events with indices for variables."""
-    return tuple(attrs.evolve(one, index=tuple(_index(place, values) for place in one.index)) for one in events)
+    """Events with indices substituted for variables."""
+    return tuple(attrs.evolve(event, index=tuple(_index(index, values) for index in event.index)) for event in events)
 
 
-def _index(place: Index, values: Mapping[Var, Index]) -> Index:
-    if isinstance(place, Every) or any(isinstance(values.get(var), Every) for var in place.variables()):
+def _index(index: Index, values: Mapping[Var, Index]) -> Index:
+    if isinstance(index, Every) or any(isinstance(values.get(var), Every) for var in index.variables()):
         return EVERY
-    return as_expr(place).substitute({var: one for var, one in values.items() if not isinstance(one, Every)})
+    return as_expr(index).substitute({var: value for var, value in values.items() if not isinstance(value, Every)})

@@ -1,7 +1,7 @@
 """Partitions: the pieces of a tensor, for NumPy and for the compiler (Cypress, section 3.2).
 
-A partition says how many pieces a shape has, the shape of a piece, and the coordinates of each piece along each dimension. The set is
-open: a subclass of `Partition`, a frozen attrs class, is an operator of its own.
+A partition defines the number of pieces of a shape, the shape of a piece, and the coordinates of each piece along each dimension. Users may
+add partitions: a subclass of `Partition`, a frozen attrs class, is a new operator.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from fireiron.values.tensor import View
 
 @attrs.frozen
 class Partition:
-    """Pieces of a tensor. `raises` says that only a group of threads together has all pieces, of which each is a thread's part.
+    """Pieces of a tensor. `raises`: only a group of threads together has all pieces, each of which is one thread's part.
 
-    What a partition says of itself is looked up for each shape that it is used for, element by element; one that is `proven` is taken at
-    its word, for sizes too that are known only at run time.
+    The declaration of a partition is checked element by element for each shape that it is used for. A `proven` partition is not checked,
+    and also applies to run-time sizes.
     """
 
     raises: ClassVar[bool] = False
@@ -30,23 +30,23 @@ class Partition:
 
     @property
     def disjoint(self) -> bool:
-        """Whether two pieces have no element in common, as soon as one of their indices differs."""
+        """Whether two pieces are disjoint if any of their indices differ."""
         return False
 
     @property
     def dropped(self) -> tuple[int, ...]:
-        """The dimensions of the tensor that its pieces do not have, as they have one coordinate along them."""
+        """The dimensions of the tensor that its pieces do not have, because they have one coordinate along them."""
         return ()
 
     def present(self, place: tuple[Expr, ...]) -> Expr:
-        """The condition under which a piece has any elements: without one its coordinates lie behind the end."""
+        """The condition under which a piece has any elements; otherwise its coordinates are past the end."""
         return TRUE
 
     def check(self, shape: tuple[Any, ...]) -> None:
-        """Refuse shapes that it does not divide."""
+        """Refuse shapes that it cannot divide."""
 
     def counts(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
-        """How many pieces there are, by index."""
+        """The number of pieces, per index."""
         raise NotImplementedError
 
     def shape(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -58,17 +58,17 @@ class Partition:
         raise NotImplementedError
 
     def axes(self, rank: int) -> tuple[int, ...]:
-        """The dimensions of a tensor that a piece has, in its order; the others have one coordinate."""
+        """The dimensions of the tensor that a piece has, in its order; along the others it has one coordinate."""
         return tuple(dim for dim in range(rank) if dim not in self.dropped)
 
     def view(self, whole: View, place: tuple[Expr, ...], units: frozenset[Expr]) -> View:
-        """The piece as a view; indices in which `units` are differ from unit to unit."""
+        """The piece as a view; indices that contain `units` differ between units."""
         raise NotImplementedError
 
 
 @attrs.frozen
 class Axes(Partition):
-    """The one piece that has all elements, by some of the dimensions in any order; the others have one coordinate."""
+    """A single piece with all elements, with some of the dimensions in any order; the others have one coordinate."""
 
     proven: ClassVar[bool] = True
     dims: tuple[int, ...] = attrs.field(converter=listed)
@@ -107,7 +107,7 @@ class Axes(Partition):
 
 @attrs.frozen
 class Blocks(Partition):
-    """Blocks of `sizes` neighbours; those at the end may overhang, and elements outside count as zeros."""
+    """Blocks of `sizes` contiguous elements; blocks at the end may overhang, and elements that are out of bounds count as zero."""
 
     proven: ClassVar[bool] = True
     sizes: tuple[int, ...] = attrs.field(converter=listed)
@@ -122,11 +122,11 @@ class Blocks(Partition):
                 f"{self}: the tensor has {len(shape)} dimensions, {' x '.join(map(str, shape))}", legal="a size for each", at=call_site()
             )
         if any((number := constant(as_expr(size))) is not None and number < 1 for size in self.sizes):
-            raise ArgumentError(f"{self}: blocks of no elements", legal="1 and more", at=call_site())
+            raise ArgumentError(f"{self}: blocks without elements", legal="1 or more", at=call_site())
 
     def counts(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
-        found = tuple(ceildiv(as_expr(whole), as_expr(size)) for whole, size in zip(shape, self.sizes, strict=True))
-        return tuple(one if constant(one) is None else constant(one) for one in found)
+        counts = tuple(ceildiv(as_expr(whole), as_expr(size)) for whole, size in zip(shape, self.sizes, strict=True))
+        return tuple(count if constant(count) is None else constant(count) for count in counts)
 
     def shape(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
         return self.sizes
@@ -142,7 +142,7 @@ class Blocks(Partition):
             if constant(as_expr(size)) is None:
                 raise DecompositionError(
                     f"{self}: blocks of {size} of the {whole.shape[dim]} elements along dimension {dim}, known only at run time",
-                    legal="a known size, or all of the dimension", at=call_site(),
+                    legal="a known size, or the whole dimension", at=call_site(),
                 )  # fmt: skip
             tiled = whole.tile(*(int(size) if other == dim else None for other in range(len(self.sizes))))
             numbers = tuple(index if other == dim else as_expr(0) for other in range(len(self.sizes)))
@@ -155,9 +155,9 @@ class Blocks(Partition):
 
 @attrs.frozen
 class First(Partition):
-    """Blocks of `sizes` neighbours, each for the first of so many `takers`, whose number is the last index; the others have no elements.
+    """Blocks of `sizes` contiguous elements, for the first of `takers`, whose number is the last index; other pieces are empty.
 
-    So launches that all could make a result make it once.
+    So a result that all launches could compute is computed once.
     """
 
     proven: ClassVar[bool] = True
@@ -170,7 +170,7 @@ class First(Partition):
 
     @property
     def blocks(self) -> Blocks:
-        """The blocks of the first of them."""
+        """The blocks of the first taker."""
         return Blocks(self.sizes)
 
     def present(self, place: tuple[Expr, ...]) -> Expr:
@@ -186,8 +186,8 @@ class First(Partition):
         return self.sizes
 
     def coordinates(self, shape: tuple[int, ...], place: tuple[int, ...]) -> tuple[list[int], ...]:
-        found = self.blocks.coordinates(shape, place[:-1])
-        return found if not place[-1] else tuple([OUTSIDE] * len(one) for one in found)
+        coordinates = self.blocks.coordinates(shape, place[:-1])
+        return coordinates if not place[-1] else tuple([OUTSIDE] * len(axis) for axis in coordinates)
 
     def view(self, whole: View, place: tuple[Expr, ...], units: frozenset[Expr]) -> View:
         return self.blocks.view(whole, place[:-1], units)
@@ -202,7 +202,7 @@ OUTSIDE: Final = 2**62
 
 @attrs.frozen
 class Slices(Partition):
-    """A piece for each coordinate along the dimension `dim`, which pieces do not have: of a stack of matrices each is a matrix."""
+    """One piece per coordinate along the dimension `dim`, which pieces do not have: each matrix of a batch."""
 
     proven: ClassVar[bool] = True
     dim: int
@@ -218,7 +218,7 @@ class Slices(Partition):
     def check(self, shape: tuple[Any, ...]) -> None:
         if not 0 <= self.dim < len(shape) or len(shape) < 2:
             raise ArgumentError(
-                f"{self}: the tensor has {len(shape)} dimensions", legal=f"0 to {len(shape) - 1}, of 2 and more", at=call_site()
+                f"{self}: the tensor has {len(shape)} dimensions", legal=f"0 to {len(shape) - 1}, of 2 or more", at=call_site()
             )
 
     def counts(self, shape: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -233,7 +233,7 @@ class Slices(Partition):
     def view(self, whole: View, place: tuple[Expr, ...], units: frozenset[Expr]) -> View:
         (index,) = place
         if len(whole.dims[self.dim].modes) != 1:
-            raise DecompositionError(f"{self}: the dimension is divided in several", got=whole, at=call_site())
+            raise DecompositionError(f"{self}: the dimension is divided into several modes", got=whole, at=call_site())
         return whole.at(self.dim, index, bool(units & index.variables()))
 
     def __str__(self) -> str:
@@ -242,7 +242,7 @@ class Slices(Partition):
 
 @attrs.frozen
 class Instruction:
-    """A matrix instruction as a partition knows it: the tile of C that it makes, by the warps that do it together."""
+    """A matrix instruction as a partition sees it: its tile of C, and the number of warps that execute it."""
 
     name: str
     rows: int
@@ -251,7 +251,7 @@ class Instruction:
 
 
 INSTRUCTIONS: Final = (Instruction("wgmma", 64, 8, 4), Instruction("mma.m16n8k16", 16, 8, 1))
-"""Their accumulators: columns are multiples of these. Source: PTX ISA, the fragments of wgmma and of mma.m16n8k16 (Cypress, Figure 4)."""
+"""Accumulators; columns are multiples of these. Source: PTX ISA, the fragments of wgmma and of mma.m16n8k16 (Cypress, Figure 4)."""
 
 
 OPERANDS: Final = ("A", "B", "C", "rows", "parts")
@@ -262,11 +262,11 @@ LANES_OF_ROW: Final = 4
 
 @attrs.frozen
 class MmaPieces(Partition):
-    """The parts of an instruction's operand that its warps, or the threads of a warp, work on.
+    """The parts of an instruction's operand that belong to its warps, or to the threads of a warp.
 
-    Of C a warp has 16 rows; a thread has rows g and g + 8 of them, and of each 8 columns 2t and 2t + 1, where its lane is 4g + t. Pieces
-    of A and B conform with those of C: its rows, or its columns, and all of k. So do `rows`, one number for each row of C, and `parts`,
-    four for each, of which thread t has its own.
+    A warp has 16 rows of C. The thread with lane 4g + t has rows g and g + 8 of them, and of each 8 columns 2t and 2t + 1. Pieces of A and
+    B correspond to those of C: its rows, or its columns, and all of k. So do `rows`, one number per row of C, and `parts`, four per row, of
+    which thread t has one.
     """
 
     raises: ClassVar[bool] = True
@@ -284,10 +284,10 @@ class MmaPieces(Partition):
         columns = {"A": (1,), "rows": (), "parts": (LANES_OF_ROW,)}.get(self.operand, (self.instruction.columns,))
         unit = (1 if self.operand == "B" else rows, *columns)
         if len(shape) != len(unit) or any(
-            constant(as_expr(size)) is None or int(size) % one for size, one in zip(shape, unit, strict=True)
+            constant(as_expr(size)) is None or int(size) % unit_size for size, unit_size in zip(shape, unit, strict=True)
         ):
             raise DecompositionError(
-                f"{self}: {' x '.join(map(str, shape))} elements are no operand of the instruction",
+                f"{self}: {' x '.join(map(str, shape))} elements are not an operand of the instruction",
                 legal=f"multiples of {' x '.join(map(str, unit))}", at=call_site(),
             )  # fmt: skip
         if self.operand != "B" and int(shape[0]) != rows:
@@ -314,27 +314,27 @@ class MmaPieces(Partition):
         return rows, [number % LANES_OF_ROW] if self.operand == "parts" else self._columns(shape[1], number)
 
     def _columns(self, size: int, lane: int) -> list[int]:
-        """The columns of C that a thread has."""
-        return [8 * group + 2 * (lane % LANES_OF_ROW) + one for group in range(int(size) // 8) for one in (0, 1)]
+        """The columns of C of a thread."""
+        return [8 * group + 2 * (lane % LANES_OF_ROW) + offset for group in range(int(size) // 8) for offset in (0, 1)]
 
     def __str__(self) -> str:
         return f"partition_by_mma({self.instruction.name}, {self.processor}, {self.operand})"
 
 
 def mma_pieces(instruction: str, processor: Processor, operand: str) -> MmaPieces:
-    """The partition for an instruction by name; refused where no instruction has the name, or no such processors do it."""
-    known = {one.name: one for one in INSTRUCTIONS}
+    """The partition for an instruction by name; refused for unknown names and processors."""
+    known = {instruction_entry.name: instruction_entry for instruction_entry in INSTRUCTIONS}
     if not isinstance(instruction, str) or instruction not in known:
         raise ArgumentError("partition_by_mma: an unknown instruction", got=instruction, legal=tuple(known), at=call_site())
     legal = (WARP, THREAD) if known[instruction].warps > 1 else (THREAD,)
     if not isinstance(processor, Processor) or processor not in legal:
-        raise ArgumentError(f"partition_by_mma({instruction}): its parts are those of {legal}", got=processor, at=call_site())
+        raise ArgumentError(f"partition_by_mma({instruction}): the processors of its parts", got=processor, legal=legal, at=call_site())
     if not isinstance(operand, str) or operand not in OPERANDS:
         raise ArgumentError("partition_by_mma: an unknown operand", got=operand, legal=" ".join(OPERANDS), at=call_site())
     return MmaPieces(known[instruction], processor, operand)
 
 
 def pieces(counts: tuple[Any, ...]) -> int | None:
-    """How many pieces there are in all; None where that is known only at run time."""
-    numbers = [constant(as_expr(one)) for one in counts]
-    return None if None in numbers else math.prod(one for one in numbers if one is not None)
+    """The total number of pieces; None if it is known only at run time."""
+    numbers = [constant(as_expr(count)) for count in counts]
+    return None if None in numbers else math.prod(number for number in numbers if number is not None)

@@ -1,6 +1,6 @@
-"""The passes over event IR, in their order, each of which can be shown: `fireiron show FILE --events [PASS]`.
+"""The passes over event IR, in order. Each can be shown: `fireiron show FILE --events [PASS]`.
 
-A pass is a function of a program and the mapping that it is under; a new one is a line of `PASSES`.
+A pass is a function of an event program and its mapping. To add one, add a line to `PASSES`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Report: TypeAlias = "Callable[[EventProgram, Mapping], str]"
 
 @attrs.frozen
 class EventPass:
-    """A pass by its name; with a `report` it says of its program more than the text does."""
+    """A pass by its name; a `report` shows results that the text of the program does not contain."""
 
     name: str
     run: Rewrite = attrs.field(repr=False)
@@ -35,7 +35,7 @@ class EventPass:
 
 
 FIRST: Final = "dependences"
-"""The pass that makes event IR of a program."""
+"""The pass that translates a program to event IR."""
 
 PASSES: Final[tuple[EventPass, ...]] = (
     EventPass("vectorize", lambda program, mapping: vectorized(program)),
@@ -43,26 +43,26 @@ PASSES: Final[tuple[EventPass, ...]] = (
     EventPass("allocate", allocated, lambda program, mapping: report(program)),
     EventPass("roles", lambda program, mapping: program, roles.report),
 )
-"""What follows, in this order."""
+"""The subsequent passes, in order."""
 
-PASS_NAMES: Final = (FIRST, *(one.name for one in PASSES))
+PASS_NAMES: Final = (FIRST, *(event_pass.name for event_pass in PASSES))
 
 
 def report_of(program: EventProgram, mapping: Mapping, name: str) -> str:
-    """What a pass says of the program that it left; nothing if it says no more than the text."""
-    found = next((one for one in PASSES if one.name == name), None)
-    return found.report(program, mapping) if found is not None and found.report is not None else ""
+    """The report of a pass on the program that it returned; empty if it has none."""
+    event_pass = next((candidate for candidate in PASSES if candidate.name == name), None)
+    return event_pass.report(program, mapping) if event_pass is not None and event_pass.report is not None else ""
 
 
 def events_of(program: Tasks, mapping: Mapping, spec: Spec, until: str = PASS_NAMES[-1]) -> EventProgram:
     """The event IR of a program that performs a spec, after all passes up to one.
 
-    Raises: ArgumentError for the name of no pass.
+    Raises: ArgumentError for an unknown name.
     """
     if until not in PASS_NAMES:
         meant = closest(until, PASS_NAMES)
-        raise ArgumentError(f"no pass over events is called {until!r}", legal=PASS_NAMES, hint=f"{meant}?" if meant else None)
-    found = analyzed_for(program, mapping, spec)
-    for one in PASSES[: PASS_NAMES.index(until)]:
-        found = one.run(found, mapping)
-    return found
+        raise ArgumentError(f"no event pass {until!r}", legal=PASS_NAMES, hint=f"{meant}?" if meant else None)
+    program_events = analyzed_for(program, mapping, spec)
+    for event_pass in PASSES[: PASS_NAMES.index(until)]:
+        program_events = event_pass.run(program_events, mapping)
+    return program_events

@@ -1,8 +1,8 @@
-"""Tasks: programs whose meaning is that of their sequential text, with nothing about machines (Cypress, section 3.2).
+"""Tasks: programs with the meaning of their sequential text, independent of machines (Cypress, section 3.2).
 
-A task has variants, functions of tensors. An Inner one makes tensors, takes them apart and launches tasks; a Leaf one works on data. The
-functions run twice over: in NumPy, task by task (`sequential`), and once with loop variables for numbers, by which the compiler reads
-them (`step`). What they call here is passed on to whoever runs them.
+A task has variants, which are functions of tensors. An Inner variant allocates tensors, partitions them and launches tasks; a Leaf variant
+accesses data. The functions are executed in two ways: in NumPy, task by task (`sequential`), and once with loop variables instead of
+numbers, by which the compiler reads them (`step`). The functions of this module delegate to the current runner.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.specs.verbs import fitting
 from fireiron.tasks.digest import digest
 from fireiron.tasks.external import in_order
+from fireiron.tasks.iteration_trace import Action, NewTensor, Trace, require_alike
 from fireiron.tasks.mapping import Mapping, Processor, TaskMapping
 from fireiron.tasks.opaque import opaque
 from fireiron.tasks.partition import Axes, Blocks, First, Partition, Slices, mma_pieces
 from fireiron.tasks.scalar import Scalar, operand, scalar
-from fireiron.tasks.turns import Made, Record, Said, require_alike
 from fireiron.values.expr import Expr, Var, as_expr, ceildiv, constant
 from fireiron.values.machine import DType, as_dtype, int32
 
 
 class Form(enum.Enum):
-    """What a variant does: `Inner` ones launch tasks, `Leaf` ones work on data."""
+    """The form of a variant: `Inner` variants launch tasks, `Leaf` variants access data."""
 
     Inner = "Inner"
     Leaf = "Leaf"
@@ -46,11 +46,11 @@ Inner: Final = Form.Inner
 Leaf: Final = Form.Leaf
 
 processor: Final = Processor
-"""The kind of a tunable that is a processor."""
+"""The kind of a tunable whose value is a processor."""
 
 
 @attrs.frozen
-class Wanted:
+class TunableKind:
     """The default of a parameter that the mapping binds: the kind of its value."""
 
     kind: type
@@ -58,15 +58,15 @@ class Wanted:
 
 @fitting
 def tunable(kind: type) -> Any:
-    """The default of a keyword-only parameter of a variant: an `int`, a `str` or a `processor`, which the mapping says."""
+    """The default of a keyword-only parameter of a variant: an `int`, a `str` or a `processor`, whose value the mapping specifies."""
     if not any(kind is one for one in (int, str, Processor)):
         raise ArgumentError("tunable: an unknown kind", got=kind, legal="int str processor", at=call_site())
-    return Wanted(kind)
+    return TunableKind(kind)
 
 
 @attrs.frozen(eq=False)
 class Variant:
-    """One implementation of a task: a function of tensors, with those that it may read and write, and its tunables."""
+    """One implementation of a task: a function of tensors, its privileges (the tensors that it may read and write), and its tunables."""
 
     task: str
     form: Form
@@ -83,81 +83,89 @@ class Variant:
         return self.function.__name__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as functions are: by the name under which the module has it."""
+        """Pickle by the name in the module, as functions are."""
         return _variant, (self.function.__module__, self.function.__qualname__)
 
     @property
     def digest(self) -> str:
-        """Hex digits that tell it from others wherever it is written down: of its text, and of what it says of itself."""
+        """Hex digits that identify its code and its declaration."""
         kinds = [[name, kind.__name__] for name, kind in self.tunables]
         return digest(self.function, self.task, self.form.value, sorted(self.reads), sorted(self.writes), list(self.tensors), kinds)
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """What of it counts in the hash of a strategy."""
+        """Its contribution to the hash of a strategy."""
         return {"digest": self.digest}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused: a task is launched."""
-        raise DecompositionError(f"{self.name}: a task is not called", hint=f'launch("{self.task}", ...)', at=call_site())
+        """Refuse the call: a task is launched."""
+        raise DecompositionError(f"{self.name}: a task is launched, not called", hint=f'launch("{self.task}", ...)', at=call_site())
 
 
 def _variant(module: str, name: str) -> Variant:
-    """A variant by its names, for another process."""
-    found: Any = importlib.import_module(module)
+    """Find a variant by its names, for unpickling."""
+    value: Any = importlib.import_module(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if not isinstance(found, Variant):
+        value = getattr(value, part, None)
+    if not isinstance(value, Variant):
         raise ArgumentError(f"{module} has no variant {name}", legal="a variant at the top of a module", at=call_site())
-    return found
+    return value
 
 
 @fitting
 def task(name: str, form: Form, *, reads: Sequence[str] = (), writes: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Variant]:
-    """A variant of the task `name`: the function below, whose tensors it `reads` and `writes`.
+    """Declare a function as a variant of the task `name`, which `reads` and `writes` some of its tensors.
 
-    Raises: ArgumentError where these are no parameters, where a keyword parameter is no tunable, and for what is no plain function of
-    tensors: a generator, one with `*args`, defaults, or a tunable among its tensors.
+    Raises: ArgumentError if these are not parameters, if a keyword parameter is not a tunable, and for functions other than plain functions
+    of tensors: generators, and functions with `*args`, defaults, or a tunable among the tensors.
     """
     if not isinstance(name, str) or not name:
         raise ArgumentError("task: a name first", got=name, legal='@task("copy", Leaf, reads=["src"], writes=["dst"])', at=call_site())
     for word, names in (("reads", reads), ("writes", writes)):
-        if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(one, str) for one in names):
-            raise ArgumentError(f"task({shown(name)}): {word} are names", got=names, legal=f'{word}=["C"]', at=call_site())
+        if (
+            isinstance(names, str)
+            or not isinstance(names, Sequence)
+            or not all(isinstance(name_of_tensor, str) for name_of_tensor in names)
+        ):
+            raise ArgumentError(f"task({shown(name)}): {word} must be names", got=names, legal=f'{word}=["C"]', at=call_site())
 
     def made(function: Callable[..., Any]) -> Variant:
         origin = _require_function(function, name)
         parameters = inspect.signature(function).parameters.values()
-        tensors = tuple(one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD)
-        named = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+        tensors = tuple(parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD)
+        named = {parameter.name: parameter.default for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
         if not isinstance(form, Form):
             raise ArgumentError(f"{function.__name__}: neither Inner nor Leaf", got=form, legal="Inner Leaf", at=origin)
-        unknown = [one for one in (*reads, *writes) if one not in tensors]
+        unknown = [tensor for tensor in (*reads, *writes) if tensor not in tensors]
         if unknown:
             raise ArgumentError(f"{function.__name__}: no tensor {unknown[0]} to read or write", legal=tensors or "none", at=origin)
-        wrong = [one for one, default in named.items() if not isinstance(default, Wanted)]
+        wrong = [keyword for keyword, default in named.items() if not isinstance(default, TunableKind)]
         if wrong:
-            raise ArgumentError(f"{function.__name__}: {wrong[0]} is no tunable", legal=f"{wrong[0]}=tunable(int)", at=origin)
-        tunables = tuple((one, default.kind) for one, default in named.items())
+            raise ArgumentError(f"{function.__name__}: {wrong[0]} is not a tunable", legal=f"{wrong[0]}=tunable(int)", at=origin)
+        tunables = tuple((keyword, default.kind) for keyword, default in named.items())
         return Variant(name, form, frozenset(reads), frozenset(writes), function, tensors, tunables, origin)
 
     return made
 
 
 def _require_function(function: Any, name: str) -> str:
-    """The line of a function that may be a variant; refused where it is none."""
+    """The line of a function that may be a variant; other functions are refused."""
     if not inspect.isfunction(function):
-        raise ArgumentError(f'task("{name}"): no function', got=function, legal="def ...(C, A, B, *, U=tunable(int))", at=call_site())
+        raise ArgumentError(f'task("{name}"): not a function', got=function, legal="def ...(C, A, B, *, U=tunable(int))", at=call_site())
     code, title = function.__code__, function.__name__
     origin = f"{'/'.join(Path(code.co_filename).parts[-2:])}:{code.co_firstlineno}"
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise ArgumentError(f"{title}: a generator, which launches nothing when it is called", legal="no yield, no await", at=origin)
-    for one in inspect.signature(function).parameters.values():
-        if one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
-            raise ArgumentError(f"{title}: the tensors of a task have names, {one} has not", legal="C, A, B", at=origin)
-        if one.kind is one.POSITIONAL_OR_KEYWORD and one.default is not one.empty:
-            kind = f"{one.name}=tunable(int)" if isinstance(one.default, Wanted) else f"{one.name}={one.default!r}"
-            raise ArgumentError(f"{title}: {kind} stands among the tensors", legal="tunables behind *: (C, *, U=tunable(int))", at=origin)
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ArgumentError(f"{title}: the tensors of a task have names, {parameter} has not", legal="C, A, B", at=origin)
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.default is not parameter.empty:
+            kind = (
+                f"{parameter.name}=tunable(int)"
+                if isinstance(parameter.default, TunableKind)
+                else f"{parameter.name}={parameter.default!r}"
+            )
+            raise ArgumentError(f"{title}: {kind} is among the tensors", legal="tunables after *: (C, *, U=tunable(int))", at=origin)
     return origin
 
 
@@ -165,72 +173,78 @@ def _require_function(function: Any, name: str) -> str:
 class Tasks(Displayed):
     """A program: the variants of its tasks.
 
-    Raises: ArgumentError where two variants have one name, or those of one task take different tensors.
+    Raises: ArgumentError if two variants have the same name, or variants of one task have different tensors.
     """
 
     variants: tuple[Variant, ...]
 
     def __init__(self, *variants: Variant) -> None:
-        for one in variants:
-            if not isinstance(one, Variant):
-                raise ArgumentError("Tasks: not a variant of a task", got=one, legal="functions under @task(...)", at=call_site())
-        names = [one.name for one in variants]
+        for variant in variants:
+            if not isinstance(variant, Variant):
+                raise ArgumentError("Tasks: not a variant of a task", got=variant, legal="functions under @task(...)", at=call_site())
+        names = [variant.name for variant in variants]
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            lines = [one.origin for one in variants if one.name == twice]
+            lines = [variant.origin for variant in variants if variant.name == twice]
             raise ArgumentError(
-                f"Tasks: two variants are called {twice}", got=lines, legal="a name for each: instances say theirs", at=call_site()
+                f"Tasks: two variants are called {twice}", got=lines, legal="unique names, which instances refer to", at=call_site()
             )
         shapes: dict[str, Variant] = {}
-        for one in variants:
-            first = shapes.setdefault(one.task, one)
-            if first.tensors != one.tensors:
+        for variant in variants:
+            first = shapes.setdefault(variant.task, variant)
+            if first.tensors != variant.tensors:
                 raise ArgumentError(
-                    f"{one.name}: variants of {one.task} take the same tensors", got=one.tensors, legal=first.tensors, at=one.origin
+                    f"{variant.name}: variants of {variant.task} must have the same tensors",
+                    got=variant.tensors,
+                    legal=first.tensors,
+                    at=variant.origin,
                 )
         self.__attrs_init__(variants)
 
     @property
     def tasks(self) -> tuple[str, ...]:
         """The names of its tasks."""
-        return tuple(dict.fromkeys(one.task for one in self.variants))
+        return tuple(dict.fromkeys(variant.task for variant in self.variants))
 
     def __getitem__(self, name: str) -> Variant:
         """A variant by its name."""
-        for one in self.variants:
-            if one.name == name:
-                return one
-        meant = closest(name, [one.name for one in self.variants])
+        for variant in self.variants:
+            if variant.name == name:
+                return variant
+        meant = closest(name, [variant.name for variant in self.variants])
         raise ArgumentError(
-            f"no variant {name}", legal=[one.name for one in self.variants], hint=f"{meant}?" if meant else None, at=call_site()
+            f"no variant {name}", legal=[variant.name for variant in self.variants], hint=f"{meant}?" if meant else None, at=call_site()
         )
 
     def check(self, mapping: Mapping) -> None:
-        """Refuse a mapping that does not fit: unknown variants, tensors without a memory, tunables that are missing, unknown or of
-        another kind, calls of a Leaf."""
+        """Refuse a mapping that does not fit: unknown variants, tensors without a memory, missing, unknown or mistyped tunables, calls of a
+        Leaf."""
         if not isinstance(mapping, Mapping):
-            raise ArgumentError("a program wants a mapping", got=mapping, legal="Mapping([TaskMapping(...), ...])", at=call_site())
-        for one in mapping.instances:
-            _check_instance(self, self[one.variant], one)
+            raise ArgumentError("a program requires a mapping", got=mapping, legal="Mapping([TaskMapping(...), ...])", at=call_site())
+        for instance in mapping.instances:
+            _check_instance(self, self[instance.variant], instance)
 
 
 def require_program(program: object) -> None:
-    """Refuse what is no program."""
+    """Refuse anything but a program."""
     if not isinstance(program, Tasks):
-        raise ArgumentError("no program of tasks", got=program, legal="Tasks(gemm_host, gemm_block, ...)", at=call_site())
+        raise ArgumentError("not a program of tasks", got=program, legal="Tasks(gemm_host, gemm_block, ...)", at=call_site())
 
 
-def _check_instance(program: Tasks, variant: Variant, one: TaskMapping) -> None:
-    where = f"instance {one.instance} of {variant.name}"
-    one.check()
-    if variant.form is Inner and one.strategy is not None:
-        leaves = [each.name for each in program.variants if each.task == variant.task and each.form is Leaf]
+def _check_instance(program: Tasks, variant: Variant, instance: TaskMapping) -> None:
+    where = f"instance {instance.instance} of {variant.name}"
+    instance.check()
+    if variant.form is Inner and instance.strategy is not None:
+        leaves = [candidate.name for candidate in program.variants if candidate.task == variant.task and candidate.form is Leaf]
         raise ArgumentError(
-            f"{where}: a strategy performs the work of a Leaf", got=one.strategy, legal=leaves or "a Leaf of the task", at=variant.origin
+            f"{where}: a strategy is for the work of a Leaf",
+            got=instance.strategy,
+            legal=leaves or "a Leaf of the task",
+            at=variant.origin,
         )
-    if len(one.mems) != len(variant.tensors):
-        raise ArgumentError(f"{where}: a memory for each tensor", got=one.mems, legal=variant.tensors, at=variant.origin)
-    wanted, given = dict(variant.tunables), dict(one.tunables)
+    if len(instance.mems) != len(variant.tensors):
+        raise ArgumentError(f"{where}: one memory per tensor", got=instance.mems, legal=variant.tensors, at=variant.origin)
+    wanted, given = dict(variant.tunables), dict(instance.tunables)
     for name in wanted:
         if name not in given:
             raise ArgumentError(f"{where}: the tunable {name} has no value", legal=f"{name}={wanted[name].__name__}", at=variant.origin)
@@ -239,13 +253,13 @@ def _check_instance(program: Tasks, variant: Variant, one: TaskMapping) -> None:
             raise ArgumentError(f"{where}: no tunable {name}", legal=tuple(wanted) or "none", at=variant.origin)
         if not isinstance(value, wanted[name]) or isinstance(value, bool):
             raise ArgumentError(f"{where}: the tunable {name}", got=value, legal=wanted[name].__name__, at=variant.origin)
-    places = zip(variant.tensors, one.mems, strict=True)
+    places = zip(variant.tensors, instance.mems, strict=True)
     shared = [name for name, place in places if place.memory is not None and place.memory.of_block]
-    for name, _ in one.layouts:
+    for name, _ in instance.layouts:
         if name not in shared:
-            raise ArgumentError(f"{where}: a layout for {name}, which it has not in SHARED", legal=shared or "none", at=variant.origin)
-    if variant.form is Leaf and one.calls:
-        raise ArgumentError(f"{where}: a Leaf launches nothing", got=one.calls, legal="calls=[]", at=variant.origin)
+            raise ArgumentError(f"{where}: a layout for {name}, which is not in SHARED", legal=shared or "none", at=variant.origin)
+    if variant.form is Leaf and instance.calls:
+        raise ArgumentError(f"{where}: a Leaf launches nothing", got=instance.calls, legal="calls=[]", at=variant.origin)
 
 
 # ---------------------------------------------------------------------------------------------- running
@@ -253,10 +267,10 @@ def _check_instance(program: Tasks, variant: Variant, one: TaskMapping) -> None:
 
 @attrs.frozen(eq=False)
 class TaskTensor:
-    """A tensor that a variant sees: its shape, its element type, and parts of it; no data. `data` is the runner's.
+    """A tensor as a variant sees it: its shape, its element type, and parts of it, without data. `data` belongs to the runner.
 
-    `parameter` is the argument of the running variant that it is part of; None for what the variant made itself, as number `made`. `scope`
-    is the run of a variant whose tensor it is, `taken` the partitions and places by which it is a piece.
+    `parameter` is the argument of the running variant that it is part of; None for a tensor that the variant allocated as number `made`.
+    `scope` is the execution of the variant that owns it. `taken` are the partitions and indices by which it is a piece.
     """
 
     data: Any = attrs.field(repr=False)
@@ -269,67 +283,67 @@ class TaskTensor:
 
     @property
     def called(self) -> str:
-        """The argument that it is part of, or how it came about."""
-        return self.parameter or "what make_tensor made"
+        """The argument that it is part of, or `make_tensor`."""
+        return self.parameter or "a tensor of make_tensor"
 
     @property
     def known_as(self) -> tuple[Any, ...]:
-        """Which part of which tensor it is, for the variant that has it."""
-        return (self.parameter or Made(self.made), *self.taken)
+        """Its identity for the variant that owns it: the tensor, and the part of it."""
+        return (self.parameter or NewTensor(self.made), *self.taken)
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """How many elements it has along each dimension."""
+        """The number of elements along each dimension."""
         return tuple(map(scalar, self.extents))
 
     @property
     def rank(self) -> int:
-        """How many dimensions it has."""
+        """The number of dimensions."""
         return len(self.extents)
 
     def __getitem__(self, index: object) -> Any:
-        """Refused: elements are the business of what `call_external` names."""
+        """Refuse element access, which only `call_external` may do."""
         raise DecompositionError(
-            f"a task does not touch elements of its tensors, as of {self.called}",
+            f"a task does not access elements of its tensors, here of {self.called}",
             got=index, legal="partition_by_blocks(...)[i, j], and call_external(...) in a Leaf", at=call_site(),
         )  # fmt: skip
 
     def __setitem__(self, index: object, value: object) -> None:
-        """Refused, as elements are."""
+        """Refuse element access."""
         self[index]
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused, as elements are."""
+        """Refuse element access."""
         return self["as an array"]
 
     def __array_function__(self, *args: Any) -> Any:
-        """Refused, as elements are."""
+        """Refuse element access."""
         return self["by NumPy"]
 
     def __array_ufunc__(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused, as elements are."""
+        """Refuse element access."""
         return self["by NumPy"]
 
     def __add__(self, other: object) -> Any:
-        """Refused, as elements are."""
+        """Refuse element access."""
         return self["in arithmetic"]
 
     __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __matmul__ = __rmatmul__ = __truediv__ = __rtruediv__ = __add__
 
     def __iter__(self) -> Iterator[Any]:
-        """Refused, as elements are."""
+        """Refuse element access."""
         return iter(self["one by one"])
 
 
 @attrs.frozen
 class Pieces:
-    """The pieces into which a partition divides a tensor: an index names one."""
+    """The pieces of a tensor under a partition, accessed by index."""
 
     tensor: TaskTensor
     partition: Partition
 
     def __getitem__(self, index: Any) -> TaskTensor:
-        """One piece, whose coordinates begin at zero; an error where the index has not as many numbers as the partition."""
+        """One piece, whose coordinates start at zero. Raises: DecompositionError for a wrong number of indices."""
         place = index if isinstance(index, tuple) else (index,)
         counts = self.partition.counts(self.tensor.extents)
         if len(place) != len(counts):
@@ -344,13 +358,13 @@ class Pieces:
         return attrs.evolve(self.tensor, data=data, extents=shape, taken=taken)
 
     def __iter__(self) -> Iterator[Any]:
-        """Refused: the pieces are those of a loop's indices."""
+        """Refuse iteration: pieces are accessed by the indices of a loop."""
         raise DecompositionError(f"{self.partition}: pieces have indices", legal="for i in prange(...): ... pieces[i]", at=call_site())
 
 
 @fitting
 def partition(tensor: TaskTensor, by: Partition) -> Pieces:
-    """The pieces of a tensor by any partition, one of the user's own among them."""
+    """The pieces of a tensor under any partition, including user-defined ones."""
     if not isinstance(tensor, TaskTensor) or not isinstance(by, Partition):
         raise ArgumentError(
             "partition: a tensor of a task and a Partition", got=(tensor, by), legal="tensors of this variant, or pieces[i]", at=call_site()
@@ -365,30 +379,30 @@ def partition(tensor: TaskTensor, by: Partition) -> Pieces:
 
 @fitting
 def cdiv(number: Any, by: Any) -> Any:
-    """The quotient, rounded up; of sizes that are known only at run time, too."""
+    """The quotient, rounded up, also for sizes known only at run time."""
     divisor = operand(by)
     if divisor.low < 1:
-        raise ArgumentError(f"cdiv({shown(number)}, {shown(by)}): it divides by a positive number", at=call_site())
+        raise ArgumentError(f"cdiv({shown(number)}, {shown(by)}): the divisor must be positive", at=call_site())
     return scalar(ceildiv(operand(number), divisor))
 
 
 def plain(size: Any) -> Any:
-    """A size as an integer where it is known, as an expression where not."""
+    """A size as an integer if it is known, otherwise as an expression."""
     value = as_expr(size)
     number = constant(value)
     return value if number is None else number
 
 
 CALL: Final = "call"
-"""What of a launch a leaf's work is; else it is the copy of an argument."""
+"""Denotes the work of a leaf in a `Launch`; other launches are copies of arguments."""
 
 
 @attrs.frozen
 class Launch:
-    """A launch of a program under a mapping, the same for whoever reads it: the numbers of launches from the entry point on.
+    """A launch of a program under a mapping, with the same identity for all readers: the launches on the path from the entry point.
 
-    Of each variant on the way it is the place in its text, counted, and how often that was entered before. `what` is the call, or the copy
-    of an argument `in` or `out`.
+    For each variant on the path, it has the number of the launch in its text, and how often that launch was entered before. `what` is the
+    call, or the copy of an argument `in` or `out`.
     """
 
     path: tuple[tuple[int, int], ...]
@@ -400,52 +414,52 @@ class Launch:
 
 @attrs.define(eq=False)
 class Frame:
-    """A variant that runs as an instance: the launches that it has made so far, by their places in its text."""
+    """A variant that runs as an instance: the launches that it has made so far, by their positions in its text."""
 
     variant: Variant
     one: TaskMapping
     sites: dict[object, TaskMapping] = attrs.field(factory=dict)
     open: list[str | None] = attrs.field(factory=list)
-    """The lines of the loops that the variant is in."""
-    record: Record = attrs.field(factory=Record)
+    """The lines of the open loops of the variant."""
+    trace: Trace = attrs.field(factory=Trace)
     works: bool = False
     entered: dict[object, int] = attrs.field(factory=dict)
-    """How often a launch at each place was entered."""
+    """How often the launch at each position was entered."""
     at: tuple[int, int] = (0, 0)
-    """The launch that is made: the number of its place, and how often it was entered before."""
+    """The current launch: the number of its position, and how often it was entered before."""
 
 
 @attrs.define(eq=False)
 class Runner:
-    """Runs variants of a program as a mapping says. Subclasses say what loops, pieces, new tensors and work on data are."""
+    """Runs variants of a program under a mapping. Subclasses implement loops, pieces, new tensors and work on data."""
 
     program: Tasks
     mapping: Mapping
     frames: list[Frame] = attrs.field(factory=list, init=False)
     dry: bool = attrs.field(default=False, init=False)
-    """Whether a turn is only looked at: what it launches is not entered."""
+    """Whether an iteration is only examined: its launches are not entered."""
 
     @property
     def here(self) -> Frame:
-        """The variant that runs."""
+        """The running variant."""
         return self.frames[-1]
 
-    # ------------------------------------------------------------------------------------------ what subclasses say
+    # ------------------------------------------------------------------------------------------ for subclasses
 
     def piece(self, tensor: TaskTensor, by: Partition, place: tuple[Expr, ...], shape: tuple[Any, ...]) -> Any:
         """The data of a piece."""
         raise NotImplementedError
 
     def loop(self, extents: tuple[Any, ...], parallel: bool) -> Iterator[Any]:
-        """The indices of a group of launches."""
+        """The indices of a loop of launches."""
         raise NotImplementedError
 
     def again(self) -> contextlib.AbstractContextManager[None] | None:
-        """What a second look at a turn stands in, where one is taken to compare it with the first; None where none is."""
+        """The context for executing an iteration a second time, to compare it with the first; None for no second time."""
         return None
 
     def apart(self, one: TaskTensor, other: TaskTensor) -> bool:
-        """Whether two tensors are known to have no element in common."""
+        """Whether two tensors are known to be disjoint."""
         raise NotImplementedError
 
     def tensor(self, shape: tuple[Any, ...], dtype: DType) -> Any:
@@ -457,7 +471,7 @@ class Runner:
         raise NotImplementedError
 
     def extent(self, tensor: TaskTensor, dim: int) -> Any:
-        """The data of the extent of what a piece is of."""
+        """The data of the extent of the tensor of which it is a piece."""
         raise NotImplementedError
 
     def enter(self, one: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
@@ -468,64 +482,67 @@ class Runner:
         """Work on data."""
         raise NotImplementedError
 
-    # ------------------------------------------------------------------------------------------ what variants call
+    # ------------------------------------------------------------------------------------------ operations of variants
 
     def start(self, tensors: tuple[TaskTensor, ...]) -> None:
         """Run the entry point."""
-        one = self.mapping.root
-        with_runner(self, lambda: self.enter(one, self.program[one.variant], tensors))
+        instance = self.mapping.root
+        with_runner(self, lambda: self.enter(instance, self.program[instance.variant], tensors))
 
-    def call(self, one: TaskMapping, variant: Variant, tensors: Sequence[TaskTensor]) -> None:
-        """Run the function of an instance, and refuse calls that it did not make, and loops that it left before their end."""
-        frame = Frame(variant, one)
-        given = [TaskTensor(each.data, each.extents, each.dtype, name, frame) for name, each in zip(variant.tensors, tensors, strict=True)]
+    def call(self, instance: TaskMapping, variant: Variant, tensors: Sequence[TaskTensor]) -> None:
+        """Run the function of an instance; refuse missing calls, and loops that it left early."""
+        frame = Frame(variant, instance)
+        given = [
+            TaskTensor(tensor.data, tensor.extents, tensor.dtype, name, frame)
+            for name, tensor in zip(variant.tensors, tensors, strict=True)
+        ]
         self.frames.append(frame)
         try:
-            self._require_whole(frame, variant.function(*given, **dict(one.tunables)))
+            self._require_whole(frame, variant.function(*given, **dict(instance.tunables)))
         except FireironError as error:
-            raise error.located(within=f"instance {one.instance} of {variant.name}") from None
+            raise error.located(within=f"instance {instance.instance} of {variant.name}") from None
         except ZeroDivisionError:
             raise DecompositionError(
-                f"instance {one.instance}: {variant.name} divides by zero", got=dict(one.tunables) or None, legal="sizes of 1 and more",
-                at=variant.origin,
+                f"instance {instance.instance}: {variant.name} divides by zero", got=dict(instance.tunables) or None,
+                legal="sizes of 1 or more", at=variant.origin,
             ) from None  # fmt: skip
         self.frames.pop()
 
-    def _require_whole(self, frame: Frame, found: object) -> None:
-        """Refuse a run of a variant that left a loop, did not launch all that it should, or did nothing; `found` is what it returned."""
-        one, variant = frame.one, frame.variant
-        if found is not None:
+    def _require_whole(self, frame: Frame, returned: object) -> None:
+        """Refuse a variant that left a loop, did not launch all calls, or did nothing; `returned` is its return value."""
+        instance, variant = frame.one, frame.variant
+        if returned is not None:
             raise DecompositionError(
-                f"{variant.name}: a task returns nothing", got=found, legal="tensors that it writes", at=variant.origin
+                f"{variant.name}: a task returns nothing", got=returned, legal="tensors that it writes", at=variant.origin
             )
         if frame.open:
             _refuse_left(variant, frame.open[-1])
-        left = one.calls[len(frame.sites) :]
+        left = instance.calls[len(frame.sites) :]
         if left:
             raise DecompositionError(
-                f"instance {one.instance}: {variant.name} has {len(frame.sites)} launches", got=f"calls {list(one.calls)}",
+                f"instance {instance.instance}: {variant.name} has {len(frame.sites)} launches", got=f"calls {list(instance.calls)}",
                 legal=f"{len(frame.sites)} calls", at=variant.origin,
             )  # fmt: skip
         if variant.writes and not frame.sites and not frame.works:
             raise DecompositionError(
-                f"{variant.name} declares that it writes {', '.join(sorted(variant.writes))}, and does nothing",
+                f"{variant.name} declares that it writes {', '.join(sorted(variant.writes))}, but does nothing",
                 legal="launch(...)" if variant.form is Inner else "call_external(...)", at=variant.origin,
             )  # fmt: skip
 
     def require_own(self, what: str, *tensors: Any) -> None:
-        """Refuse tensors of another run of a variant, which has kept them: what may be done with them is not known here."""
-        for each in tensors:
-            if each.scope is not None and each.scope is not self.here:
+        """Refuse tensors of another execution of a variant, for which privileges are not known here."""
+        for tensor in tensors:
+            if tensor.scope is not None and tensor.scope is not self.here:
                 raise DecompositionError(
-                    f"{self.here.variant.name}: {what} of {each.called} of {each.scope.variant.name}, which is no argument of "
+                    f"{self.here.variant.name}: {what} of {tensor.called} of {tensor.scope.variant.name}, which is not an argument of "
                     f"{self.here.variant.name}",
                     legal=self.here.variant.tensors, hint="pass it to the launch", at=call_site(),
                 )  # fmt: skip
 
     def looped(self, extents: tuple[Any, ...], parallel: bool) -> Iterator[Any]:
-        """A group of launches, which stands open in the variant that runs until its last turn is over."""
+        """A loop of launches, which is open in the running variant until its last iteration has ended."""
         here, line = self.here, call_site()
-        here.record.said.append(Said("prange" if parallel else "srange", line, tuple(map(as_expr, extents))))
+        here.trace.actions.append(Action("prange" if parallel else "srange", line, tuple(map(as_expr, extents))))
         here.open.append(line)
         depth = len(here.open)
 
@@ -535,19 +552,19 @@ class Runner:
 
         turns = 0
         for turns, index in enumerate(self.loop(extents, parallel), 1):  # noqa: B007
-            here.record.variables += _variables(index)
-            mark = here.record.mark()
+            here.trace.variables += _variables(index)
+            mark = here.trace.mark()
             yield index
             require_here()
             again = None if self.dry else self.again()
             if again is not None:
-                first, behind = here.record.since(mark), here.record.mark()
+                first, second_mark = here.trace.since(mark), here.trace.mark()
                 with again, self._only_looking():
                     yield index
                 require_here()
-                require_alike(here.variant.name, line, first, here.record.since(behind))
-                here.record.back_to(behind)
-        if not turns:  # its launches have their places among the calls
+                require_alike(here.variant.name, line, first, here.trace.since(second_mark))
+                here.trace.back_to(second_mark)
+        if not turns:  # the positions of its launches count among the calls
             with self._only_looking():
                 yield (0,) * len(extents) if len(extents) > 1 else 0
             require_here()
@@ -560,10 +577,12 @@ class Runner:
         self.dry = outer
 
     def launched(self, name: str, site: object, tensors: tuple[Any, ...]) -> None:
-        """The launch of a task by name, from a place in the text of the variant that runs."""
+        """Launch a task by name, from a position in the text of the running variant."""
         here = self.here
         if not isinstance(name, str):
-            raise ArgumentError(f"{here.variant.name}: launch wants the name of a task", got=name, legal=self.program.tasks, at=call_site())
+            raise ArgumentError(
+                f"{here.variant.name}: launch requires the name of a task", got=name, legal=self.program.tasks, at=call_site()
+            )
         if here.variant.form is Leaf:
             raise DecompositionError(
                 f"{here.variant.name}: a Leaf launches nothing", got=f'launch("{name}")', legal="Inner", at=call_site()
@@ -571,20 +590,20 @@ class Runner:
         if name not in self.program.tasks:
             meant = closest(name, self.program.tasks)
             raise DecompositionError(
-                f'{here.variant.name}: launch("{name}"), and no variant has this task', legal=self.program.tasks,
+                f'{here.variant.name}: launch("{name}"), but no variant has this task', legal=self.program.tasks,
                 hint=f"{meant}?" if meant else None, at=call_site(),
             )  # fmt: skip
-        for number, each in enumerate(tensors):
-            require_tensor(f'{here.variant.name}: launch("{name}"), argument {number}', each)
-        here.record.said.append(Said(f'launch("{name}")', call_site(), tuple(each.known_as for each in tensors)))
-        one = here.sites.get(site)
-        if one is None:
-            one = self._called(name, len(here.sites))
-            here.sites[site] = one
-        variant = self.program[one.variant]
+        for number, tensor in enumerate(tensors):
+            require_tensor(f'{here.variant.name}: launch("{name}"), argument {number}', tensor)
+        here.trace.actions.append(Action(f'launch("{name}")', call_site(), tuple(tensor.known_as for tensor in tensors)))
+        instance = here.sites.get(site)
+        if instance is None:
+            instance = self._called(name, len(here.sites))
+            here.sites[site] = instance
+        variant = self.program[instance.variant]
         if variant.task != name:
             raise DecompositionError(
-                f"instance {here.one.instance}: launches {name}, and its call is {one.instance}, a {variant.task}",
+                f"instance {here.one.instance}: launches {name}, but its call is {instance.instance}, a {variant.task}",
                 legal=[each.instance for each in self.mapping.instances if self.program[each.variant].task == name] or "none",
                 at=call_site(),
             )  # fmt: skip
@@ -598,92 +617,97 @@ class Runner:
         if not self.dry:
             times = here.entered.get(site, 0)
             here.entered[site], here.at = times + 1, (list(here.sites).index(site), times)
-            self.enter(one, variant, tensors)
+            self.enter(instance, variant, tensors)
 
     def launch_of(self, what: str, inside: bool = False) -> Launch:
-        """The launch that is made, or, `inside` it, the one that runs: and what of it."""
-        return Launch(tuple(one.at for one in self.frames[: len(self.frames) - inside]), what)
+        """The identity of the current launch (or, if `inside`, of the running one), and `what` it is."""
+        return Launch(tuple(frame.at for frame in self.frames[: len(self.frames) - inside]), what)
 
     def _check_apart(self, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
-        """Refuse two arguments of one launch with common elements, of which it writes one: copies of them would differ."""
-        for (name, one), (other, also) in itertools.combinations(zip(variant.tensors, tensors, strict=True), 2):
-            writes = [each for each in (name, other) if each in variant.writes]
-            if writes and not self.dry and not self.apart(one, also):
+        """Refuse two arguments of one launch that may overlap if it writes one: their copies would differ."""
+        for (name, first), (other, second) in itertools.combinations(zip(variant.tensors, tensors, strict=True), 2):
+            writes = [written for written in (name, other) if written in variant.writes]
+            if writes and not self.dry and not self.apart(first, second):
                 raise DecompositionError(
-                    f"{self.here.variant.name}: {variant.name} writes {writes[0]}, which may have elements in common with "
+                    f"{self.here.variant.name}: {variant.name} writes {writes[0]}, which may overlap with "
                     f"{other if writes[0] == name else name}",
-                    got="one tensor, or pieces that are not known to be apart", legal="tensors with no common elements",
-                    hint="one argument that is read and written", at=call_site(),
+                    got="one tensor, or pieces that are not proved disjoint", legal="disjoint tensors",
+                    hint="one argument with both privileges", at=call_site(),
                 )  # fmt: skip
 
     def _called(self, name: str, number: int) -> TaskMapping:
         here = self.here
         if number >= len(here.one.calls):
             raise DecompositionError(
-                f'instance {here.one.instance}: launch("{name}") is launch {number + 1}, and the mapping has {len(here.one.calls)} calls',
+                f'instance {here.one.instance}: launch("{name}") is launch {number + 1}, but the mapping has {len(here.one.calls)} calls',
                 legal=[each.instance for each in self.mapping.instances if self.program[each.variant].task == name] or "none",
                 hint=f'calls=[..., "an instance of {name}"]', at=call_site(),
             )  # fmt: skip
         return self.mapping[here.one.calls[number]]
 
     def _check_privileges(self, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
-        """Refuse a launch that may do more with a tensor than the variant that launches it."""
-        mine = self.here.variant
-        for name, each in zip(variant.tensors, tensors, strict=True):
-            for verb, theirs, own in (("reads", variant.reads, mine.reads), ("writes", variant.writes, mine.writes)):
-                if name in theirs and each.parameter is not None and each.parameter not in own:
+        """Refuse a launch with more privileges on a tensor than the launching variant has."""
+        caller = self.here.variant
+        for name, tensor in zip(variant.tensors, tensors, strict=True):
+            for verb, theirs, own in (("reads", variant.reads, caller.reads), ("writes", variant.writes, caller.writes)):
+                if name in theirs and tensor.parameter is not None and tensor.parameter not in own:
                     raise DecompositionError(
-                        f"{variant.name} {verb} {name}, which is {each.parameter} of {mine.name}, and {mine.name} may not",
-                        legal=f'{verb}=[..., "{each.parameter}"] of {mine.name}', at=call_site(),
+                        f"{variant.name} {verb} {name}, which is {tensor.parameter} of {caller.name}, which has no such privilege",
+                        legal=f'{verb}=[..., "{tensor.parameter}"] of {caller.name}', at=call_site(),
                     )  # fmt: skip
 
     def externally(self, function: Any, tensors: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """A call of what works on data."""
+        """Call a function on data."""
         name = self.here.variant.name
         if self.here.variant.form is Inner:
             raise DecompositionError(
-                f"{name}: an Inner variant touches no data", got=f"call_external({function!r})", legal="Leaf", at=call_site()
+                f"{name}: an Inner variant does not access data", got=f"call_external({function!r})", legal="Leaf", at=call_site()
             )
-        for number, each in enumerate(tensors):
-            require_tensor(f"{name}: call_external({function!r}), operand {number}", each)
+        for number, tensor in enumerate(tensors):
+            require_tensor(f"{name}: call_external({function!r}), operand {number}", tensor)
         self.require_own("call_external", *tensors)
         self.here.works = True
         try:
             if isinstance(function, MicroKernel):
                 function, options = self._opaque(function, tensors, options)
-            self.external(function, tensors, {word: _bare(one) for word, one in options.items()})
+            self.external(function, tensors, {word: _bare(option) for word, option in options.items()})
         except FireironError as error:
             raise error.located(at=call_site()) from None
 
     def _opaque(self, kernel: MicroKernel, tensors: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The kind of a call of a micro-kernel on tensors, and its options."""
-        mine, names = self.here.variant, [str(one.parameter) for one in tensors]
-        if len(set(names)) != len(names) or set(names) - set(mine.tensors):
+        """The kind and the options of a call of a micro-kernel on tensors."""
+        variant, names = self.here.variant, [str(tensor.parameter) for tensor in tensors]
+        if len(set(names)) != len(names) or set(names) - set(variant.tensors):
             raise ArgumentError(
-                f"{mine.name}: a micro-kernel takes each tensor of the variant once", got=names, legal=mine.tensors, at=call_site()
+                f"{variant.name}: a micro-kernel takes each tensor of the variant at most once",
+                got=names,
+                legal=variant.tensors,
+                at=call_site(),
             )
         unknown = [name for name in options if name not in ("meaning", "dims")]
         if unknown:
             raise ArgumentError(f"call_external({kernel}): no option {unknown[0]}", legal=("meaning", "dims"), at=call_site())
-        ranks = [one.rank for one in tensors]
-        kind = opaque(kernel, names, ranks, mine.reads, mine.writes, options.get("dims"), options.get("meaning"))
+        ranks = [tensor.rank for tensor in tensors]
+        kind = opaque(kernel, names, ranks, variant.reads, variant.writes, options.get("dims"), options.get("meaning"))
         return kind.starter, {"accumulate": True} if kind.made.joins else {}
 
 
 def _refuse_left(variant: Variant, line: str | None) -> NoReturn:
     raise DecompositionError(
-        f"{variant.name}: a loop of a task is not left early, nor mixed with another", legal="no break, return, next() or zip()", at=line
+        f"{variant.name}: a loop of a task must run to its end, separately from others", legal="no break, return, next() or zip()", at=line
     )
 
 
 def _variables(index: Any) -> list[Var]:
-    """The variables of a loop's index, in a reading."""
-    found = index if isinstance(index, tuple) else (index,)
-    return [one.expression for one in found if isinstance(one, Scalar) and isinstance(one.expression, Var)]
+    """The variables of a loop's index, when the compiler reads the variant."""
+    indices = index if isinstance(index, tuple) else (index,)
+    return [
+        index_value.expression for index_value in indices if isinstance(index_value, Scalar) and isinstance(index_value.expression, Var)
+    ]
 
 
 def _bare(value: Any) -> Any:
-    """An option as specs take it: expressions for what a variant meets as scalars."""
+    """An option for a spec: scalars of the variant as expressions."""
     return value.expression if isinstance(value, Scalar) else tuple(map(_bare, value)) if type(value) is tuple else value
 
 
@@ -691,15 +715,15 @@ def require_tensor(what: str, value: object) -> None:
     """Refuse anything but a tensor of a task."""
     if not isinstance(value, TaskTensor):
         hint = "pieces[i, j]: one of them" if isinstance(value, Pieces) else None
-        raise ArgumentError(f"{what}: no tensor", got=value, legal="tensors of this variant, or pieces[i]", hint=hint, at=call_site())
+        raise ArgumentError(f"{what}: not a tensor", got=value, legal="tensors of this variant, or pieces[i]", hint=hint, at=call_site())
 
 
 _RUNNER: contextvars.ContextVar[Runner] = contextvars.ContextVar("runner")
-"""Who runs the variants of this thread: what `launch` and the others are passed on to."""
+"""The runner of variants in this thread, to which `launch` and the other functions delegate."""
 
 
 def with_runner(runner: Runner, function: Callable[[], None]) -> None:
-    """Call a function whose launches a runner takes."""
+    """Call a function under a runner."""
     token = _RUNNER.set(runner)
     try:
         function()
@@ -708,134 +732,137 @@ def with_runner(runner: Runner, function: Callable[[], None]) -> None:
 
 
 def running() -> Runner:
-    """Who runs the variants; a `DecompositionError` outside tasks."""
-    found = _RUNNER.get(None)
-    if found is None:
-        raise DecompositionError("outside a task: only variants of tasks launch tasks and take tensors apart", at=call_site())
-    return found
+    """The current runner. Raises: DecompositionError outside tasks."""
+    runner = _RUNNER.get(None)
+    if runner is None:
+        raise DecompositionError("outside a task: only variants of tasks launch tasks and partition tensors", at=call_site())
+    return runner
 
 
 def launch(name: str, *tensors: TaskTensor, **named: Any) -> None:
-    """Launch a task on tensors; which variant, and where, the mapping says."""
+    """Launch a task on tensors; the mapping specifies the variant and the processor."""
     if named:
-        raise ArgumentError(f'launch("{name}"): tensors have no names here', got=list(named), legal="in their order", at=call_site())
+        raise ArgumentError(
+            f'launch("{name}"): tensors are positional arguments', got=list(named), legal="tensors in order", at=call_site()
+        )
     caller = sys._getframe(1)
     running().launched(name, (caller.f_code, caller.f_lasti), tensors)
 
 
 @fitting
 def srange(*extents: Any) -> Iterator[Any]:
-    """The indices of launches in this order: a number, or of several extents a tuple, the last fastest."""
+    """The indices of sequential launches: a number, or a tuple for several extents, the last fastest."""
     return running().looped(_checked(extents, "srange"), parallel=False)
 
 
 @fitting
 def prange(*extents: Any) -> Iterator[Any]:
-    """The indices of launches in any order, or at once: no one writes what another touches."""
+    """The indices of launches in any order, or concurrent: no launch writes what another accesses."""
     return running().looped(_checked(extents, "prange"), parallel=True)
 
 
 def _checked(extents: tuple[Any, ...], what: str) -> tuple[Any, ...]:
     if not extents:
         raise ArgumentError(f"{what}: no extent", legal=f"{what}(4)", at=call_site())
-    found = tuple(map(operand, extents))
-    if any(one.low < 0 and constant(one) is not None for one in found):
-        raise ArgumentError(f"{what}: less than no turns", got=extents, legal=f"{what}(4)", at=call_site())
-    return tuple(map(plain, found))
+    sizes = tuple(map(operand, extents))
+    if any(size.low < 0 and constant(size) is not None for size in sizes):
+        raise ArgumentError(f"{what}: a negative extent", got=extents, legal=f"{what}(4)", at=call_site())
+    return tuple(map(plain, sizes))
 
 
 @fitting
 def make_tensor(shape: Sequence[Any], dtype: Any) -> TaskTensor:
-    """A new tensor, whose elements are anything until a task writes them."""
+    """A new tensor, with unspecified elements until a task writes them."""
     if isinstance(shape, str) or not isinstance(shape, Sequence):
-        raise ArgumentError("make_tensor: a size for each dimension", got=shape, legal="make_tensor((64, 64), float32)", at=call_site())
+        raise ArgumentError("make_tensor: one size per dimension", got=shape, legal="make_tensor((64, 64), float32)", at=call_site())
     try:
-        wanted, sizes = as_dtype(dtype), tuple(plain(operand(one)) for one in shape)
+        wanted, sizes = as_dtype(dtype), tuple(plain(operand(size)) for size in shape)
     except ArgumentError as error:
         raise error.located(at=call_site()) from None
-    if not sizes or any(isinstance(one, int) and one < 1 for one in sizes):
-        raise ArgumentError("make_tensor: no elements", got=shape, legal="1 and more along each dimension", at=call_site())
+    if not sizes or any(isinstance(size, int) and size < 1 for size in sizes):
+        raise ArgumentError("make_tensor: no elements", got=shape, legal="1 or more along each dimension", at=call_site())
     runner = running()
-    record = runner.here.record
-    record.said.append(Said("make_tensor", call_site(), (*map(as_expr, sizes), wanted.name)))
+    record = runner.here.trace
+    record.actions.append(Action("make_tensor", call_site(), (*map(as_expr, sizes), wanted.name)))
     record.made += 1
     return TaskTensor(runner.tensor(sizes, wanted), sizes, wanted, scope=runner.here, made=record.made - 1)
 
 
 def call_external(function: Any, *tensors: TaskTensor, **options: Any) -> None:
-    """Work on data: `"matmul"` (C += A B), `"copy"` (dst, src), `"fill"` (dst), or any kind of spec, such as `Pointwise`, whose operands
-    the tensors then are, in the order of its short form or by name; what a formula both reads and writes is `x`, and `x_before`.
+    """Work on data: `"matmul"` (C += A B), `"copy"` (dst, src), `"fill"` (dst), or any kind of spec, such as `Pointwise`.
 
-    With `done`, a `MicroKernel`, its CUDA C++ performs the spec. Or a `MicroKernel` by itself, whose text may do anything with the tensors
-    that the variant reads and writes: `meaning`, a function of NumPy arrays that changes those written, is what runs in its place where
-    the text does not, and `dims`, `"mn,mk,kn"`, names their dimensions.
+    The tensors are the operands of the spec, in the order of its short form or by name; an operand that a formula reads and writes is `x`
+    and `x_before`. With `done`, a `MicroKernel`, its CUDA C++ performs the spec. A `MicroKernel` may also be called by itself, on tensors
+    that the variant reads and writes: `meaning`, a function that changes NumPy arrays, replaces it in simulations, and `dims`,
+    `"mn,mk,kn"`, names the dimensions of the tensors.
     """
-    named = {name: one for name, one in options.items() if isinstance(one, TaskTensor)}
-    options = {name: one for name, one in options.items() if name not in named}
+    named = {name: value for name, value in options.items() if isinstance(value, TaskTensor)}
+    options = {name: value for name, value in options.items() if name not in named}
     running().externally(function, (*tensors, *in_order(function, named, options)), options)
 
 
 def coordinates(tensor: TaskTensor, dim: int) -> TaskTensor:
-    """The coordinates that a piece has along a dimension, in the entry point's tensor that it is a piece of; those behind its end count on.
+    """The coordinates of a piece along a dimension, in the entry point's tensor that it is a piece of; they continue past its end.
 
-    For a Leaf that reads the tensor.
+    Legal in a Leaf that reads the tensor.
     """
     _require_read("coordinates", tensor)
     return TaskTensor(running().coordinates(tensor, dim), (tensor.shape[dim],), int32)
 
 
 def extent(tensor: TaskTensor, dim: int) -> TaskTensor:
-    """How many elements the entry point's tensor that a piece is of has along a dimension: a number."""
+    """The extent along a dimension of the entry point's tensor that a piece belongs to: a number."""
     _require_read("extent", tensor)
     return TaskTensor(running().extent(tensor, dim), (), int32)
 
 
 def _require_read(what: str, tensor: TaskTensor) -> None:
     """Refuse an Inner variant, and a tensor that the variant does not read."""
-    mine = running().here.variant
-    if mine.form is Inner or tensor.parameter not in mine.reads:
+    variant = running().here.variant
+    reader = "an Inner variant" if variant.form is Inner else variant.name
+    if variant.form is Inner or tensor.parameter not in variant.reads:
         raise DecompositionError(
-            f"{mine.name}: {what} of {tensor.called}, which {'an Inner variant' if mine.form is Inner else mine.name} does not read",
+            f"{variant.name}: {what} of {tensor.called}, which {reader} does not read",
             legal=f'a Leaf with reads=[..., "{tensor.parameter}"]', at=call_site(),
         )  # fmt: skip
 
 
 def axes(tensor: TaskTensor, *dims: int) -> TaskTensor:
-    """The same elements by these dimensions in this order, such as the transposed matrix; the others have one coordinate."""
-    found: TaskTensor = partition(tensor, Axes(dims))[()]
-    return found
+    """The same elements with these dimensions in this order, for example the transposed matrix; other dimensions have size one."""
+    tensor_by_axes: TaskTensor = partition(tensor, Axes(dims))[()]
+    return tensor_by_axes
 
 
 @fitting
 def partition_by_blocks(tensor: TaskTensor, sizes: Sequence[Any]) -> Pieces:
-    """Blocks of neighbours, of so many elements along each dimension; those at the end may overhang."""
+    """Blocks of contiguous elements, with a size per dimension; blocks at the end may overhang."""
     _require_sizes("partition_by_blocks", sizes)
-    return partition(tensor, Blocks(tuple(plain(operand(one)) for one in sizes)))
+    return partition(tensor, Blocks(tuple(plain(operand(size)) for size in sizes)))
 
 
 @fitting
 def partition_by_first(tensor: TaskTensor, sizes: Sequence[Any], takers: Any) -> Pieces:
-    """Blocks of neighbours for the first of so many takers alone, whose number is the last index: the pieces of others have no elements."""
+    """Blocks of contiguous elements for the first of `takers`, whose number is the last index; the pieces of other takers are empty."""
     _require_sizes("partition_by_first", sizes)
     return partition(tensor, First(tuple(sizes), plain(takers)))
 
 
 def _require_sizes(what: str, sizes: Any) -> None:
-    """Refuse what is no list of sizes."""
+    """Refuse anything but a list of sizes."""
     if isinstance(sizes, str) or not isinstance(sizes, Sequence):
-        raise ArgumentError(f"{what}: a size for each dimension", got=sizes, legal="(64, 64)", at=call_site())
+        raise ArgumentError(f"{what}: one size per dimension", got=sizes, legal="(64, 64)", at=call_site())
 
 
 @fitting
 def partition_by_slices(tensor: TaskTensor, dim: int = 0) -> Pieces:
-    """Of a stack of matrices each matrix: a piece for each coordinate along a dimension, without that dimension."""
+    """Each matrix of a batch: one piece per coordinate along a dimension, without that dimension."""
     return partition(tensor, Slices(dim))
 
 
 @fitting
 def partition_by_mma(tensor: TaskTensor, instruction: str, processor: Processor, operand: str) -> Pieces:
-    """The parts of an operand, `"A"`, `"B"` or `"C"`, of a matrix instruction that a warp or a thread works on.
+    """The parts of an operand, `"A"`, `"B"` or `"C"`, of a matrix instruction that belong to a warp or a thread.
 
-    Of numbers for each row of C, `"rows"` are those of a vector; `"parts"` four of each row, one for each thread that has some of it.
+    For tensors with one number per row of C use `"rows"`; for tensors with four per row, one per thread that has elements of it, `"parts"`.
     """
     return partition(tensor, mma_pieces(instruction, processor, operand))

@@ -1,4 +1,4 @@
-"""Event IR without what is not needed: preconditions that others imply, and events of loops that nobody waits for."""
+"""Simplification of event IR: preconditions that others imply, and results of loops that no statement waits for."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ from fireiron.values.expr import Expr, Var
 
 
 def reduced(program: EventProgram) -> EventProgram:
-    """The program without preconditions that others of the same statement imply, and without results that nobody needs."""
+    """The program without preconditions that others of the same statement imply, and without unused results."""
     implied = Implied(program)
     return pruned(attrs.evolve(program, body=with_events(program.body, implied.least)))
 
 
-# ---------------------------------------------------------------------------------------------- what implies what
+# ---------------------------------------------------------------------------------------------- implication
 
 
 @attrs.define(eq=False)
 class Implied:
-    """Which events are done when one is: those that its statement waited for, and so on.
+    """The events that are done when one is done: those that its statement waited for, transitively.
 
-    Of loops and branches only what stands outside counts, as events inside are others in each turn.
+    For loops and branches only outer events count, because events inside differ between iterations.
     """
 
     program: EventProgram
@@ -58,142 +58,142 @@ class Implied:
     inner: dict[str, frozenset[str]] = attrs.field(factory=dict, init=False)
     types: dict[str, Type] = attrs.field(factory=dict, init=False)
     known: dict[Event, frozenset[Event]] = attrs.field(factory=dict, init=False)
-    beside: dict[str, tuple[tuple[str, int], ...]] = attrs.field(factory=dict, init=False)
+    equivalent: dict[str, tuple[tuple[str, int], ...]] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.types = types_of(self.program)
-        for one in walk(self.program.body):
-            self.makers |= dict.fromkeys(defined(one), one)
-            if isinstance(one, For):
-                self.carriers |= {carry.name: (one, number) for number, carry in enumerate(one.carries)}
-            names = frozenset(_inner_names(one))
-            self.inner |= dict.fromkeys(defined(one), names)
-        loops = [one for one in walk(self.program.body) if isinstance(one, (For, Pfor)) and len(one.results) > 1]
+        for loop in walk(self.program.body):
+            self.makers |= dict.fromkeys(defined(loop), loop)
+            if isinstance(loop, For):
+                self.carriers |= {carry.name: (loop, number) for number, carry in enumerate(loop.carries)}
+            names = frozenset(_inner_names(loop))
+            self.inner |= dict.fromkeys(defined(loop), names)
+        loops = [stmt for stmt in walk(self.program.body) if isinstance(stmt, (For, Pfor)) and len(stmt.results) > 1]
         before: dict[str, tuple[tuple[str, int], ...]] | None = None
-        while before != self.beside:
-            before = self.beside
-            for one in reversed(loops):
-                self.beside = {**self.beside, **self._beside(one)}
+        while before != self.equivalent:
+            before = self.equivalent
+            for loop in reversed(loops):
+                self.equivalent = {**self.equivalent, **self._equivalent(loop)}
                 self.known.clear()
 
-    def _beside(self, loop: For | Pfor) -> dict[str, tuple[tuple[str, int], ...]]:
-        """For each event that a loop has or carries the others that are done as well, as they are at the beginning and in each turn.
+    def _equivalent(self, loop: For | Pfor) -> dict[str, tuple[tuple[str, int], ...]]:
+        """For each result or carried event of a loop, the others that are done as well, initially and in each iteration.
 
-        With how many dimensions have the same index; along the rest all are done.
+        The number is that of the leading dimensions with the same index; along the rest, all are done.
         """
         carries = loop.carries if isinstance(loop, For) else ()
         initial = [carry.initial for carry in carries] + [()] * (len(loop.results) - len(carries))
         lead = len(loop.dims) if isinstance(loop, Pfor) else 0
-        found: dict[str, tuple[tuple[str, int], ...]] = {}
+        implied: dict[str, tuple[tuple[str, int], ...]] = {}
         for number, result in enumerate(loop.results):
             others: list[tuple[int, int]] = []
-            for other, each in enumerate(loop.results):
+            for other, other_result in enumerate(loop.results):
                 if other == number:
                     continue
                 pairs = ((loop.body.yields[number], loop.body.yields[other]), (initial[number], initial[other]))
-                if each.over == result.over and all(self._give(own, wanted) for own, wanted in pairs):
-                    others.append((other, lead + len(each.over)))
-                elif all(self._give(own, self._along(wanted, each.over)) for own, wanted in pairs):
+                if other_result.over == result.over and all(self._give(own, wanted) for own, wanted in pairs):
+                    others.append((other, lead + len(other_result.over)))
+                elif all(self._give(own, self._along(wanted, other_result.over)) for own, wanted in pairs):
                     others.append((other, lead))
-            found[result.name] = tuple((loop.results[other].name, kept) for other, kept in others)
+            implied[result.name] = tuple((loop.results[other].name, kept) for other, kept in others)
             if number < len(carries):
                 least = carries[number].distance
                 nearer = ((other, kept) for other, kept in others if other < len(carries) and carries[other].distance >= least)
-                found[carries[number].name] = tuple((carries[other].name, kept) for other, kept in nearer)
-        return found
+                implied[carries[number].name] = tuple((carries[other].name, kept) for other, kept in nearer)
+        return implied
 
     def _along(self, events: Events, over: Type) -> Events | None:
-        """All events of these along some dimensions; None where that is not known."""
+        """These events, for all indices along some dimensions; None if that is not known."""
         variables = processor_variables(over)
-        found = [self._at((one,), variables, (EVERY,) * len(variables), over) for one in events]
-        return tuple(one for each in found for one in each) if all(found) else None
+        shifted = [self._at((event,), variables, (EVERY,) * len(variables), over) for event in events]
+        return tuple(event for events_of_one in shifted for event in events_of_one) if all(shifted) else None
 
     def _give(self, events: Events, wanted: Events | None) -> bool:
-        """Whether all of some events are done when others are."""
+        """Whether events are done whenever others are."""
         known = frozenset[Event]().union(*map(self.before, events))
         return wanted is not None and all(any(_gives(given, one) for given in known) for one in wanted)
 
     def least(self, events: Events) -> Events:
         """The events without those that others imply."""
         kept = list(dict.fromkeys(events))
-        for one in tuple(kept):
-            others = [other for other in kept if other is not one]
-            if any(_gives(given, one) for other in others for given in self.before(other)):
-                kept.remove(one)
+        for event in tuple(kept):
+            others = [other for other in kept if other is not event]
+            if any(_gives(given, event) for other in others for given in self.before(other)):
+                kept.remove(event)
         return tuple(kept)
 
     def before(self, event: Event) -> frozenset[Event]:
-        """All that is done when an event is, with it; indices as far as they are known."""
+        """All events that are done when one is, including itself, as far as indices are known."""
         if event not in self.known:
-            self.known[event] = frozenset([event])  # a circle would add nothing
+            self.known[event] = frozenset([event])  # for cycles
             self.known[event] = frozenset([event]).union(*map(self.before, self._direct(event)))
         return self.known[event]
 
     def _direct(self, event: Event) -> Iterable[Event]:
-        also = {self._other(event, name, kept) for name, kept in self.beside.get(event.name, ())}
+        implied = {self._other(event, name, kept) for name, kept in self.equivalent.get(event.name, ())}
         if event.name in self.carriers:
             loop, number = self.carriers[event.name]
             carry = loop.carries[number]
-            return also | self._at(carry.initial, processor_variables(carry.over), event.index, carry.over)
-        one = self.makers[event.name]
-        if isinstance(one, (Copy, Call)):
-            return self._at(one.after, processor_variables(one.over), event.index, one.over)
-        assert not isinstance(one, Alloc)
-        number = next(place for place, each in enumerate(one.results) if each.name == event.name)
-        found = also
-        if isinstance(one, For) and number < len(one.carries):
-            carry = one.carries[number]
-            found |= self._at(carry.initial, processor_variables(carry.over), event.index, carry.over)
-        if isinstance(one, Branch):
-            then, otherwise = (self._yielded(one, block, number, event) for block in blocks_of(one))
-            return found | (then & otherwise)
-        if all(size.low >= 1 for size in (one.extents if isinstance(one, Pfor) else (one.extent,))):
-            found |= self._yielded(one, one.body, number, event)
-        return found
+            return implied | self._at(carry.initial, processor_variables(carry.over), event.index, carry.over)
+        stmt = self.makers[event.name]
+        if isinstance(stmt, (Copy, Call)):
+            return self._at(stmt.after, processor_variables(stmt.over), event.index, stmt.over)
+        assert not isinstance(stmt, Alloc)
+        number = next(place for place, result in enumerate(stmt.results) if result.name == event.name)
+        implied_events = implied
+        if isinstance(stmt, For) and number < len(stmt.carries):
+            carry = stmt.carries[number]
+            implied_events |= self._at(carry.initial, processor_variables(carry.over), event.index, carry.over)
+        if isinstance(stmt, Branch):
+            then, otherwise = (self._yielded(stmt, block, number, event) for block in blocks_of(stmt))
+            return implied_events | (then & otherwise)
+        if all(size.low >= 1 for size in (stmt.extents if isinstance(stmt, Pfor) else (stmt.extent,))):
+            implied_events |= self._yielded(stmt, stmt.body, number, event)
+        return implied_events
 
     def _other(self, event: Event, name: str, kept: int) -> Event:
-        """Another event, with the same indices of the first dimensions and all along the rest."""
+        """Another event, with the same leading indices, and all indices along the rest."""
         return Event(name, (*event.index[:kept], *(EVERY,) * (len(self.types[name]) - kept)))
 
-    def _yielded(self, one: Compound, block: Block, number: int, event: Event) -> set[Event]:
-        """What stands outside and is done when a block's yield is."""
-        over = one.results[number].over
-        dims = (*one.dims, *over) if isinstance(one, Pfor) else over
-        variables = (*(one.variables if isinstance(one, Pfor) else ()), *processor_variables(over))
-        moving = {one.variable} if isinstance(one, For) else set()
-        found = set()
+    def _yielded(self, stmt: Compound, block: Block, number: int, event: Event) -> set[Event]:
+        """The outer events that are done when a block's yield is."""
+        over = stmt.results[number].over
+        dims = (*stmt.dims, *over) if isinstance(stmt, Pfor) else over
+        variables = (*(stmt.variables if isinstance(stmt, Pfor) else ()), *processor_variables(over))
+        moving = {stmt.variable} if isinstance(stmt, For) else set()
+        outer = set()
         for used in self._at(block.yields[number], variables, event.index, dims):
-            found |= {
-                each
-                for each in self.before(used)
-                if each.name not in self.inner[event.name] and not any(moving & _variables(place) for place in each.index)
+            outer |= {
+                event_before
+                for event_before in self.before(used)
+                if event_before.name not in self.inner[event.name] and not any(moving & _variables(place) for place in event_before.index)
             }
-        return found
+        return outer
 
     def _at(self, events: Events, variables: tuple[Var, ...], index: tuple[Index, ...], dims: Type) -> set[Event]:
-        """Events whose indices have values for variables; those are left out of which less is known."""
+        """Events with indices substituted for variables; those whose indices are not known are left out."""
         values = dict(zip(variables, index, strict=True))
         sizes = {var: dim.size for var, dim in zip(variables, dims, strict=True)}
-        found = set()
-        for one in events:
-            places = [self._index(place, values, sizes, dim.size) for place, dim in zip(one.index, self.types[one.name], strict=True)]
+        shifted = set()
+        for event in events:
+            places = [self._index(place, values, sizes, dim.size) for place, dim in zip(event.index, self.types[event.name], strict=True)]
             if None not in places:
-                found.add(attrs.evolve(one, index=tuple(places)))
-        return found
+                shifted.add(attrs.evolve(event, index=tuple(places)))
+        return shifted
 
     def _index(self, place: Index, values: dict[Var, Index], sizes: dict[Var, Expr], size: Expr) -> Any:
         if isinstance(place, Every):
             return place
         broadcast = [var for var in place.variables() if values.get(var) is EVERY]
         if not broadcast:
-            return place.substitute({var: one for var, one in values.items() if not isinstance(one, Every)})
+            return place.substitute({var: index for var, index in values.items() if not isinstance(index, Every)})
         return EVERY if place == broadcast[0] and sizes[broadcast[0]] == size else None
 
 
-def _inner_names(one: Statement) -> Iterable[str]:
-    if isinstance(one, For):
-        yield from (carry.name for carry in one.carries)
-    for block in blocks_of(one):
+def _inner_names(stmt: Statement) -> Iterable[str]:
+    if isinstance(stmt, For):
+        yield from (carry.name for carry in stmt.carries)
+    for block in blocks_of(stmt):
         for inner in walk(block):
             yield from defined(inner)
             if isinstance(inner, For):
@@ -205,16 +205,16 @@ def _variables(place: Index) -> frozenset[Var]:
 
 
 def _gives(given: Event, wanted: Event) -> bool:
-    """Whether an event is another one, or all along some dimensions of it."""
+    """Whether an event is equal to another, or covers it by broadcast indices."""
     pairs = zip(given.index, wanted.index, strict=False)
-    return given.name == wanted.name and all(one is EVERY or one == other for one, other in pairs)
+    return given.name == wanted.name and all(given_index is EVERY or given_index == other for given_index, other in pairs)
 
 
-# ---------------------------------------------------------------------------------------------- what nobody waits for
+# ---------------------------------------------------------------------------------------------- unused results
 
 
 def pruned(program: EventProgram) -> EventProgram:
-    """The program without results of loops and branches that nobody waits for; a pfor keeps one, which says on what processors it is."""
+    """The program without unused results of loops and branches; a pfor keeps at least one, which states its processors."""
     while True:
         used = _used(program.body)
         less = attrs.evolve(program, body=_without(program.body, used))
@@ -224,49 +224,49 @@ def pruned(program: EventProgram) -> EventProgram:
 
 
 def _used(block: Block) -> set[str]:
-    found = {event.name for events in block.yields for event in events}
-    for one in block.statements:
-        if isinstance(one, (Copy, Call)):
-            found |= {event.name for event in one.after}
-        if isinstance(one, For):
-            found |= {event.name for carry in one.carries for event in carry.initial}
-        for inner in blocks_of(one):
-            found |= _used(inner)
-    return found
+    names = {event.name for events in block.yields for event in events}
+    for stmt in block.statements:
+        if isinstance(stmt, (Copy, Call)):
+            names |= {event.name for event in stmt.after}
+        if isinstance(stmt, For):
+            names |= {event.name for carry in stmt.carries for event in carry.initial}
+        for inner in blocks_of(stmt):
+            names |= _used(inner)
+    return names
 
 
 def _without(block: Block, used: set[str]) -> Block:
-    return attrs.evolve(block, statements=tuple(_pruned(one, used) for one in block.statements))
+    return attrs.evolve(block, statements=tuple(_pruned(stmt, used) for stmt in block.statements))
 
 
-def _pruned(one: Statement, used: set[str]) -> Statement:
-    if isinstance(one, (Alloc, Copy, Call)):
-        return one
-    blocks = tuple(_without(block, used) for block in blocks_of(one))
-    carries = one.carries if isinstance(one, For) else ()
-    needed = [number for number, result in enumerate(one.results) if result.name in used]
-    begins = {number for number, carry in enumerate(carries) if carry.name in used or (number in needed and carry.initial)}
-    kept = [*sorted(begins), *(number for number in needed if number not in begins)]
-    if not kept and isinstance(one, Pfor):
+def _pruned(stmt: Statement, used: set[str]) -> Statement:
+    if isinstance(stmt, (Alloc, Copy, Call)):
+        return stmt
+    blocks = tuple(_without(block, used) for block in blocks_of(stmt))
+    carries = stmt.carries if isinstance(stmt, For) else ()
+    needed = [number for number, result in enumerate(stmt.results) if result.name in used]
+    carried = {number for number, carry in enumerate(carries) if carry.name in used or (number in needed and carry.initial)}
+    kept = [*sorted(carried), *(number for number in needed if number not in carried)]
+    if not kept and isinstance(stmt, Pfor):
         kept = [0]
-    if isinstance(one, For):
-        one = attrs.evolve(one, carries=tuple(carries[number] for number in sorted(begins)))
+    if isinstance(stmt, For):
+        stmt = attrs.evolve(stmt, carries=tuple(carries[number] for number in sorted(carried)))
     blocks = tuple(attrs.evolve(block, yields=tuple(block.yields[number] for number in kept)) for block in blocks)
-    return with_results(one, tuple(one.results[number] for number in kept), blocks)
+    return with_results(stmt, tuple(stmt.results[number] for number in kept), blocks)
 
 
 # ---------------------------------------------------------------------------------------------- names
 
 
 def renumbered(program: EventProgram) -> EventProgram:
-    """The program with events named `e1`, `e2`, ... in the order of the text, and `p1`, `p2`, ... what loops carry."""
-    taken = {one.name for one in (*program.arguments, *walk(program.body)) if isinstance(one, Alloc)}
-    made, carried = _numbered("e", taken), _numbered("p", taken)
+    """The program with events renamed to `e1`, `e2`, ... in program order, and carried events to `p1`, `p2`, ..."""
+    used_names = {alloc.name for alloc in (*program.arguments, *walk(program.body)) if isinstance(alloc, Alloc)}
+    event_names, carry_names = _numbered("e", used_names), _numbered("p", used_names)
     names: dict[str, str] = {}
-    for one in walk(program.body):
-        names |= {name: next(made) for name in defined(one)}
-        if isinstance(one, For):
-            names |= {carry.name: next(carried) for carry in one.carries}
+    for stmt in walk(program.body):
+        names |= {name: next(event_names) for name in defined(stmt)}
+        if isinstance(stmt, For):
+            names |= {carry.name: next(carry_names) for carry in stmt.carries}
 
     def renamed(events: Events) -> Events:
         return tuple(attrs.evolve(event, name=names[event.name]) for event in events)
@@ -274,20 +274,20 @@ def renumbered(program: EventProgram) -> EventProgram:
     return attrs.evolve(program, body=_named(with_events(program.body, renamed), names))
 
 
-def _numbered(letter: str, taken: set[str]) -> Iterator[str]:
-    return (name for number in itertools.count(1) if (name := f"{letter}{number}") not in taken)
+def _numbered(letter: str, used_names: set[str]) -> Iterator[str]:
+    return (name for number in itertools.count(1) if (name := f"{letter}{number}") not in used_names)
 
 
 def _named(block: Block, names: dict[str, str]) -> Block:
-    return attrs.evolve(block, statements=tuple(_renamed(one, names) for one in block.statements))
+    return attrs.evolve(block, statements=tuple(_renamed(stmt, names) for stmt in block.statements))
 
 
-def _renamed(one: Statement, names: dict[str, str]) -> Statement:
-    if isinstance(one, Alloc):
-        return one
-    if isinstance(one, (Copy, Call)):
-        return attrs.evolve(one, event=names[one.event])
-    results = tuple(attrs.evolve(result, name=names[result.name]) for result in one.results)
-    if isinstance(one, For):
-        one = attrs.evolve(one, carries=tuple(attrs.evolve(carry, name=names[carry.name]) for carry in one.carries))
-    return with_results(one, results, tuple(_named(block, names) for block in blocks_of(one)))
+def _renamed(stmt: Statement, names: dict[str, str]) -> Statement:
+    if isinstance(stmt, Alloc):
+        return stmt
+    if isinstance(stmt, (Copy, Call)):
+        return attrs.evolve(stmt, event=names[stmt.event])
+    results = tuple(attrs.evolve(result, name=names[result.name]) for result in stmt.results)
+    if isinstance(stmt, For):
+        stmt = attrs.evolve(stmt, carries=tuple(attrs.evolve(carry, name=names[carry.name]) for carry in stmt.carries))
+    return with_results(stmt, results, tuple(_named(block, names) for block in blocks_of(stmt)))

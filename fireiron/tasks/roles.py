@@ -1,9 +1,8 @@
-"""Roles: which warps of a block do what, as a partition of a program's events, and the events that cross it (Cypress, section 4.2.5,
-Figure 12).
+"""Warp roles: a partition of a program's copies and calls over warps, and the events that cross it (Cypress, section 4.2.5, Figure 12).
 
-A warp of its own does the copies from global to shared memory, the other warps all else. Where an event of one role is waited for by
-another, a barrier is needed: in a kernel these are the rings of `warp_specialize`, which decides by itself. Another partition is another
-function.
+A dedicated warp issues the copies from global to shared memory; the other warps execute everything else. A barrier is needed where one role
+waits for an event of another. In a kernel these are the circular buffers of `warp_specialize`, which computes them independently. Another
+partition is another function.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ COMPUTE: Final = "compute"
 
 
 def loads_apart(program: EventProgram, leaf: Leaf) -> str:
-    """The paper's partition: copies from global to shared memory are `dma`, all else is `compute`."""
+    """The partition of the paper: copies from global to shared memory are `dma`, everything else is `compute`."""
     if not isinstance(leaf, Copy):
         return COMPUTE
     tensors = tensors_of(program)
@@ -34,26 +33,26 @@ def loads_apart(program: EventProgram, leaf: Leaf) -> str:
 
 
 def all_together(program: EventProgram, leaf: Leaf) -> str:
-    """One role for all, of a mapping that does not specialise warps."""
+    """A single role, for mappings without warp specialization."""
     return COMPUTE
 
 
 @attrs.frozen
 class Crossing:
-    """A dependence from one role to another; with `turns` the second waits for what the first did so many turns before."""
+    """A dependence from one role to another; with `turns`, on the iteration that many iterations before."""
 
     first: str
     second: str
     turns: int = 0
 
     def __str__(self) -> str:
-        before = f", {self.turns} turn{'s' if self.turns > 1 else ''} before" if self.turns else ""
+        before = f", {self.turns} iteration{'s' if self.turns > 1 else ''} before" if self.turns else ""
         return f"{self.first} {'- ->' if self.turns else '-->'} {self.second}{before}"
 
 
 @attrs.frozen
 class Roles:
-    """A partition: the role of each copy and call by its event, and the dependences that cross it."""
+    """A partition: the role of each copy and call, by its event, and the dependences that cross it."""
 
     roles: tuple[tuple[str, str], ...]
     crossing: tuple[Crossing, ...]
@@ -64,24 +63,28 @@ class Roles:
 
 
 def divided(program: EventProgram, choose: Choice = loads_apart) -> Roles:
-    """The partition of a program by a function, and the dependences that cross it."""
-    leaves = {one.event: one for one in walk(program.body) if isinstance(one, (Copy, Call))}
+    """The partition of a program by a function, and its crossing dependences."""
+    leaves = {leaf.event: leaf for leaf in walk(program.body) if isinstance(leaf, (Copy, Call))}
     roles = {event: choose(program, leaf) for event, leaf in leaves.items()}
-    found = [
-        Crossing(one.first, one.second, sum(turn.before for turn in one.turns))
-        for one in needs(program)
-        if roles[one.first] != roles[one.second]
+    crossing = [
+        Crossing(need.first, need.second, sum(turn.before for turn in need.turns))
+        for need in needs(program)
+        if roles[need.first] != roles[need.second]
     ]
-    return Roles(tuple(roles.items()), tuple(dict.fromkeys(found)))
+    return Roles(tuple(roles.items()), tuple(dict.fromkeys(crossing)))
 
 
 def report(program: EventProgram, mapping: Mapping) -> str:
-    """The roles as a table: what each does, and what crosses from one to another."""
-    asked = any(one.warpspecialize for one in mapping.instances)
-    found = divided(program, loads_apart if asked else all_together)
-    leaves = {one.event: _text(one) for one in walk(program.body) if isinstance(one, (Copy, Call))}
-    lines = [f"{role:<8} {event}: {leaves[event]}" for role in dict.fromkeys(role for _, role in found.roles) for event in found.of(role)]
-    return "\n".join([*lines, *(f"crosses  {one}" for one in found.crossing)])
+    """A table of the roles: their copies and calls, and the dependences between them."""
+    specialized = any(instance.warpspecialize for instance in mapping.instances)
+    roles_of_program = divided(program, loads_apart if specialized else all_together)
+    leaves = {leaf.event: _text(leaf) for leaf in walk(program.body) if isinstance(leaf, (Copy, Call))}
+    lines = [
+        f"{role:<8} {event}: {leaves[event]}"
+        for role in dict.fromkeys(role for _, role in roles_of_program.roles)
+        for event in roles_of_program.of(role)
+    ]
+    return "\n".join([*lines, *(f"crosses  {crossing}" for crossing in roles_of_program.crossing)])
 
 
 def _text(leaf: Leaf) -> str:

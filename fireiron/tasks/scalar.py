@@ -1,7 +1,7 @@
-"""Numbers that a variant meets and the compiler does not know: loop indices and sizes. They add up as integers do, and decide nothing.
+"""Scalars: loop indices and sizes that the compiler does not know. They support integer arithmetic, but not control flow.
 
-A variant is read once for all turns of its loops. A Python `if` on an index would be taken one way for all of them, so it is refused
-wherever not all values agree.
+The compiler reads a variant once for all iterations of its loops. A Python `if` on an index would take one branch for all of them, so it is
+refused unless all values agree.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fireiron.values.expr import Expr, as_expr, constant, equal, less
 
 
 class Scalar:
-    """An integer that is known only when the kernel runs. `expression` is what it stands for."""
+    """An integer that is known only at run time, given by `expression`."""
 
     __slots__ = ("expression",)
     expression: Expr
@@ -56,10 +56,10 @@ class Scalar:
 
     def __eq__(self, other: object) -> Any:
         try:
-            found = as_expr(other)
+            number = as_expr(other)
         except ArgumentError:
-            return NotImplemented  # a text, or None, which no number is
-        return self._decided(equal(self.expression, found), "==", other)
+            return NotImplemented  # such as a text or None
+        return self._decided(equal(self.expression, number), "==", other)
 
     def __ne__(self, other: object) -> Any:
         return not self == other
@@ -96,22 +96,22 @@ class Scalar:
         return str(self.expression)
 
     def _decided(self, condition: Expr, sign: str, other: object) -> bool:
-        """A comparison whose answer is the same for all values."""
-        found = constant(condition)
-        if found is None:
+        """The result of a comparison, if it is the same for all values."""
+        answer = constant(condition)
+        if answer is None:
             self._refuse(f"in {self} {sign} {other}")
-        return bool(found)
+        return bool(answer)
 
     def _refuse(self, where: str) -> NoReturn:
         raise DecompositionError(
-            f"{self}, {where}: it is known only when the kernel runs, and a variant is read once for all turns and sizes",
-            legal="indices of pieces, extents of loops, sizes, arithmetic", hint="a loop that begins or ends there: srange(i + 1)",
+            f"{self}, {where}: it is known only at run time, and a variant is read once for all iterations and sizes",
+            legal="indices of pieces, extents of loops, sizes, arithmetic", hint="a loop with that bound: srange(i + 1)",
             at=call_site(),
         )  # fmt: skip
 
 
 def operand(value: object) -> Expr:
-    """An operand of a scalar's arithmetic; an `ArgumentError` with the line for what is no integer."""
+    """An operand of scalar arithmetic as an expression. Raises: ArgumentError for other values than integers."""
     try:
         return as_expr(value)
     except ArgumentError as error:
@@ -119,7 +119,7 @@ def operand(value: object) -> Expr:
 
 
 def scalar(value: object) -> Any:
-    """A number as a variant meets it: an integer where it is known, a `Scalar` where not."""
-    found = operand(value)
-    number = constant(found)
-    return Scalar(found) if number is None else number
+    """An integer if the value is known, otherwise a `Scalar`."""
+    expression = operand(value)
+    number = constant(expression)
+    return Scalar(expression) if number is None else number

@@ -1,7 +1,7 @@
-"""The meaning of a program: run in NumPy, task by task, in the order of its text (Cypress, section 3).
+"""The meaning of a program: execution in NumPy, task by task, in program order (Cypress, section 3).
 
-Launches of a `prange` may be shuffled, which changes nothing; two of them that touch one element, which one of them writes, are refused
-with that element.
+Launches of a `prange` may be shuffled, which does not change the result. If two of them access the same element and one writes it, the
+program is refused with that element.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from fireiron.values.tensor import ColMajor, Tensor, whole_view
 
 @attrs.frozen(eq=False)
 class Elements:
-    """Elements of an array, by their coordinates along each dimension; those outside read as zeros, and are not written.
+    """Elements of an array, by their coordinates along each dimension; elements that are out of bounds read as zero and are not written.
 
-    `axes` are the array's dimensions that they have, in their order; along the others they have one coordinate.
+    `axes` are the array's dimensions that they have, in order; along the others they have one coordinate.
     """
 
     array: Any
@@ -41,24 +41,24 @@ class Elements:
     def read(self) -> Any:
         """A copy of the elements."""
         inside, clipped = self._inside()
-        found = numpy.where(inside, self.array[numpy.ix_(*clipped)], 0)
-        return found.transpose(*self.axes, *self._others()).reshape([found.shape[axis] for axis in self.axes])
+        values = numpy.where(inside, self.array[numpy.ix_(*clipped)], 0)
+        return values.transpose(*self.axes, *self._others()).reshape([values.shape[axis] for axis in self.axes])
 
     def write(self, values: Any) -> None:
-        """New values for those elements that lie inside."""
+        """Write the elements that are in bounds."""
         order = (*self.axes, *self._others())
         shape = [len(self.coordinates[axis]) for axis in order]
         values = numpy.asarray(values).reshape(shape).transpose(*(order.index(axis) for axis in range(len(order))))
         kept = [where < size for where, size in zip(self.coordinates, self.array.shape, strict=True)]
-        parts = [where[one] for where, one in zip(self.coordinates, kept, strict=True)]
-        self.array[numpy.ix_(*parts)] = values[numpy.ix_(*[numpy.flatnonzero(one) for one in kept])].astype(self.array.dtype)
+        parts = [where[mask] for where, mask in zip(self.coordinates, kept, strict=True)]
+        self.array[numpy.ix_(*parts)] = values[numpy.ix_(*[numpy.flatnonzero(mask) for mask in kept])].astype(self.array.dtype)
 
     def flat(self) -> Any:
-        """The numbers of the elements that lie inside."""
+        """The flat indices of the elements that are in bounds."""
         return numpy.ravel_multi_index(self.places(), self.array.shape).ravel()
 
     def places(self) -> tuple[Any, ...]:
-        """The coordinates of those that lie inside, as an index of the array."""
+        """The coordinates of the elements that are in bounds, as an index of the array."""
         return numpy.ix_(*(where[where < size] for where, size in zip(self.coordinates, self.array.shape, strict=True)))
 
     def _others(self) -> list[int]:
@@ -73,12 +73,12 @@ class Elements:
 
 
 MANY = -2
-"""Mark of an element that several launches of a group read."""
+"""Marks an element that several launches of a loop read."""
 
 
 @attrs.define(eq=False)
 class Group:
-    """The launches of a `prange` that runs: which of them wrote and which read each element, by array."""
+    """The launches of a running `prange`: the launch that wrote and read each element, by array."""
 
     number: int = 0
     written: dict[int, Any] = attrs.field(factory=dict)
@@ -96,7 +96,7 @@ class Group:
 
 @attrs.define(eq=False)
 class Sequential(Runner):
-    """Runs a program in order; where `shuffled`, launches of a `prange` in any order, by the seed."""
+    """Runs a program in order; with `shuffled`, the launches of a `prange` in random order."""
 
     shuffled: random.Random | None = None
     groups: list[Group] = attrs.field(factory=list, init=False)
@@ -105,23 +105,23 @@ class Sequential(Runner):
     written: Written = attrs.field(factory=Written, init=False)
 
     def piece(self, tensor: TaskTensor, by: Partition, place: tuple[Expr, ...], shape: tuple[Any, ...]) -> Elements:
-        numbers = tuple(constant(one) for one in place)
+        numbers = tuple(constant(index) for index in place)
         counts = by.counts(tensor.extents)
         if self.dry:
             numbers, counts = (0,) * len(counts), (1,) * len(counts)
         for number, count in zip(numbers, counts, strict=True):
             if number is None or not 0 <= number < count:
                 raise DecompositionError(f"{by}: no piece {numbers}", legal=f"{' x '.join(map(str, counts))} pieces", at=call_site())
-        inner = by.coordinates(tensor.extents, tuple(int(one) for one in numbers if one is not None))
+        inner = by.coordinates(tensor.extents, tuple(int(index) for index in numbers if index is not None))
         parts, own_axes = list(tensor.data.coordinates), tensor.data.axes
         for axis, own in zip(own_axes, inner, strict=True):
             index, where = numpy.asarray(own), parts[axis]
-            beyond = numpy.full(len(index), numpy.iinfo(numpy.int64).max)  # behind the end of the piece around it
-            parts[axis] = numpy.where(index < len(where), where[numpy.minimum(index, len(where) - 1)], beyond)
+            past_end = numpy.full(len(index), numpy.iinfo(numpy.int64).max)  # past the end of the outer piece
+            parts[axis] = numpy.where(index < len(where), where[numpy.minimum(index, len(where) - 1)], past_end)
         return Elements(tensor.data.array, tuple(parts), tuple(own_axes[dim] for dim in by.axes(tensor.rank)))
 
     def loop(self, extents: tuple[Any, ...], parallel: bool) -> Iterator[Any]:
-        places = list(numpy.ndindex(*((1,) * len(extents) if self.dry else tuple(int(plain(one)) for one in extents))))
+        places = list(numpy.ndindex(*((1,) * len(extents) if self.dry else tuple(int(plain(size)) for size in extents))))
         if parallel and self.shuffled is not None:
             self.shuffled.shuffle(places)
         group = Group()
@@ -133,24 +133,24 @@ class Sequential(Runner):
         if parallel:
             self.groups.pop()
 
-    def apart(self, one: TaskTensor, other: TaskTensor) -> bool:
-        pairs = zip(one.data.coordinates, other.data.coordinates, one.data.array.shape, strict=False)
-        return one.data.array is not other.data.array or any(not _common(first, second, size) for first, second, size in pairs)
+    def apart(self, first: TaskTensor, second: TaskTensor) -> bool:
+        pairs = zip(first.data.coordinates, second.data.coordinates, first.data.array.shape, strict=False)
+        return first.data.array is not second.data.array or any(not _common(first, second, size) for first, second, size in pairs)
 
     def tensor(self, shape: tuple[Any, ...], dtype: DType) -> Elements:
-        made = numpy.full(shape, 0 if dtype.kind == "int" else numpy.nan, dtype.to_numpy())
-        self.written.begin(made, NEVER)
-        return _whole(made)
+        array = numpy.full(shape, 0 if dtype.kind == "int" else numpy.nan, dtype.to_numpy())
+        self.written.begin(array, NEVER)
+        return _whole(array)
 
     def coordinates(self, tensor: TaskTensor, dim: int) -> Elements:
-        found, _ = self.origin(tensor.data, dim)
-        return _whole(numpy.minimum(found, numpy.iinfo(numpy.int32).max).astype(numpy.int32))
+        coordinates, _ = self.origin(tensor.data, dim)
+        return _whole(numpy.minimum(coordinates, numpy.iinfo(numpy.int32).max).astype(numpy.int32))
 
     def extent(self, tensor: TaskTensor, dim: int) -> Elements:
         return _whole(numpy.asarray(self.origin(tensor.data, dim)[1], numpy.int32))
 
     def origin(self, elements: Elements, dim: int) -> tuple[Any, int]:
-        """The coordinates of elements in the tensor that they, or what they are a copy of, are a piece of, and its extent."""
+        """The coordinates of elements in the tensor of which they, or their originals, are a piece, and its extent."""
         axis = elements.axes[dim]
         where, size = elements.coordinates[axis], elements.array.shape[axis]
         if id(elements.array) not in self.origins:
@@ -159,51 +159,53 @@ class Sequential(Runner):
         return numpy.where(where < size, outer[numpy.minimum(where, size - 1)], where), extent
 
     def copied(self, source: Elements, target: Elements) -> None:
-        """Note that an array is a copy of elements."""
+        """Record that an array is a copy of elements."""
         self.origins[id(target.array)] = [self.origin(source, dim) for dim in range(len(source.axes))]
 
-    def enter(self, one: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
+    def enter(self, instance: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
         since = self.written.clock
-        self.call(one, variant, tensors)
-        for name, each in zip(variant.tensors, tensors, strict=True):
+        self.call(instance, variant, tensors)
+        for name, tensor in zip(variant.tensors, tensors, strict=True):
             if name in variant.writes - variant.reads:
-                what = f"instance {one.instance}: {variant.name} writes {name}"
-                self.written.require_all(each.data.array, each.data.places(), since, what, variant.origin)
+                what = f"instance {instance.instance}: {variant.name} writes {name}"
+                self.written.require_all(tensor.data.array, tensor.data.places(), since, what, variant.origin)
 
     def external(self, function: Any, tensors: tuple[TaskTensor, ...], options: dict[str, Any]) -> None:
         spec = self._spec(function, tensors, options)
         by_name = dict(zip(order_of(function, spec), tensors, strict=True))
-        mine = self.here.variant
-        require_privileges(mine.name, mine.reads, mine.writes, spec, {operand: one.parameter for operand, one in by_name.items()})
+        variant = self.here.variant
+        require_privileges(
+            variant.name, variant.reads, variant.writes, spec, {operand: tensor.parameter for operand, tensor in by_name.items()}
+        )
         try:
             spec.kind.check_meaning(spec.definition)
         except FireironError as error:
             raise error.located(at=call_site()) from None
         joins = constant(spec.accumulate) == 1
-        for name, one in by_name.items():
+        for name, tensor in by_name.items():
             if name in spec.inputs or joins:
-                self._touch(one, False)
-                self.written.require_read(one.data.array, one.data.places(), mine.name)
-        for name, value in performed(spec, {name: one.data.read() for name, one in by_name.items()}, joins).items():
-            self._touch(by_name[name], True)
+                self._record_access(tensor, False)
+                self.written.require_read(tensor.data.array, tensor.data.places(), variant.name)
+        for name, value in performed(spec, {name: tensor.data.read() for name, tensor in by_name.items()}, joins).items():
+            self._record_access(by_name[name], True)
             by_name[name].data.write(numpy.asarray(value))
             self.written.write(by_name[name].data.array, by_name[name].data.places())
 
     def _spec(self, function: Any, tensors: tuple[TaskTensor, ...], options: dict[str, Any]) -> Spec:
-        """What a call computes, made once for all calls on tensors of these shapes."""
+        """The spec of a call, cached for all calls on tensors of the same shapes."""
         if not isinstance(function, (str, Starter)):
-            return external(function, Thread, (), options)  # which refuses it
-        key = (function, tuple((one.extents, one.dtype) for one in tensors), tuple(options.items()))
+            return external(function, Thread, (), options)  # raises the error
+        key = (function, tuple((tensor.extents, tensor.dtype) for tensor in tensors), tuple(options.items()))
         if key not in self.specs:
             parts = [
-                Tensor(f"t{i}", tuple(map(as_expr, one.extents)), one.dtype, RF if one.extents else VAL, ColMajor)
-                for i, one in enumerate(tensors)
+                Tensor(f"t{i}", tuple(map(as_expr, tensor.extents)), tensor.dtype, RF if tensor.extents else VAL, ColMajor)
+                for i, tensor in enumerate(tensors)
             ]
             self.specs[key] = external(function, Thread, tuple(map(whole_view, parts)), options)
         return self.specs[key]
 
-    def _touch(self, tensor: TaskTensor, write: bool) -> None:
-        """Note who touches elements, in each group of launches that runs; refused where two of one group may not."""
+    def _record_access(self, tensor: TaskTensor, write: bool) -> None:
+        """Record an access in each running loop of launches; refuse conflicting accesses of two launches of one loop."""
         array, places = tensor.data.array, None
         for group in self.groups:
             places = tensor.data.flat() if places is None else places
@@ -214,7 +216,7 @@ class Sequential(Runner):
             if others.any():
                 element = numpy.unravel_index(places[others][0], array.shape)
                 raise DecompositionError(
-                    f"{self.here.variant.name}: two launches of a prange touch element {tuple(map(int, element))}, and one writes it",
+                    f"{self.here.variant.name}: two launches of a prange access element {tuple(map(int, element))}, and one writes it",
                     got=f"launch {group.number}, and another", legal="pieces that do not overlap, or srange", at=call_site(),
                 )  # fmt: skip
             if write:
@@ -223,9 +225,9 @@ class Sequential(Runner):
                 read[places] = numpy.where((read[places] == -1) | (read[places] == group.number), group.number, MANY)
 
 
-def _common(one: Any, other: Any, size: int) -> bool:
-    """Whether two lists of coordinates of a dimension have one in common."""
-    both = numpy.intersect1d(one, other)
+def _common(first: Any, second: Any, size: int) -> bool:
+    """Whether two lists of coordinates of a dimension have a common one in bounds."""
+    both = numpy.intersect1d(first, second)
     return bool(both.size and both[0] < size)
 
 
@@ -235,29 +237,29 @@ def _whole(array: Any) -> Elements:
 
 @fitting
 def run(program: Tasks, mapping: Mapping, *arrays: Any, seed: int | None = None) -> None:
-    """Run a program on arrays, in the order of the entry point's tensors; those that it writes are changed.
+    """Run a program on arrays, in the order of the entry point's tensors; outputs are changed in place.
 
-    The mapping says which variants run with which tunables. With a `seed` launches of each `prange` are shuffled.
-    Raises: DecompositionError where two launches of a `prange` touch an element that one writes, and as the compiler does.
+    The mapping selects the variants and tunables. With a `seed`, the launches of each `prange` are shuffled.
+    Raises: DecompositionError if two launches of a `prange` access an element that one writes, and as the compiler does.
     """
     require_program(program)
     program.check(mapping)
     variant = program[mapping.root.variant]
     if len(arrays) != len(variant.tensors):
         raise ArgumentError(f"{variant.name}: {len(arrays)} arrays", legal=variant.tensors, at=call_site())
-    for name, one in zip(variant.tensors, arrays, strict=True):
-        if not isinstance(one, numpy.ndarray):
-            raise ArgumentError(f"{variant.name}: {name} is no array", got=type(one).__name__, legal="NumPy arrays", at=call_site())
-        if name in variant.writes and not one.flags.writeable:
+    for name, array in zip(variant.tensors, arrays, strict=True):
+        if not isinstance(array, numpy.ndarray):
+            raise ArgumentError(f"{variant.name}: {name} is not an array", got=type(array).__name__, legal="NumPy arrays", at=call_site())
+        if name in variant.writes and not array.flags.writeable:
             raise ArgumentError(f"{variant.name} writes {name}, an array that is read-only", legal="array.copy()", at=call_site())
     runner = Sequential(program, mapping, None if seed is None else random.Random(seed))
-    for (name, one), (other, also) in itertools.combinations(zip(variant.tensors, arrays, strict=True), 2):
-        if {name, other} & variant.writes and numpy.shares_memory(one, also):
-            raise ArgumentError(f"{variant.name}: {name} and {other} are arrays with common elements", legal="array.copy()", at=call_site())
-    for one in arrays:
-        runner.written.begin(one)
+    for (name, array), (other, second) in itertools.combinations(zip(variant.tensors, arrays, strict=True), 2):
+        if {name, other} & variant.writes and numpy.shares_memory(array, second):
+            raise ArgumentError(f"{variant.name}: {name} and {other} are overlapping arrays", legal="array.copy()", at=call_site())
+    for array in arrays:
+        runner.written.begin(array)
     given = zip(variant.tensors, arrays, strict=True)
-    runner.start(tuple(TaskTensor(_whole(one), one.shape, _element_type(name, one)) for name, one in given))
+    runner.start(tuple(TaskTensor(_whole(array), array.shape, _element_type(name, array)) for name, array in given))
 
 
 def _element_type(name: str, array: Any) -> DType:

@@ -1,8 +1,8 @@
 """A program of tasks as one step of a strategy: its loops, and the work of its leaves as specs on views.
 
-The variants run once with loop variables for numbers. A tensor whose memory differs from that of the tensor it is launched on becomes a
-copy of it; one with NONE is the tensor itself. Where threads work on the parts of a matrix instruction's operand, all of them together are
-one spec of their group, for which an instruction is found as for any other.
+The variants run once with loop variables instead of numbers. A tensor whose memory differs from that of its argument becomes a copy; one
+with NONE is the argument itself. If threads work on the parts of a matrix instruction's operand, all parts together are one spec of their
+group, for which an instruction is selected as for any other.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from fireiron.specs.move import Move
 from fireiron.stepping.masks import may_fail
 from fireiron.stepping.steps import extent_of
 from fireiron.tasks.external import external, order_of, performer, require_privileges
-from fireiron.tasks.grid import Blocks, dealt_to_blocks
+from fireiron.tasks.grid import Blocks, distributed_over_blocks
 from fireiron.tasks.legal import distinct, require_few_registers, require_inside, require_promises
-from fireiron.tasks.made import MappingOf, Refused
 from fireiron.tasks.mapping import NONE, Mapping, Place, Stored, TaskMapping, plain_mapping, read_mapping
+from fireiron.tasks.mapping_of import MappingOf, Refused
 from fireiron.tasks.named import changes, found_function, found_program, plain_function, plain_program, title
 from fireiron.tasks.partition import Partition, pieces
 from fireiron.tasks.program import CALL, Launch, Leaf, Runner, Tasks, TaskTensor, Variant, plain, require_program
@@ -61,11 +61,11 @@ Path = tuple[tuple[Partition, tuple[Expr, ...]], ...]
 
 @attrs.frozen(eq=False)
 class Part:
-    """A tensor of the program, or a piece: the view that it is for its group, the tensor it is a piece of, by number, and how.
+    """A tensor of the program, or a piece: its view for its group, and the tensor it is a piece of (`root`), with the path.
 
-    `made` is the number of the tensor among those that variants make, 0 for others. `shares` are the partitions by which threads of the
-    group have parts of the view, with the shapes that they divide. `present` is the condition under which it has any elements. `origin` is
-    the piece of an operand that it is a copy of.
+    `made` is the number of a tensor that variants allocated, 0 for others. `shares` are the partitions by which threads of the group own
+    parts of the view, with the shapes that they divide. `present` is the condition under which it has any elements. `origin` is the piece
+    of an operand that it is a copy of.
     """
 
     view: View
@@ -79,7 +79,7 @@ class Part:
 
 @attrs.define(eq=False)
 class Loop:
-    """A group of launches that is read: its variables, how many turns, and the launches' accesses."""
+    """A loop of launches that is being read: its variables, its extents, and the accesses of the launches."""
 
     number: int
     variables: tuple[Expr, ...]
@@ -92,8 +92,8 @@ class Loop:
 
 @attrs.define(eq=False)
 class Known:
-    """What a first reading finds: to which level each loop's launches go, which are about shares of a group's threads, and of each new
-    tensor its name, its memory, and whether something is added up in it."""
+    """The results of the first reading: the level of each loop's launches, the loops over shares of threads, and for each new tensor its
+    name, its memory, and whether it is accumulated to."""
 
     levels: dict[int, Level] = attrs.field(factory=dict)
     shared: set[int] = attrs.field(factory=set)
@@ -102,14 +102,14 @@ class Known:
     layouts: dict[int, Stored | None] = attrs.field(factory=dict)
     orders: dict[int, MatrixLayout] = attrs.field(factory=dict)
     sums: set[int] = attrs.field(factory=set)
-    flows: dict[int, set[int]] = attrs.field(factory=dict)
+    data_flows: dict[int, set[int]] = attrs.field(factory=dict)
     threads: int = 1
     performed: list[tuple[Spec, tuple[Decomposition, ...]]] = attrs.field(factory=list)
 
 
 @attrs.define(eq=False)
 class Reader(Runner):
-    """Reads a program: with a draft into statements and children, without one only to find out what is `known`."""
+    """Reads a program: with a draft, into statements and children; without one, to compute what is `known`."""
 
     spec: Spec
     known: Known
@@ -141,11 +141,11 @@ class Reader(Runner):
         """Read the program from its entry point."""
         variant = self.program[self.mapping.root.variant]
         operands = [name for name, view in self.spec.operands.items() if view.memory.of_grid]
-        for word, names, mine in (("no tensor", operands, variant.tensors), ("no result", self.spec.outputs, variant.writes)):
+        for word, names, mine in (("no tensor for", operands, variant.tensors), ("no result for", self.spec.outputs, variant.writes)):
             missing = [name for name in names if name not in mine]
             if missing:
                 raise DecompositionError(
-                    f"{variant.name}: {word} is {missing[0]} of {self.spec}", got=variant.tensors, legal=tuple(names), at=variant.origin
+                    f"{variant.name}: {word} {missing[0]} of {self.spec}", got=variant.tensors, legal=tuple(names), at=variant.origin
                 )
         tensors = []
         for name in variant.tensors:
@@ -167,12 +167,12 @@ class Reader(Runner):
         place = (ZERO,) * len(place) if self.dry else place
         path = (*part.path, (by, place))
         if self.draft is None:
-            extents = {var: size for one in self.loops for var, size in zip(one.variables, one.extents, strict=True)}
+            extents = {var: size for loop in self.loops for var, size in zip(loop.variables, loop.extents, strict=True)}
             require_promises(by, tensor.extents)
             require_inside(by, place, by.counts(tensor.extents), extents, self.ended)
         if not by.raises:
             if part.shares:
-                raise DecompositionError(f"{by}: the tensor is one thread's part of an operand already", at=call_site())
+                raise DecompositionError(f"{by}: the tensor is already one thread's part of an operand", at=call_site())
             present = all_of((part.present, by.present(place)))
             if part.root <= self.given and self.here.one.proc.level.is_launch:
                 alike = self.present.get(part.root, present) == present
@@ -184,36 +184,36 @@ class Reader(Runner):
             self._require_all(tensor, by, place)
         return attrs.evolve(part, path=path, shares=(*part.shares, (by, tensor.extents)))
 
-    def apart(self, one: TaskTensor, other: TaskTensor) -> bool:
-        first: Part = one.data
-        second: Part = other.data
+    def apart(self, first_tensor: TaskTensor, second_tensor: TaskTensor) -> bool:
+        first: Part = first_tensor.data
+        second: Part = second_tensor.data
         return self.draft is not None or first.root != second.root or distinct(first.path, second.path)
 
     def _require_all(self, tensor: TaskTensor, by: Partition, place: tuple[Expr, ...]) -> None:
-        """Refuse shares of which not all are launched, in one loop: an instruction works for all threads of a group."""
-        loop = next((one for one in self.loops if one.variables == place), None)
+        """Refuse shares that are not all launched in one loop: an instruction works for all threads of a group."""
+        loop = next((loop for loop in self.loops if loop.variables == place), None)
         wanted = pieces(by.counts(tensor.extents))
         if loop is None or not loop.parallel or pieces(loop.extents) != wanted:
             got = "another index" if loop is None else f"{' x '.join(map(str, loop.extents))}"
-            raise DecompositionError(f"{by}: all pieces are launched together", got=got, legal=f"prange({wanted})", at=call_site())
+            raise DecompositionError(f"{by}: all pieces must be launched together", got=got, legal=f"prange({wanted})", at=call_site())
         self.known.shared.add(loop.number)
 
     def again(self) -> contextlib.AbstractContextManager[None] | None:
-        return self._counted_once() if self.draft is None else None
+        return self._without_counting() if self.draft is None else None
 
     @contextlib.contextmanager
-    def _counted_once(self) -> Iterator[None]:
-        """A second look at a turn, whose loops and tensors have no numbers."""
-        counted = self.roots, self.made, self.numbers
+    def _without_counting(self) -> Iterator[None]:
+        """For a second execution of an iteration: loops and tensors in it are not counted."""
+        counters = self.roots, self.made, self.numbers
         yield
-        self.roots, self.made, self.numbers = counted
+        self.roots, self.made, self.numbers = counters
 
     def tensor(self, shape: tuple[Any, ...], dtype: DType) -> Part:
         self.made += 1
         number, sizes = self.made, tuple(map(as_expr, shape))
         if self.level.is_launch:
             raise DecompositionError(
-                f"make_tensor: a tensor of {self.here.one.proc}, where a kernel has no memory of its own",
+                f"make_tensor: a tensor of {self.here.one.proc}, but a kernel has no memory outside its blocks",
                 legal="on BLOCK and inside",
                 at=call_site(),
             )
@@ -222,37 +222,37 @@ class Reader(Runner):
         memory = RF if self.here.variant.form is Leaf else self.known.memories.get(number)
         if memory is None and self.draft is not None and not self.dry:
             raise DecompositionError(
-                "make_tensor: no instance below says where the tensor is, which NONE cannot be for all",
+                "make_tensor: no instance below specifies the memory of the tensor, and NONE cannot be the place of all",
                 legal="SHARED REGISTER",
                 at=call_site(),
             )
         if memory is not None and memory.of_grid:
             raise DecompositionError(
-                f"make_tensor: {self.known.names.get(number, 'a tensor')} is mapped to GLOBAL, and a kernel owns no global memory",
+                f"make_tensor: {self.known.names.get(number, 'a tensor')} is mapped to GLOBAL, but a kernel cannot allocate global memory",
                 got=memory, legal="SHARED REGISTER", at=call_site(),
                 hint="SHARED or REGISTER in the mapping of the instance that it is launched on; or make it a tensor of the entry point",
             )  # fmt: skip
         name = self._name(self.known.names.get(number, "t"), memory or RF)
         owner = "accumulates" if number in self.known.sums else "reads"
         layout, stored = self.known.orders.get(number, ColMajor), self.known.layouts.get(number)
-        view = self._made(name, sizes, dtype, memory or RF, layout, owner, stored)
-        made = Part(view, self._root(), made=number)
-        self.unset.add(made.root)
-        return made
+        view = self._new_tensor(name, sizes, dtype, memory or RF, layout, owner, stored)
+        part = Part(view, self._root(), made=number)
+        self.unset.add(part.root)
+        return part
 
     def coordinates(self, tensor: TaskTensor, dim: int) -> Part:
-        return Part(self._counted(tensor, dim), self._root())
+        return Part(self._coordinate_view(tensor, dim), self._root())
 
     def extent(self, tensor: TaskTensor, dim: int) -> Part:
-        return Part(extent_of(self._counted(tensor, dim)), self._root())
+        return Part(extent_of(self._coordinate_view(tensor, dim)), self._root())
 
-    def _counted(self, tensor: TaskTensor, dim: int) -> View:
+    def _coordinate_view(self, tensor: TaskTensor, dim: int) -> View:
         """The coordinates of a piece as a view."""
         part: Part = tensor.data
         view = part.view if part.origin is None else part.origin
         if not view.memory.of_grid or part.shares:
             raise DecompositionError(
-                "coordinates: of what tasks make, and of threads' parts, there are none", got=view.memory,
+                "coordinates: not available for tensors of tasks and for threads' parts", got=view.memory,
                 legal="pieces of the entry point's tensors, and copies of them", at=call_site(),
             )  # fmt: skip
         name = "index" if self.draft is None else self.draft.fresh("index")
@@ -262,15 +262,15 @@ class Reader(Runner):
         name = f"{wanted.lower()}_{memory.label}"
         return name if self.draft is None else self.draft.fresh(name)
 
-    def _made(
+    def _new_tensor(
         self, name: str, shape: tuple[Expr, ...], dtype: DType, memory: Memory, layout: MatrixLayout, owner: str, stored: Stored | None
     ) -> View:
-        """A new tensor, stored as a mapping says, a copy for each unit of the level that reads the program now."""
+        """A new tensor, stored as the mapping specifies, with a copy for each unit of the current level."""
         if memory.private and self.draft is not None:
             threads = self.known.threads if self.level == Block else self.level.threads or 1
             require_few_registers(name, shape, dtype, threads, self.registers)
         bare = Tensor(name, shape, dtype, memory, layout, owner=owner, free=memory.in_shared, origin=call_site())
-        bare = bare if stored is None else _laid(bare, stored)
+        bare = bare if stored is None else _with_storage(bare, stored)
         if self.draft is None:
             return whole_view(bare)
         copies, copy = copies_of(memory, Init.on(self.level, whole_view(bare)), self.draft)
@@ -283,7 +283,7 @@ class Reader(Runner):
         sizes = tuple(map(as_expr, extents))
         if ZERO in sizes or (self.dry and self.draft is not None):
             self.piped.add(self.here.one.instance)
-            return  # no turns: what stands in it is only looked at
+            return  # no iterations: the body is only examined
         number, level = self.numbers, self.known.levels.get(self.numbers, self.level)
         if number in self.known.shared or self.draft is None:
             loop = Loop(number, _variables(sizes, number), sizes, parallel, self.roots, len(self.frames))
@@ -292,7 +292,7 @@ class Reader(Runner):
             yield from self._on_blocks(Loop(number, (), sizes, parallel, self.roots, len(self.frames)))
         elif parallel and level != self.level:
             loop = Loop(number, (), sizes, parallel, self.roots, len(self.frames))
-            indices, active = self._dealt(sizes, level)
+            indices, active = self._distributed(sizes, level)
             self.active.append(active)
             yield from self._inside(loop, indices, level)
             self.active.pop()
@@ -300,13 +300,13 @@ class Reader(Runner):
             yield from self._repeated(Loop(number, (), sizes, parallel, self.roots, len(self.frames)))
 
     def _inside(self, loop: Loop, indices: tuple[Expr, ...], level: Level) -> Iterator[Any]:
-        """The launches of a loop, once: with its indices for numbers, on units of a level."""
+        """Read the launches of a loop once, with its indices as variables, on units of a level."""
         loop.variables = indices
         outer, self.level = self.level, level
         self.loops.append(loop)
         ended = frozenset(self.ended)
-        met = tuple(map(scalar, indices))
-        yield met if len(met) > 1 else met[0]
+        scalars = tuple(map(scalar, indices))
+        yield scalars if len(scalars) > 1 else scalars[0]
         self.loops.pop()
         self.ended |= {var for index in indices for var in index.variables()} if self.draft is None else set()
         self.level = outer
@@ -315,7 +315,7 @@ class Reader(Runner):
 
     @contextlib.contextmanager
     def _body(self) -> Iterator[list[Stmt]]:
-        """The statements of a loop's body, filled while the loop is read; copies made there are not there behind it."""
+        """The statements of a loop's body, collected while the loop is read; copies made there are not visible after it."""
         body: list[Stmt] = []
         self.out.append(body)
         self.copies.append({})
@@ -324,27 +324,27 @@ class Reader(Runner):
         self.out.pop()
 
     def _on_blocks(self, loop: Loop) -> Iterator[Any]:
-        """Launches of which each block has one, or takes several in turns."""
+        """Distribute launches over blocks, each of which runs one or several."""
         assert self.draft is not None
-        found = dealt_to_blocks(loop.extents, self.here.one, self.draft)
-        self._take_grid(found)
+        blocks = distributed_over_blocks(loop.extents, self.here.one, self.draft)
+        self._take_grid(blocks)
         with self._body() as body:
-            yield from self._inside(loop, found.indices, Block)
-        self.out[-1] += found.taken.around(*body)
+            yield from self._inside(loop, blocks.indices, Block)
+        self.out[-1] += blocks.taken.around(*body)
 
-    def _take_grid(self, found: Blocks) -> None:
+    def _take_grid(self, blocks: Blocks) -> None:
         if self.grid is not None:
-            raise DecompositionError("launches on BLOCK from two places", legal="one prange of them", at=call_site())
-        self.grid, self.launches, self.cluster = found.taken.blocks, found.launches, found.cluster
-        self.units |= {var for index in found.indices for var in index.variables()}
+            raise DecompositionError("launches on BLOCK from two positions", legal="one prange for all of them", at=call_site())
+        self.grid, self.launches, self.cluster = blocks.taken.blocks, blocks.launches, blocks.cluster
+        self.units |= {var for index in blocks.indices for var in index.variables()}
 
     def _repeated(self, loop: Loop) -> Iterator[Any]:
-        """A loop in which each unit does all turns."""
+        """A loop whose iterations each unit executes."""
         assert self.draft is not None
         names = "ijkl" if loop.parallel or len(loop.extents) > 1 else "k"
         variables = tuple(Var(self.draft.fresh(names[place % 4]), 0, max(size.high - 1, 0)) for place, size in enumerate(loop.extents))
         here, inside = self.here.one, self.level not in (Kernel, Block)
-        once = here.pipeline > 1 and not here.warpspecialize  # of one turn nothing runs ahead: it is no loop
+        once = here.pipeline > 1 and not here.warpspecialize  # a single iteration cannot run ahead: no loop
         turning = [(var, size) for var, size in zip(variables, loop.extents, strict=True) if not once or size != ONE]
         kept = [var for var, _ in turning]
         with self._body() as statements:
@@ -358,12 +358,12 @@ class Reader(Runner):
             asks = NOTHING  # the innermost loop is the pipeline
         self.out[-1] += body
 
-    def _dealt(self, sizes: tuple[Expr, ...], level: Level) -> tuple[tuple[Expr, ...], Expr]:
-        """The indices of a unit of a level, and the condition under which it has any."""
+    def _distributed(self, sizes: tuple[Expr, ...], level: Level) -> tuple[tuple[Expr, ...], Expr]:
+        """The indices of a unit of a level, and the condition under which it has a launch."""
         assert self.draft is not None
         draft = self.draft
         if level == Block:
-            self._take_grid(dealt_to_blocks(sizes, self.here.one, draft))
+            self._take_grid(distributed_over_blocks(sizes, self.here.one, draft))
             return sizes, TRUE
         unit, active = self._unit(sizes, level)
         indices: list[Expr] = []
@@ -381,75 +381,75 @@ class Reader(Runner):
         units = self.draft.units(level, self.level)
         if total > units:
             raise DecompositionError(
-                f"a prange of {total} launches on {level}", got=f"{units} of them in a {self.level}", legal=f"{units} launches",
-                hint="an srange around it", at=call_site(),
+                f"a prange of {total} launches on {level}", got=f"{units} units in a {self.level}", legal=f"{units} launches",
+                hint="an enclosing srange", at=call_site(),
             )  # fmt: skip
         unit = self.draft.unit(level, self.level)
         return unit, less(unit, as_expr(total)) if total < units else TRUE
 
     # ------------------------------------------------------------------------------------------ launches
 
-    def enter(self, one: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
-        level = one.proc.level
+    def enter(self, instance: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
+        level = instance.proc.level
         inner = self.loops[-1] if self.loops and self.loops[-1].depth == len(self.frames) else None
-        within_shares = any(each.data.shares for each in tensors)
+        within_shares = any(tensor.data.shares for tensor in tensors)
         if self.draft is None and self.frames:
-            self._note(one, variant, tensors, inner, level, within_shares)
-        for name, each in zip(variant.tensors, tensors, strict=True):
+            self._record_launch(instance, variant, tensors, inner, level, within_shares)
+        for name, tensor in zip(variant.tensors, tensors, strict=True):
             for write, names in ((False, variant.reads), (True, variant.writes)):
                 if name in names:
                     for loop in self.loops:
-                        loop.accesses.append((each.data, write, f"{variant.name}({name})", call_site()))
+                        loop.accesses.append((tensor.data, write, f"{variant.name}({name})", call_site()))
         if self.draft is None or within_shares or level == self.level:
             outer, self.level = self.level, level if self.draft is None else self.level
-            self._entered(one, variant, tensors)
+            self._entered(instance, variant, tensors)
             self.level = outer
             return
-        _, active = self._dealt((ONE,), level)
+        _, active = self._distributed((ONE,), level)
         outer, self.level = self.level, level
         self.active.append(active)
-        self._entered(one, variant, tensors)
+        self._entered(instance, variant, tensors)
         self.active.pop()
         self.level = outer
 
-    def _note(
-        self, one: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...], inner: Loop | None, level: Level, shares: bool
+    def _record_launch(
+        self, instance: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...], inner: Loop | None, level: Level, shares: bool
     ) -> None:
-        """What the launch says of the loop it stands in, of the threads of a block, and of new tensors."""
+        """Record the level of the loop's launches, the threads of a block, and names and memories of new tensors."""
         of_this = inner is not None and inner.parallel and not shares
         if of_this and level != self.here.one.proc.level:
             assert inner is not None
             if self.known.levels.setdefault(inner.number, level) != level:
-                raise DecompositionError("launches of one prange go to different processors", got=str(level), at=call_site())
+                raise DecompositionError("launches of one prange run on different processors", got=str(level), at=call_site())
         if self.here.one.proc.level == Block and level.threads is not None and not shares:
             total = _total(inner.extents, level) if of_this and inner is not None else 1
             self.known.threads = max(self.known.threads, threads_for(total, level))
-        for name, place, each in zip(variant.tensors, one.mems, tensors, strict=True):
-            self.known.names.setdefault(each.data.made, name)
-            if each.data.made and place.memory is not None and each.data.made not in self.known.memories:
-                self.known.memories[each.data.made] = place.memory
-                self.known.layouts[each.data.made] = dict(one.layouts).get(name)
+        for name, place, tensor in zip(variant.tensors, instance.mems, tensors, strict=True):
+            self.known.names.setdefault(tensor.data.made, name)
+            if tensor.data.made and place.memory is not None and tensor.data.made not in self.known.memories:
+                self.known.memories[tensor.data.made] = place.memory
+                self.known.layouts[tensor.data.made] = dict(instance.layouts).get(name)
 
-    def _entered(self, one: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
-        """Run an instance on tensors where it wants them: copied before, if it reads them, and back, if it writes them."""
+    def _entered(self, instance: TaskMapping, variant: Variant, tensors: tuple[TaskTensor, ...]) -> None:
+        """Run an instance on tensors in its places: copied before if it reads them, and copied back if it writes them."""
         passed, back, written = [], [], []
-        results = [each.data for name, each in zip(variant.tensors, tensors, strict=True) if name in variant.writes]
-        wanted = self._wanted(results)
-        for name, place, each in zip(variant.tensors, one.mems, tensors, strict=True):
-            part: Part = each.data
+        results = [tensor.data for name, tensor in zip(variant.tensors, tensors, strict=True) if name in variant.writes]
+        wanted = self._needed_results(results)
+        for name, place, tensor in zip(variant.tensors, instance.mems, tensors, strict=True):
+            part: Part = tensor.data
             if place == NONE or place.memory == self.known.memories.get(part.made, part.view.memory):
-                passed.append(each)
+                passed.append(tensor)
                 continue
             assert place.memory is not None
-            stored, copies = dict(one.layouts).get(name), name not in variant.writes and part.root in self.constant
+            stored, copies = dict(instance.layouts).get(name), name not in variant.writes and part.root in self.constant
             key = (part.root, part.path, part.shares, place.memory, self.level, stored, tuple(self.active))
             known = self._known_copy(key, wanted) if copies else None
             if known is not None:
-                passed.append(attrs.evolve(each, data=known))
+                passed.append(attrs.evolve(tensor, data=known))
                 continue
             owner = "accumulates" if name in variant.reads & variant.writes else "reads"
-            fresh = self._copied(name, part, place.memory, owner, one)
-            passed.append(attrs.evolve(each, data=fresh))
+            fresh = self._copied(name, part, place.memory, owner, instance)
+            passed.append(attrs.evolve(tensor, data=fresh))
             if name not in variant.reads or part.root in self.unset:
                 self.unset.add(fresh.root)
             if name in variant.writes:
@@ -464,31 +464,33 @@ class Reader(Runner):
                 self._child(copied, Move.on(self.level, part.view, fresh.view), f"{name} to {copied}", wanted=wanted, what=f"in {name}")
             if name in variant.writes:
                 back.append((name, Move.on(self.level, fresh.view, part.view), part.present))
-        self.call(one, variant, passed)
+        self.call(instance, variant, passed)
         self.unset -= {root for fresh, root in written if fresh not in self.unset}
-        if one.pipeline and self.draft is not None and one.instance not in self.piped:
+        if instance.pipeline and self.draft is not None and instance.instance not in self.piped:
             raise DecompositionError(
-                f"instance {one.instance}: pipeline={one.pipeline}, and {variant.name} has no srange", legal="pipeline=0", at=variant.origin
+                f"instance {instance.instance}: pipeline={instance.pipeline}, but {variant.name} has no srange",
+                legal="pipeline=0",
+                at=variant.origin,
             )
         for name, move, present in back:
             copied = move.src.tensor.name
             self._child(f"{copied}_out", move, f"{copied} to {name}", wanted=present, what=f"out {name}")
 
     def _known_copy(self, key: object, wanted: Expr) -> Part | None:
-        """A copy that was made before, for all results or for those that are wanted now."""
-        found = (scope[key, one] for scope in self.copies for one in (TRUE, wanted) if (key, one) in scope)
-        return next(found, None)
+        """An earlier copy, for all results or for those that are needed now."""
+        copies = (scope[key, condition] for scope in self.copies for condition in (TRUE, wanted) if (key, condition) in scope)
+        return next(copies, None)
 
-    def _copied(self, name: str, part: Part, memory: Memory, owner: str, one: TaskMapping) -> Part:
+    def _copied(self, name: str, part: Part, memory: Memory, owner: str, instance: TaskMapping) -> Part:
         if memory.of_grid:
             raise DecompositionError(
-                f"{name}: a copy in GLOBAL of what is in {part.view.memory}, which a kernel cannot make",
+                f"{name}: a copy of {part.view.memory} in GLOBAL, which a kernel cannot allocate",
                 legal="NONE SHARED REGISTER",
                 at=call_site(),
             )
         if any(constant(size) is None for size in part.view.shape):
             raise DecompositionError(
-                f"{name}: a copy in {memory} of {part.view.shape} elements, known only at run time",
+                f"{name}: a copy in {memory} of {part.view.shape} elements, which are known only at run time",
                 legal="pieces of known size",
                 at=call_site(),
             )
@@ -496,70 +498,72 @@ class Reader(Runner):
         dims = dims if memory.private else sorted(dims, key=part.view.axis)  # stored in the order of the source
         source = part.view.only(dims)
         layout = RowMajor if source.memory.private else MatrixLayout(source.order or "row")
-        view = self._ringed(one, name, source)
+        view = self._ring_copy(instance, name, source)
         if view is None:
-            stored = dict(one.layouts).get(name)
-            view = self._made(self._name(name, memory), source.shape, source.dtype, memory, layout, owner, stored)
-            self.stages.setdefault((one.instance, name), []).append((self.out[-1], view))
+            stored = dict(instance.layouts).get(name)
+            view = self._new_tensor(self._name(name, memory), source.shape, source.dtype, memory, layout, owner, stored)
+            self.stages.setdefault((instance.instance, name), []).append((self.out[-1], view))
         origin = part.view if part.origin is None and part.view.memory.of_grid else part.origin
         view = view.only([dims.index(dim) for dim in range(len(dims))])
         return Part(view, self._root(), (), part.shares, present=part.present, origin=origin)
 
-    def _ringed(self, one: TaskMapping, name: str, source: View) -> View | None:
-        """The copy of another launch of an instance, where a warp loads ahead: a ring has its stages, in front of its loop and behind it.
+    def _ring_copy(self, instance: TaskMapping, name: str, source: View) -> View | None:
+        """The copy of another launch of an instance, with `warpspecialize`: its circular buffer is used before, in and after its loop.
 
-        Launches side by side have copies of their own.
+        Concurrent launches have separate copies.
         """
-        found = self.stages.get((one.instance, name), [])
-        if not self.here.one.warpspecialize or any(out is self.out[-1] for out, _ in found):
+        copies = self.stages.get((instance.instance, name), [])
+        if not self.here.one.warpspecialize or any(out is self.out[-1] for out, _ in copies):
             return None
-        alike = (view for _, view in found if (view.shape, view.dtype) == (source.shape, source.dtype) and view.memory.of_block)
-        view = next(alike, None)
+        matching = (view for _, view in copies if (view.shape, view.dtype) == (source.shape, source.dtype) and view.memory.of_block)
+        view = next(matching, None)
         if view is not None:
-            found.append((self.out[-1], view))
+            copies.append((self.out[-1], view))
         return view
 
     def external(self, function: Any, tensors: tuple[TaskTensor, ...], options: dict[str, Any]) -> None:
-        spec = external(function, self.level, tuple(one.data.view for one in tensors), options)
+        spec = external(function, self.level, tuple(tensor.data.view for tensor in tensors), options)
         by_name = dict(zip(order_of(function, spec), tensors, strict=True))
-        mine = self.here.variant
-        require_privileges(mine.name, mine.reads, mine.writes, spec, {operand: one.parameter for operand, one in by_name.items()})
+        variant = self.here.variant
+        require_privileges(
+            variant.name, variant.reads, variant.writes, spec, {operand: tensor.parameter for operand, tensor in by_name.items()}
+        )
         if spec.accumulate == TRUE:
             self.known.sums |= {by_name[name].data.made for name in spec.outputs}
         if spec.copies:
-            self._note_order(by_name["dst"].data, by_name["src"].data)
+            self._record_order(by_name["dst"].data, by_name["src"].data)
         inputs, outputs = ([by_name[name].data for name in names] for names in (spec.inputs, spec.outputs))
         self._require_set(inputs + outputs if spec.accumulate == TRUE else inputs, tuple(by_name.values()))
         self.unset -= {part.root for part in outputs}
-        self._note_flow(inputs, outputs)
-        wanted = self._wanted(outputs) if inputs else all_of([one.present for one in outputs])
+        self._record_flow(inputs, outputs)
+        wanted = self._needed_results(outputs) if inputs else all_of([part.present for part in outputs])
         kernel = performer(function, options)
-        if kernel is not None and any(one.data.shares for one in tensors):
+        if kernel is not None and any(tensor.data.shares for tensor in tensors):
             raise DecompositionError(
-                f"{mine.name}: {kernel} on threads' parts of an instruction's operand, which all threads together work on",
+                f"{variant.name}: {kernel} on threads' parts of an instruction's operand, on which all threads work together",
                 legal="tensors, or pieces of them", at=call_site(),
             )  # fmt: skip
-        spec = _raised(spec, {operand: one.data.shares for operand, one in by_name.items()})
+        spec = _group_spec(spec, {operand: tensor.data.shares for operand, tensor in by_name.items()})
         if spec.title == "Pointwise":
-            for operand, one in by_name.items():
-                self.known.names.setdefault(one.data.made, operand.removesuffix("_before"))
+            for operand, tensor in by_name.items():
+                self.known.names.setdefault(tensor.data.made, operand.removesuffix("_before"))
             needed = _needed(spec)
             if needed == FALSE:
                 return
             wanted = all_of((wanted, needed))
-        note = "" if isinstance(function, str) or kernel is not None else _noted(spec)
+        note = "" if isinstance(function, str) or kernel is not None else _comment_of(spec)
         if self.here.one.strategy is None:
-            self._child(_called(function, spec), spec, note, named=False, wanted=wanted, kernel=kernel)
+            self._child(_name_of_call(function, spec), spec, note, named=False, wanted=wanted, kernel=kernel)
         else:
-            self._by_strategy(_called(function, spec), spec, self.here.one.strategy, wanted)
+            self._by_strategy(_name_of_call(function, spec), spec, self.here.one.strategy, wanted)
 
     def _require_set(self, parts: list[Part], tensors: tuple[TaskTensor, ...]) -> None:
-        """Refuse to read what no launch before has written any of."""
-        missing = [one.called for one in tensors for part in parts if one.data is part and part.root in self.unset]
+        """Refuse reads of tensors that no earlier launch has written."""
+        missing = [tensor.called for tensor in tensors for part in parts if tensor.data is part and part.root in self.unset]
         if missing:
             raise DecompositionError(
-                f"{self.here.variant.name} reads {missing[0]}, to which nothing was written before",
-                legal="a launch that writes it, in front", at=call_site(),
+                f"{self.here.variant.name} reads {missing[0]}, which was not written before",
+                legal="an earlier launch that writes it", at=call_site(),
             )  # fmt: skip
 
     def _by_strategy(self, name: str, spec: Spec, strategy: Strategy, wanted: Expr) -> None:
@@ -573,42 +577,42 @@ class Reader(Runner):
         if self.draft is not None:
             self._perform(name, spec, f"by the strategy of {self.here.one.instance}", True, steps, follows=False, wanted=wanted)
 
-    def _note_order(self, *parts: Part) -> None:
-        """A new tensor in shared memory lies as what it is copied to, or from."""
+    def _record_order(self, *parts: Part) -> None:
+        """Give a new tensor in shared memory the storage order of its copy in global memory."""
         for part, other in (parts, parts[::-1]):
             if part.made and other.view.memory.of_grid and other.view.order and self.known.memories.get(part.made, RF).of_block:
                 self.known.orders.setdefault(part.made, MatrixLayout(other.view.order))
 
-    def _note_flow(self, inputs: list[Part], outputs: list[Part]) -> None:
-        """What goes into what: from new tensors into others, or into those that the entry point was given."""
+    def _record_flow(self, inputs: list[Part], outputs: list[Part]) -> None:
+        """Record the data flow from new tensors to others, or to operands."""
         for part in inputs:
             if part.made:
-                goes = self.known.flows.setdefault(part.made, set())
-                goes |= {-one.made if one.made else one.root if one.root <= self.given else 0 for one in outputs}
+                goes = self.known.data_flows.setdefault(part.made, set())
+                goes |= {-output.made if output.made else output.root if output.root <= self.given else 0 for output in outputs}
 
-    def _wanted(self, outputs: list[Part]) -> Expr:
-        """The condition under which anyone wants results: one has elements, and if it only goes into others, so have they."""
+    def _needed_results(self, outputs: list[Part]) -> Expr:
+        """The condition under which results are needed: they have elements, and if they only flow into one operand, so has that."""
         conditions: list[Expr] = [] if outputs else [TRUE]
         for part in outputs:
-            served = self._served(part.made) if part.made else set()
+            served = self._reached_operands(part.made) if part.made else set()
             further = [self.present.get(root, TRUE) for root in served] if len(served) == 1 else []
             conditions.append(all_of((*further, part.present)))
         return any_of(conditions)
 
-    def _served(self, made: int) -> set[int]:
-        """The given tensors that a new tensor goes into, by whatever ways; 0 among them where that is not known."""
-        found, left = {made}, [made]
+    def _reached_operands(self, made: int) -> set[int]:
+        """The operands that a new tensor flows into, directly or indirectly; 0 among them if that is not known."""
+        reached, left = {made}, [made]
         while left:
-            goes = self.known.flows.get(left.pop(), {0})
-            new = {-one for one in goes if one < 0} - found
-            found |= new
+            goes = self.known.data_flows.get(left.pop(), {0})
+            new = {-target for target in goes if target < 0} - reached
+            reached |= new
             left += new
-        return {one for each in found for one in self.known.flows.get(each, {0}) if one >= 0}
+        return {target for source in reached for target in self.known.data_flows.get(source, {0}) if target >= 0}
 
     def _child(
         self, name: str, spec: Spec, note: str, named: bool = True, wanted: Expr = TRUE, kernel: MicroKernel | None = None, what: str = CALL
     ) -> None:
-        """A spec as a child, at this place of the program, with a note, behind which the spec is `named`; `what` of a launch it is."""
+        """Add a spec as a child, with a comment that shows the spec if `named`; `what` is its part of a launch."""
         steps = _steps(spec) if kernel is None else (Done(kernel, origin=call_site()),)
         if kernel is not None:
             self.known.performed.append((spec, steps))
@@ -627,11 +631,11 @@ class Reader(Runner):
         wanted: Expr,
         what: str = CALL,
     ) -> None:
-        """A spec as a child that some steps perform, of whose registers others say who holds them where it `follows`."""
+        """Add a spec as a child that steps perform; with `follows`, other statements decide the ownership of its registers."""
         assert self.draft is not None
-        taken = {one.name for one in self.children}
+        used_names = {child.name for child in self.children}
         numbered = (name if number == 1 else f"{name}{number}" for number in itertools.count(1))
-        called = next(one for one in numbered if one not in taken)
+        called = next(candidate for candidate in numbered if candidate not in used_names)
         follows = follows and spec.level.threads != 1 and any(view.memory.private for view in spec.views)
         alone = steps_at(default_copy(), spec) if follows and not spec.contracts else ()
         self.children.append(Child(called, spec, steps, all_of((*self.active, wanted)), f"{called.lower()}_", alone))
@@ -640,15 +644,15 @@ class Reader(Runner):
         self.out[-1].append(Hole(called))
 
 
-def _called(function: Any, spec: Spec) -> str:
-    """What the work of a call is named after: itself, or what a formula makes."""
+def _name_of_call(function: Any, spec: Spec) -> str:
+    """The name of a call's child: its own, or that of the formula's output."""
     if isinstance(function, str):
         return function
     return spec.outputs[0] if spec.title == "Pointwise" else spec.title.lower()
 
 
-def _noted(spec: Spec) -> str:
-    """What the printed kernel says of work on data: its formula, or of which tensors others are made."""
+def _comment_of(spec: Spec) -> str:
+    """The comment of a call in the printed kernel: its formula, or its inputs and outputs."""
     if spec.title == "Pointwise":
         return str(spec.definition.only)
     of, to = (", ".join(spec.operands[name].tensor.name for name in names) for names in (spec.inputs, spec.outputs))
@@ -656,19 +660,19 @@ def _noted(spec: Spec) -> str:
 
 
 def _needed(spec: Spec) -> Expr:
-    """The condition under which a formula changes elements: that its own may fail, where it keeps them in place under that."""
-    one = spec.definition.only
-    value = None if one is None else one.value
-    if one is None or not isinstance(value, Operation) or value.name != "where":
+    """The condition under which a formula changes elements: the negation of a condition under which it keeps them."""
+    formula = spec.definition.only
+    value = None if formula is None else formula.value
+    if formula is None or not isinstance(value, Operation) or value.name != "where":
         return TRUE
-    kept, target = value.arguments[1], one.target
+    kept, target = value.arguments[1], formula.target
     if not isinstance(kept, Element) or kept.index != target.index or spec.operands[kept.tensor] != spec.operands[target.tensor]:
         return TRUE
     return may_fail(value.arguments[0], spec.operands)
 
 
-def _laid(tensor: Tensor, stored: Stored) -> Tensor:
-    """The tensor, stored as a mapping says; as its readers want it, if all that it says is about its ring or its bytes."""
+def _with_storage(tensor: Tensor, stored: Stored) -> Tensor:
+    """The tensor, stored as a mapping specifies; in the layout of its readers, if the mapping only specifies stages or reuse."""
     tensor = attrs.evolve(tensor, stages=stored.stages, reuse=stored.reuse)
     if not (stored.swizzle or stored.pad or stored.order):
         return tensor
@@ -681,19 +685,19 @@ def _laid(tensor: Tensor, stored: Stored) -> Tensor:
 
 
 def _variables(sizes: tuple[Expr, ...], number: int) -> tuple[Var, ...]:
-    """Variables that stand for the indices of a loop which leaves nothing of itself."""
+    """Variables for the indices of a loop over shares, which does not appear in the kernel."""
     return tuple(Var(f"piece{number}_{place}", 0, max(size.high - 1, 0)) for place, size in enumerate(sizes))
 
 
 def _total(sizes: tuple[Expr, ...], level: Level) -> int:
-    found = pieces(sizes)
-    if found is None:
+    total = pieces(sizes)
+    if total is None:
         raise DecompositionError(f"a prange on {level} whose length is known only at run time", legal="prange on BLOCK", at=call_site())
-    return found
+    return total
 
 
 def _operand(spec: Spec, name: str, variant: Variant) -> View:
-    """The operand of the spec that a tensor of the entry point is."""
+    """The operand of the spec for a tensor of the entry point."""
     if name not in spec.operands:
         raise DecompositionError(f"{variant.name}: {spec.title} has no operand {name}", legal=tuple(spec.operands), at=variant.origin)
     if name in variant.writes and name not in spec.outputs:
@@ -706,9 +710,9 @@ def _operand(spec: Spec, name: str, variant: Variant) -> View:
 
 
 def _steps(spec: Spec) -> tuple[Decomposition, ...]:
-    """What performs a spec: a thread does it element by element; for a group an instruction, or whoever holds its registers, does.
+    """The steps for a spec: a thread works element by element; for a group, an instruction, or the owners of its registers.
 
-    Of what threads see alike, and no instruction fills or computes, each takes elements.
+    For operands that all threads can access, without a matching instruction, each thread works on some elements.
     """
     done = Done(origin=call_site())
     if spec.level.threads != 1:
@@ -721,28 +725,28 @@ def _steps(spec: Spec) -> tuple[Decomposition, ...]:
 
 
 def _require_apart(loop: Loop, free: Collection[Expr]) -> None:
-    """Refuse launches of a prange of which one may write what another touches; `free` are indices that differ between launches."""
+    """Refuse a prange in which one launch may write what another accesses; `free` are indices that differ between launches."""
     inner = [access for access in loop.accesses if access[0].root <= loop.fresh]
     variables = [var for var, size in zip(loop.variables, loop.extents, strict=True) if constant(size) != 1]
-    for (part, write, what, at), (other, also, whose, _) in itertools.combinations_with_replacement(inner, 2):
-        if part.root != other.root or not (write or also):
+    for (part, write, what, at), (other, other_writes, whose, _) in itertools.combinations_with_replacement(inner, 2):
+        if part.root != other.root or not (write or other_writes):
             continue
         for var in () if distinct(part.path, other.path, free) else variables:
             if not _separates(var, part.path, other.path):
                 raise DecompositionError(
-                    f"two launches of a prange may touch the same elements: {what} {'writes' if write else 'reads'} what {whose} "
-                    f"{'writes' if also else 'reads'}",
-                    got="pieces that are not known to differ with each index", legal="pieces at the indices of the prange, or srange",
+                    f"two launches of a prange may access the same elements: {what} {'writes' if write else 'reads'} what {whose} "
+                    f"{'writes' if other_writes else 'reads'}",
+                    got="pieces that are not proved to differ with each index", legal="pieces at the indices of the prange, or srange",
                     at=at,
                 )  # fmt: skip
 
 
 def _separates(index: Expr, path: Path, other: Path) -> bool:
-    """Whether pieces are different ones, of the same disjoint partition, wherever an index differs."""
+    """Whether pieces differ, as pieces of the same disjoint partition, whenever an index differs."""
     for (by, place), (also, there) in zip(path, other, strict=False):
         if by != also or not by.disjoint:
             return False
-        if any(one == two == index for one, two in zip(place, there, strict=True)):
+        if any(left == right == index for left, right in zip(place, there, strict=True)):
             return True
         if place != there:
             return False
@@ -752,74 +756,80 @@ def _separates(index: Expr, path: Path, other: Path) -> bool:
 Chain = tuple[tuple[Partition, tuple[int, ...]], ...]
 
 
-def _raised(spec: Spec, shares: dict[str, Chain]) -> Spec:
-    """The work of a group, of which threads do this on their shares; refused where together they do not do it: each has other elements of
-    the result, all of what is reduced, and of each operand those that belong to them.
+def _group_spec(spec: Spec, shares: dict[str, Chain]) -> Spec:
+    """The spec of a group whose threads perform this spec on their shares.
 
-    A reduction may have a dimension of its own for parts: each thread has another one, that of its terms.
+    Refused unless the shares fit: each thread has different elements of the result, all elements along reduced dimensions, and the matching
+    elements of each operand. A reduction may have a separate dimension for partial results, one per thread that has terms.
     """
-    chains = {len(one) for one in shares.values()}
+    chains = {len(chain) for chain in shares.values()}
     if chains == {0}:
         return spec
     by_value = {name for name, view in spec.operands.items() if view.memory.by_value}
-    names = [name for name, one in shares.items() if len(one) < max(chains) and name not in by_value]
+    names = [name for name, chain in shares.items() if len(chain) < max(chains) and name not in by_value]
     if names:
-        raise DecompositionError(f"{spec}: {names[0]} is no part of an instruction's operand, the others are", at=call_site())
-    shares = {name: one for name, one in shares.items() if name not in by_value}
+        raise DecompositionError(f"{spec}: {names[0]} is not a part of an instruction's operand, the others are", at=call_site())
+    shares = {name: chain for name, chain in shares.items() if name not in by_value}
     counts = [by.counts(shape)[0] for by, shape in next(iter(shares.values()))]
-    found = [_of_share(spec, shares, place) for place in itertools.product(*map(range, counts))]
+    coordinates = [_coordinates_of_share(spec, shares, place) for place in itertools.product(*map(range, counts))]
     parts = [dim for dim in spec.tile_dims if spec.reduces and all(dim not in spec.uses[name] for name in spec.inputs)]
     if parts:
-        _require_parts(spec, found, parts)
+        _require_parts(spec, coordinates, parts)
         return spec.with_options(in_parts=True)
     summed = {dim: constant(spec.size(dim)) for dim in spec.dims if dim not in spec.tile_dims}
-    for one in found:
-        for dim, where in one.items():
+    for by_dim in coordinates:
+        for dim, where in by_dim.items():
             if dim in summed and len(where) != summed[dim]:
                 raise DecompositionError(
-                    f"{spec}: a thread has a part of {dim}, over which is summed", at=call_site(),
-                    hint='a number for each thread that has a part: partition_by_mma(T, instruction, processor, "parts")',
+                    f"{spec}: a thread has a part of {dim}, which is reduced", at=call_site(),
+                    hint='one number per thread that has a part: partition_by_mma(T, instruction, processor, "parts")',
                 )  # fmt: skip
     return spec
 
 
-def _of_share(spec: Spec, shares: dict[str, Chain], place: tuple[int, ...]) -> dict[str, list[int]]:
-    """The coordinates of a thread's share along each dimension; refused where operands differ."""
-    found: dict[str, list[int]] = {}
+def _coordinates_of_share(spec: Spec, shares: dict[str, Chain], place: tuple[int, ...]) -> dict[str, list[int]]:
+    """The coordinates of a thread's share along each dimension; refused if operands differ."""
+    by_dim: dict[str, list[int]] = {}
     for name, chain in shares.items():
         for dim, where in zip(spec.uses[name], _coordinates(chain, place), strict=True):
-            if found.setdefault(dim, where) != where:
+            if by_dim.setdefault(dim, where) != where:
                 raise DecompositionError(
-                    f"{spec}: threads have parts of {name} that do not conform with the others along {dim}",
+                    f"{spec}: threads have parts of {name} that do not match the others along {dim}",
                     hint='partition_by_mma(T, instruction, processor, "A") for A, and so on', at=call_site(),
                 )  # fmt: skip
-    return found
+    return by_dim
 
 
-def _require_parts(spec: Spec, found: list[dict[str, list[int]]], parts: list[str]) -> None:
-    """Refuse parts of sums that are not numbered as their terms lie: whose first term comes first has the first part."""
+def _require_parts(spec: Spec, coordinates: list[dict[str, list[int]]], parts: list[str]) -> None:
+    """Refuse partial results that are not numbered in the order of their terms."""
     terms = [dim for dim in spec.dims if dim not in spec.tile_dims]
     groups: dict[Any, list[tuple[list[int], list[int]]]] = {}
-    for one in found:
-        key = tuple(tuple(one[dim]) for dim in spec.tile_dims if dim not in parts)
-        groups.setdefault(key, []).append((one[terms[0]], one[parts[0]]))
+    for by_dim in coordinates:
+        key = tuple(tuple(by_dim[dim]) for dim in spec.tile_dims if dim not in parts)
+        groups.setdefault(key, []).append((by_dim[terms[0]], by_dim[parts[0]]))
     sizes = constant(spec.size(terms[0])), constant(spec.size(parts[0]))
     for group in groups.values():
         group.sort()
         every = sorted(itertools.chain.from_iterable(where for where, _ in group))
-        if len(terms) > 1 or every != list(range(sizes[0] or 0)) or [part for _, part in group] != [[one] for one in range(sizes[1] or 0)]:
+        if (
+            len(terms) > 1
+            or every != list(range(sizes[0] or 0))
+            or [part for _, part in group] != [[index_of_part] for index_of_part in range(sizes[1] or 0)]
+        ):
             raise DecompositionError(
-                f"{spec}: each thread that has terms of a result has a part of its own, in the order of their terms",
+                f"{spec}: each thread that has terms of a result has one partial result, in the order of the terms",
                 hint='partition_by_mma(T, instruction, processor, "parts") for the result, "C" for the terms', at=call_site(),
             )  # fmt: skip
 
 
 def _coordinates(chain: tuple[tuple[Partition, tuple[int, ...]], ...], place: tuple[int, ...]) -> list[list[int]]:
-    """The coordinates of a share of shares, along each dimension of the operand."""
-    found = [list(range(int(size))) for size in chain[0][1]]
+    """The coordinates of a nested share, along each dimension of the operand."""
+    coordinates = [list(range(int(size))) for size in chain[0][1]]
     for (by, shape), number in zip(chain, place, strict=True):
-        found = [[outer[one] for one in inner] for outer, inner in zip(found, by.coordinates(shape, (number,)), strict=True)]
-    return found
+        coordinates = [
+            [outer[position] for position in inner] for outer, inner in zip(coordinates, by.coordinates(shape, (number,)), strict=True)
+        ]
+    return coordinates
 
 
 # ---------------------------------------------------------------------------------------------- the step
@@ -827,7 +837,7 @@ def _coordinates(chain: tuple[tuple[Partition, tuple[int, ...]], ...], place: tu
 
 @attrs.frozen
 class TaskProgram(Decomposition):
-    """All of a kernel by a program of tasks and a mapping; the entry point's tensors are the operands of the spec, by name."""
+    """A whole kernel by a program of tasks and a mapping; the entry point's tensors are the operands of the spec, by name."""
 
     verb: ClassVar[str] = "tasks"
     ends: ClassVar[bool] = True
@@ -836,7 +846,7 @@ class TaskProgram(Decomposition):
     mapping: Mapping | MappingOf | Refused
 
     def resolved(self, of: Callable[[Any], Any]) -> TaskProgram:
-        """The step with its tunables as `of` says; what its mapping refuses then is said where it is used."""
+        """The step with tunables replaced; if its mapping is refused, the error is raised when it is used."""
         mapping: Any
         try:
             mapping = of(self.mapping)
@@ -846,12 +856,12 @@ class TaskProgram(Decomposition):
 
     @property
     def mapped(self) -> Mapping:
-        """The mapping, all of whose values are known; an error where a function makes none of them."""
+        """The mapping with known values. Raises: the error of the function that computes it."""
         return self.mapping if isinstance(self.mapping, Mapping) else self.mapping.made()
 
     @property
     def whole_kernel(self) -> tuple[str, str]:  # type: ignore[override]
-        """The target, which of a mapping that has no values yet the first ones tell."""
+        """The target; for a mapping with tunables, according to their first values."""
         first = None if isinstance(self.mapping, Mapping) else self.mapping.first
         return (WARPGROUP_ARCHITECTURE if first is not None and has_part(Warpgroup, (first,)) else "", "")
 
@@ -868,28 +878,35 @@ class TaskProgram(Decomposition):
     def differences(self, other: Decomposition) -> tuple[str, ...]:
         if not isinstance(other, TaskProgram):
             return ()
-        lines = () if self.program == other.program else changes(other.program, {one.name: one.digest for one in self.program.variants})
+        lines = (
+            ()
+            if self.program == other.program
+            else changes(other.program, {variant.name: variant.digest for variant in self.program.variants})
+        )
         return (*lines, *self.mapped.diff(other.mapped))
 
     def threads(self, spec: Spec, context: Context) -> int | None:
         known = self._known(spec)
-        inner = [count_workers(one, steps, context.enter(Child("performed", one, steps))) for one, steps in known.performed]
-        return max(one for one in (known.threads, *inner) if one is not None)
+        inner = [
+            count_workers(performed_spec, steps, context.enter(Child("performed", performed_spec, steps)))
+            for performed_spec, steps in known.performed
+        ]
+        return max(count for count in (known.threads, *inner) if count is not None)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         if not spec.level.is_launch:
-            raise DecompositionError(f"a program of tasks is a whole kernel, {spec} is {spec.level}'s", legal="Kernel")
+            raise DecompositionError(f"a program of tasks is a whole kernel, {spec} is at level {spec.level}", legal="Kernel")
         known, draft = self._known(spec), context.draft()
         known.threads = max(known.threads, context.workers or 1)
         reader = Reader(self.program, self.mapped, spec, known, draft, registers=context.architecture.registers_per_thread)
         reader.read()
-        fits = less(reader.launches, as_expr(2**31))  # of blocks that stay, too: they count on to their last launch
+        fits = less(reader.launches, as_expr(2**31))  # also for persistent blocks, which count to their last launch
         if fits == FALSE:
             raise ResourceError(f"{reader.launches} launches on BLOCK: a grid has at most 2**31 - 1", hint="larger tiles in the mapping")
         facts = () if fits == TRUE else (("the grid has at most 2**31 - 1 blocks", fits),)
         (program,) = reader.out
-        # Who fills registers follows who reads them: a fill decides last what threads hold.
-        children = sorted(reader.children, key=lambda one: one.spec.fills)
+        # The ownership of registers follows from their readers: fills are decided last.
+        children = sorted(reader.children, key=lambda child: child.spec.fills)
         return draft.expansion(
             tuple(children),
             tuple(program),
@@ -901,36 +918,36 @@ class TaskProgram(Decomposition):
         )
 
     def _known(self, spec: Spec) -> Known:
-        """What a first reading finds, for its caller to add to."""
-        found = _found_first(self, spec)
-        copies: dict[str, Any] = {name: copy.copy(getattr(found, name)) for name in attrs.fields_dict(Known)}
-        return Known(**copies | {"flows": {made: set(goes) for made, goes in found.flows.items()}})
+        """A copy of the first reading, to which the caller may add."""
+        known = _first_reading(self, spec)
+        copies: dict[str, Any] = {name: copy.copy(getattr(known, name)) for name in attrs.fields_dict(Known)}
+        return Known(**copies | {"data_flows": {made: set(targets) for made, targets in known.data_flows.items()}})
 
     def stored(self, store: Store) -> dict[str, Any]:
-        """What is stored of it: which program it is of, and its mapping in full."""
+        """The stored form: the name of the program, and its mapping in full."""
         program = plain_program(self.program)
         if not isinstance(self.mapping, MappingOf):
             return {"program": program, "mapping": plain_mapping(self.mapped, store)}
-        arguments = {name: store.plain(one) for name, one in self.mapping.arguments}
+        arguments = {name: store.plain(argument) for name, argument in self.mapping.arguments}
         return {"program": program, "mapping": {"of": plain_function(self.mapping.function), "arguments": arguments}}
 
     @staticmethod
     def of_stored(fields: dict[str, Any], store: Store) -> TaskProgram:
-        """The step of what `stored` made; a `StoreError` where its program is not found, or is another by now."""
+        """The step that `stored` wrote. Raises: StoreError if its program is not found, or has changed."""
         if set(fields) != {"program", "mapping"}:
-            raise StoreError("a step of tasks has a program and a mapping", got=sorted(fields))
+            raise StoreError("a step of tasks must have a program and a mapping", got=sorted(fields))
         program, mapping = found_program(fields["program"], store.programs), fields["mapping"]
         if not isinstance(mapping, dict) or set(mapping) != {"of", "arguments"}:
             return TaskProgram(program, read_mapping(mapping, store))
         function, arguments = found_function(mapping["of"]), mapping["arguments"]
         if not isinstance(arguments, dict):
-            raise StoreError("the arguments of a mapping are an object", got=arguments)
-        return TaskProgram(program, MappingOf(function, {name: store.value(one, Any) for name, one in arguments.items()}))
+            raise StoreError("the arguments of a mapping must be an object", got=arguments)
+        return TaskProgram(program, MappingOf(function, {name: store.value(argument, Any) for name, argument in arguments.items()}))
 
 
 @by_identities
-def _found_first(step: TaskProgram, spec: Spec) -> Known:
-    """What a first reading of a program finds for a spec; whoever counts threads asks for it, and whoever expands the step."""
+def _first_reading(step: TaskProgram, spec: Spec) -> Known:
+    """The first reading of a program for a spec, cached for counting threads and for the expansion."""
     mapping, known = step.mapped, Known()
     step.program.check(mapping)
     Reader(step.program, mapping, spec, known).read()
@@ -938,39 +955,43 @@ def _found_first(step: TaskProgram, spec: Spec) -> Known:
 
 
 SHOWN = ("group_m", "raster", "persistent", "pipeline", "interleave", "mma_in_flight")
-"""Fields of an instance in the header of a kernel, where they say something."""
+"""Fields of an instance that the header of a kernel shows, unless they are 0 or None."""
 
 
 def lines_of(program: Tasks, mapping: Mapping) -> tuple[str, ...]:
-    """The instances of a mapping, a line each: what an instance calls stands inside it."""
+    """The instances of a mapping, one line each; the calls of an instance are indented."""
     lines: list[str] = []
-    told: set[str] = set()
+    listed: set[str] = set()
 
-    def tell(one: TaskMapping, depth: int) -> None:
-        again = one.instance in told
-        lines.append(f"{'  ' * depth}{one.instance}{', as above' if again else _line(program, one)}")
-        told.add(one.instance)
-        for name in () if again else dict.fromkeys(one.calls):
-            tell(mapping[name], depth + 1)
+    def add(instance: TaskMapping, depth: int) -> None:
+        again = instance.instance in listed
+        lines.append(f"{'  ' * depth}{instance.instance}{', as above' if again else _line(program, instance)}")
+        listed.add(instance.instance)
+        for name in () if again else dict.fromkeys(instance.calls):
+            add(mapping[name], depth + 1)
 
-    tell(mapping.root, 0)
+    add(mapping.root, 0)
     return tuple(lines)
 
 
-def _line(program: Tasks, one: TaskMapping) -> str:
-    """An instance in the header of a kernel: its variant, its processor, where its tensors are, and its values."""
-    variant = "" if one.variant == one.instance else f" {one.variant}"
-    words = [f"{name}={value}" for name, value in one.tunables]
-    words += [f"{name}={value}" for name in SHOWN if (value := getattr(one, name)) not in (0, None)]
-    words += [f"cluster={'x'.join(map(str, one.cluster))}"] if math.prod(one.cluster) > 1 else []
-    words += [f"warpspecialize by {one.producer_threads}" if one.producer_threads > 32 else "warpspecialize"] if one.warpspecialize else []
-    words += [] if one.strategy is None else [f"by {one.strategy}"]
-    words += [f"{name} {layout}" for name, layout in one.layouts]
-    return ", ".join([f":{variant} on {one.proc}", _places(program[one.variant].tensors, one.mems), *words])
+def _line(program: Tasks, instance: TaskMapping) -> str:
+    """An instance in the header of a kernel: its variant, its processor, the places of its tensors, and its values."""
+    variant = "" if instance.variant == instance.instance else f" {instance.variant}"
+    words = [f"{name}={value}" for name, value in instance.tunables]
+    words += [f"{name}={value}" for name in SHOWN if (value := getattr(instance, name)) not in (0, None)]
+    words += [f"cluster={'x'.join(map(str, instance.cluster))}"] if math.prod(instance.cluster) > 1 else []
+    words += (
+        [f"warpspecialize by {instance.producer_threads}" if instance.producer_threads > 32 else "warpspecialize"]
+        if instance.warpspecialize
+        else []
+    )
+    words += [] if instance.strategy is None else [f"by {instance.strategy}"]
+    words += [f"{name} {layout}" for name, layout in instance.layouts]
+    return ", ".join([f":{variant} on {instance.proc}", _places(program[instance.variant].tensors, instance.mems), *words])
 
 
 def _places(tensors: tuple[str, ...], mems: tuple[Place, ...]) -> str:
-    """Where tensors are: those in one place together."""
+    """The places of tensors, grouped by place."""
     names: dict[str, list[str]] = {}
     for name, place in zip(tensors, mems, strict=True):
         names.setdefault(str(place), []).append(name)
@@ -980,19 +1001,22 @@ def _places(tensors: tuple[str, ...], mems: tuple[Place, ...]) -> str:
 def strategy(program: Tasks, mapping: Mapping | Callable[..., Mapping], **values: Any) -> Strategy:
     """A program as a strategy, for any spec whose operands are the entry point's tensors: `strategy(gemm, mapping)(MatMul(...)...)`.
 
-    Args: a mapping, whose tunables may be those of strategies (`Tunable`), or a function that makes one, with its `values`, tunables among
-    them: `strategy(gemm, hopper, U=Tunable("U", 64, 128))`.
+    Args: mapping: a mapping, which may contain `Tunable`s, or a function that computes one. values: the arguments of that function, which
+    may contain tunables: `strategy(gemm, hopper, U=Tunable("U", 64, 128))`.
     """
     require_program(program)
     if isinstance(mapping, Mapping):
         if values:
-            raise ArgumentError("strategy: values are a function's", got=sorted(values), legal="Mapping.with_(...)", at=call_site())
-        for one in mapping.instances:
-            program[one.variant]  # which refuses others
+            raise ArgumentError("strategy: values are for a function", got=sorted(values), legal="Mapping.with_(...)", at=call_site())
+        for instance in mapping.instances:
+            program[instance.variant]  # refuses unknown ones
         return Strategy((TaskProgram(program, mapping, origin=call_site()),))
     if not callable(mapping):
         raise ArgumentError(
-            "a program wants a mapping, or a function that makes one", got=mapping, legal="Mapping([TaskMapping(...), ...])", at=call_site()
+            "a program requires a mapping, or a function that computes one",
+            got=mapping,
+            legal="Mapping([TaskMapping(...), ...])",
+            at=call_site(),
         )
-    made = MappingOf(mapping, values)
-    return Strategy((TaskProgram(program, made if tunables_in(made.arguments) else made.made(), origin=call_site()),))
+    mapping_of = MappingOf(mapping, values)
+    return Strategy((TaskProgram(program, mapping_of if tunables_in(mapping_of.arguments) else mapping_of.made(), origin=call_site()),))

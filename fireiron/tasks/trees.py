@@ -1,7 +1,7 @@
-"""Trees of tasks that most programs share: what makes a product, clears its accumulator and copies it; and mappings that follow from tiles.
+"""Trees of tasks that most programs share, for a matmul, for clearing its accumulator and copying it; and mappings derived from tiles.
 
-A `Tree` takes the tile of a block apart, level by level, by sizes as strategies do. How many pieces there are, which instances call which,
-and the trees that clear and copy the tile follow.
+A `Tree` decomposes the tile of a block level by level, by sizes, as strategies do. The numbers of pieces, the calls of instances, and the
+trees that clear and copy the tile follow from it.
 
 >>> from fireiron.tasks import *
 >>> from fireiron.tasks import trees
@@ -50,9 +50,9 @@ def _listed(value: Iterable[Any]) -> tuple[Any, ...]:
 
 @attrs.frozen
 class Level:
-    """How a processor takes its tile apart: the end of a variant's name, sizes or an instruction, and where tensors are, by name.
+    """How a processor decomposes its tile: the suffix of a variant's name, sizes or an instruction, and the places of tensors by name.
 
-    `sizes` are those of a tile, of a step of k, or none. `more` are further fields of the instance.
+    `sizes` are those of a tile, of a step of k, or empty. `more` are further fields of the instance.
     """
 
     by: str
@@ -64,52 +64,52 @@ class Level:
 
 
 def _level(by: str, proc: Processor, sizes: tuple[int, ...], instruction: str, words: dict[str, Any]) -> Level:
-    """A level, whose places are told from other fields of its instance by what they are."""
-    if not isinstance(proc, Processor) or any(as_integer(one) is None or one < 1 for one in sizes):
+    """A level; keyword arguments that are places are its memories, others are fields of its instance."""
+    if not isinstance(proc, Processor) or any(as_integer(size) is None or size < 1 for size in sizes):
         raise ArgumentError(f"{by}: a processor and sizes", got=(proc, *sizes), legal=f"{by}(WARP, 64, 32)", at=call_site())
-    mems = {name: one for name, one in words.items() if isinstance(one, Place)}
-    more = {name: one for name, one in words.items() if name not in mems}
-    unknown = [name for name in more if name not in attrs.fields_dict(TaskMapping)]
+    mems = {name: place for name, place in words.items() if isinstance(place, Place)}
+    fields = {name: value for name, value in words.items() if name not in mems}
+    unknown = [name for name in fields if name not in attrs.fields_dict(TaskMapping)]
     if unknown:
         raise ArgumentError(f"{by}: no field {unknown[0]} of an instance", legal="A=SHARED, layouts={...}, pipeline=2", at=call_site())
-    return Level(by, proc, sizes, instruction, tuple(mems.items()), tuple(more.items()))
+    return Level(by, proc, sizes, instruction, tuple(mems.items()), tuple(fields.items()))
 
 
 @fitting
 def tile(proc: Processor, rows: int, columns: int, **words: Any) -> Level:
-    """`proc` deals tiles of `rows` x `columns` to what is inside: `tile(BLOCK, 64, 64, A=SHARED, layouts={...})`.
+    """`proc` distributes tiles of `rows` x `columns` over the next level: `tile(BLOCK, 64, 64, A=SHARED, layouts={...})`.
 
-    Words are places of tensors, and further fields of the instance.
+    Keywords are places of tensors, and further fields of the instance.
     """
     return _level("tile", proc, (rows, columns), "", words)
 
 
 @fitting
 def steps(proc: Processor, size: int, **words: Any) -> Level:
-    """`proc` goes along k in steps of a size."""
+    """`proc` loops over k in steps of a size."""
     return _level("steps", proc, (size,), "", words)
 
 
 @fitting
 def parts(proc: Processor, instruction: str, **words: Any) -> Level:
-    """All inside `proc` work together on a matrix instruction's tile: warps of a warpgroup, then threads of a warp."""
+    """All processors inside `proc` execute a matrix instruction together: warps of a warpgroup, then threads of a warp."""
     return _level("inner", proc, (), instruction, words)
 
 
 @fitting
 def leaf(proc: Processor = THREAD, **words: Any) -> Level:
-    """`proc` does the work; a tree without one ends with threads, which have in registers what is nowhere else."""
+    """`proc` does the work. A tree without one ends with threads, which have in registers all tensors without another place."""
     return _level("thread", proc, (), "", words)
 
 
 @attrs.frozen
 class Tree:
-    """The instances of a task that takes a `shape` apart: a tile of `tensors[0]`, level by level, the outermost first.
+    """The instances of a task that decomposes a `shape`: a tile of `tensors[0]`, level by level, the outermost first.
 
-    A tensor stays in global or shared memory where a level says so; it is nowhere (`NONE`) until then, and below registers, where only
-    leaves have elements. Iterate over it for its instances; `clear` and `copy` are the trees for its first tensor.
+    A tensor stays in global or shared memory from the level that specifies it; before, and below registers, it has no place (`NONE`),
+    because only leaves have elements. Iterate over it for its instances; `clear` and `copy` are the trees for its first tensor.
 
-    Raises: DecompositionError where a size does not divide what it takes apart, or an instruction does not.
+    Raises: DecompositionError if a size, or an instruction, does not divide its tile.
     """
 
     task: str
@@ -118,12 +118,12 @@ class Tree:
     tensors: tuple[str, ...] = attrs.field(default=("C", "A", "B"), converter=_listed)
 
     def __attrs_post_init__(self) -> None:
-        wrong = [one for one in self.levels if not isinstance(one, Level)]
-        sizes = [one for one in self.shape if as_integer(one) is not None and one > 0]
+        wrong = [level for level in self.levels if not isinstance(level, Level)]
+        sizes = [size for size in self.shape if as_integer(size) is not None and size > 0]
         if wrong or len(sizes) != 2 or len(self.shape) != 2 or not self.tensors:
             got = wrong[0] if wrong else self.shape
-            raise ArgumentError(f"Tree: a shape, and levels {self.task} goes down", got=got, legal="tile steps parts leaf", at=call_site())
-        unknown = [name for one in self.levels for name, _ in one.mems if name not in self.tensors]
+            raise ArgumentError(f"Tree: a shape, and the levels of {self.task}", got=got, legal="tile steps parts leaf", at=call_site())
+        unknown = [name for level in self.levels for name, _ in level.mems if name not in self.tensors]
         if unknown:
             raise ArgumentError(f"Tree: {self.task} has no tensor {unknown[0]}", legal=self.tensors, at=call_site())
 
@@ -131,11 +131,13 @@ class Tree:
         levels = self._whole()
         names = _names(levels)
         shape = self.shape
-        for number, one in enumerate(levels):
-            inner, tunables = self._down(one, shape)
+        for number, level in enumerate(levels):
+            inner, tunables = self._down(level, shape)
             calls = [f"{self.task}_{name}" for name in names[number + 1 : number + 2]]
             mems = [self._place(levels, number, name) for name in self.tensors]
-            yield TaskMapping(f"{self.task}_{names[number]}", f"{self.task}_{one.by}", one.proc, mems, tunables, calls, **dict(one.more))
+            yield TaskMapping(
+                f"{self.task}_{names[number]}", f"{self.task}_{level.by}", level.proc, mems, tunables, calls, **dict(level.more)
+            )
             shape = inner
 
     @property
@@ -144,84 +146,84 @@ class Tree:
         return next(iter(self)).instance
 
     def clear(self, task: str = "clear", tensor: str = "C") -> Tree:
-        """The tree that fills this one's result: the same tiles, without steps, by the variants of a task of one tensor."""
+        """The tree that fills the result: the same tiles, without steps, by the variants of a task of one tensor."""
         return self._derived(task, {tensor: self.tensors[0]}, {})
 
     def copy(self, task: str = "copy", to: str = "dst", of: str = "src", memory: Place = GLOBAL) -> Tree:
-        """The tree that copies this one's result to a memory: the same tiles, without steps, by the variants of a task of two tensors."""
+        """The tree that copies the result to a memory: the same tiles, without steps, by the variants of a task of two tensors."""
         return self._derived(task, {to: "", of: self.tensors[0]}, {to: memory})
 
     def _derived(self, task: str, tensors: dict[str, str], fixed: dict[str, Place]) -> Tree:
-        levels = [one for one in self.levels if one.by != "steps"]
+        levels = [level for level in self.levels if level.by != "steps"]
         kept = []
-        for number, one in enumerate(levels):
-            places = {new: dict(one.mems)[old] for new, old in tensors.items() if old in dict(one.mems)}
-            kept.append(attrs.evolve(one, mems=tuple({**places, **(fixed if number == 0 else {})}.items()), more=()))
+        for number, level in enumerate(levels):
+            places = {new: dict(level.mems)[old] for new, old in tensors.items() if old in dict(level.mems)}
+            kept.append(attrs.evolve(level, mems=tuple({**places, **(fixed if number == 0 else {})}.items()), more=()))
         return Tree(task, self.shape, tuple(kept), tuple(tensors))
 
     def _whole(self) -> tuple[Level, ...]:
-        """The levels with the warps of an instruction that a warpgroup works on, and the leaf at the end."""
-        found: list[Level] = []
-        for one in self.levels:
-            found.append(one)
-            if one.by == "inner" and _inside(one) == WARP:
-                found.append(attrs.evolve(one, proc=WARP, mems=(), more=()))
-        if not found or found[-1].by != "thread":
-            found.append(leaf())
-        return tuple(found)
+        """The levels, with the warps of a warpgroup's instruction, and the leaf at the end."""
+        levels: list[Level] = []
+        for level in self.levels:
+            levels.append(level)
+            if level.by == "inner" and _inside(level) == WARP:
+                levels.append(attrs.evolve(level, proc=WARP, mems=(), more=()))
+        if not levels or levels[-1].by != "thread":
+            levels.append(leaf())
+        return tuple(levels)
 
-    def _down(self, one: Level, shape: tuple[int, int]) -> tuple[tuple[int, int], dict[str, Any]]:
-        """The shape of a level's pieces, and the tunables by which its variant makes them."""
-        if one.by == "tile":
-            rows, columns = one.sizes
+    def _down(self, level: Level, shape: tuple[int, int]) -> tuple[tuple[int, int], dict[str, Any]]:
+        """The shape of a level's pieces, and the tunables of its variant."""
+        if level.by == "tile":
+            rows, columns = level.sizes
             if shape[0] % rows or shape[1] % columns:
                 raise DecompositionError(
-                    f"{self.task}: tiles of {rows} x {columns} do not divide the {shape[0]} x {shape[1]} of {one.proc}",
+                    f"{self.task}: tiles of {rows} x {columns} do not divide the {shape[0]} x {shape[1]} of {level.proc}",
                     legal="divisors of both", at=call_site(),
                 )  # fmt: skip
             return (rows, columns), {"WM": shape[0] // rows, "WN": shape[1] // columns}
-        if one.by == "steps":
-            return shape, {"W": one.sizes[0]}
-        if one.by == "inner":
-            pieces = mma_pieces(one.instruction, _inside(one), "C")
+        if level.by == "steps":
+            return shape, {"W": level.sizes[0]}
+        if level.by == "inner":
+            pieces = mma_pieces(level.instruction, _inside(level), "C")
             pieces.check(shape)
             (number,), inner = pieces.counts(shape), pieces.shape(shape)
-            return (int(inner[0]), int(inner[1])), {"INSTR": one.instruction, "PIECES": number, "PROC": _inside(one)}
+            return (int(inner[0]), int(inner[1])), {"INSTR": level.instruction, "PIECES": number, "PROC": _inside(level)}
         return shape, {}
 
     def _place(self, levels: tuple[Level, ...], number: int, tensor: str) -> Place:
-        """Where a tensor is at a level: as said there, or where it was said to be above."""
-        said = [dict(one.mems)[tensor] for one in levels[: number + 1] if tensor in dict(one.mems)]
+        """The place of a tensor at a level: as specified there, or above."""
+        declared = [dict(level.mems)[tensor] for level in levels[: number + 1] if tensor in dict(level.mems)]
         here = dict(levels[number].mems).get(tensor)
         if here is not None:
             return here
-        if said and said[-1] not in (NONE, REGISTER):
-            return said[-1]
+        if declared and declared[-1] not in (NONE, REGISTER):
+            return declared[-1]
         return REGISTER if levels[number].by == "thread" else NONE
 
 
-def _inside(one: Level) -> Processor:
-    """Who has the parts of an instruction that a processor takes apart."""
-    return THREAD if one.proc == WARP else WARP
+def _inside(level: Level) -> Processor:
+    """The processor that owns the parts of an instruction."""
+    return THREAD if level.proc == WARP else WARP
 
 
 def _names(levels: tuple[Level, ...]) -> list[str]:
-    """The names of a tree's instances: `tile` of a block, then the processor's; what it does, where a name is taken."""
-    found: list[str] = []
-    for one in levels:
-        usual = {"thread": "thread", "tile": "tile" if one.proc == BLOCK else ""}.get(one.by) or str(one.proc).lower()
-        other = {"tile": "step", "inner": "mma"}.get(one.by, one.by)
-        name = other if usual in found or (usual == "thread" and one.by != "thread") else usual
-        found.append(name if name not in found else f"{name}{len(found)}")
-    return found
+    """The names of a tree's instances: `tile` for a block, then the processor's name, or the operation if that is used."""
+    names: list[str] = []
+    for level in levels:
+        name_of_level = {"thread": "thread", "tile": "tile" if level.proc == BLOCK else ""}.get(level.by) or str(level.proc).lower()
+        alternative = {"tile": "step", "inner": "mma"}.get(level.by, level.by)
+        name = alternative if name_of_level in names or (name_of_level == "thread" and level.by != "thread") else name_of_level
+        names.append(name if name not in names else f"{name}{len(names)}")
+    return names
 
 
 @fitting
 def product(tree: Tree, W: int, machine: Machine = HOPPER, *, host: dict[str, Any] | None = None, **block: Any) -> Mapping:
-    """The mapping of a product whose blocks go along k in steps of `W`: variants `gemm_host` with tunables U and V, `gemm_block` with W,
-    which clears a tile, adds to it in a loop and copies it.
+    """The mapping of a matmul whose blocks loop over k in steps of `W`.
 
-    `host` and `block` are further fields of their instances: `pipeline=3, warpspecialize=True`.
+    The variants are `gemm_host` with the tunables U and V, and `gemm_block` with W, which clears a tile, accumulates to it in a loop and
+    copies it. `host` and `block` are further fields of their instances: `pipeline=3, warpspecialize=True`.
     """
     if not isinstance(tree, Tree) or as_integer(W) is None or W < 1:
         raise ArgumentError("product: a Tree, and a step of k", got=(tree, W), legal="product(Tree(...), 64)", at=call_site())

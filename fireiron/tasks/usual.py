@@ -1,8 +1,8 @@
 # ruff: noqa: B008
 # mypy: disable-error-code="no-untyped-def"
-"""Variants that most programs share: of `gemm`, C += A B, of `clear`, which fills C with zeros, and of `copy`, from src to dst.
+"""Variants that most programs share: of `gemm` (C += A B), of `clear` (C = 0), and of `copy` (from src to dst).
 
-Each takes tiles, or the parts of a matrix instruction, down to the leaf that does what is left; `gemm` goes along k in steps, too.
+Each decomposes its tensors into tiles, or into the parts of a matrix instruction, down to a leaf; `gemm` also loops over k in steps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fireiron.tasks.program import (
 
 @task("gemm", Inner, reads=["A", "B", "C"], writes=["C"])
 def gemm_tile(C, A, B, *, WM=tunable(int), WN=tunable(int)):
-    """Tiles of the result, `WM` by `WN` of them."""
+    """Tiles of the result, `WM` x `WN` of them."""
     (M, N), K = C.shape, A.shape[1]
     Cp = partition_by_blocks(C, (M // WM, N // WN))
     Ap, Bp = partition_by_blocks(A, (M // WM, K)), partition_by_blocks(B, (K, N // WN))
@@ -37,7 +37,7 @@ def gemm_tile(C, A, B, *, WM=tunable(int), WN=tunable(int)):
 
 @task("gemm", Inner, reads=["A", "B", "C"], writes=["C"])
 def gemm_steps(C, A, B, *, W=tunable(int)):
-    """Steps of `W` along k, one behind the other."""
+    """Steps of `W` along k, in sequence."""
     (M, N), K = C.shape, A.shape[1]
     Ap, Bp = partition_by_blocks(A, (M, W)), partition_by_blocks(B, (W, N))
     for k in srange(cdiv(K, W)):
@@ -46,7 +46,7 @@ def gemm_steps(C, A, B, *, W=tunable(int)):
 
 @task("gemm", Inner, reads=["A", "B", "C"], writes=["C"])
 def gemm_inner(C, A, B, *, INSTR=tunable(str), PIECES=tunable(int), PROC=tunable(processor)):
-    """The parts of a matrix instruction that warps, or threads, work on."""
+    """The parts of a matrix instruction that belong to warps or threads."""
     Cp, Ap, Bp = (partition_by_mma(T, INSTR, PROC, operand) for T, operand in ((C, "C"), (A, "A"), (B, "B")))
     for i in prange(PIECES):
         launch("gemm", Cp[i], Ap[i], Bp[i])
@@ -54,13 +54,13 @@ def gemm_inner(C, A, B, *, INSTR=tunable(str), PIECES=tunable(int), PROC=tunable
 
 @task("gemm", Leaf, reads=["A", "B", "C"], writes=["C"])
 def gemm_thread(C, A, B):
-    """The product, added to the result."""
+    """The product, accumulated to the result."""
     call_external("matmul", C, A, B)
 
 
 @task("clear", Inner, writes=["C"])
 def clear_tile(C, *, WM=tunable(int), WN=tunable(int)):
-    """Tiles, `WM` by `WN` of them."""
+    """Tiles, `WM` x `WN` of them."""
     M, N = C.shape
     Cp = partition_by_blocks(C, (M // WM, N // WN))
     for i, j in prange(WM, WN):
@@ -77,13 +77,13 @@ def clear_inner(C, *, INSTR=tunable(str), PIECES=tunable(int), PROC=tunable(proc
 
 @task("clear", Leaf, writes=["C"])
 def clear_thread(C):
-    """Zeros."""
+    """Fill with zeros."""
     call_external("fill", C)
 
 
 @task("copy", Inner, reads=["src"], writes=["dst"])
 def copy_tile(dst, src, *, WM=tunable(int), WN=tunable(int)):
-    """Tiles, `WM` by `WN` of them."""
+    """Tiles, `WM` x `WN` of them."""
     M, N = dst.shape
     to, of = (partition_by_blocks(T, (M // WM, N // WN)) for T in (dst, src))
     for i, j in prange(WM, WN):
@@ -100,12 +100,12 @@ def copy_inner(dst, src, *, INSTR=tunable(str), PIECES=tunable(int), PROC=tunabl
 
 @task("copy", Leaf, reads=["src"], writes=["dst"])
 def copy_thread(dst, src):
-    """A copy, converted to the other's type."""
+    """A copy, converted to the type of the destination."""
     call_external("copy", dst, src)
 
 
 GEMM: Final = (gemm_tile, gemm_steps, gemm_inner, gemm_thread)
-"""Variants of `gemm`, C += A B: tiles, steps of k, parts of an instruction, and the product of what is left."""
+"""Variants of `gemm`, C += A B: tiles, steps of k, parts of an instruction, and the leaf."""
 
 CLEAR: Final = (clear_tile, clear_inner, clear_thread)
 """Variants of `clear`, which fills C with zeros."""

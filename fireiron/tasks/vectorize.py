@@ -1,7 +1,7 @@
-"""Vectorisation: parallel loops over warpgroups, warps and threads are no loops of a kernel, and go (Cypress, section 4.2.2, Figure 9).
+"""Vectorization: remove parallel loops over warpgroups, warps and threads (Cypress, section 4.2.2, Figure 9).
 
-From the innermost processor on, the statements of such a loop get its dimensions, as do their events and tensors; the loop's variables
-become those of the processor. Who waited for a turn of the loop waits for what the turn yielded, point by point or for all along it.
+From the innermost processor on, the statements of such a loop, their events and their tensors get its dimensions, and the variables of the
+processor replace the loop's. A statement that waited for an iteration waits for its yields, index by index or for all.
 """
 
 from __future__ import annotations
@@ -42,159 +42,159 @@ from fireiron.values.machine import Kernel
 
 
 def vectorized(program: EventProgram) -> EventProgram:
-    """The program without loops over processors inside a block, from the innermost on."""
+    """The program without loops over processors within a block, removed from the innermost on."""
     for processor in inner_processors(program):
         program = flattened(program, processor)
     return program
 
 
 def inner_processors(program: EventProgram) -> tuple[Processor, ...]:
-    """The processors inside a block that loops of a program are about, the innermost first."""
+    """The processors within a block that a program loops over, the innermost first."""
     depths: dict[Processor, int] = {}
-    for depth, one in _loops(program.body, 0):
-        if one.processor.level not in (Kernel, BlockLevel):
-            depths[one.processor] = max(depths.get(one.processor, 0), depth)
-    return tuple(sorted(depths, key=lambda one: (-depths[one], one.name)))
+    for depth, loop in _loops(program.body, 0):
+        if loop.processor.level not in (Kernel, BlockLevel):
+            depths[loop.processor] = max(depths.get(loop.processor, 0), depth)
+    return tuple(sorted(depths, key=lambda processor: (-depths[processor], processor.name)))
 
 
 def _loops(block: Block, depth: int) -> Iterator[tuple[int, Pfor]]:
-    for one in block.statements:
-        if isinstance(one, Pfor):
-            yield depth, one
-        for inner in blocks_of(one):
-            yield from _loops(inner, depth + isinstance(one, Pfor))
+    for stmt in block.statements:
+        if isinstance(stmt, Pfor):
+            yield depth, stmt
+        for inner in blocks_of(stmt):
+            yield from _loops(inner, depth + isinstance(stmt, Pfor))
 
 
 def flattened(program: EventProgram, processor: Processor) -> EventProgram:
-    """The program without loops over one kind of processor: those within which the processor changes. Where it stays they are loops.
+    """The program without loops over one kind of processor. Nested loops over the same processor stay.
 
-    A loop stays as well if the number of turns of a loop inside, or a condition, depends on its variables.
+    A loop also stays if an inner trip count, or a condition, depends on its variables.
     """
-    kept = {one.results[0].name for one in _staying(program.body, processor, False)}
-    while (found := _find(program.body, processor, kept)) is not None:
-        if _depends(found):
-            kept.add(found.results[0].name)
+    kept = {loop.results[0].name for loop in _nested_loops(program.body, processor, False)}
+    while (loop := _first_loop(program.body, processor, kept)) is not None:
+        if _iterations_differ(loop):
+            kept.add(loop.results[0].name)
         else:
-            program = _without(program, found)
+            program = _replaced(program, loop)
     return program
 
 
-def _staying(block: Block, processor: Processor, inside: bool) -> Iterator[Pfor]:
-    """The loops over a processor within one that is over it already."""
-    for one in block.statements:
-        of_it = isinstance(one, Pfor) and one.processor == processor
-        if inside and of_it and isinstance(one, Pfor):
-            yield one
-        for inner in blocks_of(one):
-            yield from _staying(inner, processor, inside or of_it)
+def _nested_loops(block: Block, processor: Processor, inside: bool) -> Iterator[Pfor]:
+    """The loops over a processor that are nested in another loop over it."""
+    for stmt in block.statements:
+        of_it = isinstance(stmt, Pfor) and stmt.processor == processor
+        if inside and of_it and isinstance(stmt, Pfor):
+            yield stmt
+        for inner in blocks_of(stmt):
+            yield from _nested_loops(inner, processor, inside or of_it)
 
 
-def _find(block: Block, processor: Processor, kept: set[str]) -> Pfor | None:
-    """The first loop over a processor that is not kept."""
-    for one in block.statements:
-        if isinstance(one, Pfor) and one.processor == processor and one.results[0].name not in kept:
-            return one
-        for inner in blocks_of(one):
-            found = _find(inner, processor, kept)
-            if found is not None:
-                return found
+def _first_loop(block: Block, processor: Processor, kept: set[str]) -> Pfor | None:
+    """The first loop over a processor that must not stay."""
+    for stmt in block.statements:
+        if isinstance(stmt, Pfor) and stmt.processor == processor and stmt.results[0].name not in kept:
+            return stmt
+        for inner in blocks_of(stmt):
+            loop = _first_loop(inner, processor, kept)
+            if loop is not None:
+                return loop
     return None
 
 
-def _depends(loop: Pfor) -> bool:
-    """Whether loops or branches inside differ from turn to turn."""
+def _iterations_differ(loop: Pfor) -> bool:
+    """Whether inner loops or branches differ between iterations."""
     sizes: list[Expr] = []
-    for one in walk(loop.body):
-        if isinstance(one, For):
-            sizes.append(one.extent)
-        elif isinstance(one, Pfor):
-            sizes += one.extents
-        elif isinstance(one, Branch):
-            sizes.append(one.condition)
+    for stmt in walk(loop.body):
+        if isinstance(stmt, For):
+            sizes.append(stmt.extent)
+        elif isinstance(stmt, Pfor):
+            sizes += stmt.extents
+        elif isinstance(stmt, Branch):
+            sizes.append(stmt.condition)
     return any(set(loop.variables) & size.variables() for size in sizes)
 
 
-def _without(program: EventProgram, loop: Pfor) -> EventProgram:
-    """The program with the statements of a loop in its place."""
+def _replaced(program: EventProgram, loop: Pfor) -> EventProgram:
+    """The program with a loop replaced by its statements."""
     flat = Flattened(loop)
 
     def replaced(block: Block) -> Block:
         statements: list[Statement] = []
-        for one in block.statements:
-            if one is loop:
+        for stmt in block.statements:
+            if stmt is loop:
                 statements += map(flat.statement, loop.body.statements)
             else:
-                statements.append(with_blocks(one, tuple(map(replaced, blocks_of(one)))))
+                statements.append(with_blocks(stmt, tuple(map(replaced, blocks_of(stmt)))))
         return attrs.evolve(block, statements=tuple(statements))
 
-    return attrs.evolve(program, body=with_events(replaced(program.body), flat.behind))
+    return attrs.evolve(program, body=with_events(replaced(program.body), flat.outer_events))
 
 
 @attrs.define(eq=False)
 class Flattened:
-    """What becomes of the statements of a loop, and of those that wait for it."""
+    """Rewrites the statements of a loop, and the events of those that wait for it."""
 
     loop: Pfor
     own: dict[str, int] = attrs.field(factory=dict, init=False)
     values: dict[Var, Expr] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """`own` are the events inside, and how many dimensions of theirs stand before the loop's."""
+        """`own` are the inner events, with the number of their dimensions before the loop's."""
         self.values = dict(zip(self.loop.variables, processor_variables(self.loop.dims), strict=True))
-        for one in walk(self.loop.body):
-            self.own |= dict.fromkeys(defined(one), len(one.dims) if isinstance(one, Pfor) else 0)
-            if isinstance(one, For):
-                self.own |= dict.fromkeys((carry.name for carry in one.carries), 0)
+        for stmt in walk(self.loop.body):
+            self.own |= dict.fromkeys(defined(stmt), len(stmt.dims) if isinstance(stmt, Pfor) else 0)
+            if isinstance(stmt, For):
+                self.own |= dict.fromkeys((carry.name for carry in stmt.carries), 0)
 
-    def statement(self, one: Statement) -> Statement:
+    def statement(self, stmt: Statement) -> Statement:
         """A statement with the dimensions of the loop."""
         dims = self.loop.dims
-        if isinstance(one, Alloc):
-            return attrs.evolve(one, over=(*dims, *one.over))
-        if isinstance(one, (Copy, Call)):
-            moved: Leaf = with_refs(one, lambda ref: ref.at(self.values))
-            return attrs.evolve(moved, after=self._events(one.after), over=(*dims, *one.over))
-        results = tuple(attrs.evolve(result, over=(*dims, *result.over)) for result in one.results)
-        if isinstance(one, For):
-            carries = (attrs.evolve(carry, initial=self._events(carry.initial), over=(*dims, *carry.over)) for carry in one.carries)
-            one = attrs.evolve(one, carries=tuple(carries))
-        return with_results(one, results, tuple(map(self._block, blocks_of(one))))
+        if isinstance(stmt, Alloc):
+            return attrs.evolve(stmt, over=(*dims, *stmt.over))
+        if isinstance(stmt, (Copy, Call)):
+            moved: Leaf = with_refs(stmt, lambda ref: ref.at(self.values))
+            return attrs.evolve(moved, after=self._events(stmt.after), over=(*dims, *stmt.over))
+        results = tuple(attrs.evolve(result, over=(*dims, *result.over)) for result in stmt.results)
+        if isinstance(stmt, For):
+            carries = (attrs.evolve(carry, initial=self._events(carry.initial), over=(*dims, *carry.over)) for carry in stmt.carries)
+            stmt = attrs.evolve(stmt, carries=tuple(carries))
+        return with_results(stmt, results, tuple(map(self._block, blocks_of(stmt))))
 
-    def behind(self, events: Events) -> Events:
-        """What is waited for, where the loop is no more."""
-        found: list[Event] = []
+    def outer_events(self, events: Events) -> Events:
+        """The events that replace the loop's results after it."""
+        renamed: list[Event] = []
         numbers = {result.name: number for number, result in enumerate(self.loop.results)}
-        for one in events:
-            found += [one] if one.name not in numbers else self._yielded(numbers[one.name], one)
-        return tuple(dict.fromkeys(found))
+        for event in events:
+            renamed += [event] if event.name not in numbers else self._yielded(numbers[event.name], event)
+        return tuple(dict.fromkeys(renamed))
 
     def _block(self, block: Block) -> Block:
         return Block(tuple(map(self.statement, block.statements)), tuple(map(self._events, block.yields)))
 
     def _events(self, events: Events) -> Events:
-        """Events that are waited for inside: of the same processor."""
-        return tuple(self._inside(one.at(self.values), tuple(self.values.values())) for one in events)
+        """Events that inner statements wait for: of the same processor."""
+        return tuple(self._inside(event.at(self.values), tuple(self.values.values())) for event in events)
 
-    def _inside(self, one: Event, index: tuple[Index, ...]) -> Event:
-        if one.name not in self.own:
-            return one
-        before = self.own[one.name]
-        return attrs.evolve(one, index=(*one.index[:before], *index, *one.index[before:]))
+    def _inside(self, event: Event, index: tuple[Index, ...]) -> Event:
+        if event.name not in self.own:
+            return event
+        before = self.own[event.name]
+        return attrs.evolve(event, index=(*event.index[:before], *index, *event.index[before:]))
 
     def _yielded(self, number: int, event: Event) -> list[Event]:
-        """What the loop's result is made of, at the indices of an event."""
+        """The events of the loop's result, at the indices of an event."""
         variables = (*self.loop.variables, *processor_variables(self.loop.results[number].over))
         values = dict(zip(variables, event.index, strict=True))
         own = event.index[: len(self.loop.variables)]
-        found = []
-        for one in self.loop.body.yields[number]:
-            index = tuple(_at(place, values) for place in one.index)
-            found.append(self._inside(attrs.evolve(one, index=index), own))
-        return found
+        events_of_result = []
+        for event_yielded in self.loop.body.yields[number]:
+            index = tuple(_at(index_yielded, values) for index_yielded in event_yielded.index)
+            events_of_result.append(self._inside(attrs.evolve(event_yielded, index=index), own))
+        return events_of_result
 
 
 def _at(place: Index, values: dict[Var, Index]) -> Index:
-    """An index with values for variables: all along its dimension, where one of them is."""
+    """An index with values substituted for variables; all indices, if one of them is broadcast."""
     if isinstance(place, Every) or any(values.get(var) is EVERY for var in place.variables()):
         return EVERY
-    return place.substitute({var: one for var, one in values.items() if not isinstance(one, Every)})
+    return place.substitute({var: value for var, value in values.items() if not isinstance(value, Every)})

@@ -1,6 +1,6 @@
-"""When elements were written, while a program runs in NumPy: what reads before, and what a task left out of its result, is refused.
+"""When elements were written, while a program runs in NumPy, in order to refuse reads of unwritten elements and incomplete results.
 
-Elsewhere than in the order of the text both would be visible: a copy of a tensor that is only written has no elements of the original.
+In another order than the program's both would change results: a copy of a tensor that is only written lacks the original's elements.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import numpy
 from fireiron.errors import DecompositionError, call_site
 
 NEVER = -1
-"""Time of elements of a new tensor."""
+"""The time of elements of a new tensor."""
 
 
 @attrs.define(eq=False)
 class Written:
-    """The number of the work that wrote each element last, by array."""
+    """The time of the last write of each element, by array."""
 
     clock: int = 0
     times: dict[int, tuple[Any, Any]] = attrs.field(factory=dict)
 
     def begin(self, array: Any, time: int = 0) -> None:
-        """A new array, whose elements are as if written at a time; forgotten with it."""
+        """Register an array whose elements count as written at a time; it is removed together with the array."""
         key, times = id(array), self.times
         times[key] = (weakref.ref(array, lambda _: times.pop(key, None)), numpy.full(array.shape, time))
 
@@ -35,31 +35,31 @@ class Written:
         return self.times[id(array)][1]
 
     def require_read(self, array: Any, places: tuple[Any, ...], what: str) -> None:
-        """Refuse to read elements of a new tensor that nothing has written."""
-        found = self._of(array)[places] == NEVER
-        if found.any():
+        """Refuse reads of elements of a new tensor that were not written."""
+        unwritten = self._of(array)[places] == NEVER
+        if unwritten.any():
             raise DecompositionError(
-                f"{what}: reads elements of what make_tensor made, and nothing has written them", got=_element(places, found),
+                f"{what}: reads elements of a make_tensor that were not written", got=_element(places, unwritten),
                 legal="a task that writes them first", at=call_site(),
             )  # fmt: skip
 
     def write(self, array: Any, places: tuple[Any, ...]) -> None:
-        """Some work writes elements."""
+        """Record a write."""
         self.clock += 1
         self._of(array)[places] = self.clock
 
     def require_all(self, array: Any, places: tuple[Any, ...], since: int, what: str, at: str) -> None:
-        """Refuse a task that may only write a tensor and left elements of it as they were."""
-        found = self._of(array)[places] <= since
-        if found.any():
+        """Refuse a task that may only write a tensor, and left elements of it unwritten."""
+        unwritten = self._of(array)[places] <= since
+        if unwritten.any():
             name = what.rpartition(" ")[2]
             raise DecompositionError(
-                f"{what} only in part, and does not read it: what a copy of it has there is anything", got=_element(places, found),
+                f"{what} only in part, and does not read it: the rest of its copy is undefined", got=_element(places, unwritten),
                 legal=f'all of it, or reads=[..., "{name}"]', at=at,
             )  # fmt: skip
 
 
-def _element(places: tuple[Any, ...], found: Any) -> str:
-    first = numpy.argwhere(found)[0]
-    numbers = [int(where.ravel()[one]) for where, one in zip(places, first, strict=True)]
+def _element(places: tuple[Any, ...], mask: Any) -> str:
+    first = numpy.argwhere(mask)[0]
+    numbers = [int(where.ravel()[position]) for where, position in zip(places, first, strict=True)]
     return f"element {tuple(numbers)}"

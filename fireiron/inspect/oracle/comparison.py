@@ -19,7 +19,7 @@ from fireiron.inspect.oracle.units import reaches
 from fireiron.ir import Exec, For, Hole, Kernel, located, statements
 from fireiron.language.tree import Node
 from fireiron.tasks.events import EventProgram
-from fireiron.tasks.orders import Need, Placed, Turn, needs, placed
+from fireiron.tasks.orders import Iteration, Need, Placed, needs, placed
 from fireiron.tasks.passes import events_of
 from fireiron.tasks.step import TaskProgram
 from fireiron.values.expr import Expr, compiled, constant
@@ -331,7 +331,7 @@ def _number(turns: Sequence[int], extents: Extents) -> int:
     return number
 
 
-def _meant(turn: Turn, extent: int | None, values: Mapping[str, int], further: int) -> Sequence[int]:
+def _meant(turn: Iteration, extent: int | None, values: Mapping[str, int], further: int) -> Sequence[int]:
     """The turns of a loop that are meant."""
     known = isinstance(turn.index, Expr) and {var.name for var in turn.index.variables()} <= values.keys()
     if not known:

@@ -42,7 +42,7 @@ def _under_swizzle(operation: Callable[Concatenate[Layout, P], Layout]) -> _Oper
 
 
 def _from_modes(modes: list[Mode]) -> Layout:
-    """A flat layout; one mode stands without parentheses, none is `1:0`."""
+    """A flat layout; one mode has no parentheses, none is `1:0`."""
     if len(modes) <= 1:
         return Layout(*(modes[0] if modes else (1, 0)))
     return Layout(tuple(size for size, _ in modes), tuple(stride for _, stride in modes))
@@ -102,7 +102,7 @@ def composition(layout: Layout, tiler: Tiler) -> Layout:
     With a tuple, each mode is composed with its own tiler.
     Legal when: the tiler stays inside the layout, each of its leaves steps through the layout's modes in whole runs, and no sum
     of two leaves carries from one mode into the next, unless all that is carried or crossed cancels. Where that fails the function
-    is no layout of this structure (but for tilers of more than 65,536 elements, of which nothing may carry or cross).
+    is not a layout of this structure (but for tilers of more than 65,536 elements, of which nothing may carry or cross).
 
     >>> print(composition(Layout((6, 2), (8, 2)), Layout((4, 3), (3, 1))))
     ((2,2),3):((24,2),8)
@@ -191,8 +191,8 @@ class _Composer:
         return _from_modes(runs)
 
     def linear_runs(self, size: int, stride: int) -> list[Mode] | None:
-        """The runs of equal steps of `left o size:stride`, element by element: a step that crosses the ends of two modes at once may go on
-        as it began, `(2,2,2):(1,6,8) o 3:3 = 3:7`. None where they are no layout, or too many to look at."""
+        """The runs of equal steps of `left o size:stride`, element by element: a step that crosses the ends of two modes may continue
+        as it began, `(2,2,2):(1,6,8) o 3:3 = 3:7`. None if they are not a layout, or too many."""
         if size > MOST_ELEMENTS:
             return None
         found, places = [], range(0, size * stride, stride)
@@ -548,7 +548,7 @@ def runs(sizes: tuple[int, ...], size: int, stride: int) -> tuple[tuple[int, int
 def reading(parts: Iterable[tuple[int, int, int]], closed: bool = True) -> Layout:
     """The layout that reads digits off a number: of each part `(stride, size, weight)` the sum of `x // stride % size * weight`.
 
-    It is a left inverse that is right for every x: what lies between the parts, and beyond the last, has stride 0. The last leaf
+    It is a left inverse that is right for every x: digits between the parts, and after the last, have stride 0. The last leaf
     is such a gap; with `closed` False there is none, and the digit of the greatest stride counts on.
     Legal when: sorted by stride, each stride is a multiple of the previous stride times its size.
 

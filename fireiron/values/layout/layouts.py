@@ -231,7 +231,7 @@ def _one(coordinate: tuple[Any, ...]) -> Any:
 class ComposedLayout:
     """A layout under a swizzle: `R(c) = swizzle(offset + layout(c))`.
 
-    The offset stands inside because a tile of a swizzled buffer begins anywhere in the swizzle's period.
+    The offset is inside because a tile of a swizzled buffer begins anywhere in the swizzle's period.
 
     >>> s = ComposedLayout(Swizzle(2, 0, 3), 0, Layout((4, 8), (8, 1)))
     >>> s(1, 0), s(1, 1), s.cosize(), s.is_bijective()

@@ -1,4 +1,4 @@
-"""Mappings that a function makes of values, tunables among them."""
+"""Mappings that a function computes from values, including tunables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fireiron.tasks.mapping import Mapping, is_open, pairs
 
 @attrs.frozen
 class MappingOf:
-    """A mapping that a function makes of values, some of which are tunables: what arithmetic cannot say, places and variants among it."""
+    """A mapping that a function computes from values, some of which are tunables, for choices beyond arithmetic: places and variants."""
 
     function: Callable[..., Mapping]
     arguments: tuple[tuple[str, Any], ...] = attrs.field(converter=pairs)
@@ -36,37 +36,37 @@ class MappingOf:
 
     @property
     def recorded(self) -> Values[str, Any]:
-        """What tells it from others wherever it is written down."""
+        """The identity of the function and its arguments, for hashes."""
         return {"function": digest(self.function), "arguments": self.arguments}
 
     @property
     def first(self) -> Mapping | None:
-        """The mapping with the first value of each tunable; None where it is refused."""
-        values = {one.name: one.values[0] for one in tunables_in(self.arguments).values()}
-        made = self.resolved(lambda part: resolve(part, values))
-        return made if isinstance(made, Mapping) else None
+        """The mapping with the first value of each tunable; None if it is refused."""
+        values = {tunable.name: tunable.values[0] for tunable in tunables_in(self.arguments).values()}
+        result = self.resolved(lambda part: resolve(part, values))
+        return result if isinstance(result, Mapping) else None
 
     def resolved(self, of: Callable[[Any], Any]) -> Mapping | MappingOf:
-        """The same with tunables as `of` says: the mapping where all have values; where it is refused, that is said where it is used."""
+        """A copy with tunables replaced: the mapping, if all have values and it is legal; otherwise the error is raised when it is used."""
         arguments = tuple((name, of(value)) for name, value in self.arguments)
         if arguments == self.arguments:
             return self
-        made = MappingOf(self.function, arguments)
+        result = MappingOf(self.function, arguments)
         try:
-            return made if tunables_in(arguments) else made.made()
+            return result if tunables_in(arguments) else result.made()
         except FireironError:
-            return made
+            return result
 
     def made(self) -> Mapping:
-        """The mapping; refused where a tunable has no value, or the function makes none of the values."""
+        """Compute the mapping. Raises: ArgumentError if a tunable has no value, or the function does not return a mapping."""
         values = {name: chosen(value, f"{self.name}: {name}") if is_open(value) else value for name, value in self.arguments}
         try:
-            found = self.function(**values)
+            mapping = self.function(**values)
         except ArithmeticError as error:
             raise ArgumentError(f"{self}: {type(error).__name__}: {error}") from None
-        if not isinstance(found, Mapping):
-            raise ArgumentError(f"{self.name}: it makes no mapping", got=found, legal="Mapping([...])")
-        return found
+        if not isinstance(mapping, Mapping):
+            raise ArgumentError(f"{self.name}: not a mapping", got=mapping, legal="Mapping([...])")
+        return mapping
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(f'{name}={value}' for name, value in self.arguments)})"
@@ -74,11 +74,11 @@ class MappingOf:
 
 @attrs.frozen(eq=False)
 class Refused:
-    """What stands in the place of a mapping that is refused with the values of its tunables, which is said where it is used."""
+    """A placeholder for a mapping that is refused for the values of its tunables; the error is raised when it is used."""
 
     error: FireironError
     first: ClassVar[None] = None
 
     def made(self) -> Mapping:
-        """The error."""
+        """Raise the error."""
         raise self.error
