@@ -206,7 +206,7 @@ class RaceDetector:
         if span is None and location.accessed is not None:
             return location.accessed  # type: ignore[no-any-return]
         low, high, unit = span or (*self._actors(operand, group), None)
-        keys, valid, ids = self._keys(operand, location, group, (low, high))
+        keys, valid, ids = self._keys(operand, location, (low, high))
         if unit is not None:
             valid = valid & (ids[0] % self.plan.pitch == low[unit])
         accessed = shadow.merged(keys[valid], *(one[valid] for one in ids))
@@ -219,7 +219,7 @@ class RaceDetector:
         first = group.threads // operand.spread * operand.spread
         return first, np.minimum(first + operand.spread - 1, self.plan.kernel.threads - 1)
 
-    def _keys(self, operand: Operand, location: Any, group: ThreadGroup, span: tuple[Array, Array]) -> tuple[Array, Array, list[Array]]:
+    def _keys(self, operand: Operand, location: Any, span: tuple[Array, Array]) -> tuple[Array, Array, list[Array]]:
         """Shadow keys, the mask of participating ones, and thread numbers (lowest, highest), all in one shape."""
         memory, rows = location.memory, location.rows
         shared = operand.buffer.memory.of_block
@@ -269,9 +269,7 @@ class RaceDetector:
         kind = "register" if operand.buffer.memory.private else "address"
         return f"[{element}] ({kind} {pick(address, index)})"
 
-    def _report_copy_in_flight(
-        self, site: PlannedStatement, operand: Operand, shadow: Shadow, key: int, env: Environment, group: ThreadGroup
-    ) -> None:
+    def _report_copy_in_flight(self, site: PlannedStatement, operand: Operand, shadow: Shadow, key: int, env: Environment) -> None:
         assert shadow.copies_in_flight is not None
         old_site, old_operand, old_env = self.history.log[int(shadow.copies_in_flight[key])]
         lines = [old_operand.origin or old_site.statement.origin, operand.origin or site.statement.origin]
@@ -338,7 +336,7 @@ class RaceDetector:
         env: Environment,
         group: ThreadGroup,
     ) -> None:
-        keys, valid, (threads, _) = self._keys(operand, location, group, (group.threads, group.threads))
+        keys, valid, (threads, _) = self._keys(operand, location, (group.threads, group.threads))
         positions = np.argwhere((keys == key) & valid & (threads == me))
         if not len(positions):
             positions = np.argwhere((keys == key) & valid)
