@@ -4,7 +4,7 @@ import attrs
 import making
 import numpy as np
 import pytest
-from ringed import halves, is_load, product, with_changed
+from ringed import float16_gemm, is_load, product, with_changed
 from touching import T, buffer, kernel, reads
 
 from fireiron import *
@@ -18,7 +18,7 @@ from fireiron.values.tensor import Tensor
 
 @pytest.fixture(scope="module")
 def ringed():
-    return product((64, 64, 64), (64, 64))(halves(64, 64, 192)).program("sm_90a").ir
+    return product((64, 64, 64), (64, 64))(float16_gemm(64, 64, 192)).program("sm_90a").ir
 
 
 def with_map(whole, number, **changes):

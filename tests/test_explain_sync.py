@@ -8,7 +8,7 @@ import re
 
 import attrs
 import pytest
-from ringed import TARGET, by_threads, by_warps, halves, product
+from ringed import TARGET, by_threads, by_warps, float16_gemm, product
 
 from fireiron import *
 from fireiron import ir, strategies
@@ -30,7 +30,7 @@ def library_kernel(name, target):
 
 
 def account_of(strategy, spec=None):
-    return synchronization(strategy(halves(512, 64, 192) if spec is None else spec).program(TARGET).ir)
+    return synchronization(strategy(float16_gemm(512, 64, 192) if spec is None else spec).program(TARGET).ir)
 
 
 # ---------------------------------------------------------------------------------------------- a ring, exactly
@@ -142,13 +142,13 @@ def test_statements_are_told_with_their_lines():
     ],
 )
 def test_why_so_many_groups_are_in_flight(strategy, depth, why):
-    (ring,) = account_of(strategy, halves(128, 64, 320)).rings
+    (ring,) = account_of(strategy, float16_gemm(128, 64, 320)).rings
     assert (ring.in_flight, ring.why) == (depth, why)
 
 
 def test_clusters():
     """Barriers of the cluster, loads for several blocks, and arrivals in them."""
-    account = account_of(product((64, 64, 64), cluster=(2, 1)), halves(256, 128, 192))
+    account = account_of(product((64, 64, 64), cluster=(2, 1)), float16_gemm(256, 128, 192))
     assert [(one.role, one.kind) for one in account.points[:2]] == [("", "barrier cluster")] * 2
     assert "mbarriers of all blocks of the cluster are initialized" in account.points[0].why and "no block exits" in account.points[1].why
     assert account.rings[0].shared == (("b_sh", 2, "0 + {0, 1}"),) and account.rings[0].arrivals == 8
@@ -156,7 +156,7 @@ def test_clusters():
     assert releases and all("in each of the blocks 0 + {0, 1}, which send to this one" in one.why for one in releases)
     said = text(account)
     assert "shared     b_sh: each of 2 blocks loads a part, and sends it to blocks 0 + {0, 1}" in said
-    both = account_of(product((64, 64, 64), cluster=(2, 2)), halves(256, 128, 192))
+    both = account_of(product((64, 64, 64), cluster=(2, 2)), float16_gemm(256, 128, 192))
     assert [one[:2] for one in both.rings[0].shared] == [("a_sh", 2), ("b_sh", 2)]
     assert account_of(product((64, 64, 64))).rings[0].shared == ()
     assert json.loads(json.dumps(account.as_dict()))["rings"][0]["shared"] == [["b_sh", 2, "0 + {0, 1}"]]
@@ -175,7 +175,7 @@ def test_groups_that_take_turns():
 
 def test_a_ring_that_warps_empty():
     """Ordinary reads of a stage: a barrier of each warp in front of its arrival, and no fence of registers."""
-    account = account_of(by_warps(), halves(128, 64, 320))
+    account = account_of(by_warps(), float16_gemm(128, 64, 320))
     kinds = [point.kind for point in account.points if point.role == "consumers" and point.loops]
     assert kinds == ["acquire full k_ring", "barrier warp", "release empty k_ring"]
     (barrier,) = [point for point in account.points if point.kind == "barrier warp"]
@@ -187,7 +187,7 @@ def test_a_ring_that_warps_empty():
 
 
 def test_the_passes_leave_what_is_needed_and_equality_does_not_see_it():
-    kernel = product((64, 64, 64), blocks=2)(halves(512, 64, 192)).program(TARGET).ir
+    kernel = product((64, 64, 64), blocks=2)(float16_gemm(512, 64, 192)).program(TARGET).ir
     (fence,) = [one for one in ir.statements(kernel.body) if isinstance(one, ir.Fence) and one.kind is ir.FenceKind.ASYNC_PROXY]
     assert fence.orders and fence == attrs.evolve(fence, orders=()) and "orders" not in repr(fence)
 

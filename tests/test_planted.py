@@ -11,7 +11,7 @@ from campaign.faults import KINDS, detectors
 from campaign.faults.detectors import Slow
 from campaign.faults.kernels import Case
 from campaign.faults.kind import spots
-from ringed import all_of_kind, by_threads, by_warps, halves, inputs_of, is_load, product, with_changed
+from ringed import all_of_kind, by_threads, by_warps, float16_gemm, inputs_of, is_load, product, with_changed
 from test_check import LISTING_2
 from touching import K, T, buffer, i, kernel, loop, reads, writes
 
@@ -23,7 +23,7 @@ from fireiron.sim import simulate
 from fireiron.values.expr import less
 from fireiron.values.tensor import Storage
 
-RINGED = product((64, 64, 64), (64, 64), producer=128)(halves(64, 64, 320)).program("sm_90a").ir
+RINGED = product((64, 64, 64), (64, 64), producer=128)(float16_gemm(64, 64, 320)).program("sm_90a").ir
 
 
 def messages_of(check, faulty):
@@ -59,7 +59,7 @@ SHORT_LOOPS = {
 @pytest.mark.parametrize("name", SHORT_LOOPS)
 def test_ownership_of_stages_filled_once_is_checked(name):
     """Each synchronization fault at each position: shadow memory reports it exactly if the static check does."""
-    spec = halves(64, 64, 128)
+    spec = float16_gemm(64, 64, 128)
     plain, (arrays, _) = SHORT_LOOPS[name](spec).program("sm_90a").ir, inputs_of(spec)
     case = Case(name, plain, arrays, {}, frozenset(), "")
     clean = detectors.outputs(case, plain, None)

@@ -8,7 +8,7 @@ import pytest
 from campaign.faults.kernels import case
 from campaign.faults.kind import spots
 from handmade import access, execution, kernel_of, local
-from ringed import all_of_kind, by_threads, by_warps, halves, is_load, product, roles_of, with_changed
+from ringed import all_of_kind, by_threads, by_warps, float16_gemm, is_load, product, roles_of, with_changed
 from touching import Engine, Step
 
 from fireiron import *
@@ -18,7 +18,7 @@ from fireiron.check.races.issuing_threads import wrong_thread_counts
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.values.expr import ONE, TRUE, ZERO, Var, equal, less
 
-SMALL = halves(64, 64, 192)
+SMALL = float16_gemm(64, 64, 192)
 PLAIN = {
     "product": {},
     "a warpgroup that produces": {"producer": 128},
@@ -34,9 +34,9 @@ KERNELS = (*PLAIN, "warps", "threads", "attention, A in registers", "warpgroups 
 def kernel(name):
     """A kernel with a ring: a product, by warps or threads, or attention."""
     if name in PLAIN:
-        return product((64, 64, 64), (64, 64), **PLAIN[name])(halves(128, 128, 192)).program("sm_90a").ir
+        return product((64, 64, 64), (64, 64), **PLAIN[name])(float16_gemm(128, 128, 192)).program("sm_90a").ir
     if name in ("warps", "threads"):
-        return {"warps": by_warps, "threads": by_threads}[name]()(halves(128, 128, 192)).program("sm_90a").ir
+        return {"warps": by_warps, "threads": by_threads}[name]()(float16_gemm(128, 128, 192)).program("sm_90a").ir
     return case("attention" if name.startswith("attention") else "warpgroups", 0).kernel
 
 

@@ -14,7 +14,7 @@ from ringed import (
     by_warps,
     dropped,
     errors,
-    halves,
+    float16_gemm,
     inputs_of,
     is_load,
     is_product,
@@ -61,20 +61,20 @@ KERNELS = {
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_are_right(name):
     strategy, sizes = KERNELS[name]
-    require_right(strategy, halves(*sizes))
+    require_right(strategy, float16_gemm(*sizes))
 
 
 @pytest.mark.parametrize("orders", ORDERS)
 def test_storage_orders(orders):
     """Every storage order of A and B is loaded as it is, and read so by wgmma."""
-    program = require_right(product((64, 128, 64), (64, 64)), halves(64, 256, 192, orders=orders))
+    program = require_right(product((64, 128, 64), (64, 64)), float16_gemm(64, 256, 192, orders=orders))
     assert program.cuda.count("tma_load(") > 2
 
 
 @pytest.mark.parametrize("strategy", [by_warps(), by_warps(3, producer=128), by_warps(tma=True), by_threads(3)], ids=str)
 def test_other_consumers(strategy):
     """Whoever reads shared memory by ordinary loads consumes too; a barrier of each warp stands before it says so."""
-    kernel = require_right(strategy, halves(128, 64, 192, c_dtype=float32)).ir
+    kernel = require_right(strategy, float16_gemm(128, 64, 192, c_dtype=float32)).ir
     (loop,) = [one for one in ir.statements(kernel.body) if isinstance(one, ir.For) and any(isinstance(s, ir.Acquire) for s in one.body)][
         :1
     ]
@@ -85,14 +85,14 @@ def test_other_consumers(strategy):
 @pytest.mark.parametrize("blocks", [0, 3])
 def test_ragged_sizes(sizes, blocks):
     """What lies beyond the arrays is loaded as zeros, and not stored: the maps know."""
-    program = require_right(product(blocks=blocks, bands=2 * (blocks > 0)), halves(*sizes), orders=(None,))
+    program = require_right(product(blocks=blocks, bands=2 * (blocks > 0)), float16_gemm(*sizes), orders=(None,))
     assert "tma_load(" in program.cuda and "tma_store(" in program.cuda
 
 
 @pytest.mark.parametrize("blocks", [0, 3])
 def test_sizes_known_at_run_time(blocks):
     """One kernel for all of them, checked once."""
-    program = product(blocks=blocks, bands=2 * (blocks > 0))(halves(M, N, K)).program(TARGET)
+    program = product(blocks=blocks, bands=2 * (blocks > 0))(float16_gemm(M, N, K)).program(TARGET)
     assert errors(program.ir) == []
     for sizes in ((136, 72, 40), (256, 128, 192), (8, 8, 8), (200, 136, 328)):
         values = dict(zip("MNK", sizes, strict=True))
@@ -120,7 +120,7 @@ def drawn(seed):
         "tma": chance.random() < 0.7,
     }
     sizes = tuple(max(8, tile * chance.randint(1, 3) - chance.choice((0, 0, 8, 24))) for tile in tiles)
-    return product(tiles, (wm, wn), stages, **options), halves(*sizes, orders=chance.choice(list(ORDERS)))
+    return product(tiles, (wm, wn), stages, **options), float16_gemm(*sizes, orders=chance.choice(list(ORDERS)))
 
 
 @pytest.mark.parametrize("chunk", range(4))
@@ -162,7 +162,7 @@ def require_found(name, kernel, arrays, expected, orders):
 @pytest.mark.parametrize("problem", ["one tile", *(list(FAULTY)[1:] if SCALE > 1 else ())])
 def test_faults_are_found_by_both(problem):
     strategy, sizes = FAULTY[problem]
-    kernel = strategy(halves(*sizes)).program(TARGET).ir
+    kernel = strategy(float16_gemm(*sizes)).program(TARGET).ir
     arrays, expected = inputs_of(kernel.spec)
     assert errors(kernel) == []
     count = 0
@@ -177,7 +177,7 @@ def test_faults_are_found_by_both(problem):
 def test_some_faults_of_other_kernels(problem):
     """Of each kernel a few, chosen by chance; the long tier takes all."""
     strategy, sizes = FAULTY[problem]
-    kernel = strategy(halves(*sizes)).program(TARGET).ir
+    kernel = strategy(float16_gemm(*sizes)).program(TARGET).ir
     arrays, expected = inputs_of(kernel.spec)
     found = [(name, faulty) for name, faulty in ring_faults(kernel) if not is_harmless(name, kernel)]
     for name, faulty in random.Random(SEED).sample(found, 6):
@@ -189,7 +189,7 @@ def test_some_faults_of_other_kernels(problem):
 
 def kernel_with_faults():
     """A small kernel to plant faults in, its arrays, and what is right."""
-    kernel = product()(halves(128, 64, 320)).program(TARGET).ir
+    kernel = product()(float16_gemm(128, 64, 320)).program(TARGET).ir
     return kernel, *inputs_of(kernel.spec)
 
 

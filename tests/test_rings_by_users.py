@@ -8,7 +8,7 @@ import making
 import numpy as np
 import pytest
 from printed_text import COMPILER, HostProgram, Printed
-from ringed import TARGET, dropped, errors, halves, is_load, of_kind, product, ring_faults, roles_of, with_changed
+from ringed import TARGET, dropped, errors, float16_gemm, is_load, of_kind, product, ring_faults, roles_of, with_changed
 from test_rings import is_harmless
 from touching import K, buffer, i, kernel, loop, on_registers, products, reads
 
@@ -362,7 +362,7 @@ def test_texts_hold_what_a_wait_makes_known():
     text = pair("u v low").program(TARGET).cuda
     inside, behind = text[text.index("wgmma_wait_group<1>();") :], text[text.rindex("wgmma_wait_group<0>();") :]
     assert inside.splitlines()[1].strip() == "pin_registers(u);" and behind.splitlines()[1].strip() == "pin_registers(v);"
-    assert "pin_registers(" not in product()(halves(128, 64, 192)).program(TARGET).cuda
+    assert "pin_registers(" not in product()(float16_gemm(128, 64, 192)).program(TARGET).cuda
 
 
 @pytest.mark.skipif(not any(one.serves(TARGET) for one in toolchains()), reason="no NVRTC for sm_90a")

@@ -12,7 +12,7 @@ import pytest
 from engines import COLUMNS, LANE, ROWS, STAGES, copied, numbered, streamed
 from handmade import access
 from printed_text import COMPILER, HostProgram, Printed, Refused
-from ringed import TARGET, all_of_kind, early_releases, errors, halves, in_roles, inputs_of, outcome, product, roles_of
+from ringed import TARGET, all_of_kind, early_releases, errors, float16_gemm, in_roles, inputs_of, outcome, product, roles_of
 from test_hopper_attention import chain as keys_and_values
 from test_hopper_attention import require_right as require_attention
 from toys.counted_store import COUNTED_STORE
@@ -38,7 +38,7 @@ COPIES = Move.coalesced_copy(8).done()
 ELEMENTS = Move.coalesced_copy(1).done()
 """Copies of 2 bytes, which cp.async does not do."""
 
-HALVES = halves(128, 64, 320)
+HALVES = float16_gemm(128, 64, 320)
 
 
 def fed(a, b, tiles=(128, 64, 64), stages=3, threads=32, blocks=0):
@@ -65,12 +65,12 @@ KERNELS = {
     "A copied, B by TMA": (fed(COPIES, TMA, stages=2), HALVES, (256, 32, 32), 33, 64 * 64 * 2),
     "all copied": (fed(COPIES, COPIES), HALVES, (256, 32), 32, 0),
     "all copied by a warpgroup": (fed(COPIES, COPIES, threads=128), HALVES, (256, 128), 128, 0),
-    "rows of 8 bytes": (fed(TMA, TMA), halves(128, 60, 320), (256, 32, 32), 33, 128 * 64 * 2),
-    "rows of odd length": (fed(TMA, ELEMENTS, stages=2), halves(128, 63, 192), (256, 32, 32), 33, 128 * 64 * 2),
+    "rows of 8 bytes": (fed(TMA, TMA), float16_gemm(128, 60, 320), (256, 32, 32), 33, 128 * 64 * 2),
+    "rows of odd length": (fed(TMA, ELEMENTS, stages=2), float16_gemm(128, 63, 192), (256, 32, 32), 33, 128 * 64 * 2),
     "cp.async and elements": (fed(COPIES, ELEMENTS, stages=2), HALVES, (256, 32), 64, 0),
-    "ragged": (fed(TMA, COPIES), halves(200, 72, 136), (256, 32, 32), 33, 128 * 64 * 2),
-    "persistent": (fed(TMA, COPIES, (64, 64, 64), blocks=2), halves(128, 128, 192), (128, 32, 32), 33, 64 * 64 * 2),
-    "read by warps": (warps_fed(), halves(128, 64, 160, c_dtype=float32), (128, 32), 32, 0),
+    "ragged": (fed(TMA, COPIES), float16_gemm(200, 72, 136), (256, 32, 32), 33, 128 * 64 * 2),
+    "persistent": (fed(TMA, COPIES, (64, 64, 64), blocks=2), float16_gemm(128, 128, 192), (128, 32, 32), 33, 64 * 64 * 2),
+    "read by warps": (warps_fed(), float16_gemm(128, 64, 160, c_dtype=float32), (128, 32), 32, 0),
 }
 
 
@@ -97,7 +97,7 @@ def test_texts_compile(name):
 
 
 def test_sizes_known_at_run_time():
-    spec = halves(sym("M"), sym("N", multiple_of=4), sym("K", multiple_of=8))
+    spec = float16_gemm(sym("M"), sym("N", multiple_of=4), sym("K", multiple_of=8))
     kernel = fed(TMA, COPIES)(spec).program(TARGET).ir
     for sizes in ({"M": 131, "N": 68, "K": 200}, {"M": 1, "N": 4, "K": 8}):
         arrays, expected = inputs_of(spec, sizes)
@@ -402,7 +402,7 @@ SEPARATED = {
 @pytest.mark.parametrize("name", SEPARATED)
 def test_operands_with_a_producer_of_their_own(name):
     strategy, producers = SEPARATED[name]
-    spec = halves(256, 64, 320)
+    spec = float16_gemm(256, 64, 320)
     made = strategy(spec).program(TARGET)
     assert [(role.name, role.threads) for role in roles_of(made.ir)] == [("consumers", 256), *producers]
     assert errors(made.ir) == []
@@ -475,7 +475,7 @@ SEPARATE_REFUSED = {
 def test_what_is_refused_of_separate_producers(name):
     strategy, text = SEPARATE_REFUSED[name]
     with pytest.raises(FireironError, match=text):
-        _ = strategy()(halves(128, 64, 192)).program(TARGET).ir
+        _ = strategy()(float16_gemm(128, 64, 192)).program(TARGET).ir
 
 
 def test_a_role_that_fills_no_ring_is_refused():
@@ -506,7 +506,7 @@ def test_refusals(name):
     chain = chain().epilog(RF, float32, Init.done(), Move.done()).split(64).pipeline(3).warp_specialize(copies=True)
     strategy = chain.load(A, SH, TMA).load(B, SH, COPIES).tile(64, 64).to(Warpgroup).done()
     with pytest.raises(DecompositionError, match=text):
-        _ = strategy(halves(256, 128, 192)).program(TARGET).ir
+        _ = strategy(float16_gemm(256, 128, 192)).program(TARGET).ir
 
 
 def test_threads_that_do_not_divide_those_of_consumers():
@@ -514,7 +514,7 @@ def test_threads_that_do_not_divide_those_of_consumers():
     chain = chain.split(32).pipeline(3).warp_specialize(128, copies=True).load(A, SH, COPIES).load(B, SH, COPIES)
     chain = chain.tile(32, 32).to(Warp).split(16).unroll().load(A, RF, Move.done()).load(B, RF, Move.done())
     with pytest.raises(DecompositionError, match="128 threads cannot copy what is distributed over 96"):
-        _ = chain.tile(16, 16).unroll().mma_tile().done()(halves(96, 32, 64, c_dtype=float32)).program(TARGET).ir
+        _ = chain.tile(16, 16).unroll().mma_tile().done()(float16_gemm(96, 32, 64, c_dtype=float32)).program(TARGET).ir
 
 
 def test_copies_is_a_flag():

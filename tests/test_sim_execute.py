@@ -14,7 +14,7 @@ from campaign.faults.kernels import case
 from campaign.faults.kind import spots
 from engines import OF_PRODUCTS, by_products, copied, loaded, numbered, of_products, stored
 from handmade import access, kernel_of, local
-from ringed import TARGET, halves, inputs_of, is_product, outcome, product, with_changed
+from ringed import TARGET, float16_gemm, inputs_of, is_product, outcome, product, with_changed
 from test_wgmma_registers import RINGS
 
 from fireiron import *
@@ -41,7 +41,7 @@ ORDERS = (None, 1)
 @functools.cache
 def one_product():
     """A tile by one warpgroup in two steps, of which the first begins anew: no ordinary statement touches its registers before."""
-    program = product((64, 64, 64), (64, 64), 2)(halves(64, 64, 128)).program(TARGET)
+    program = product((64, 64, 64), (64, 64), 2)(float16_gemm(64, 64, 128)).program(TARGET)
     return program.ir, *inputs_of(program.spec)
 
 

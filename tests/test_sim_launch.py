@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from engines import fetched, numbered, stored
 from handmade import access, kernel_of, local
-from ringed import TARGET, halves, inputs_of, outcome, product
+from ringed import TARGET, float16_gemm, inputs_of, outcome, product
 
 from fireiron import *
 from fireiron import ir
@@ -114,7 +114,7 @@ def with_blocks(kernel, more):
 @pytest.mark.parametrize("sizes", [(128, 128, 64), (100, 128, 64), (100, 72, 64), (256, 64, 64)])
 def test_a_block_more_of_products_by_tma(sizes, options):
     """Two rows of tiles and two columns; a block more finds all its tile outside, or stores what another one does."""
-    program = product((64, 64, 64), (64, 64), 2, **options)(halves(*sizes)).program(TARGET)
+    program = product((64, 64, 64), (64, 64), 2, **options)(float16_gemm(*sizes)).program(TARGET)
     arrays, expected = inputs_of(program.spec)
     assert outcome(program.ir, arrays, expected) == "right"
     assert outcome(with_blocks(program.ir, 2 if "cluster" in options else 1), arrays, expected) not in ("right", "wrong")
@@ -122,7 +122,7 @@ def test_a_block_more_of_products_by_tma(sizes, options):
 
 def test_one_tile_by_two_blocks():
     """Of a grid of one block no expression knows a block's number: two do the same, by an engine."""
-    program = product((64, 64, 64), (64, 64), 2)(halves(64, 64, 64)).program(TARGET)
+    program = product((64, 64, 64), (64, 64), 2)(float16_gemm(64, 64, 64)).program(TARGET)
     arrays, expected = inputs_of(program.spec)
     said = outcome(with_blocks(program.ir, 1), arrays, expected)
     assert said.startswith("race on C") and "of block 0" in said and "of block 1" in said
@@ -291,11 +291,11 @@ def test_of_several_errors_the_first_block_tells(size, monkeypatch):
 def test_bytes_of_two_types_are_told_apart_in_each_block(blocks):
     """Halves and floats of one place are the same bytes of the same block, however many run together."""
     block = Var("block", 0, blocks - 1)
-    halves = shared("h", 2 * WIDTH, 0, float16)
+    float16_buffer = shared("h", 2 * WIDTH, 0, float16)
     low = mover(float16, (SH, SH))
     swapped = low(access("h", (THREAD * 2,)), access("g", (THREAD,)))
     back = low(access("g", (THREAD,)), access("h", (THREAD * 2,)))
-    kernel = through_shared(blocks, swapped, back, buffers=(halves, shared("g", WIDTH, 256, float16)))
+    kernel = through_shared(blocks, swapped, back, buffers=(float16_buffer, shared("g", WIDTH, 256, float16)))
     given = np.random.default_rng(1).standard_normal(WIDTH * blocks).astype(np.float32)
     np.testing.assert_array_equal(simulate(kernel, {"src": given}).outputs["dst"], given)
     assert block.high == blocks - 1
@@ -508,10 +508,10 @@ def test_registers_count_and_at_most_256_come_together(monkeypatch, taken):
 
 def test_blocks_of_which_each_comes_alone(taken):
     """Where bytes are of two types, or loops differ from block to block; a cluster comes whole."""
-    halves = shared("h", 2 * WIDTH, 0, float16)
+    float16_buffer = shared("h", 2 * WIDTH, 0, float16)
     low = mover(float16, (SH, SH))
     swapped = low(access("h", (THREAD * 2,)), access("g", (THREAD,)))
-    mixed = through_shared(3, swapped, buffers=(halves, shared("g", WIDTH, 256, float16)))
+    mixed = through_shared(3, swapped, buffers=(float16_buffer, shared("g", WIDTH, 256, float16)))
     copy_of(mixed, 3 * WIDTH)
     assert taken == groups(1, 1, 1)
     taken.clear()

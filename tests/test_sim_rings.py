@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from campaign.faults.kernels import case
 from engines import ROWS, copied, numbered, streamed
-from ringed import TARGET, cluster_faults, halves, inputs_of, outcome, product
+from ringed import TARGET, cluster_faults, float16_gemm, inputs_of, outcome, product
 
 from fireiron import *
 from fireiron import ir
@@ -308,7 +308,7 @@ def test_barriers_moved_in_kernels(form, seed):
 @functools.cache
 def of_cluster():
     """Two blocks that load halves of B for each other."""
-    program = product((64, 64, 64), (64, 64), 2, cluster=(2, 1), tma=False)(halves(128, 64, 320)).program(TARGET)
+    program = product((64, 64, 64), (64, 64), 2, cluster=(2, 1), tma=False)(float16_gemm(128, 64, 320)).program(TARGET)
     return program.ir, *inputs_of(program.spec)
 
 

@@ -7,7 +7,20 @@ import making
 import pytest
 from handmade import access, execution, kernel_of, local
 from printed_text import with_numbers
-from ringed import TARGET, all_of_kind, by_warps, errors, halves, inputs_of, is_load, is_product, outcome, product, roles_of, with_changed
+from ringed import (
+    TARGET,
+    all_of_kind,
+    by_warps,
+    errors,
+    float16_gemm,
+    inputs_of,
+    is_load,
+    is_product,
+    outcome,
+    product,
+    roles_of,
+    with_changed,
+)
 
 from fireiron import *
 from fireiron import ir
@@ -21,7 +34,7 @@ from fireiron.lower.specialize import KEPT, KEPT_AT_LEAST, KEPT_IN_CLUSTER, SPAR
 from fireiron.lower.wgmma_waits import wgmma_waits
 from fireiron.values.expr import ZERO, Var, as_expr, constant
 
-HALVES = halves(128, 64, 320)
+HALVES = float16_gemm(128, 64, 320)
 
 
 def stages_of(strategy, spec=HALVES):
@@ -72,7 +85,7 @@ def test_a_ring_is_one_loop_without_anything_bit():
 
 def test_turns_are_numbered_through_all_loops_around():
     """A ring goes on where the next tile begins: 2 tiles of 3 turns are the turns 0 to 5."""
-    kernel = product(blocks=2)(halves(512, 64, 192)).program(TARGET).ir
+    kernel = product(blocks=2)(float16_gemm(512, 64, 192)).program(TARGET).ir
     (acquire,) = [one for one in all_of_kind(kernel, ir.Acquire) if one.state is ir.StageState.FULL]
     assert [acquire.fill_index.evaluate({"iteration": turn, "k": k}) for turn in range(2) for k in range(3)] == list(range(6))
 
@@ -107,12 +120,12 @@ def test_one_warpgroup_keeps_a_turn_in_flight(warpgroups, late):
 
 def test_a_ring_of_one_stage_keeps_nothing_in_flight():
     """Its only stage has to be empty before the next turn is loaded."""
-    kernel = product((64, 64, 64), (64, 64), 1)(halves(64, 64, 320)).program(TARGET).ir
+    kernel = product((64, 64, 64), (64, 64), 1)(float16_gemm(64, 64, 320)).program(TARGET).ir
     assert [one.groups for one in all_of_kind(kernel, ir.Wait) if one.mechanism is WGMMA_GROUPS] == [0]
 
 
 def test_ordinary_readers_say_so_warp_by_warp():
-    consumers, _ = roles_of(stages_of(by_warps(), halves(128, 64, 320, c_dtype=float32))["wgmma_waits"])
+    consumers, _ = roles_of(stages_of(by_warps(), float16_gemm(128, 64, 320, c_dtype=float32))["wgmma_waits"])
     (loop,) = [one for one in consumers.body if isinstance(one, ir.For) and any(isinstance(s, ir.Acquire) for s in one.body)]
     assert [type(one) for one in loop.body[-2:]] == [ir.Barrier, ir.Release]
     assert loop.body[-2] == making.barrier(ir.WARP_SCOPE, "all lanes have read a_sh, b_sh")
@@ -126,7 +139,7 @@ def test_rings_count_bytes_and_warps():
 
 def test_all_else_stays_with_the_consumers():
     """The producer has its loads, the loops and the names around them, and nothing else."""
-    kernel = stages_of(product(blocks=2, bands=2), halves(512, 64, 192))["specialize"]
+    kernel = stages_of(product(blocks=2, bands=2), float16_gemm(512, 64, 192))["specialize"]
     consumers, producer = roles_of(kernel)
     assert all(is_load(one) for one, _ in ir.execs(producer.body)) and not any(is_load(one) for one, _ in ir.execs(consumers.body))
     assert shape_of(producer.body) == ["for[for[acquire empty, release full, load, load]]"]
@@ -200,7 +213,7 @@ def _at_first(statement):
 )
 def test_registers_go_from_the_producer_to_the_consumers(tiles, warpgroup, producer, kept, given):
     """By a warpgroup alone (PTX ISA, setmaxnreg), in multiples of 8, from 24 to 256, and no more than there are."""
-    program = product(tiles, warpgroup, 2, producer=producer)(halves(256, 128, 192)).program(TARGET)
+    program = product(tiles, warpgroup, 2, producer=producer)(float16_gemm(256, 128, 192)).program(TARGET)
     consumers, giver = roles_of(program.ir)
     assert (giver.registers, consumers.registers) == (kept, given)
     assert consumers.threads * given + giver.threads * kept <= 65536
@@ -260,7 +273,7 @@ def test_loads_by_all_threads_have_no_producer():
 @pytest.mark.parametrize("chain", [CHAIN, CHAIN.pipeline(2)], ids=["no pipeline", "no producer"])
 def test_without_a_producer_all_threads_load(chain):
     """An engine fills rings; where there is none, `done` is a copy by threads, as it is wherever no instruction does it as a whole."""
-    spec = halves(136, 72, 104)
+    spec = float16_gemm(136, 72, 104)
     kernel = finished(chain)(spec).program(TARGET).ir
     notes = [one.text for one in all_of_kind(kernel, ir.Comment)]
     assert kernel.rings == () and notes.count("copied by all threads: TMA_LOAD performs either all loads of a producer or none") >= 2
@@ -306,7 +319,7 @@ WAITED = r"mbarrier_wait\((k_ring_\w+) \+ (\w+) \* 8, (.*)\);"
 @pytest.mark.parametrize("stages", [3, 5])
 def test_each_wait_names_the_parity_of_its_round(stages, blocks):
     """Turn n is round n / stages of its stage: full phases of that parity, empty ones of the one before; also from tile to tile."""
-    body = body_of(product((64, 64, 64), (64, 64), stages, blocks=blocks)(halves(256, 64, 448)).program(TARGET).cuda)
+    body = body_of(product((64, 64, 64), (64, 64), stages, blocks=blocks)(float16_gemm(256, 64, 448)).program(TARGET).cuda)
     waits = re.findall(WAITED, body)
     assert [name for name, *_ in waits] == ["k_ring_full", "k_ring_empty"]
     for (_, stage, parity), role, shift in zip(waits, body.split("// producer"), (0, 1), strict=True):
@@ -338,7 +351,7 @@ def test_named_barriers_are_constants(strategy):
 @pytest.mark.parametrize("stages", [3, 4])
 def test_stages_have_names(stages, late, blocks):
     """Of this turn and of those before, counted through the tiles that a block takes."""
-    text = product((64, 64, 64), (64, 64), stages, blocks=blocks, in_flight=late)(halves(256, 64, 320)).program(TARGET).cuda
+    text = product((64, 64, 64), (64, 64), stages, blocks=blocks, in_flight=late)(float16_gemm(256, 64, 320)).program(TARGET).cuda
     declared = re.findall(r"int (\w*stage[^=]*) = (?!0; )", text)
     assert declared and all(one.isidentifier() for one in declared), declared
     if stages == 3:
@@ -349,13 +362,13 @@ def test_stages_have_names(stages, late, blocks):
 
 def test_whole_rounds_have_no_first_turn():
     """Eight turns a tile, of a ring of four stages: each tile begins like the first."""
-    text = product((64, 64, 64), (64, 64), 4, blocks=2, in_flight=0)(halves(256, 64, 512)).program(TARGET).cuda
+    text = product((64, 64, 64), (64, 64), 4, blocks=2, in_flight=0)(float16_gemm(256, 64, 512)).program(TARGET).cuda
     assert "first_fill" not in text and "mbarrier_wait(k_ring_full + k_stage * 8, k / num_stages)" in text, "0 or 1"
 
 
 def test_few_turns_are_not_counted():
     """Of as many turns as there are stages each has its own: nothing is to be counted, from tile to tile either."""
-    body = body_of(product((64, 64, 64), (64, 64), 3, blocks=2, in_flight=0)(halves(512, 64, 192)).program(TARGET).cuda)
+    body = body_of(product((64, 64, 64), (64, 64), 3, blocks=2, in_flight=0)(float16_gemm(512, 64, 192)).program(TARGET).cuda)
     waits = re.findall(WAITED, body)
     assert [name for name, *_ in waits] == ["k_ring_full", "k_ring_empty"] and "_phase" not in body[body.index("// consumers") :]
     for (_, _, parity), shift in zip(waits, (0, 1), strict=True):

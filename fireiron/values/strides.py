@@ -32,7 +32,7 @@ class AnyStride:
             raise ArgumentError("ANY: multiples of what", got=self.multiple_of, legal=f"1 ... {SYMBOL_MAX}")
 
     def __call__(self, multiple_of: int) -> AnyStride:
-        """The same, known to be a multiple of `multiple_of` elements; otherwise vectors along another dimension are not provably aligned."""
+        """The same, a known multiple of `multiple_of` elements; otherwise vectors along another dimension are not provably aligned."""
         return AnyStride(multiple_of)
 
     def named(self, operand: str, dim: str) -> Var:

@@ -77,7 +77,7 @@ def _orders(layout: Layout) -> Iterator[MatrixLayout]:
 
 
 def _options(text: str, symbols: Symbols) -> tuple[dict[str, Any], MatrixLayout | Layout | None]:
-    """The contents of braces after a tensor: the fields of `Tensor` without a notation in Graphene, and the order if strides are ambiguous."""
+    """The braces after a tensor: the fields of `Tensor` without a notation in Graphene, and the order if strides are ambiguous."""
     found: dict[str, Any] = {}
     order: MatrixLayout | Layout | None = None
     for item in pieces(text, ",") if text.strip() else ():
