@@ -98,7 +98,7 @@ class Footprint:
 def _alone(kernel: Kernel) -> set[str]:
     """The buffers of rings that share their bytes with no other buffer of a fill."""
     rings = {name for ring in kernel.rings for name in ring.buffers}
-    others = [one for one in kernel.buffers if one.memory.of_block and one.name not in rings]
+    others = [buffer for buffer in kernel.buffers if buffer.memory.of_block and buffer.name not in rings]
     return {name for name in rings if not any(kernel.buffer(name).shares(one) for one in others)}
 
 
@@ -109,7 +109,9 @@ class Touches:
         self.kernel = kernel
         # Read-only memory and registers, which belong to one thread, need no synchronization.
         rings = _alone(kernel)  # synchronized by their mbarriers
-        self.watched = {one.name for one in kernel.buffers if one.memory.of_block or (one.memory.of_grid and one.written)} - rings
+        self.watched = {
+            buffer.name for buffer in kernel.buffers if buffer.memory.of_block or (buffer.memory.of_grid and buffer.written)
+        } - rings
         self._threads = np.arange(kernel.workers)
         self._sharing: dict[str, frozenset[str]] = {}
         self._bytes: dict[str, range | None] = {}
@@ -400,7 +402,7 @@ def _side(access: Access, dim: int) -> int:
 
 def _granules(kernel: Kernel) -> dict[str, int]:
     """For each shared buffer, the largest size in bytes that divides its offset and all accesses to it; 0 for other buffers."""
-    sizes = {one.name: one.offset if one.memory.of_block else 0 for one in kernel.buffers}
+    sizes = {buffer.name: buffer.offset if buffer.memory.of_block else 0 for buffer in kernel.buffers}
     for statement, _ in located(kernel.body):
         if isinstance(statement, Exec):
             if statement.scratch is not None:

@@ -60,7 +60,7 @@ def scopes_of(kernel: Kernel) -> tuple[Scope, ...]:
     """The scopes of a block's barriers, narrow ones first. A single warpgroup needs a named barrier only if there are other threads."""
     # the threads that tiles are distributed over: a named barrier counts arriving threads, and producer threads synchronize only by rings
     groups = kernel.workers % 128 == 0 and kernel.workers != 128
-    roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
+    roles = next((stmt for stmt in kernel.body if isinstance(stmt, Roles)), None)
     widest = BLOCK_SCOPE if roles is None else Scope(roles.roles[0].name, roles.roles[0].threads)
     return (
         WARP_SCOPE,

@@ -96,9 +96,9 @@ def register_storage(buffer: Buffer, owner: Use, holding: Ownership) -> Storage:
     weights = _place_in_storage(buffer)
 
     def placed(by: DigitKind) -> list[Digit]:
-        return sorted((one for one in holding.digits if one.kind is by), key=lambda one: one.stride * weights[one.dim])
+        return sorted((digit for digit in holding.digits if digit.kind is by), key=lambda digit: digit.stride * weights[digit.dim])
 
-    values = [one for one in holding.digits if one.kind is DigitKind.VALUES] if owner[2].points else placed(DigitKind.VALUES)
+    values = [digit for digit in holding.digits if digit.kind is DigitKind.VALUES] if owner[2].points else placed(DigitKind.VALUES)
     ordered = values + placed(DigitKind.LOOP)
     dims: list[list[tuple[int, int, int]]] = [[] for _ in buffer.tensor.shape]
     weight = 1
@@ -300,7 +300,7 @@ def _covers_with_own_modes(kernel: Kernel, owned: _Owned, use: Use, own: dict[tu
 
 def _with_own_modes(body: tuple[Stmt, ...], own: dict[tuple[int, str], Storage]) -> tuple[Stmt, ...]:
     """The program in which such uniform inits number registers by their own modes."""
-    loops = {one.var for one in statements(body) if isinstance(one, For)}
+    loops = {stmt.var for stmt in statements(body) if isinstance(stmt, For)}
 
     def renumber(statement: Stmt) -> tuple[Stmt, ...]:
         if not isinstance(statement, Exec) or not any((id(statement), access.buffer) in own for access in statement.accesses):

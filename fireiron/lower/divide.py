@@ -24,7 +24,7 @@ def divide(kernel: Kernel) -> Kernel:
         return kernel
     divisors, taken = Divisors(kernel.symbols, kernel.body), taken_names(kernel)
     found: dict[Expr, Reciprocal] = {}
-    for let in (one for one in statements(kernel.body) if isinstance(one, Let)):
+    for let in (stmt for stmt in statements(kernel.body) if isinstance(stmt, Let)):
         for quotient in quotients(let.value):
             divisor = divisors.of(quotient)
             if divisor is not None and divisor.constant not in found:

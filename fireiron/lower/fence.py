@@ -83,9 +83,11 @@ def fence(kernel: Kernel) -> Kernel:
 def _copied(kernel: Kernel, read: set[str]) -> dict[str, list[tuple[str, Exec]]]:
     """By ring, the buffers that threads copy with deferred arrivals and that asynchronous engines read."""
     found: dict[str, list[tuple[str, Exec]]] = {}
-    for one, _ in execs(kernel.body):
-        if one.ring and one.mechanism.arrives and not one.mechanism.by_engine:
-            found.setdefault(one.ring, []).extend((access.buffer, one) for access in one.accesses if access.write and access.buffer in read)
+    for stmt, _ in execs(kernel.body):
+        if stmt.ring and stmt.mechanism.arrives and not stmt.mechanism.by_engine:
+            found.setdefault(stmt.ring, []).extend(
+                (access.buffer, stmt) for access in stmt.accesses if access.write and access.buffer in read
+            )
     return {ring: late for ring, late in found.items() if late}
 
 
@@ -168,7 +170,7 @@ class _Places:
         if statement.instruction.mechanism.by_engine:
             return known
         self.statements[id(statement)] = statement
-        written = [(one.buffer, id(statement)) for one in statement.accesses if one.write and one.buffer in self.read]
+        written = [(access.buffer, id(statement)) for access in statement.accesses if access.write and access.buffer in self.read]
         if not statement.asynchronous:
             return known.also(written)
         return attrs.evolve(known, under_way=known.under_way.issue(statement.mechanism, written))

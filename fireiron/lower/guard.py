@@ -94,7 +94,8 @@ def _aligned(kernel: Kernel) -> tuple[Buffer, ...]:
                 size = _most(buffer) if free else statement.width(position) * buffer.dtype.bytes
                 needed[access.buffer] = max(needed[access.buffer], size)
     return tuple(
-        attrs.evolve(one, tensor=attrs.evolve(one.tensor, align=needed[one.name])) if one.name in needed else one for one in kernel.buffers
+        attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, align=needed[buffer.name])) if buffer.name in needed else buffer
+        for buffer in kernel.buffers
     )
 
 

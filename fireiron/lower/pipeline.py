@@ -59,19 +59,19 @@ MOST_UNROLLED = 64
 
 def pipeline(kernel: Kernel) -> Kernel:
     """The kernel with its marked loops pipelined, outer ones first, and copies that a step commits in groups."""
-    if any(isinstance(one, Commit) for one in statements(kernel.body)):
+    if any(isinstance(stmt, Commit) for stmt in statements(kernel.body)):
         kernel = attrs.evolve(kernel, body=_committed(kernel.body))
     _require_rings(kernel)
-    if any(_is_idle(one) for one in statements(kernel.body)):
+    if any(_is_idle(stmt) for stmt in statements(kernel.body)):
         kernel = attrs.evolve(kernel, body=rewritten(kernel.body, _without_idle_producer))
-    if not any(isinstance(one, For) and _stages(one) for one in statements(kernel.body)):
+    if not any(isinstance(stmt, For) and _stages(stmt) for stmt in statements(kernel.body)):
         return kernel
     pass_ = _Pipeline(kernel)
     body = pass_.body(kernel.body)
     buffers = tuple(
-        attrs.evolve(one, tensor=attrs.evolve(one.tensor, copies=one.tensor.copies * pass_.stages.get(one.name, 1)))
-        for one in kernel.buffers
-        if one.name not in pass_.slots.of
+        attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, copies=buffer.tensor.copies * pass_.stages.get(buffer.name, 1)))
+        for buffer in kernel.buffers
+        if buffer.name not in pass_.slots.of
     )
     rings = sorted(pass_.rings, key=lambda ring: ring.name in pass_.single)
     return attrs.evolve(kernel, body=body, buffers=buffers, rings=tuple(rings))
@@ -84,7 +84,9 @@ class _Pipeline:
         self.kernel = kernel
         self.rings: list[Ring] = []
         self.single: set[str] = set()
-        self.produced = any(isinstance(one, For) and ProducerThreads in one.asks and _has_engine(one) for one in statements(kernel.body))
+        self.produced = any(
+            isinstance(stmt, For) and ProducerThreads in stmt.asks and _has_engine(stmt) for stmt in statements(kernel.body)
+        )
         self.around: list[For] = []
         self.memories = {buffer.name: buffer.memory for buffer in kernel.buffers}
         self.asked = {buffer.name: buffer.tensor.stages for buffer in kernel.buffers if buffer.tensor.stages}
@@ -152,7 +154,8 @@ class _Pipeline:
 
         def edit(statement: Exec) -> Exec:
             return attrs.evolve(
-                statement, accesses=tuple(_at_stage(one, groups, stage) if one.buffer in names else one for one in statement.accesses)
+                statement,
+                accesses=tuple(_at_stage(access, groups, stage) if access.buffer in names else access for access in statement.accesses),
             )
 
         self.rings.append(Ring(self._fresh(f"{loop.var.name}_order"), groups, ()))
@@ -180,7 +183,7 @@ class _Pipeline:
         """A loop whose loads a producer issues: the program stays sequential, and each fill uses the next stage."""
         loads, rest = self._parts(loop)
         _require_no_other(loop, rest)
-        others = [one for one, _ in execs(loads) if not one.mechanism.counted]
+        others = [stmt for stmt, _ in execs(loads) if not stmt.mechanism.counted]
         if others and loop.asks[ProducerThreads].copies:
             self._require_own(loop, others)
             loads = list(rewritten(tuple(loads), lambda one: () if commits_copies(one) else (one,)))  # their arrivals are deferred
@@ -195,7 +198,7 @@ class _Pipeline:
         names, stages = _filled(loads), _stages(loop)
         depth = {name: self.asked.get(self.slots.of.get(name, name), stages) for name in sorted(names)}
         self._give_stages({name: stages for name, stages in depth.items() if name not in self.slots.of})
-        users = _by_users(self._that_hold(rest), [name for one in loads for name in sorted(_written(one) & names)])
+        users = _by_users(self._that_hold(rest), [name for load in loads for name in sorted(_written(load) & names)])
         ordered = [buffers for _, buffers in sorted(users.items(), key=lambda pair: pair[0][:1])]  # in the order of first uses
         shared = [alike for buffers in ordered for alike in _by_depth(buffers, depth)]
         of_buffer: dict[str, tuple[str, Expr]] = {}
@@ -211,27 +214,27 @@ class _Pipeline:
                 of_buffer |= dict.fromkeys(together, (name, turn))
                 body = _staged(body, together, stages, mod(turn, as_expr(stages)))
 
-        def edit(one: Exec) -> Exec:
-            fills = one.mechanism.counted or (one.spec.moves and one.accesses[1].write and bool(others))
-            if fills and one.accesses[1].buffer in of_buffer:  # those of an inner loop have their own rings
-                ring, turn = of_buffer[one.accesses[1].buffer]
-                one = attrs.evolve(one, ring=ring, fill_index=turn)
-            return self.slots.moved(one)
+        def edit(stmt: Exec) -> Exec:
+            fills = stmt.mechanism.counted or (stmt.spec.moves and stmt.accesses[1].write and bool(others))
+            if fills and stmt.accesses[1].buffer in of_buffer:  # those of an inner loop have their own rings
+                ring, turn = of_buffer[stmt.accesses[1].buffer]
+                stmt = attrs.evolve(stmt, ring=ring, fill_index=turn)
+            return self.slots.moved(stmt)
 
         loop = self._in_order(loop)
         inner = attrs.evolve(loop.without(Pipelined), body=tuple(edited(body, edit)), period=math.lcm(*depth.values()))
         self.around.append(loop)
         made: list[Stmt] = []
-        for one in inner.body:
-            made += self.body((one,)) if isinstance(one, For) and _stages(one) else (self._around(one),)
+        for stmt in inner.body:
+            made += self.body((stmt,)) if isinstance(stmt, For) and _stages(stmt) else (self._around(stmt),)
         self.around.pop()
         return self._counting(attrs.evolve(inner, body=tuple(made)))
 
     def _require_own(self, loop: For, copies: Sequence[Exec]) -> None:
         """Refuse copies into a ring if other loads also fill it, or if the copies of a fill belong to several iterations."""
-        inside = {id(one) for one, _ in execs(loop.body)}
+        inside = {id(stmt) for stmt, _ in execs(loop.body)}
         filled = {access.buffer for one in copies for access in one.accesses if access.write}
-        outside = [one for one, _ in execs(self.kernel.body) if id(one) not in inside and not filled.isdisjoint(_written(one))]
+        outside = [stmt for stmt, _ in execs(self.kernel.body) if id(stmt) not in inside and not filled.isdisjoint(_written(stmt))]
         if outside or Deferred in loop.asks:
             where = f"and {outside[0].spec} before or after the loop" if outside else "of a loop with a deferred step"
             raise DecompositionError(
@@ -245,10 +248,10 @@ class _Pipeline:
         """The statements that determine the users of stages: without those that are independent of the list's MMAs and run concurrently
         with them, since these do not extend the use of a stage.
         """
-        products = [one for one in body if any(part.mechanism.in_registers for part, _ in execs((one,)))]
-        private = {name for one in products for name in _written(one) | _read(one) if self.memories[name].private}
-        read = {name for one in products for name in _read(one)}
-        return [one for one in body if one in products or not (private.isdisjoint(_written(one) | _read(one)) and _read(one) & read)]
+        products = [stmt for stmt in body if any(part.mechanism.in_registers for part, _ in execs((stmt,)))]
+        private = {name for mma in products for name in _written(mma) | _read(mma) if self.memories[name].private}
+        read = {name for mma in products for name in _read(mma)}
+        return [stmt for stmt in body if stmt in products or not (private.isdisjoint(_written(stmt) | _read(stmt)) and _read(stmt) & read)]
 
     def _in_order(self, loop: For) -> For:
         """A loop with ordered MMAs, with the ring that orders them; with one warpgroup, without order."""
@@ -303,8 +306,8 @@ class _Pipeline:
         """A list in which TMA loads outside of loops with a producer have rings, one for all that the same statements use. A ring has two
         stages if the list is executed repeatedly, so that the next fill is in flight during the current one.
         """
-        uses = [one for one in body if not is_open(one)]
-        opened = [one.accesses[1].buffer for one in body if is_open(one)]
+        uses = [stmt for stmt in body if not is_open(stmt)]
+        opened = [stmt.accesses[1].buffer for stmt in body if is_open(stmt)]
         shared = _by_users(uses, [name for name in opened if name not in outside.buffers]).values()
         number, stages = self._turn(), 2 if self.around else 1
         for buffers in shared:
@@ -338,7 +341,7 @@ class _Pipeline:
         # At the head of the body one barrier serves both directions: the data of this stage is complete, and the stage written next is
         # free.
         best = [SyncPoint(None, loop.var.name)] if shared else []
-        if all(one.active == FALSE for one, _ in execs(tuple(producers))):
+        if all(stmt.active == FALSE for stmt, _ in execs(tuple(producers))):
             # The loop is so short that the prologue loads everything.
             producers, behind, spread = [], [], False
         else:
@@ -362,13 +365,13 @@ class _Pipeline:
 
     def _check_threads(self, loop: For, loads: Sequence[Stmt]) -> None:
         """Refuse stages of registers that all threads of a group fill together: such registers have one name."""
-        for one, _ in execs(tuple(loads)):
-            held = [name for name in sorted(_written(one)) if self.memories[name].private and self.memories[name].fragment is None]
-            if one.collective and held:
+        for stmt, _ in execs(tuple(loads)):
+            held = [name for name in sorted(_written(stmt)) if self.memories[name].private and self.memories[name].fragment is None]
+            if stmt.collective and held:
                 raise DecompositionError(
-                    f"pipeline({_stages(loop)}): {one.instruction.name} fills {', '.join(held)} with all threads of a {one.spec.level}: "
+                    f"pipeline({_stages(loop)}): {stmt.instruction.name} fills {', '.join(held)} with all threads of a {stmt.spec.level}: "
                     "these registers have one name, but each stage of a pipeline needs its own",
-                    within=one.spec,
+                    within=stmt.spec,
                     at=loop.origin,
                     hint="pipeline(1), or a load of single threads or lanes",
                 )
@@ -387,24 +390,24 @@ class _Pipeline:
 
     def _parts(self, loop: For) -> tuple[list[Stmt], list[Stmt]]:
         """The loads of a loop, and the statements that use them."""
-        written = [_written(one) for one in loop.body]
+        written = [_written(stmt) for stmt in loop.body]
         loads: list[Stmt] = []
         rest: list[Stmt] = []
         waiting: list[Stmt] = []
-        for position, one in enumerate(loop.body):
+        for position, stmt in enumerate(loop.body):
             others = set().union(*(names for other, names in enumerate(written) if other != position))
-            if isinstance(one, Comment):
-                waiting.append(one)
-            elif self._is_load(one, others):
-                loads += [*waiting, one]
+            if isinstance(stmt, Comment):
+                waiting.append(stmt)
+            elif self._is_load(stmt, others):
+                loads += [*waiting, stmt]
                 waiting = []
             # `no_sync` refers to the position after its copy, which pipelining removes.
-            elif isinstance(one, SyncPoint) and not one.require and loads and not rest:
+            elif isinstance(stmt, SyncPoint) and not stmt.require and loads and not rest:
                 waiting = []
             else:
-                rest += [*waiting, one]
+                rest += [*waiting, stmt]
                 waiting = []
-        if not any(not isinstance(one, Comment) for one in loads):
+        if not any(not isinstance(load, Comment) for load in loads):
             raise DecompositionError(
                 "pipeline: no load directly under this split", at=loop.origin, hint=".split(...).pipeline(3).load(A, SH, ...)"
             )
@@ -446,7 +449,7 @@ class _Pipeline:
                 first, steps, last = self._across(loop, statement)
                 early += first
                 # The best position follows the use of the stage: from the head of the body to the steps that load the next data.
-                body = [one for one in body if not (isinstance(one, SyncPoint) and one.require is None)]
+                body = [stmt for stmt in body if not (isinstance(stmt, SyncPoint) and stmt.require is None)]
                 body += [*steps, SyncPoint(None, loop.var.name), *last]
             elif _stages(statement):
                 body += self.body((statement,))
@@ -464,7 +467,7 @@ class _Pipeline:
         which are not known before that iteration ends; nor if TMA loads inside it, whose fills belong to one list; nor if its inner loops
         are pipelined.
         """
-        if any(isinstance(one, For) and _stages(one) for one in statements(loop.body)):
+        if any(isinstance(stmt, For) and _stages(stmt) for stmt in statements(loop.body)):
             return False
         read = {name for one in self._parts(loop)[0] for name in _read(one)}
         return read.isdisjoint(_written_inside(outer) - set(self.stages)) and not _has_engine(loop)
@@ -537,16 +540,16 @@ def _narrowed(loop: For) -> For:
 
 def _spread(loop: For, fresh: Callable[[str], str]) -> For:
     """The loop with its copies moved into the inner loop, a share in each iteration, and their commit after it."""
-    commit = next((position for position, one in enumerate(loop.body) if isinstance(one, Commit)), None)
-    steps = next((position for position, one in enumerate(loop.body) if isinstance(one, For) and not _is_copy(one)), None)
+    commit = next((position for position, stmt in enumerate(loop.body) if isinstance(stmt, Commit)), None)
+    steps = next((position for position, stmt in enumerate(loop.body) if isinstance(stmt, For) and not _is_copy(stmt)), None)
     if commit is None or steps is None or commit > steps:
         raise DecompositionError(
             "pipeline(interleave=True): no inner loop to distribute the copies over",
             at=loop.origin,
             hint=".split(...) below the loads",
         )
-    before = tuple(one for one in loop.body[:commit] if isinstance(one, SyncPoint))
-    copies = tuple(one for one in loop.body[:commit] if not isinstance(one, SyncPoint))
+    before = tuple(stmt for stmt in loop.body[:commit] if isinstance(stmt, SyncPoint))
+    copies = tuple(stmt for stmt in loop.body[:commit] if not isinstance(stmt, SyncPoint))
     between, inner, rest = loop.body[commit + 1 : steps], loop.body[steps], loop.body[steps + 1 :]
     assert isinstance(inner, For)
     shares = tuple(_share(one, inner, fresh) for one in copies)
@@ -557,19 +560,19 @@ def _spread(loop: For, fresh: Callable[[str], str]) -> For:
 def _committed(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
     """A list whose copies before a commit may be asynchronous; commits without copies are removed."""
     found: list[Stmt] = []
-    for one in body:
-        one = one.rebuilt(tuple(_committed(child) for child in one.children)) if one.children else one
-        if found and commits_copies(one):
+    for stmt in body:
+        stmt = stmt.rebuilt(tuple(_committed(child) for child in stmt.children)) if stmt.children else stmt
+        if found and commits_copies(stmt):
             names = _written(found[-1])
             found[-1:] = _staged(found[-1:], names, 1, as_expr(0))
             if not any(copy.mechanism.arrives_in_groups for copy, _ in execs(found[-1:])):
                 continue
-        found.append(one)
+        found.append(stmt)
     return tuple(found)
 
 
 def _is_copy(item: Stmt) -> bool:
-    return all(one.spec.moves for one, _ in execs((item,)))
+    return all(stmt.spec.moves for stmt, _ in execs((item,)))
 
 
 def _share(copy: Stmt, steps: For, fresh: Callable[[str], str]) -> Stmt:
@@ -603,7 +606,7 @@ def _nest(copy: Stmt) -> tuple[list[For], Stmt]:
 def _by_users(body: Sequence[Stmt], buffers: Iterable[str]) -> dict[tuple[int, ...], list[str]]:
     """Buffers grouped by the statements of a list that read them; the keys are the positions of these."""
     together: dict[tuple[int, ...], list[str]] = {}
-    read = [_read(one) for one in body]
+    read = [_read(stmt) for stmt in body]
     for buffer in dict.fromkeys(buffers):
         together.setdefault(tuple(number for number, names in enumerate(read) if buffer in names), []).append(buffer)
     return together
@@ -622,10 +625,10 @@ def _in_order(loads: Sequence[Stmt], shared: Sequence[Sequence[str]]) -> list[St
     place = {name: number for number, names in enumerate(shared) for name in names}
     found: list[tuple[int, list[Stmt]]] = []
     notes: list[Stmt] = []
-    for one in loads:
-        notes.append(one)
-        if not isinstance(one, Comment):
-            found.append((min((place[name] for name in _written(one) if name in place), default=len(place)), notes))
+    for load in loads:
+        notes.append(load)
+        if not isinstance(load, Comment):
+            found.append((min((place[name] for name in _written(load) if name in place), default=len(place)), notes))
             notes = []
     return [one for _, items in sorted(found, key=lambda pair: pair[0]) for one in items] + notes
 
@@ -649,7 +652,7 @@ def _without_idle_producer(statement: Stmt) -> tuple[Stmt, ...]:
 
 def _require_no_other(loop: For, rest: Iterable[Stmt]) -> None:
     """Refuse nested loops that both have a producer, because the fill numbers of one would depend on the other."""
-    inner = next((one for one in statements(rest) if isinstance(one, For) and ProducerThreads in one.asks and _has_engine(one)), None)
+    inner = next((stmt for stmt in statements(rest) if isinstance(stmt, For) and ProducerThreads in stmt.asks and _has_engine(stmt)), None)
     if inner is not None:
         raise DecompositionError(
             f"warp_specialize: loop {inner.var}, whose loads a producer issues, is inside loop {loop.var}, "
@@ -662,15 +665,15 @@ def _require_no_other(loop: For, rest: Iterable[Stmt]) -> None:
 
 def _has_engine(loop: For) -> bool:
     """Whether a producer fills stages of a loop: by TMA, or by copies if requested. Otherwise all threads load, as in any pipeline."""
-    return loop.asks[ProducerThreads].copies or any(one.mechanism.counted for one, _ in execs(loop.body))
+    return loop.asks[ProducerThreads].copies or any(stmt.mechanism.counted for stmt, _ in execs(loop.body))
 
 
 def _read_from_memory(kernel: Kernel) -> frozenset[Expr]:
     """The names of values that depend on what the kernel reads from memory."""
     found: set[Expr] = set()
-    for one in statements(kernel.body):
-        if isinstance(one, Let) and (tables_of(one.value) or not found.isdisjoint(one.value.variables())):
-            found.add(one.var)
+    for stmt in statements(kernel.body):
+        if isinstance(stmt, Let) and (tables_of(stmt.value) or not found.isdisjoint(stmt.value.variables())):
+            found.add(stmt.var)
     return frozenset(found)
 
 
@@ -712,9 +715,9 @@ def _at_stage(access: Access, stages: int, stage: Expr) -> Access:
 
 def _require_rings(kernel: Kernel) -> None:
     """Refuse `stages` of a load that fills no ring."""
-    loops = [one for one in statements(kernel.body) if isinstance(one, For) and ProducerThreads in one.asks]
-    filled = {name for loop in loops for one in loop.body for name in _written(one)}
-    by_engine = {name for loop in loops if _has_engine(loop) for one in loop.body for name in _written(one)}
+    loops = [stmt for stmt in statements(kernel.body) if isinstance(stmt, For) and ProducerThreads in stmt.asks]
+    filled = {name for loop in loops for stmt in loop.body for name in _written(stmt)}
+    by_engine = {name for loop in loops if _has_engine(loop) for stmt in loop.body for name in _written(stmt)}
     for buffer in kernel.buffers:
         if buffer.tensor.shares and buffer.name not in by_engine:
             raise DecompositionError(
@@ -735,18 +738,18 @@ def _require_rings(kernel: Kernel) -> None:
 
 def _filled(loads: Iterable[Stmt]) -> set[str]:
     """The buffers that loads fill for other statements."""
-    filled = set().union(*(_written(one) for one in loads))
+    filled = set().union(*(_written(load) for load in loads))
     # A buffer that only another load reads, such as registers on the way to shared memory, is free before the next stage.
-    return filled - {name for one in loads for name in _read(one) if name in _written(one)}
+    return filled - {name for load in loads for name in _read(load) if name in _written(load)}
 
 
 def _written(item: Stmt) -> set[str]:
-    return {access.buffer for one, _ in execs((item,)) for access in one.accesses if access.write}
+    return {access.buffer for stmt, _ in execs((item,)) for access in stmt.accesses if access.write}
 
 
 def _written_inside(loop: For) -> set[str]:
-    return set().union(*(_written(one) for one in loop.body))
+    return set().union(*(_written(stmt) for stmt in loop.body))
 
 
 def _read(item: Stmt) -> set[str]:
-    return {access.buffer for one, _ in execs((item,)) for access in one.accesses if not access.write}
+    return {access.buffer for stmt, _ in execs((item,)) for access in stmt.accesses if not access.write}

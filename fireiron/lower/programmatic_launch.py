@@ -48,7 +48,9 @@ def programmatic_launch(kernel: Kernel) -> Kernel:
             hint="leave out programmatic_launch(), or split k inside a block",
         )
     if kernel.effects[Chaining].ready:
-        return attrs.evolve(kernel, body=(GridDepControl(GridDepAction.LAUNCH_DEPENDENTS), *(_by_role(kernel, one) for one in kernel.body)))
+        return attrs.evolve(
+            kernel, body=(GridDepControl(GridDepAction.LAUNCH_DEPENDENTS), *(_by_role(kernel, stmt) for stmt in kernel.body))
+        )
     place = _first_access(kernel, kernel.body)
     before, after = kernel.body[:place], kernel.body[place:]
     launch, wait = GridDepControl(GridDepAction.LAUNCH_DEPENDENTS), GridDepControl(GridDepAction.WAIT)
@@ -62,7 +64,7 @@ def _by_role(kernel: Kernel, statement: Stmt) -> Stmt:
             raise _refused(kernel, "the kernel has no producer", "pipeline(stages).warp_specialize()")
         return statement
     roles = tuple(_ahead(kernel, role) if _fills(role) else _linked(kernel, role) for role in statement.roles)
-    loads = [_is_load_of(kernel, one, True) for role in statement.roles if _fills(role) for one in _loop_of(role).body if _loads(one)]
+    loads = [_is_load_of(kernel, stmt, True) for role in statement.roles if _fills(role) for stmt in _loop_of(role).body if _loads(stmt)]
     if all(loads) or not any(loads):
         why = f"the producer loads {'only' if any(loads) else 'none of'} these inputs"
         raise _refused(kernel, why, "no_wait= with one of the two operands")
@@ -71,7 +73,7 @@ def _by_role(kernel: Kernel, statement: Stmt) -> Stmt:
 
 def _fills(role: Role) -> bool:
     """Whether a role loads into rings."""
-    return any(one.ring for one, _ in execs(role.body))
+    return any(stmt.ring for stmt, _ in execs(role.body))
 
 
 def _linked(kernel: Kernel, role: Role) -> Role:
@@ -82,7 +84,7 @@ def _linked(kernel: Kernel, role: Role) -> Role:
 
 def _loop_of(role: Role) -> For:
     """The loop of a producer."""
-    return next(one for one in role.body if isinstance(one, For))
+    return next(stmt for stmt in role.body if isinstance(stmt, For))
 
 
 def _ahead(kernel: Kernel, role: Role) -> Role:
@@ -91,19 +93,19 @@ def _ahead(kernel: Kernel, role: Role) -> Role:
     A load before the loop, such as an epilogue vector, comes after the wait unless its input is in `no_wait`. Arrivals of copying threads
     follow the last copy of their fill: an arrival that a mechanism defers also covers the copies before the wait.
     """
-    place = next((place for place, one in enumerate(role.body) if isinstance(one, For)), len(role.body))
+    place = next((place for place, stmt in enumerate(role.body) if isinstance(stmt, For)), len(role.body))
     loop, *others = role.body[place:] or (None,)
-    if not isinstance(loop, For) or others or any(isinstance(one, Acquire) for part in loop.body for one in statements(_inside(part))):
+    if not isinstance(loop, For) or others or any(isinstance(stmt, Acquire) for part in loop.body for stmt in statements(_inside(part))):
         raise _refused(kernel, "a block has several tiles, or several loops with loads", "a block for each tile, without persistent()")
     stages = _turns_that_fit(kernel, loop)
-    ready, rest = (tuple(one for one in loop.body if _is_load_of(kernel, one, early)) for early in (True, False))
+    ready, rest = (tuple(stmt for stmt in loop.body if _is_load_of(kernel, stmt, early)) for early in (True, False))
     if not ready:
         return _linked(kernel, role)
-    names = {one.var.name for one in statements(kernel.body) if isinstance(one, (For, Let))}
+    names = {stmt.var.name for stmt in statements(kernel.body) if isinstance(stmt, (For, Let))}
     free = (name for number in range(len(names) + 1) if (name := f"{loop.var.name}_ahead{number or ''}") not in names)
     turn = Var(next(free), 0, stages - 1)
-    last = tuple(one for one in loop.body if isinstance(one, Fence) or (isinstance(one, Release) and one.by is not None))
-    notes = tuple(one for one in loop.body if one not in last and not _loads(one) and not isinstance(one, Comment))
+    last = tuple(stmt for stmt in loop.body if isinstance(stmt, Fence) or (isinstance(stmt, Release) and stmt.by is not None))
+    notes = tuple(stmt for stmt in loop.body if stmt not in last and not _loads(stmt) and not isinstance(stmt, Comment))
     lets = tuple(one for one in notes if isinstance(one, Let))
 
     def turns(*inside: Stmt) -> For:
@@ -133,7 +135,7 @@ def _by_readiness(kernel: Kernel, head: tuple[Stmt, ...]) -> tuple[list[Stmt], l
 
 def _turns_that_fit(kernel: Kernel, loop: For) -> int:
     """The number of iterations of a producer's loop that fit in its rings, so that their loads wait for no consumer."""
-    rings = [one.ring for one in loop.body if isinstance(one, Acquire)]
+    rings = [stmt.ring for stmt in loop.body if isinstance(stmt, Acquire)]
     turns = min(kernel.ring(ring).stages // rings.count(ring) for ring in rings)
     if not turns:
         raise _refused(kernel, "a ring has fewer stages than an iteration fills", "more stages in pipeline(stages)")
@@ -147,7 +149,7 @@ def _loads(statement: Stmt) -> bool:
 
 def _is_load_of(kernel: Kernel, statement: Stmt, ready: bool) -> bool:
     """Whether all loads of a statement are of inputs in `no_wait` (`ready`), or not."""
-    loaded = [one.accesses[0].buffer in kernel.effects[Chaining].ready for one, _ in execs((statement,))]
+    loaded = [stmt.accesses[0].buffer in kernel.effects[Chaining].ready for stmt, _ in execs((statement,))]
     return bool(loaded) and all(loaded) is ready
 
 
@@ -161,12 +163,12 @@ def _refused(kernel: Kernel, why: str, hint: str) -> DecompositionError:
 
 def _first_access(kernel: Kernel, body: tuple[Stmt, ...]) -> int:
     """The position of the first statement that accesses global memory, or of the comments before it."""
-    place = next((place for place, one in enumerate(body) if _touches(kernel, one)), len(body))
+    place = next((place for place, stmt in enumerate(body) if _touches(kernel, stmt)), len(body))
     while place and isinstance(body[place - 1], Comment):
         place -= 1
     return place
 
 
 def _touches(kernel: Kernel, statement: Stmt) -> bool:
-    inside = (access for one, _ in execs((statement,)) for access in one.accesses)
+    inside = (access for stmt, _ in execs((statement,)) for access in stmt.accesses)
     return any(kernel.buffer(access.buffer).memory.of_grid for access in inside)

@@ -112,16 +112,16 @@ class Partition:
     def users(self, ring: Ring) -> tuple[Part, ...]:
         """The parts that use the stages of a ring; without any, the first one, which then releases them."""
         touching = (
-            one
-            for one, _ in execs(self.kernel.body)
-            if one.ring != ring.name and any(access.buffer in ring.buffers for access in one.accesses)
+            stmt
+            for stmt, _ in execs(self.kernel.body)
+            if stmt.ring != ring.name and any(access.buffer in ring.buffers for access in stmt.accesses)
         )
         found = {id(owner): owner for owner in map(self.owner, touching)}
         return tuple(part for part in self.parts if id(part) in found) or (self.rest,)
 
     def loads(self, ring: Ring) -> Iterator[tuple[Part, Exec]]:
         """The statements that fill a ring, with the parts that perform them."""
-        return ((self.owner(one), one) for one, _ in execs(self.kernel.body) if one.ring == ring.name)
+        return ((self.owner(stmt), stmt) for stmt, _ in execs(self.kernel.body) if stmt.ring == ring.name)
 
     def counted(self, ring: Ring) -> Ring:
         """The ring with what its mbarriers expect: bytes, and the arrivals that fill and empty a stage."""
@@ -182,9 +182,9 @@ def fillers_of(kernel: Kernel) -> dict[str, tuple[BlockSet, ...]]:
     to.
     """
     found: dict[str, dict[BlockSet, None]] = {}
-    for one, _ in execs(kernel.body):
-        if one.multicast is not None:
-            found.setdefault(one.ring, {})[one.multicast] = None
+    for stmt, _ in execs(kernel.body):
+        if stmt.multicast is not None:
+            found.setdefault(stmt.ring, {})[stmt.multicast] = None
     return {ring: tuple(peers) for ring, peers in found.items()}
 
 
@@ -210,13 +210,13 @@ class Fill:
         A conditional fill belongs to the list under the condition: if it is false, there is nothing to wait for.
         """
         used = self.turn.variables()
-        inside = (var for one in statements((statement,)) if isinstance(one, For) for var in _numbers(one))
+        inside = (var for stmt in statements((statement,)) if isinstance(stmt, For) for var in _numbers(stmt))
         here = loop is None or is_condition(loop) or not used.isdisjoint(_numbers(loop))
-        return here and used.isdisjoint(inside) and not any(self._is_filled_in(one) for one in statements((statement,)))
+        return here and used.isdisjoint(inside) and not any(self._is_filled_in(stmt) for stmt in statements((statement,)))
 
     def _is_filled_in(self, statement: Stmt) -> bool:
         """Whether a statement is a condition around loads of this fill."""
-        return is_condition(statement) and any(one.ring and Fill.of(one) == self for one, _ in execs((statement,)))
+        return is_condition(statement) and any(stmt.ring and Fill.of(stmt) == self for stmt, _ in execs((statement,)))
 
 
 def is_condition(statement: Stmt) -> bool:
@@ -231,7 +231,7 @@ def _numbers(loop: For) -> tuple[Var, ...]:
 
 def _filled(statement: Stmt, loop: For | None) -> list[Fill]:
     """The fills that loads in a statement write and whose numbers its list binds, in order."""
-    found = dict.fromkeys(Fill.of(one) for one, _ in execs((statement,)) if one.ring)
+    found = dict.fromkeys(Fill.of(stmt) for stmt, _ in execs((statement,)) if stmt.ring)
     return [fill for fill in found if fill.is_bound_in(statement, loop)]
 
 
@@ -276,7 +276,7 @@ class Writer:
     def of(partition: Partition, part: Part, rings: Sequence[Ring]) -> Writer:
         """The writer of a part."""
         kernel = partition.kernel
-        turns = {ring.name: {one.fill_index for one, _ in execs(kernel.body) if one.ring == ring.name} for ring in rings}
+        turns = {ring.name: {stmt.fill_index for stmt, _ in execs(kernel.body) if stmt.ring == ring.name} for ring in rings}
         several = frozenset(name for name, numbers in turns.items() if len(numbers) > 1)
         used = frozenset(ring.name for ring in rings if any(one is part for one in partition.users(ring)))
         return Writer(partition, part, {ring.name: ring for ring in rings}, several, used, fillers_of(kernel), _names_of_threads(kernel))
@@ -287,8 +287,8 @@ class Writer:
         uses: dict[Fill, int] = {}
         fills: dict[Fill, list[tuple[int, Exec]]] = {}
         for statement in body:
-            inside = [one for one, _ in execs((statement,))]
-            own = [one for one in inside if self.partition.owner(one) is self.part]
+            inside = [stmt for stmt, _ in execs((statement,))]
+            own = [stmt for stmt in inside if self.partition.owner(stmt) is self.part]
             while inside and not own and kept and isinstance(kept[-1], Comment):  # it describes statements of other parts
                 kept.pop()
             filled = _filled(statement, around)
@@ -425,8 +425,8 @@ class Writer:
         if not self._is_dealt:
             return (statement,)
         kernel, threads = self.partition.kernel, self.part.threads
-        for one, _ in execs((statement,)):
-            _require_of_threads(one, self.part)
+        for stmt, _ in execs((statement,)):
+            _require_of_threads(stmt, self.part)
         rounds = kernel.workers // threads
         if kernel.workers % threads or self.partition.first_thread(self.part) % threads:
             raise DecompositionError(
@@ -463,9 +463,9 @@ def _require_of_threads(copy: Exec, part: Part) -> None:
 def _names_of_threads(kernel: Kernel) -> Mapping[Var, Expr]:
     """The names of values that differ between threads."""
     found: dict[Var, Expr] = {}
-    for one in statements(kernel.body):
-        if isinstance(one, Let) and not one.value.variables().isdisjoint({kernel.thread, *found}):
-            found[one.var] = one.value
+    for stmt in statements(kernel.body):
+        if isinstance(stmt, Let) and not stmt.value.variables().isdisjoint({kernel.thread, *found}):
+            found[stmt.var] = stmt.value
     return found
 
 
@@ -473,15 +473,15 @@ def _used(body: Sequence[Stmt], around: For | None) -> tuple[Stmt, ...]:
     """A list without names that nothing after them uses: each role keeps only its own."""
     used = set() if around is None else set(around.increment.variables())
     kept: list[Stmt] = []
-    for one in reversed(body):
-        if not isinstance(one, Let) or one.var in used:
-            used |= _variables((one,))
-            kept.append(one)
+    for stmt in reversed(body):
+        if not isinstance(stmt, Let) or stmt.var in used:
+            used |= _variables((stmt,))
+            kept.append(stmt)
     return tuple(reversed(kept))
 
 
 def _variables(items: Iterable[Stmt]) -> set[Var]:
-    return {var for one in statements(items) for value in one.expressions for var in value.variables()}
+    return {var for stmt in statements(items) for value in stmt.expressions for var in value.variables()}
 
 
 def _takes(tile: ClaimTile) -> tuple[Stmt, ...]:
@@ -500,16 +500,16 @@ def _fetching(loop: For, come_by: Callable[[ClaimTile], tuple[Stmt, ...]]) -> Fo
     if DynamicTiles not in loop.asks:
         return loop
     said = loop.asks[DynamicTiles]
-    number = next(one for one in loop.body if isinstance(one, Let) and one.var.name == said.tile)
+    number = next(stmt for stmt in loop.body if isinstance(stmt, Let) and stmt.var.name == said.tile)
     head = (*come_by(ClaimTile(number.var, said.tiles, said.ring, loop.var)), ExitIfDone(number.var, said.tiles))
-    rest = tuple(one for one in loop.body if one is not number)
+    rest = tuple(stmt for stmt in loop.body if stmt is not number)
     return attrs.evolve(loop, extent=said.tiles + 1, body=(*head, *rest))
 
 
 def _is_of_tile(loop: For, around: For | None) -> bool:
     """Whether it has all fills of a tile of a producer's ring, itself or in inner loops, if consumer groups alternate tiles."""
     tiles = around is not None and ConsumerGroups in around.asks
-    return tiles and any(isinstance(one, For) and ProducerThreads in one.asks for one in statements((loop,)))
+    return tiles and any(isinstance(stmt, For) and ProducerThreads in stmt.asks for stmt in statements((loop,)))
 
 
 def touches_stage(statement: Stmt, ring: Ring, stage: Expr | None) -> bool:
@@ -517,9 +517,9 @@ def touches_stage(statement: Stmt, ring: Ring, stage: Expr | None) -> bool:
     if isinstance(statement, Exec):
         return any(access.buffer in ring.buffers and (stage is None or same(stage, access.copy)) for access in statement.accesses)
     inside = [one for child in statement.children for one in child]
-    acquired = (one.fill_index for one in inside if isinstance(one, Acquire) and one.ring == ring.name)
+    acquired = (stmt.fill_index for stmt in inside if isinstance(stmt, Acquire) and stmt.ring == ring.name)
     own = stage is not None and any(same(stage, mod(number, as_expr(ring.stages))) for number in acquired)
-    return not own and any(touches_stage(one, ring, stage) for one in inside)
+    return not own and any(touches_stage(stmt, ring, stage) for stmt in inside)
 
 
 def same(stage: Expr, other: Expr) -> bool:

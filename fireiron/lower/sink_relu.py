@@ -21,7 +21,7 @@ MOST_TURNS = 4096
 
 def sink_relu(kernel: Kernel) -> Kernel:
     """The kernel with each `max(x, 0)` where it costs least; the same kernel if none can move."""
-    if not any(one.instruction.clamped_later(one.spec) for one, _ in execs(kernel.body)):
+    if not any(stmt.instruction.clamped_later(stmt.spec) for stmt, _ in execs(kernel.body)):
         return kernel
     return attrs.evolve(kernel, body=_moved(kernel, kernel.body, ()))
 
@@ -29,15 +29,15 @@ def sink_relu(kernel: Kernel) -> Kernel:
 def _moved(kernel: Kernel, body: tuple[Stmt, ...], around: tuple[For, ...]) -> tuple[Stmt, ...]:
     """A list and its nested lists; `around` are the enclosing loops."""
     body = tuple(
-        one.rebuilt(tuple(_moved(kernel, child, (*around, one) if isinstance(one, For) else around) for child in one.children))
-        if one.children
-        else one
-        for one in body
+        stmt.rebuilt(tuple(_moved(kernel, child, (*around, stmt) if isinstance(stmt, For) else around) for child in stmt.children))
+        if stmt.children
+        else stmt
+        for stmt in body
     )
     for place, statement in enumerate(body):
         name = _clamped(kernel, statement)
         if name is not None and _may_move(kernel, name, body, place, bool(around)):
-            behind = tuple(_edited(one, name, False) for one in body[place + 1 :])
+            behind = tuple(_edited(stmt, name, False) for stmt in body[place + 1 :])
             body = (*body[:place], _edited(statement, name, True), *behind)
     return body
 
@@ -54,15 +54,15 @@ def _clamped(kernel: Kernel, statement: Stmt) -> str | None:
 
 def _may_move(kernel: Kernel, name: str, body: Sequence[Stmt], place: int, repeated: bool) -> bool:
     """Whether all readers of a statement's registers follow it and apply `max`; in a loop, each iteration must overwrite the registers."""
-    touching = [number for number, one in enumerate(body) if _uses(one, name)]
-    if any(isinstance(one, IfAnyLane) for number in touching for one in statements((body[number],))):
+    touching = [number for number, stmt in enumerate(body) if _uses(stmt, name)]
+    if any(isinstance(stmt, IfAnyLane) for number in touching for stmt in statements((body[number],))):
         return False
     behind = [one for number in touching if number > place for one in _uses(body[number], name)]
-    outside = sum(1 for one, _ in execs(kernel.body) if _touches(one, name)) - sum(len(_uses(one, name)) for one in body)
+    outside = sum(1 for stmt, _ in execs(kernel.body) if _touches(stmt, name)) - sum(len(_uses(stmt, name)) for stmt in body)
     if outside or not behind or not all(_reads(one, name) and one.instruction.clamping(one.spec) for one in behind):
         return False
     start = body[touching[0]]
-    writers = [one for one, _ in execs((body[place], start))]
+    writers = [stmt for stmt, _ in execs((body[place], start))]
     if any(not set(conjuncts(one.performed)) <= set(conjuncts(other.performed)) for one in writers for other in behind):
         return False
     begins = all(one.spec.fills and one.accumulate == FALSE for one in _uses(start, name))
@@ -80,7 +80,7 @@ def _edited(statement: Stmt, name: str, writer: bool) -> Stmt:
 
 
 def _uses(statement: Stmt, name: str) -> list[Exec]:
-    return [one for one, _ in execs((statement,)) if _touches(one, name)]
+    return [stmt for stmt, _ in execs((statement,)) if _touches(stmt, name)]
 
 
 def _touches(statement: Exec, name: str) -> bool:
@@ -95,14 +95,14 @@ def _fills(kernel: Kernel, statement: Stmt, name: str) -> bool:
     """Whether a statement writes all registers of an array once, in every thread."""
     buffer, registers = kernel.buffer(name), set()
     count = 0
-    for one, loops in execs((statement,)):
-        if one.guard != TRUE:
+    for stmt, loops in execs((statement,)):
+        if stmt.guard != TRUE:
             return False
         turns = [constant(loop.extent) for loop in loops]
-        for position, access in enumerate(one.accesses):
+        for position, access in enumerate(stmt.accesses):
             if access.buffer != name or not access.write:
                 continue
-            if any(condition != TRUE for condition in one.conditions(position)):
+            if any(condition != TRUE for condition in stmt.conditions(position)):
                 return False
             places = [buffer.address(access, offset) for offset in access.elements()]
             found = _values(places, loops, turns)

@@ -133,7 +133,7 @@ class _Solver:
     def solve(self, body: Sequence[Stmt], loops: tuple[For, ...], carried: bool = False) -> tuple[tuple[Stmt, ...], Summary]:
         """The list with barriers, and its exposed accesses; `carried` if the innermost of the loops repeats it."""
         found = self._list(body, loops)
-        hazards = [self._behind_commit(one, found) for one in self._hazards(found, loops, carried)]
+        hazards = [self._behind_commit(hazard, found) for hazard in self._hazards(found, loops, carried)]
         barriers = self._placed(hazards, found)
         self._note_wishes(hazards, found, barriers)
         return self._merged(found, barriers, _credited(hazards, barriers, found.positions))
@@ -374,7 +374,7 @@ def _pending(parts: Sequence[Summary], commits: Sequence[Mechanism | None]) -> f
 
 def _waits_at_rings(role: Role) -> bool:
     """Whether only rings synchronize the threads of a role: one thread, or threads that fill rings."""
-    return role.elected or all(one.ring for one, _ in execs(role.body))
+    return role.elected or all(stmt.ring for stmt, _ in execs(role.body))
 
 
 def _at_the_ends(summary: Summary, loop: For) -> Summary:

@@ -92,7 +92,7 @@ def _in_pairs(kernel: Kernel, statement: Exec) -> Exec:
     if made is None or max(access.count for access in statement.accesses) % 2:
         return statement
     formulas = statement.spec.definition.formulas
-    taken = {one.tensor for formula in formulas for one in elements_of(formula.value, conditions=False)} | {*statement.spec.outputs}
+    taken = {element.tensor for formula in formulas for element in elements_of(formula.value, conditions=False)} | {*statement.spec.outputs}
     widths = []
     for position, (name, access) in enumerate(statement.operands.items()):
         buffer, width = kernel.buffer(access.buffer), statement.width(position)

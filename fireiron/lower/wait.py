@@ -86,7 +86,7 @@ def _ended(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 
 def _of_kind(dependences: Iterable[Dependence], mechanism: Mechanism) -> tuple[Dependence, ...]:
-    return tuple(one for one in dependences if one.before.mechanism is mechanism)
+    return tuple(dependence for dependence in dependences if dependence.before.mechanism is mechanism)
 
 
 def _rank(mechanism: Mechanism) -> tuple[int, str]:
@@ -147,7 +147,7 @@ class _Asked:
     def wait(self, mechanism: Mechanism, barrier: Barrier) -> Wait:
         """The wait before a barrier. It covers everything in flight among the operations that the barrier orders."""
         names = list(self.buffers)
-        orders = tuple(one for one in barrier.orders if _lasts(one, mechanism))
+        orders = tuple(dependence for dependence in barrier.orders if _lasts(dependence, mechanism))
         reason = f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} {mechanism.done}"
         return Wait(self.groups, reason, mechanism, orders=orders or tuple(self.orders.values()))
 
@@ -198,11 +198,11 @@ class _Replay:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.graph = Dependences(kernel)
-        touches = {(id(one), *map(id, loops)): self._of_block(one, loops) for one, loops in execs(kernel.body)}
+        touches = {(id(stmt), *map(id, loops)): self._of_block(stmt, loops) for stmt, loops in execs(kernel.body)}
         copies = [one for found in touches.values() for one in found if one.lasts]
         # copies cover whole granules, so a shorter access conflicts with them if its granule does
         self.granule = self.graph.touches.granule(*copies)
-        issued = (one for one in statements(kernel.body) if isinstance(one, (Exec, Commit, Wait)) and one.mechanism.in_groups)
+        issued = (stmt for stmt in statements(kernel.body) if isinstance(stmt, (Exec, Commit, Wait)) and stmt.mechanism.in_groups)
         self.kinds = sorted({one.mechanism for one in issued}, key=_rank)
         self.asked: dict[int, dict[Mechanism, _Asked]] = {}
         self._places: dict[Any, Places] = {}
@@ -221,7 +221,7 @@ class _Replay:
 
     def _of_block(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Touch, ...]:
         # Copies write shared memory (`pipeline` marks no others), so nothing else conflicts with them.
-        return tuple(one for one in self.graph.of(statement, loops) if self.kernel.buffer(one.access.buffer).memory.of_block)
+        return tuple(touch for touch in self.graph.of(statement, loops) if self.kernel.buffer(touch.access.buffer).memory.of_block)
 
     def _prepared(
         self, body: tuple[Stmt, ...], loops: tuple[For, ...], touches: Mapping[tuple[int, ...], Sequence[Touch]], copies: Sequence[Touch]
@@ -351,8 +351,8 @@ class _Replay:
     def _site(self, touch: Touch) -> _Site:
         followed = {loop.var.name: loop for loop in touch.loops if self._is_followed(loop)}
         conditions = conjuncts(touch.statement.active)
-        tests = tuple(one for one in conditions if one.variables() and _names(one.variables()) <= followed.keys())
-        others = tuple(one for one in conditions if one not in tests)
+        tests = tuple(condition for condition in conditions if condition.variables() and _names(condition.variables()) <= followed.keys())
+        others = tuple(condition for condition in conditions if condition not in tests)
         tested = {var.name for test in others for var in test.variables()}
         untested = attrs.evolve(touch, statement=attrs.evolve(touch.statement, active=all_of(others)))
         turns = {name: turn for name, loop in followed.items() if name not in tested and (turn := loop.period or constant(loop.extent))}
@@ -380,7 +380,9 @@ def _bits(places: np.ndarray[Any, Any]) -> Places:
 
 def _is_followed(loop: For) -> bool:
     """Whether its iterations matter: it contains copies, commits or barriers."""
-    return any(isinstance(one, (Commit, Barrier, Wait)) or (isinstance(one, Exec) and one.asynchronous) for one in statements(loop.body))
+    return any(
+        isinstance(stmt, (Commit, Barrier, Wait)) or (isinstance(stmt, Exec) and stmt.asynchronous) for stmt in statements(loop.body)
+    )
 
 
 def _threads(scope: Scope) -> float:

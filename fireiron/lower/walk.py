@@ -78,8 +78,8 @@ class Grown:
     @property
     def names(self) -> dict[Var, Expr]:
         """All named values: those of the whole kernel, and those inside loops over a block's tiles."""
-        inside = (one for node in self.node.nodes() for one in statements(node.program) if isinstance(one, Let))
-        return {**self.whole.definitions, **{one.var: one.value for one in inside}}
+        inside = (stmt for node in self.node.nodes() for stmt in statements(node.program) if isinstance(stmt, Let))
+        return {**self.whole.definitions, **{let.var: let.value for let in inside}}
 
     @property
     def grid(self) -> Expr:
@@ -123,12 +123,12 @@ def grow_tree(spec: Spec, steps: tuple[Decomposition, ...], architecture: Archit
 
 def _fills_a_ring(node: Node) -> bool:
     """Whether a step creates a loop with a producer, possibly inside its other loops."""
-    return any(isinstance(one, For) and ProducerThreads in one.asks for one in statements(node.program))
+    return any(isinstance(stmt, For) and ProducerThreads in stmt.asks for stmt in statements(node.program))
 
 
 def _copies(node: Node) -> bool:
     """Whether the producer of a loop copies what TMA does not load."""
-    return any(isinstance(one, For) and one.asks[ProducerThreads].copies for one in statements(node.program))
+    return any(isinstance(stmt, For) and stmt.asks[ProducerThreads].copies for stmt in statements(node.program))
 
 
 def _is_mixed(node: Node) -> bool:
@@ -157,7 +157,7 @@ def _load(node: Node) -> bool | None:
     """For a load, whether it fills a ring by TMA; None for other specs."""
     if not node.spec.copies or node.spec.level.threads == 1 or [one.shared_by for one in node.spec.memories] != [sharer.GRID, sharer.BLOCK]:
         return None
-    return any(one.mechanism.counted for one, _ in execs(node.program))
+    return any(stmt.mechanism.counted for stmt, _ in execs(node.program))
 
 
 def _context(spec: Spec, architecture: Architecture, instructions: tuple[Executable, ...], workers: int | None) -> Context:
@@ -183,7 +183,7 @@ def walk(grown: Grown, spec: Spec, name: str) -> Kernel:
         raise DecompositionError("split_k(.., Block): no later step distributes tiles over Block", hint=".tile(64, 64).to(Block)")
     assert grown.workers is not None and grown.threads is not None
     body = with_ordered_registers(_program(grown.node, ()))
-    if not any(isinstance(one, For) and Deferred in one.asks for one in statements(body)):
+    if not any(isinstance(stmt, For) and Deferred in stmt.asks for stmt in statements(body)):
         body = without_marks(body)
     lets = tuple(Let(var, value) for var, value in whole.definitions.items())
     kernel = Kernel(
@@ -258,7 +258,7 @@ def prune(kernel: Kernel) -> Kernel:
     rest = tuple(statement for statement in kernel.body if not isinstance(statement, Let))
     # Register coordinates are needed only for collective statements; other names in them may be removed.
     holders = [var for buffer in kernel.buffers for value in buffer.register_origin for var in value.variables()]
-    return attrs.evolve(kernel, body=_used_lets(named, rest, holders if any(one.collective for one, _ in execs(rest)) else ()) + rest)
+    return attrs.evolve(kernel, body=_used_lets(named, rest, holders if any(stmt.collective for stmt, _ in execs(rest)) else ()) + rest)
 
 
 def _used_lets(lets: tuple[Let, ...], body: tuple[Stmt, ...], more: Iterable[Var] = ()) -> tuple[Stmt, ...]:

@@ -67,13 +67,13 @@ def wgmma_waits(kernel: Kernel) -> Kernel:
 def _followed(kernel: Kernel) -> tuple[Stmt, ...]:
     """The program with groups and waits, each role separately."""
     inside = list(statements(kernel.body))
-    if not any(isinstance(one, Release) or (isinstance(one, Exec) and one.mechanism.in_registers) for one in inside):
+    if not any(isinstance(stmt, Release) or (isinstance(stmt, Exec) and stmt.mechanism.in_registers) for stmt in inside):
         return kernel.body
-    roles = [one for one in kernel.body if isinstance(one, Roles)]
+    roles = [stmt for stmt in kernel.body if isinstance(stmt, Roles)]
     if not roles:
         return _Follower(kernel, kernel.body, kernel.workers).all()
     found = {id(one): one.rebuilt(tuple(_Follower(kernel, role.body, role.threads).all() for role in one.roles)) for one in roles}
-    return tuple(found.get(id(one), one) for one in kernel.body)
+    return tuple(found.get(id(stmt), stmt) for stmt in kernel.body)
 
 
 # ---------------------------------------------------------------------------------------------- groups in flight
@@ -186,14 +186,14 @@ class _Follower:
         self.private = {buffer.name for buffer in kernel.buffers if buffer.memory.private}
         self.rings: Mapping[str, Ring] = {ring.name: ring for ring in kernel.rings if ring.buffers}
         self.orders = {ring.name for ring in kernel.rings if ring.each}
-        self.loads = {one.accesses[1].buffer: one for one, _ in execs(kernel.body) if one.ring}
-        inside = [one for one, _ in execs(body)]
-        self.products = [one for one in inside if one.mechanism.in_registers]
-        self.others = [one for one in inside if not one.mechanism.in_registers and self._registers([one])]
+        self.loads = {stmt.accesses[1].buffer: stmt for stmt, _ in execs(kernel.body) if stmt.ring}
+        inside = [stmt for stmt, _ in execs(body)]
+        self.products = [stmt for stmt in inside if stmt.mechanism.in_registers]
+        self.others = [stmt for stmt in inside if not stmt.mechanism.in_registers and self._registers([stmt])]
         numbers: dict[str, set[Expr]] = {}
-        for one in statements(body):
-            if isinstance(one, Acquire):
-                numbers.setdefault(one.ring, set()).add(one.fill_index)
+        for stmt in statements(body):
+            if isinstance(stmt, Acquire):
+                numbers.setdefault(stmt.ring, set()).add(stmt.fill_index)
         self.several = {ring for ring, found in numbers.items() if len(found) > 1}
         self.several_accumulators = bool(self.rings) and len(self._registers(self.products, write=True)) > 1
         self.groups: dict[int, _Group] = {}
@@ -207,19 +207,19 @@ class _Follower:
         """The number of the group of some MMAs."""
         number = id(run[0])
         if number not in self.groups:
-            inside = tuple(one for one, _ in execs(run))
+            inside = tuple(stmt for stmt, _ in execs(run))
             written, read = self._registers(inside, write=True), self._registers(inside, write=False)
             self.groups[number] = _Group(inside, written, read - written)
         return number
 
     def touched(self, statement: Stmt) -> tuple[frozenset[str], frozenset[str]]:
         """The registers that a statement writes and reads, except by MMAs."""
-        others = [one for one, _ in execs((statement,)) if not one.mechanism.in_registers]
+        others = [stmt for stmt, _ in execs((statement,)) if not stmt.mechanism.in_registers]
         return self._registers(others, write=True), self._registers(others, write=False)
 
     def used(self, statement: Stmt) -> frozenset[str]:
         """The registers of the MMAs in a statement."""
-        return self._registers(one for one, _ in execs((statement,)) if one.mechanism.in_registers)
+        return self._registers(stmt for stmt, _ in execs((statement,)) if stmt.mechanism.in_registers)
 
     def reads(self, statement: Stmt, turn: _Turn) -> bool:
         """Whether a statement uses the stage of a fill."""
@@ -227,7 +227,7 @@ class _Follower:
         return touches_stage(statement, ring, mod(turn.number, as_expr(ring.stages)) if turn.ring in self.several else None)
 
     def _registers(self, inside: Iterable[Exec], write: bool | None = None) -> frozenset[str]:
-        found = (access for one in inside for access in one.accesses if access.buffer in self.private)
+        found = (access for stmt in inside for access in stmt.accesses if access.buffer in self.private)
         return frozenset(access.buffer for access in found if write in (None, access.write))
 
     # ------------------------------------------------------------------------------------------ loops
@@ -273,13 +273,15 @@ def _require_given_back(async_state: _AsyncState) -> None:
 def _turns(rings: Mapping[str, Ring], body: Iterable[Stmt]) -> list[_Turn]:
     """The fills that a list acquires full."""
     return [
-        _Turn(one.ring, one.fill_index) for one in body if isinstance(one, Acquire) and one.state is StageState.FULL and one.ring in rings
+        _Turn(stmt.ring, stmt.fill_index)
+        for stmt in body
+        if isinstance(stmt, Acquire) and stmt.state is StageState.FULL and stmt.ring in rings
     ]
 
 
 def _releases(rings: Mapping[str, Ring], body: Iterable[Stmt]) -> dict[_Turn, Release]:
     """The releases of a list, by fill."""
-    return {_Turn(one.ring, one.fill_index): one for one in body if isinstance(one, Release) and one.ring in rings}
+    return {_Turn(stmt.ring, stmt.fill_index): stmt for stmt in body if isinstance(stmt, Release) and stmt.ring in rings}
 
 
 # ---------------------------------------------------------------------------------------------- one list
@@ -344,7 +346,7 @@ class _Writer:
                 self.async_state.wait(groups)
             case For():
                 self._for(statement)
-            case _ if any(_matters(one) for child in statement.children for one in statements(child)):
+            case _ if any(_matters(stmt) for child in statement.children for stmt in statements(child)):
                 raise unknown(statement, "wgmma_waits")
             case _:
                 written, read = self.follower.touched(statement)
@@ -360,7 +362,7 @@ class _Writer:
         number = self.follower.group(run)
         group = self.follower.groups[number]
         # MMAs are ordered among each other, except for registers that one writes and the other reads as its A operand.
-        clash = {one: self.follower.groups[one] for one in self.async_state.groups}
+        clash = {number: self.follower.groups[number] for number in self.async_state.groups}
         met = {one: other.writes & group.reads | other.reads & group.writes for one, other in clash.items()}
         self._wait({one: names for one, names in met.items() if names}, group.products)
         orders = _met(self.follower.others, group.products, first_writes=True)
@@ -378,11 +380,11 @@ class _Writer:
         met = self._clashes(written, read)
         if met and not frozenset().union(*met.values()) <= self.follower.used(loop):
             self._wait(met, self._others(loop))
-        rings = {one.ring for one in statements(loop.body) if isinstance(one, Acquire)}
+        rings = {stmt.ring for stmt in statements(loop.body) if isinstance(stmt, Acquire)}
         early = [key for key, over in self.async_state.turns.items() if key[0] in self.own and key[0].ring in rings and over]
         if early:  # inside the loop they could not be released, and the loop needs their stages
             self._wait_for_turns(early)
-        if not any(_matters(one) for one in statements(loop.body)):
+        if not any(_matters(stmt) for stmt in statements(loop.body)):
             self.async_state.write(written, copied_in(self.follower.kernel))
             self.result.append(loop)
             return
@@ -424,7 +426,7 @@ class _Writer:
         if not met:
             return
         names = frozenset().union(*met.values())
-        orders = tuple(one for one in _met(self.follower.products, behind, first_writes=False) if one.buffer in names)
+        orders = tuple(dependence for dependence in _met(self.follower.products, behind, first_writes=False) if dependence.buffer in names)
         ages = self.async_state.groups
         left = min(ages[number] for number in met)
         written = {name for number, found in met.items() for name in found & self.follower.groups[number].writes}
@@ -450,7 +452,7 @@ class _Writer:
         self.result[position:position] = [attrs.evolve(wait, requested=self.asked), *self._given_back()]
 
     def _others(self, statement: Stmt) -> list[Exec]:
-        return [one for one, _ in execs((statement,)) if not one.mechanism.in_registers]
+        return [stmt for stmt, _ in execs((statement,)) if not stmt.mechanism.in_registers]
 
     # ------------------------------------------------------------------------------------------ fills
 
@@ -461,9 +463,9 @@ class _Writer:
         """
         if self.dry_run:
             return
-        place = next(number for number, one in enumerate(self.body) if one is turn)
+        place = next(number for number, stmt in enumerate(self.body) if stmt is turn)
         inside = itertools.takewhile(lambda one: not (isinstance(one, Release) and one.ring == turn.ring), self.body[place:])
-        for ring, count in Counter(one.ring for one in _turns(self.follower.rings, list(inside))).items():
+        for ring, count in Counter(fill.ring for fill in _turns(self.follower.rings, list(inside))).items():
             self._make_room(ring, count)
 
     def _make_room(self, ring: str, turns: int = 1) -> None:
@@ -542,8 +544,8 @@ class _Writer:
         return (Barrier(WARP_SCOPE, f"all lanes have read {self._names(lanes)}", orders=self._orders(lanes, body, loop)),)
 
     def _read_by_lanes(self, turn: _Turn, body: Iterable[Stmt]) -> bool:
-        uses = [one for one, _ in execs(body) if self.follower.reads(one, turn)]
-        return not uses or any(not one.mechanism.in_registers for one in uses)
+        uses = [stmt for stmt, _ in execs(body) if self.follower.reads(stmt, turn)]
+        return not uses or any(not use.mechanism.in_registers for use in uses)
 
     def _names(self, turns: Iterable[_Turn]) -> str:
         return ", ".join(dict.fromkeys(name for turn in turns for name in self.follower.rings[turn.ring].buffers))
@@ -554,9 +556,9 @@ class _Writer:
         for name in sorted(names - self.follower.loads.keys()):
             raise VerificationError(f"{name} is a buffer of a ring, but nothing loads it")
         return tuple(
-            Dependence(access.buffer, one, self.follower.loads[access.buffer], (False, True), "" if loop is None else loop.var.name)
-            for one, _ in execs(body)
-            for access in one.accesses
+            Dependence(access.buffer, stmt, self.follower.loads[access.buffer], (False, True), "" if loop is None else loop.var.name)
+            for stmt, _ in execs(body)
+            for access in stmt.accesses
             if access.buffer in names
         )
 
@@ -597,9 +599,9 @@ def _when(lag: int) -> str:
 def _met(before: Iterable[Exec], behind: Sequence[Exec], first_writes: bool) -> tuple[Dependence, ...]:
     """The dependences between statements by a buffer that some of the first write, or that both access."""
     return tuple(
-        Dependence(x.buffer, one, other, (x.write, y.write))
-        for one in before
-        for x in one.accesses
+        Dependence(x.buffer, stmt, other, (x.write, y.write))
+        for stmt in before
+        for x in stmt.accesses
         if x.write or not first_writes
         for other in behind
         for y in other.accesses

@@ -62,7 +62,7 @@ def table(array: str) -> Var:
 def tables_of(value: Expr) -> set[str]:
     """The names of the arrays that an expression reads."""
     found = {value.array} if isinstance(value, Lookup) else set()
-    return found.union(*(tables_of(one) for one in value.children)) if value.children else found
+    return found.union(*(tables_of(child) for child in value.children)) if value.children else found
 
 
 __all__ = ["BRACKETS", "Lookup", "lookup", "table", "tables_of"]

@@ -167,7 +167,7 @@ def _free(numeral: str) -> str:
 
 
 def _read_numeral(text: str, extent: Expr, symbols: Symbols) -> Dim:
-    free, *marked = (one.strip() for one in pieces(text, "#@<"))
+    free, *marked = (piece.strip() for piece in pieces(text, "#@<"))
     if free == ALL:
         modes: tuple[Mode, ...] = (Mode(extent, 1),)
     elif free in ("0", "1"):
@@ -201,7 +201,7 @@ def tiles_of(view: View) -> tuple[Layout, Layout]:
     modes = view.tensor.storage().layout
     parts = [(mode, view.numerals[axis]) for axis, mode in enumerate(modes)]
     outer = [_after(mode, [(one.size, one.stride) for one in part.fixed]) for mode, part in parts]
-    inner = [_after(mode, [(one.size, one.stride) for one in part.modes]) for mode, part in parts]
+    inner = [_after(mode, [(mode.size, mode.stride) for mode in part.modes]) for mode, part in parts]
     return make_layout(*outer), make_layout(*inner)
 
 

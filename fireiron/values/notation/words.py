@@ -101,7 +101,7 @@ def expression_text(value: Expr | int) -> str:
 def symbols_of(*values: Any) -> dict[str, Expr | DType | Memory | Level]:
     """What the texts of tensors, views and groups of threads name, by name; a `LayoutError` where one name means two things."""
     found: dict[str, Expr | DType | Memory | Level] = {}
-    for name, value in (pair for one in values for pair in _names_in(one)):
+    for name, value in (pair for dim_value in values for pair in _names_in(dim_value)):
         if found.setdefault(name, value) != value:
             raise LayoutError(f"two things are called {name}: {found[name]!r} and {value!r}", hint="one name each")
     return found
