@@ -442,7 +442,7 @@ def test_a_large_output_is_compared_at_some_places() -> None:
     }
     judge = Judge(spec, {}, arrays, work=4000)
     got = arrays["A"] @ arrays["B"]
-    assert judge.wrong("C", got) is None and 64 <= judge.compared["C"] <= 600 and " of 20000 elements were compared" in judge.said("C")
+    assert judge.wrong("C", got) is None and 64 <= judge.compared["C"] <= 600 and " of 20000 elements were compared" in judge.summary("C")
     got[199, 99] += 1
     found = judge.wrong("C", got)
     assert found is not None and found["at"] == [199, 99] and judge.wrong("C", got[:3]) is not None

@@ -146,7 +146,7 @@ def test_a_stage_given_back_in_a_turn_is_found():
     given_back = next(one for one in ir.statements(kernel.body) if of_kind(ir.Release, ring="v_sh_ring", state=ir.StageState.EMPTY)(one))
     without = with_changed(kernel, lambda one: one is given_back, 0, dropped)
     faulty = with_changed(without, IN_ORDER[0], 0, lambda one: (one, given_back))
-    assert any("waits for ever" in one for one in errors(faulty))
+    assert any("waits forever" in one for one in errors(faulty))
     assert "deadlock" in outcome(faulty, arrays, near_softmax(kernel.spec, arrays))
 
 

@@ -403,12 +403,12 @@ def test_registers_of_a_group_that_still_runs(order, number, said):
     kernel = pair(order).program(TARGET).ir
     which = of_kind(ir.Wait, mechanism=WGMMA_GROUPS)
     faulty = with_changed(kernel, which, number, lambda one: (attrs.evolve(one, groups=one.groups + 1),))
-    assert any(one.startswith(f"{said}: ") and "is used by a product under way" in one for one in errors(faulty))
+    assert any(one.startswith(f"{said}: ") and "is used by an MMA in flight" in one for one in errors(faulty))
     # Without the releases, of which the simulator would speak first.
     kept = ir.rewritten(faulty.body, lambda one: () if isinstance(one, ir.Release) and one.state is ir.StageState.EMPTY else (one,))
     arrays = given(kernel.spec)
     met = outcome(attrs.evolve(faulty, body=kept), arrays, wanted(kernel.spec, arrays), None)
-    assert f"{said} is touched by" in met and "while a product that uses it is under way" in met
+    assert f"{said} is accessed by" in met and "while an MMA that uses it is in flight" in met
 
 
 # ---------------------------------------------------------------------------------------------- what readers are told

@@ -1211,7 +1211,7 @@ def test_on_gpu_with_several_outputs(monkeypatch):
     cupy = stand_in(Clock())
     cupy.cuda.runtime.deviceSynchronize = lambda: None
     monkeypatch.setattr(launch, "require_cupy", lambda: cupy)
-    monkeypatch.setattr("fireiron.measure.data.MOST_SETS", 3)
+    monkeypatch.setattr("fireiron.measure.data.MAX_SETS", 3)
     monkeypatch.setattr(
         "fireiron.measure.timing.measure", lambda contenders, rounds: {name: FakeTiming(10.0, (9.0, 12.0)) for name in contenders}
     )

@@ -12,7 +12,7 @@ import attrs
 
 from fireiron import ir
 from fireiron.check.access_trace import AccessTrace
-from fireiron.check.persistence import dealt
+from fireiron.check.persistence import static_schedule
 from fireiron.check.variable_trip_count import TripCounts, varying_trip_counts
 from fireiron.compiler import Program
 from fireiron.decomp.done import Done, differences, nearest
@@ -510,7 +510,7 @@ def turns(explanation: Explanation) -> tuple[TripCounts, ...]:
     if explanation.refused is not None:
         return ()
     kernel = explanation.program.lowered
-    return () if kernel.symbols else varying_trip_counts(AccessTrace(dealt(kernel)), {})
+    return () if kernel.symbols else varying_trip_counts(AccessTrace(static_schedule(kernel)), {})
 
 
 def _refusal(leaves: tuple[Leaf, ...], error: FireironError) -> str:

@@ -90,7 +90,7 @@ class Comparison:
             self._error(f"the kernel does not end: {error}")
         for found in watching.missing.values():
             self._report(found)
-        for text in watching.broken:
+        for text in watching.violations:
             self._error(text)
         for mark in watching.unended.values():
             text = f"{'/'.join(mark.path)} is still in flight at the end of the kernel: no thread waits for it"

@@ -178,4 +178,4 @@ class Watching(HappensBefore):
 
 def _acts(agent: Agent, mark: Mark) -> bool:
     """Whether an agent performs a statement; those of another role's warps are all of theirs."""
-    return mark.warps is None or agent.warp in mark.warps or mark.turn is not None
+    return mark.warps is None or agent.warp in mark.warps or mark.fill is not None
