@@ -410,11 +410,7 @@ def _why_release(release: Release, ring: Ring, waited: Wait | None) -> str:
     if release.state is StageState.FULL and ring.tiles:
         return f"the one arrival at the mbarrier of stage {stage}, after the tile index"
     if release.state is StageState.FULL and release.by is not None:
-        late = (
-            f"when all copies of the thread by {release.by.instruction} have arrived"
-            if release.by.defers
-            else "after its copies"
-        )
+        late = f"when all copies of the thread by {release.by.instruction} have arrived" if release.by.defers else "after its copies"
         return f"one of {ring.producers} arrivals at the mbarrier of stage {stage}: {late}"
     if release.state is StageState.FULL:
         which = "the one arrival" if ring.producers == 1 else f"one of {ring.producers} arrivals"
