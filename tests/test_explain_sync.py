@@ -44,12 +44,12 @@ ring k_ring: a_sh, b_sh; 2 stages of 16384 bytes
 consumers: threads 0 to 127
   in loop iteration, k
     acquire full k_ring   write -> read   a_sh, b_sh: TMA_LOAD -> WGMMA_F16_F32
-                          mbarrier of stage (iteration * 3 + k) % 2, phase (iteration * 3 + k) // 2 % 2: complete when TMA has copied its 16384 bytes, \
-which are seen then (each thread)
+                          mbarrier of stage (iteration * 3 + k) % 2, phase (iteration * 3 + k) // 2 % 2: complete when TMA has copied its 16384 bytes \
+(each thread)
     fence registers       write -> write  c_rf: Init -> WGMMA_F16_F32
                           wgmma takes registers as they were at this fence: without it what threads did to them may come later \
 (each warpgroup)
-    commit MMAs           WGMMA_F16_F32 of c_rf become a group; wgmma is waited for by groups (each warpgroup)
+    commit MMAs           WGMMA_F16_F32 of c_rf form a group; wgmma completes by groups (each warpgroup)
     wait MMAs 1           read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
                           a_sh, b_sh of the previous iteration have been read; wgmma goes on by itself until its group is waited for: \
 the last one may be left (each warpgroup)
@@ -79,11 +79,11 @@ the last one may be left (each warpgroup)
 producer: one of threads 128 to 159
   in loop iteration, k
     acquire empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
-                          mbarrier of stage (iteration * 3 + k) % 2, phase ((iteration * 3 + k) // 2 + 1) % 2: over with 4 arrivals that give back \
-the turn 2 turns before; the first 2 turns pass (one thread)
+                          mbarrier of stage (iteration * 3 + k) % 2, phase ((iteration * 3 + k) // 2 + 1) % 2: complete with 4 arrivals that release \
+the fill 2 fills before; the first 2 fills pass (one thread)
     release full k_ring   write -> read   a_sh, b_sh: TMA_LOAD -> WGMMA_F16_F32
-                          the one arrival at the mbarrier of stage (iteration * 3 + k) % 2, which announces 16384 bytes: TMA counts them, \
-no thread does (one thread)"""
+                          the one arrival at the mbarrier of stage (iteration * 3 + k) % 2, with expect-tx of 16384 bytes, which TMA counts \
+(one thread)"""
 
 
 def test_a_ring_is_told_in_full():
@@ -100,7 +100,7 @@ LOOP = [
     ("acquire full v_sh_ring", "over when TMA has brought its 32768 bytes"),
     ("fence registers", "wgmma takes registers as they were at this fence"),
     ("commit MMAs", "WGMMA_F16_F32_HELD of acc form a group"),
-    ("wait MMAs 1", "s is complete; wgmma goes on by itself until its group is waited for: the last one may be left, products of acc"),
+    ("wait MMAs 1", "s is complete; wgmma is asynchronous until its group is waited for: the last one may be pending, products of acc"),
     ("release empty k_sh_ring", "stage (n + 1) % 2; the preceding wait (s is complete) leaves no pending group that reads it"),
     ("wait MMAs 0", "p has been read; wgmma goes on by itself until its group is waited for: none may be pending"),
     ("release empty v_sh_ring", "stage n % 2; the preceding wait (p has been read) leaves no pending group that reads it"),
