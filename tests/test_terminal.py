@@ -244,7 +244,7 @@ def test_doctor_with_a_gpu(monkeypatch):
     monkeypatch.setattr("fireiron.gpu.launch.driver_version", lambda: (12, 8))
     monkeypatch.setattr("fireiron.gpu.toolchain.serving", lambda arch, driver: None)
     found = looked(doctor._gpu)
-    assert found["GPU"].found == "NVIDIA H200, sm_90; 2 visible" and found["driver"].found == "of CUDA 12.8; CuPy 14.0"
+    assert found["GPU"].found == "NVIDIA H200, sm_90; 2 visible" and found["driver"].found == "CUDA 12.8; CuPy 14.0"
     assert (found["compiler"].state, found["compiler"].do) == ("wrong", "pip install 'fireiron[cuda12]'")
     monkeypatch.setattr("fireiron.gpu.toolchain.serving", lambda arch, driver: "NVRTC 12.8")
     assert (looked(doctor._gpu)["compiler"].state, looked(doctor._gpu)["compiler"].found) == ("ok", "NVRTC 12.8 compiles for it")

@@ -141,7 +141,7 @@ def load(cubin: bytes, name: str, dynamic_shared: int = 0, cluster: int = 1) -> 
 @functools.cache
 def _stays_loaded(module: Any) -> Any:
     """Keep a module for the rest of the process: captured graphs and recorded calls use its code after the kernel object is gone. A module
-    takes 10 to 100 KB.""""""
+    takes 10 to 100 KB."""
     return module
 
 
@@ -372,7 +372,7 @@ class FixedLaunch:
 
 class Frame:
     """The arguments of one launch in memory: a slot of 8 bytes each (little-endian, so a 4-byte parameter reads the lower half), and the
-    table of their addresses that `cuLaunchKernel` reads.""""""
+    table of their addresses that `cuLaunchKernel` reads."""
 
     __slots__ = ("_table", "slots", "table")
 
@@ -597,7 +597,7 @@ KEPT_FRAMES = 64
 @frozen
 class Fill:
     """Sets the elements of an array to zero: `height` rows of `width` bytes, `pitch` bytes apart, at each of the offsets `starts`.
-    It uses memsets on the stream only, so a graph may capture it.""""""
+    It uses memsets on the stream only, so a graph may capture it."""
 
     width: int
     height: int

@@ -373,7 +373,10 @@ class Calls:
         return plan(self.names, buffers, views, [signature[0] for signature in signatures]).launches(fixed, places)
 
     def _parameters(self, names: Mapping[str, str], symbols: Mapping[str, int]) -> list[launch.Parameter] | None:
-        """Return the kernel's parameters in order; None if these are all operands, then all numbers. `names` are the operands in messages."""
+        """Return the kernel's parameters in order; None if these are all operands, then all numbers.
+
+        `names` are the operands in messages.
+        """
         kernel = self._kernel
         if not any(isinstance(one, (TensorMap, Counter)) for one in kernel.parameters):
             return None

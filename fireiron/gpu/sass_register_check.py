@@ -1,9 +1,9 @@
 """Check SASS for `wgmma` A operands in registers that other instructions overwrite, a bug of some compilers.
 
-A `wgmma` (HGMMA in SASS) may read its A operand from registers that LDSM loads once before a loop. ptxas of CUDA 13.0 and older may allocate
-some of these registers to the A operand of another HGMMA too, without a message. From the second iteration on, the first HGMMA then reads
-values of the second. This check traces each A operand back to all instructions that may have written it last. A register that LDSM writes
-on one path and another instruction on another path is an error. SASS is the text of nvdisasm or cuobjdump.
+A `wgmma` (HGMMA in SASS) may read its A operand from registers that LDSM loads once before a loop. ptxas of CUDA 13.0 and older may
+allocate some of these registers to the A operand of another HGMMA too, without a message. From the second iteration on, the first HGMMA
+then reads values of the second. This check traces each A operand back to all instructions that may have written it last. A register that
+LDSM writes on one path and another instruction on another path is an error. SASS is the text of nvdisasm or cuobjdump.
 """
 
 from __future__ import annotations
