@@ -51,14 +51,14 @@ consumers: threads 0 to 127
 (each warpgroup)
     commit MMAs           WGMMA_F16_F32 of c_rf form a group; wgmma completes by groups (each warpgroup)
     wait MMAs 1           read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
-                          a_sh, b_sh of the previous iteration have been read; wgmma goes on by itself until its group is waited for: \
-the last one may be left (each warpgroup)
+                          a_sh, b_sh of the previous iteration have been read; wgmma is asynchronous until its group is waited for: \
+the last one may be pending (each warpgroup)
     release empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
                           one of 4 arrivals at the mbarrier of stage (iteration * 3 + k + 1) % 2; a turn whose products are done by now \
 (one lane per warp)
   in loop iteration
     wait MMAs 0           read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
-                          a_sh, b_sh of the last iteration have been read; wgmma goes on by itself until its group is waited for: none may be pending \
+                          a_sh, b_sh of the last iteration have been read; wgmma is asynchronous until its group is waited for: none may be pending \
 (each warpgroup)
     release empty k_ring  read -> write   a_sh, b_sh: WGMMA_F16_F32 -> TMA_LOAD, a later k
                           one of 4 arrivals at the mbarrier of stage iteration * 3 % 2 (one lane per warp)
@@ -97,12 +97,12 @@ LOOP = [
     ("acquire full k_sh_ring", "complete when TMA has copied its 32768 bytes"),
     ("fence registers", "wgmma takes registers as they were at this fence"),
     ("commit MMAs", "WGMMA_F16_F32 of s form a group"),
-    ("acquire full v_sh_ring", "over when TMA has brought its 32768 bytes"),
+    ("acquire full v_sh_ring", "complete when TMA has copied its 32768 bytes"),
     ("fence registers", "wgmma takes registers as they were at this fence"),
     ("commit MMAs", "WGMMA_F16_F32_HELD of acc form a group"),
     ("wait MMAs 1", "s is complete; wgmma is asynchronous until its group is waited for: the last one may be pending, products of acc"),
     ("release empty k_sh_ring", "stage (n + 1) % 2; the preceding wait (s is complete) leaves no pending group that reads it"),
-    ("wait MMAs 0", "p has been read; wgmma goes on by itself until its group is waited for: none may be pending"),
+    ("wait MMAs 0", "p has been read; wgmma is asynchronous until its group is waited for: none may be pending"),
     ("release empty v_sh_ring", "stage n % 2; the preceding wait (p has been read) leaves no pending group that reads it"),
 ]
 """What the consumers of delayed attention do to each other and to engines in an iteration, and why each stands where it stands."""

@@ -337,7 +337,7 @@ def test_a_given_stream(gpu, kernel, kind):
 @pytest.mark.parametrize("stream", ["default", True, -1, 1.5])
 def test_what_is_no_stream(gpu, kernel, stream):
     a, b, c = operands(gpu)
-    with pytest.raises(LaunchError, match="no CUDA stream"):
+    with pytest.raises(LaunchError, match="not a CUDA stream"):
         kernel(a, b, out=c, stream=stream)
     assert not gpu.launches
 
