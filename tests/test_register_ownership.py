@@ -248,7 +248,7 @@ def test_a_load_dealt_to_lanes_decides(shape, level):
 
 def test_nobody_decides():
     """Two copies that both follow: it is said that nothing else holds anything."""
-    with pytest.raises(MatchError, match="registers requires an operand of which something else says who holds what, got none"):
+    with pytest.raises(MatchError, match="registers requires an operand whose distribution another statement decides, got none"):
         _ = Move.tile(32, 32).to(Block).tile(16, 16).to(Warp).load(SRC, RF, FOLLOWS).done()(COPY).program("sm_80").tree
 
 
@@ -399,7 +399,9 @@ def test_a_sum_of_parts_that_is_dealt_in_turns_says_whose_it_is():
     problem = MatMul.fuse_epilogue("acc + r[m]")(m=20, n=32, k=8, types={"r": float32, "C": float32})
     chain = MatMul.tile(20, 32).to(Block).split_k(2, Warp, 2)
     rest = MatMul.tile(4, 4).to(Lane).split(1).tile(1, 1).done()
-    said = r"Reduction\(1,1,2\)\(SH,RF\)\(Thread\), whose tile changes in each iteration(.|\n)*split_k distributes them by its last argument"
+    said = (
+        r"Reduction\(1,1,2\)\(SH,RF\)\(Thread\), whose tile changes in each iteration(.|\n)*split_k distributes them by its last argument"
+    )
     with pytest.raises(DecompositionError, match=said):
         _ = chain.then(rest)(problem).program("sm_80").ir
     dealt = MatMul.tile(20, 32).to(Block).split_k(2, Warp, 2, Reduction.tile(1, 1).to(Thread).layout(RowMajor).done())

@@ -211,8 +211,8 @@ class _Steps:
                     hint = f"an operand whose dimensions are declared as they are read, or {hint}"
                 raise DecompositionError(
                     f"{self.spec.title}: {name} is indexed by {own} and by {other}, and a tile covers only a part",
-                    got=f"{coordinate.shape[0]} of {coordinate.tensor.shape[0]} along {dim}", legal=f"all of {own} and of {other} in a tile",
-                    within=self.spec, at=self.draft.origin, hint=hint,
+                    got=f"{coordinate.shape[0]} of {coordinate.tensor.shape[0]} along {dim}",
+                    legal=f"all of {own} and of {other} in a tile", within=self.spec, at=self.draft.origin, hint=hint,
                 )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ steps that warps may leave out
