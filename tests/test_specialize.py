@@ -417,7 +417,7 @@ def test_roles_are_all_threads():
     consumers, producer = roles_of(kernel)
     for roles, text in (
         ((consumers,), "the roles have 256 threads, the block 288"),
-        ((consumers, attrs.evolve(producer, first=300)), "role producer begins at thread 300, the one before ends at 256"),
+        ((consumers, attrs.evolve(producer, first=300)), "role producer begins at thread 300, but the previous role ends at 256"),
     ):
         with pytest.raises(VerificationError, match=text):
             ir.verify(attrs.evolve(kernel, body=(*kernel.body[:-1], making.roles(roles))))
