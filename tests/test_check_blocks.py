@@ -141,7 +141,7 @@ def test_many_blocks_are_undecided_or_decoded():
     long = buffer("s", 1 << 30, memory=GL)
     assert said(writes(T + many * 32), grid=1 << 24, buffers=(long,)) == []
     (one,) = said(writes(T + many % 4096 * many % 4096 * 32), grid=1 << 24, buffers=(long,))
-    assert "undecided whether two blocks touch one element of s" in one.message and ".unchecked(reason)" in one.message
+    assert "undecided whether two blocks access one element of s" in one.message and ".unchecked(reason)" in one.message
 
 
 @pytest.mark.parametrize("shape", [(8, 4), (5, 7)])
@@ -336,14 +336,13 @@ def test_drawn_tiles_are_judged_as_by_all_pairs_of_blocks(seed):
         element, blocks = tuple(one.details["element"]), one.details["blocks"]
         assert element in meeting and blocks[0] != blocks[1] and set(blocks) <= set(meeting[element]), (one, meeting.get(element))
         assert (
-            one.message
-            == f"s[{element[0]}, {element[1]}]: blocks {blocks[0]} and {blocks[1]} both touch it, and blocks do not wait for each other"
+            one.message == f"s[{element[0]}, {element[1]}]: blocks {blocks[0]} and {blocks[1]} both access it, and blocks are not ordered"
         )
 
 
 def test_what_mixes_blocks_and_threads_is_undecided():
     (one,) = said(writes(T * BLOCK))
-    assert "undecided whether two blocks touch one element of s: the coordinate block * thread mixes block and thread" in one.message
+    assert "undecided whether two blocks access one element of s: the coordinate block * thread mixes block and thread" in one.message
     (one,) = said(writes(T + BLOCK * 32), writes(T + BLOCK * 64))
     assert "its accesses are offset by the block in different ways" in one.message
     assert (
@@ -434,7 +433,7 @@ def test_a_finding_says_who_and_where():
     first, last = writes(LANE), attrs.evolve(writes(LANE), origin="mine.py:9")
     last = attrs.evolve(last, accesses=(attrs.evolve(last.accesses[0], origin="mine.py:9"),))
     (one,) = said(first, last, reads(LANE))
-    assert one.message == "s[0]: blocks 0 and 1 both touch it, and blocks do not wait for each other" and one.at == "mine.py:9"
+    assert one.message == "s[0]: blocks 0 and 1 both access it, and blocks are not ordered" and one.at == "mine.py:9"
     assert one.details["lines"] == ["mine.py:9"] * 2 and one.details["buffers"] == ["s", "s"] and one.details["sizes"] == {}
     assert one.details["blocks"] == (0, 1) and one.details["element"] == [0] and len(one.details["statements"]) == 2
     (one,) = said(writes(LANE + 5))
@@ -472,14 +471,14 @@ def test_a_race_is_shown_at_two_sizes(symbol, limit, at):
     if at is None:
         assert "undecided" in one.message and "the offsets of the blocks could not be decoded for all sizes" in one.message
         return
-    assert f"at N={at}, and blocks do not wait" in one.message and one.details["sizes"] == {"N": at}
+    assert f"at N={at}, and blocks are not ordered" in one.message and one.details["sizes"] == {"N": at}
     assert one.details["blocks"] == (limit - 1, limit) and one.details["element"] == [(limit - 1) * 32]
 
 
 def test_several_sizes_are_told_together():
     block, m = Var("block", 0, 1 << 20), Var("M", 1, 40, 1, True)
     (one,) = said(writes(LANE + block // 2 * 32), grid=N, symbols=(N, m), buffers=(LONG,))
-    assert "both touch it at N=300, M=40, and" in one.message and one.details["sizes"] == {"N": 300, "M": 40}
+    assert "both access it at N=300, M=40, and" in one.message and one.details["sizes"] == {"N": 300, "M": 40}
 
 
 # ------------------------------------------------------------------------------ many blocks
@@ -493,11 +492,11 @@ def test_grids_that_are_enumerated(monkeypatch):
     assert said(writes(scattered)) == []
     monkeypatch.setattr(subject, "MANY", GRID * THREADS - 1)
     (one,) = said(writes(scattered))
-    assert "12 blocks touch interleaved elements, too many to enumerate" in one.message
+    assert "12 blocks access interleaved elements, too many to enumerate" in one.message
     place = LANE + BLOCK * 5 % GRID * 31
     monkeypatch.setattr(subject, "MANY", GRID)
     (one,) = said(writes(place))
-    assert "touch interleaved elements" in one.message
+    assert "access interleaved elements" in one.message
     monkeypatch.setattr(subject, "MANY", GRID - 1)
     (one,) = said(writes(place))
     assert "12 blocks are too many to enumerate" in one.message
@@ -693,7 +692,7 @@ def test_a_remainder_that_is_enumerated(monkeypatch, digit, apart):
     assert (said(writes(place), grid=N * 12, symbols=(N,), buffers=(LONG,)) == []) == apart
     if digit == ANY % 12 * 5 % 12:
         for most in (12, 11):
-            monkeypatch.setattr(subject, "MOST_TOGETHER", most)
+            monkeypatch.setattr(subject, "MAX_ENUMERATED_BLOCKS", most)
             assert (said(writes(place), grid=N * 12, symbols=(N,), buffers=(LONG,)) == []) == (most == 12)
 
 
@@ -1011,7 +1010,7 @@ def test_the_digits_of_a_coordinate(body, digits, widths):
     assert (None if found is None else [(one.terms, one.width) for one in found]) == digits
     first, *_ = subject._widths(access_trace, local, uses)
     assert first == widths
-    tight = subject._tight(access_trace, local, uses, local.offset)
+    tight = subject._tight_digits(access_trace, local, uses, local.offset)
     if digits is None:
         assert tight is None
     else:
@@ -1094,7 +1093,7 @@ def test_place_values_of_dimensions(low, high, weights):
     ids=str,
 )
 def test_the_digit_that_a_value_counts(value, counted):
-    assert subject._counted(AccessTrace(kernel(writes(LANE), threads=THREADS)), as_expr(value)) == counted
+    assert subject._counted_value(AccessTrace(kernel(writes(LANE), threads=THREADS)), as_expr(value)) == counted
 
 
 @pytest.mark.parametrize(
@@ -1214,10 +1213,10 @@ def test_elements_in_front_of_an_array_are_nobodys():
 def test_what_moves_all_accesses_alike(parts, least, moves, rests):
     """Loops around all of them, then threads; what is left of each."""
     _, _, uses = parts_of(loop(5, *(writes(part) for part in parts), var=FIVE))
-    found, left = subject._moves(uses, [as_expr(part) for part in parts], least)
+    found, left = subject._common_steps(uses, [as_expr(part) for part in parts], least)
     assert found == moves and left == [as_expr(one) for one in rests]
 
 
 def test_a_loop_around_one_of_two_moves_not_both():
     _, _, uses = parts_of(loop(5, writes(FIVE * 100), var=FIVE), reads(LANE))
-    assert subject._moves(uses, [FIVE * 100, as_expr(LANE)], 4) == ([], [FIVE * 100, as_expr(LANE)])
+    assert subject._common_steps(uses, [FIVE * 100, as_expr(LANE)], 4) == ([], [FIVE * 100, as_expr(LANE)])

@@ -142,7 +142,7 @@ def test_sizes_that_are_known_at_run_time(chunk):
 
 def test_a_counterexample_names_thread_block_iteration_and_coordinate():
     (one,) = said(loop(5, writes(T + i * 32 + BLOCK * 160)), grid=4, buffers=(buffer("s", 639, memory=GL),))
-    assert one.message == "s: thread 31, block 3, i=4 writes coordinate 639 of dimension 0, which has 639"
+    assert one.message == "s: thread 31, block 3, i=4 writes coordinate 639 of dimension 0, whose extent is 639"
     assert dict(one.details) == {"thread": 31, "block": 3, "loops": {"i": 4}, "dimension": 0, "coordinate": 639, "extent": 639, "sizes": {}}
     assert (one.kind, one.severity, one.buffer, one.at) == ("bounds", "error", "s", "hand.py:1")
     assert one.access == "s written by step Move(1,1)(RF,SH)(Thread)"
@@ -150,14 +150,14 @@ def test_a_counterexample_names_thread_block_iteration_and_coordinate():
 
 def test_a_coordinate_below_zero():
     (one,) = said(reads(T - 1), buffers=(buffer("s", 64, memory=GL),))
-    assert one.message == "s: thread 0 reads coordinate -1 of dimension 0, which has 64"
+    assert one.message == "s: thread 0 reads coordinate -1 of dimension 0, whose extent is 64"
 
 
 def test_a_counterexample_at_a_size():
     (one,) = said(reads(T), buffers=(of_length("s", N),), symbols=(N,))
-    assert one.message == "s: thread 1 reads coordinate 1 of dimension 0, which has 1 at N=1" and one.details["sizes"] == {"N": 1}
+    assert one.message == "s: thread 1 reads coordinate 1 of dimension 0, whose extent is 1 at N=1" and one.details["sizes"] == {"N": 1}
     (one,) = said(reads(T), buffers=(of_length("s", N8),), symbols=(N8,))
-    assert one.message.endswith("thread 8 reads coordinate 8 of dimension 0, which has 8 at N8=8")
+    assert one.message.endswith("thread 8 reads coordinate 8 of dimension 0, whose extent is 8 at N8=8")
 
 
 @pytest.mark.parametrize("size", [37 * 8, 129, 500])
@@ -170,9 +170,9 @@ def test_sizes_that_are_tried(size):
 
 def test_an_address_in_shared_memory():
     (one,) = said(reads(T + 1), buffers=(buffer("s", 32),))
-    assert one.message == "s: thread 31 reads coordinate 32 of dimension 0, which has 32"
+    assert one.message == "s: thread 31 reads coordinate 32 of dimension 0, whose extent is 32"
     (one,) = said(loop(8, reads(T, copy=i)), buffers=(buffer("s", 32),))
-    assert one.message == "s: thread 0, i=1 touches address 32, it has 32 elements"
+    assert one.message == "s: thread 0, i=1 accesses address 32, but it has 32 elements"
     assert dict(one.details) == {"thread": 0, "loops": {"i": 1}, "address": 32, "elements": 32}
 
 
@@ -222,7 +222,7 @@ def test_dimensions_are_checked_one_by_one():
     for memory in (GL, SH):
         assert said(access(T % 8, T // 8, (8, 4)), buffers=(array("s", 8, 4, memory=memory),)) == []
         (one,) = said(access(T % 8 + 1, T // 8, (8, 4)), buffers=(array("s", 8, 4, memory=memory),))
-        assert "coordinate 8 of dimension 0, which has 8" in one.message
+        assert "coordinate 8 of dimension 0, whose extent is 8" in one.message
         (one,) = said(access(T % 8, T // 8, (8, 3)), buffers=(array("s", 8, 3, memory=memory),))
         assert "thread 24 writes coordinate 3 of dimension 1, which has 3" in one.message
 
@@ -242,11 +242,11 @@ def test_the_first_element_of_a_vector_speaks_for_all_where_sizes_are_multiples(
     assert said(in_pieces(T * 8, 8, lambda first: less(first, N8)), buffers=whole, symbols=(N8,)) == []
     (one,) = said(in_pieces(T * 16, 16, lambda first: less(first, N8)), buffers=whole, symbols=(N8,))
     assert one.message.startswith(
-        "s: 16 elements are moved at once, and only the first one is tested against N8; the others may lie outside"
+        "s: a vector of 16 elements is accessed, but only its first element is tested against N8; the others may be out of bounds"
     )
     assert dict(one.details) == {"dimension": 0, "bound": "N8", "vector": 16}
     (one,) = said(in_pieces(T * 4, 4, lambda first: less(first, N)), buffers=(of_length("s", N),), symbols=(N,))
-    assert "as N is not known to be a multiple of 4" in one.message
+    assert "since N is not known to be a multiple of 4" in one.message
     assert said(in_pieces(T * 4 + 1, 4, lambda first: less(first, N8)), buffers=whole, symbols=(N8,)) != [], "it begins between"
     assert said(in_pieces(T * 4, 4, lambda first: less(first + 3, N)), buffers=(of_length("s", N),), symbols=(N,)) == [], (
         "the last is tested"
@@ -669,14 +669,14 @@ def test_elements_before_the_first_one():
     assert len(said(pointed(WIDE * 964 + T * T, -1, 0, 1), **options)) == 1
     assert len(said(pointed(WIDE * 964 + T * T + 2, -1, 0, 1), **options)) == 1
     (one,) = said(pointed(T, 0, -1), buffers=(buffer("s", 64, memory=GL),))
-    assert one.message == "s: thread 0 reads coordinate -1 of dimension 0, which has 64"
+    assert one.message == "s: thread 0 reads coordinate -1 of dimension 0, whose extent is 64"
     assert said(pointed(T + 1, 0, -1), buffers=(buffer("s", 64, memory=GL),)) == []
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 37, 127, 129, 500])
 def test_each_of_the_sizes_that_are_tried_is_told(size):
     (one,) = said(reads(N - 1 + equal(N, as_expr(size)), active=less(T, 1)), symbols=(N,), buffers=(of_length("s", N),))
-    assert one.message == f"s: thread 0 reads coordinate {size} of dimension 0, which has {size} at N={size}"
+    assert one.message == f"s: thread 0 reads coordinate {size} of dimension 0, whose extent is {size} at N={size}"
 
 
 @pytest.mark.parametrize("size", [8, 16, 24, 296, 128, 136, 504])
@@ -691,7 +691,7 @@ def test_sizes_that_are_tried_lie_in_their_range():
         (one,) = said(reads(few - 1 + equal(few, as_expr(size)), active=less(T, 1)), symbols=(few,), buffers=(of_length("s", few),))
         assert one.details["sizes"] == {"few": size}
     (one,) = said(reads(few - 1 + equal(few, as_expr(130)), active=less(T, 1)), symbols=(few,), buffers=(of_length("s", few),))
-    assert one.message.endswith("could not be proved to lie in 0 .. few - 1, and is not tested") and one.details["dimension"] == 0
+    assert one.message.endswith("is not proved to be in 0 .. few - 1, and is not tested") and one.details["dimension"] == 0
     both = said(reads(N - 1 + equal(N + M, as_expr(629)), active=less(T, 1)), symbols=(N, M), buffers=(of_length("s", N),))
     assert both[0].details["sizes"] == {"N": 129, "M": 500}
 
@@ -712,13 +712,13 @@ def test_what_is_looked_at_in_part_is_not_proved(monkeypatch):
     assert said(body, buffers=(buffer("s", 993, memory=GL),)) == []
     monkeypatch.setattr("fireiron.check.bounds.MANY", 32 * 20)
     (one,) = said(body, buffers=(buffer("s", 993, memory=GL),))
-    assert "could not be proved" in one.message
+    assert "is not proved" in one.message
 
 
 def test_a_loop_whose_length_another_one_says():
     inner = loop(i + 1, reads(J + i + 32), var=J)
     (one,) = said(loop(4, inner), buffers=(buffer("s", 35, memory=GL),))
-    assert one.message == "s: thread 0, i=3 reads coordinate 35 of dimension 0, which has 35"
+    assert one.message == "s: thread 0, i=3 reads coordinate 35 of dimension 0, whose extent is 35"
 
 
 # ---------------------------------------------------------------------------------------------- what is not there
@@ -773,18 +773,18 @@ def test_a_copy_that_a_size_chooses():
     assert in_shared(T32, 32, copies=3, copy=i % 4, active=less(i % 4, 3)) == []
     assert len(in_shared(T32 - 1, 32, copies=4, copy=i % 4)) == 1
     (one,) = in_shared(T32, 32, copies=3, copy=i % 4)
-    assert one.message == "s: the address could not be proved to lie below 96" and one.details["elements"] == "96"
+    assert one.message == "s: the address is not proved to be below 96" and one.details["elements"] == "96"
 
 
 def test_an_address_in_registers_below_zero():
     (one,) = said(loop(4, reads(i - 1)), buffers=(buffer("s", 4, memory=RF),))
-    assert one.message == "s: thread 0, i=0 touches address -1, it has 4 elements"
+    assert one.message == "s: thread 0, i=0 accesses address -1, but it has 4 elements"
     assert len(in_shared(M % 4 - 1, 4, memory=RF)) == 1
 
 
 def test_the_first_address_outside_is_told_and_conditions_hold():
     (one,) = said(loop(4, reads(i + T // 31, active=less(2, i + T % 2))), buffers=(buffer("s", 3, memory=RF),))
-    assert one.message == "s: thread 0, i=3 touches address 3, it has 3 elements"
+    assert one.message == "s: thread 0, i=3 accesses address 3, but it has 3 elements"
     assert said(loop(4, reads(i, active=less(i, 3))), buffers=(buffer("s", 3, memory=RF),)) == []
     (one,) = said(loop(4, reads(i, active=less(i, 3), width=2)), buffers=(buffer("s", 3, memory=RF),))
     assert dict(one.details) == {"thread": 0, "loops": {"i": 2}, "address": 3, "elements": 3}
@@ -808,7 +808,7 @@ def test_a_swizzled_place_that_a_size_chooses(extent, alarms):
 def test_a_swizzle_may_lead_out_between_the_first_and_the_last_element():
     """Of four elements the first one lies at 25 and the last one at 29, those between at 31 and 30."""
     (one,) = said(reads(27, width=4), buffers=(swizzled(32, 30, SWAPPED),))
-    assert one.message == "s: thread 0 touches address 31, it has 30 elements"
+    assert one.message == "s: thread 0 accesses address 31, but it has 30 elements"
     assert [SWAPPED(place) for place in range(27, 31)] == [25, 31, 30, 29]
     assert said(reads(27, width=4), buffers=(swizzled(32, 32, SWAPPED),)) == []
 
@@ -877,19 +877,19 @@ def test_which_piece_straddles_a_bound():
     both = in_pieces(T * 8, 4, lambda first: less(first + 3 if first == T * 8 else first, N), 2)
     (one,) = said(both, **whole)
     assert one.message == (
-        "s: 4 elements are moved at once, and only the first one is tested against N; the others may lie outside, as N is not known to be a "
+        "s: a vector of 4 elements is accessed, but only its first element is tested against N; the others may be out of bounds, since N is not known to be a "
         "multiple of 4"
     )
     other = in_pieces(T * 8, 4, lambda first: less(first if first == T * 8 else first + 3, N), 2)
     assert len(said(other, **whole)) == 1
     single = in_pieces(T, 1, lambda first: less(first, N + 1))
     (one,) = said(single, **whole)
-    assert "coordinate" in one.message and "moved at once" not in one.message
+    assert "coordinate" in one.message and "elements is accessed" not in one.message
     (one,) = said(in_pieces(T * 4, 4, lambda first: less(first, N + 1)), **whole)
-    assert "moved at once" not in one.message, "a bound behind the end is none"
-    assert "moved at once" in said(in_pieces(T * 4, 4, lambda first: less(first, N)), **whole)[0].message
+    assert "elements is accessed" not in one.message, "a bound behind the end is none"
+    assert "elements is accessed" in said(in_pieces(T * 4, 4, lambda first: less(first, N)), **whole)[0].message
     outer = in_pieces(T * 4, 4, lambda first: TRUE, active=less(T * 4, N))
-    assert "4 elements are moved at once" in said(outer, **whole)[0].message
+    assert "a vector of 4 elements is accessed" in said(outer, **whole)[0].message
 
 
 def test_bounds_beside_pieces_are_not_tested_by_the_text():
@@ -920,7 +920,7 @@ def test_products_of_blocks_and_threads():
     assert said(reads(BLOCK * T), grid=4, buffers=(buffer("s", 94, memory=GL),)) == []
     assert len(said(reads(BLOCK * T), grid=4, buffers=(buffer("s", 93, memory=GL),))) == 1
     (one,) = said(reads(WIDE * WIDE), grid=N, symbols=(N,), buffers=(buffer("s", 499 * 499 + 1, memory=GL),))
-    assert "could not be proved" in one.message, "inside for all sizes that are tried"
+    assert "is not proved" in one.message, "inside for all sizes that are tried"
     assert not trusted(row(0, 5), WIDE * WIDE, grid=N)
 
 
@@ -954,11 +954,11 @@ def test_a_name_of_what_counts_down_is_below_the_size():
 def test_a_test_of_something_else_is_none_of_the_first_element():
     whole = {"symbols": (N, N8), "buffers": (of_length("s", N),)}
     (one,) = said(in_pieces(T * 8, 4, lambda first: less(T, N)), **whole)
-    assert "moved at once" not in one.message
+    assert "elements is accessed" not in one.message
     (one,) = said(
         in_pieces(T * 8, 4, lambda first: less(first, N8) if first == T * 8 else TRUE, 2), symbols=(N8,), buffers=(of_length("s", N8),)
     )
-    assert "moved at once" not in one.message, "what is tested is whole"
+    assert "elements is accessed" not in one.message, "what is tested is whole"
 
 
 def test_each_piece_has_its_own_condition():
@@ -1183,7 +1183,7 @@ def test_what_depends_on_no_size(value, grid, extent, static):
     ids=str,
 )
 def test_the_most_that_facts_say(facts, most):
-    assert parts(facts=tuple(("it is so", one) for one in facts))._most(N) == most
+    assert parts(facts=tuple(("it is so", one) for one in facts))._upper_limit(N) == most
 
 
 def test_the_blocks_of_a_grid_are_no_more_than_a_target_launches():
@@ -1212,7 +1212,7 @@ def test_the_blocks_of_a_grid_are_no_more_than_a_target_launches():
     ids=str,
 )
 def test_what_is_not_negative_as_a_loop_takes_a_turn(value, extents, turn):
-    assert parts()._is_turn(value, [loop(one) for one in extents]) == turn
+    assert parts()._nonnegative_in_loop(value, [loop(one) for one in extents]) == turn
 
 
 LANE = Var("thread", 0, THREADS - 1)

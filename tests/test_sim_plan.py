@@ -110,7 +110,7 @@ def test_axes_of_at_most_so_many_elements(monkeypatch):
     """The outermost ones run in Python."""
     body = loops((copy(access("src", (THREAD + BOTH * 32,)), access("dst", (THREAD + BOTH * 32,))),), (J, 3), (K, 4))
     for most, axes in ((384, ["j", "k"]), (383, ["k"]), (128, ["k"]), (127, None), (31, None)):
-        monkeypatch.setattr(planning, "MOST_ELEMENTS", most)
+        monkeypatch.setattr(planning, "MAX_ELEMENTS", most)
         plan = planned(body)
         (node,) = plan.nodes
         assert (None if isinstance(node, Loop) else [name for name, _ in node.vector.loops]) == axes
@@ -275,7 +275,7 @@ def test_axes_change_neither_results_nor_findings(batch, monkeypatch):
         made = drawn(random.Random(f"nests {batch} {number}"))
         with monkeypatch.context() as patch:
             got = [said(made)]
-            patch.setattr(planning, "MOST_ELEMENTS", made.threads * 4)
+            patch.setattr(planning, "MAX_ELEMENTS", made.threads * 4)
             got.append(said(made))
             turn_by_turn(patch)
             expected = said(made)
@@ -362,7 +362,7 @@ def one_by_one(extents, value):
 @pytest.mark.parametrize("most", [1 << 21, 32 * 3, 32])
 def test_places_that_turns_of_two_loops_share(extents, most, monkeypatch):
     """The last turn stays, whichever of the loops may be an axis."""
-    monkeypatch.setattr(planning, "MOST_ELEMENTS", most)
+    monkeypatch.setattr(planning, "MAX_ELEMENTS", most)
     block = Var("block", 0, 1)
     body = loops(
         (copy(access("src", (THREAD + BOTH * 32,)), access("dst", (THREAD + (J + K) * 32 + block * 256,))),),
@@ -386,7 +386,7 @@ def test_axes_are_counted_in_elements_of_the_largest_access(monkeypatch):
     made = kernel_of(Reduction(32, 4, 4)(GL, GL), (making.loop(K, as_expr(4), (total,)),))
     given = np.arange(512, dtype=np.float32).reshape(32, 4, 4)
     for most, kind in ((512, Nest), (511, Loop)):
-        monkeypatch.setattr(planning, "MOST_ELEMENTS", most)
+        monkeypatch.setattr(planning, "MAX_ELEMENTS", most)
         plan = Plan(made, {})
         assert isinstance(plan.nodes[0], kind) and plan.largest == (512 if kind is Nest else 128)
         np.testing.assert_array_equal(simulate(made, {"src": given}).outputs["dst"], given.sum(2))
@@ -537,7 +537,7 @@ def test_elements_taken_together_begin_at_their_multiple(width, place, right):
         got, given = result((move,))
         np.testing.assert_array_equal(got[:width], given[place : place + width])
     else:
-        with pytest.raises(SimulationError, match=f"src: {width} elements at once from addresses {place}, "):
+        with pytest.raises(SimulationError, match=f"src: a vector of {width} elements at addresses {place}, "):
             result((move,))
 
 
@@ -665,9 +665,9 @@ def test_old_values_are_read_where_they_count():
 
     got = run_of(whole, body(less(THREAD, 7)), arrays=arrays)["C"]
     np.testing.assert_array_equal(got[:, 0], np.arange(32) * np.where(np.arange(32) < 7, 2, 1))
-    with pytest.raises(SimulationError, match=r"C\[7, 0\].* is read before anything was written to it: thread 7 of block 0"):
+    with pytest.raises(SimulationError, match=r"C\[7, 0\].* is read before any write to it: thread 7 of block 0"):
         run_of(whole, body(less(THREAD, 8)), arrays=arrays)
-    with pytest.raises(SimulationError, match=r"C\[7, 0\].* is read before anything was written to it: thread 7 of block 0"):
+    with pytest.raises(SimulationError, match=r"C\[7, 0\].* is read before any write to it: thread 7 of block 0"):
         run_of(whole, body(TRUE), arrays=arrays)
     run_of(whole, body(TRUE, less(THREAD, 7)), arrays=arrays)
     run_of(whole, body(less(THREAD, 20), less(THREAD, 7)), arrays=arrays)
@@ -776,7 +776,7 @@ def test_buffers_in_front_of_shared_memory_are_refused(offset):
         copy(access("src", (THREAD,)), access("y", (THREAD,)), (GL, SH)),
     )
     made = kernel(body, shared(size=32, offset=offset), shared("y", 32, 256))
-    assert said(made).startswith(f"x lies in bytes {offset} ... {offset + 127} of shared memory")
+    assert said(made).startswith(f"x occupies bytes {offset} ... {offset + 127} of shared memory")
 
 
 # ---------------------------------------------------------------------------------------------- statements of whole blocks
@@ -828,7 +828,7 @@ def test_memory_of_a_statement_of_its_own(level, order):
 def test_memory_of_a_statement_lies_in_that_of_the_block():
     one, scratch = with_scratch(Block, offset=64)
     made = attrs.evolve(kernel((one,), scratch), shared_bytes=127)
-    assert said(made).startswith("scratch lies in bytes 64 ... 127 of shared memory")
+    assert said(made).startswith("scratch occupies bytes 64 ... 127 of shared memory")
     assert [buffer.name for buffer in Plan(made, {}).shared_in_use] == ["scratch"]
 
 
@@ -986,7 +986,7 @@ def test_what_a_warp_that_leaves_it_out_never_wrote(order):
             np.testing.assert_array_equal(found["dst"][:64], given[:64])
         else:
             first = 0 if min(needing) >= 32 else 32
-            assert found.startswith(f"s[0] (register 0) is read before anything was written to it: thread {first} of block 0"), found
+            assert found.startswith(f"s[0] (register 0) is read before any write to it: thread {first} of block 0"), found
 
 
 def test_a_row_as_long_as_its_number_whose_elements_share_a_place():
@@ -999,7 +999,7 @@ def test_a_row_as_long_as_its_number_whose_elements_share_a_place():
 @pytest.mark.parametrize("most", [1 << 21, 32 * 3])
 def test_places_that_turns_share_around_a_loop_that_moves_nothing(most, monkeypatch):
     """The last turn stays, where the loop between is as long as a block says."""
-    monkeypatch.setattr(planning, "MOST_ELEMENTS", most)
+    monkeypatch.setattr(planning, "MAX_ELEMENTS", most)
     block = Var("block", 0, 1)
     for extents in itertools.permutations((as_expr(3), as_expr(2) + block, as_expr(2))):
         source = access("src", (THREAD + (BOTH * 2 + L) % 16 * 32,))
