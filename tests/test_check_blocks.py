@@ -141,7 +141,7 @@ def test_many_blocks_are_undecided_or_decoded():
     long = buffer("s", 1 << 30, memory=GL)
     assert findings_of(writes(T + many * 32), grid=1 << 24, buffers=(long,)) == []
     (finding,) = findings_of(writes(T + many % 4096 * many % 4096 * 32), grid=1 << 24, buffers=(long,))
-    assert "undecided whether two blocks touch one element of s" in finding.message and ".unchecked(reason)" in finding.message
+    assert "undecided whether two blocks access one element of s" in finding.message and ".unchecked(reason)" in finding.message
 
 
 @pytest.mark.parametrize("shape", [(8, 4), (5, 7)])
@@ -341,14 +341,13 @@ def test_drawn_tiles_are_judged_as_by_all_pairs_of_blocks(seed):
             shared_elements.get(element),
         )
         assert (
-            finding.message
-            == f"s[{element[0]}, {element[1]}]: blocks {blocks[0]} and {blocks[1]} both touch it, and blocks do not wait for each other"
+            finding.message == f"s[{element[0]}, {element[1]}]: blocks {blocks[0]} and {blocks[1]} both access it, and blocks are not ordered"
         )
 
 
 def test_coordinates_that_mix_blocks_and_threads_are_undecided():
     (finding,) = findings_of(writes(T * BLOCK))
-    assert "undecided whether two blocks touch one element of s: the coordinate block * thread mixes block and thread" in finding.message
+    assert "undecided whether two blocks access one element of s: the coordinate block * thread mixes block and thread" in finding.message
     (finding,) = findings_of(writes(T + BLOCK * 32), writes(T + BLOCK * 64))
     assert "its accesses are offset by the block in different ways" in finding.message
     assert (
@@ -441,7 +440,7 @@ def test_a_finding_names_blocks_and_element():
     first, last = writes(LANE), attrs.evolve(writes(LANE), origin="mine.py:9")
     last = attrs.evolve(last, accesses=(attrs.evolve(last.accesses[0], origin="mine.py:9"),))
     (finding,) = findings_of(first, last, reads(LANE))
-    assert finding.message == "s[0]: blocks 0 and 1 both touch it, and blocks do not wait for each other" and finding.at == "mine.py:9"
+    assert finding.message == "s[0]: blocks 0 and 1 both access it, and blocks are not ordered" and finding.at == "mine.py:9"
     assert finding.details["lines"] == ["mine.py:9"] * 2 and finding.details["buffers"] == ["s", "s"] and finding.details["sizes"] == {}
     assert finding.details["blocks"] == (0, 1) and finding.details["element"] == [0] and len(finding.details["statements"]) == 2
     (finding,) = findings_of(writes(LANE + 5))
@@ -479,14 +478,14 @@ def test_a_race_is_shown_at_two_sizes(symbol, limit, at):
     if at is None:
         assert "undecided" in finding.message and "the offsets of the blocks could not be decoded for all sizes" in finding.message
         return
-    assert f"at N={at}, and blocks do not wait" in finding.message and finding.details["sizes"] == {"N": at}
+    assert f"at N={at}, and blocks are not ordered" in finding.message and finding.details["sizes"] == {"N": at}
     assert finding.details["blocks"] == (limit - 1, limit) and finding.details["element"] == [(limit - 1) * 32]
 
 
 def test_several_sizes_are_reported_together():
     block, m = Var("block", 0, 1 << 20), Var("M", 1, 40, 1, True)
     (finding,) = findings_of(writes(LANE + block // 2 * 32), grid=N, symbols=(N, m), buffers=(LONG,))
-    assert "both touch it at N=300, M=40, and" in finding.message and finding.details["sizes"] == {"N": 300, "M": 40}
+    assert "both access it at N=300, M=40, and" in finding.message and finding.details["sizes"] == {"N": 300, "M": 40}
 
 
 # ------------------------------------------------------------------------------ many blocks
@@ -500,11 +499,11 @@ def test_grids_that_are_enumerated(monkeypatch):
     assert findings_of(writes(scattered)) == []
     monkeypatch.setattr(subject, "MANY", GRID * THREADS - 1)
     (finding,) = findings_of(writes(scattered))
-    assert "12 blocks touch interleaved elements, too many to enumerate" in finding.message
+    assert "12 blocks access interleaved elements, too many to enumerate" in finding.message
     place = LANE + BLOCK * 5 % GRID * 31
     monkeypatch.setattr(subject, "MANY", GRID)
     (finding,) = findings_of(writes(place))
-    assert "touch interleaved elements" in finding.message
+    assert "access interleaved elements" in finding.message
     monkeypatch.setattr(subject, "MANY", GRID - 1)
     (finding,) = findings_of(writes(place))
     assert "12 blocks are too many to enumerate" in finding.message
@@ -700,7 +699,7 @@ def test_a_remainder_that_is_enumerated(monkeypatch, digit, apart):
     assert (findings_of(writes(place), grid=N * 12, symbols=(N,), buffers=(LONG,)) == []) == apart
     if digit == ANY % 12 * 5 % 12:
         for most in (12, 11):
-            monkeypatch.setattr(subject, "MOST_TOGETHER", most)
+            monkeypatch.setattr(subject, "MAX_ENUMERATED_BLOCKS", most)
             assert (findings_of(writes(place), grid=N * 12, symbols=(N,), buffers=(LONG,)) == []) == (most == 12)
 
 
@@ -1020,7 +1019,7 @@ def test_the_digits_of_a_coordinate(body, digits, widths):
     assert (None if parsed_digits is None else [(one.terms, one.width) for one in parsed_digits]) == digits
     first, *_ = subject._widths(access_trace, local, uses)
     assert first == widths
-    tight = subject._tight(access_trace, local, uses, local.offset)
+    tight = subject._tight_digits(access_trace, local, uses, local.offset)
     if digits is None:
         assert tight is None
     else:
@@ -1103,7 +1102,7 @@ def test_place_values_of_dimensions(low, high, weights):
     ids=str,
 )
 def test_the_digit_that_a_value_counts(value, counted):
-    assert subject._counted(AccessTrace(kernel(writes(LANE), threads=THREADS)), as_expr(value)) == counted
+    assert subject._counted_value(AccessTrace(kernel(writes(LANE), threads=THREADS)), as_expr(value)) == counted
 
 
 @pytest.mark.parametrize(
@@ -1223,10 +1222,10 @@ def test_elements_in_front_of_an_array_are_nobodys():
 def test_terms_that_move_all_accesses_equally(parts, least, moves, rests):
     """Loops around all of them, then threads; what is left of each."""
     _, _, uses = parts_of(loop(5, *(writes(part) for part in parts), var=FIVE))
-    common, left = subject._moves(uses, [as_expr(part) for part in parts], least)
+    common, left = subject._common_steps(uses, [as_expr(part) for part in parts], least)
     assert common == moves and left == [as_expr(one) for one in rests]
 
 
 def test_a_loop_around_one_of_two_moves_not_both():
     _, _, uses = parts_of(loop(5, writes(FIVE * 100), var=FIVE), reads(LANE))
-    assert subject._moves(uses, [FIVE * 100, as_expr(LANE)], 4) == ([], [FIVE * 100, as_expr(LANE)])
+    assert subject._common_steps(uses, [FIVE * 100, as_expr(LANE)], 4) == ([], [FIVE * 100, as_expr(LANE)])

@@ -142,30 +142,22 @@ def test_sizes_that_are_known_at_run_time(chunk):
 
 def test_a_counterexample_names_thread_block_iteration_and_coordinate():
     (finding,) = findings_of(loop(5, writes(T + i * 32 + BLOCK * 160)), grid=4, buffers=(buffer("s", 639, memory=GL),))
-    assert finding.message == "s: thread 31, block 3, i=4 writes coordinate 639 of dimension 0, which has 639"
-    assert dict(finding.details) == {
-        "thread": 31,
-        "block": 3,
-        "loops": {"i": 4},
-        "dimension": 0,
-        "coordinate": 639,
-        "extent": 639,
-        "sizes": {},
-    }
+    assert finding.message == "s: thread 31, block 3, i=4 writes coordinate 639 of dimension 0, whose extent is 639"
+    assert dict(finding.details) == {"thread": 31, "block": 3, "loops": {"i": 4}, "dimension": 0, "coordinate": 639, "extent": 639, "sizes": {}}
     assert (finding.kind, finding.severity, finding.buffer, finding.at) == ("bounds", "error", "s", "hand.py:1")
     assert finding.access == "s written by step Move(1,1)(RF,SH)(Thread)"
 
 
 def test_a_coordinate_below_zero():
     (finding,) = findings_of(reads(T - 1), buffers=(buffer("s", 64, memory=GL),))
-    assert finding.message == "s: thread 0 reads coordinate -1 of dimension 0, which has 64"
+    assert finding.message == "s: thread 0 reads coordinate -1 of dimension 0, whose extent is 64"
 
 
 def test_a_counterexample_at_a_size():
     (finding,) = findings_of(reads(T), buffers=(of_length("s", N),), symbols=(N,))
-    assert finding.message == "s: thread 1 reads coordinate 1 of dimension 0, which has 1 at N=1" and finding.details["sizes"] == {"N": 1}
+    assert finding.message == "s: thread 1 reads coordinate 1 of dimension 0, whose extent is 1 at N=1" and finding.details["sizes"] == {"N": 1}
     (finding,) = findings_of(reads(T), buffers=(of_length("s", N8),), symbols=(N8,))
-    assert finding.message.endswith("thread 8 reads coordinate 8 of dimension 0, which has 8 at N8=8")
+    assert finding.message.endswith("thread 8 reads coordinate 8 of dimension 0, whose extent is 8 at N8=8")
 
 
 @pytest.mark.parametrize("size", [37 * 8, 129, 500])
@@ -178,9 +170,9 @@ def test_sizes_that_are_tried(size):
 
 def test_an_address_in_shared_memory():
     (finding,) = findings_of(reads(T + 1), buffers=(buffer("s", 32),))
-    assert finding.message == "s: thread 31 reads coordinate 32 of dimension 0, which has 32"
+    assert finding.message == "s: thread 31 reads coordinate 32 of dimension 0, whose extent is 32"
     (finding,) = findings_of(loop(8, reads(T, copy=i)), buffers=(buffer("s", 32),))
-    assert finding.message == "s: thread 0, i=1 touches address 32, it has 32 elements"
+    assert finding.message == "s: thread 0, i=1 accesses address 32, but it has 32 elements"
     assert dict(finding.details) == {"thread": 0, "loops": {"i": 1}, "address": 32, "elements": 32}
 
 
@@ -230,7 +222,7 @@ def test_dimensions_are_checked_one_by_one():
     for memory in (GL, SH):
         assert findings_of(access(T % 8, T // 8, (8, 4)), buffers=(array("s", 8, 4, memory=memory),)) == []
         (finding,) = findings_of(access(T % 8 + 1, T // 8, (8, 4)), buffers=(array("s", 8, 4, memory=memory),))
-        assert "coordinate 8 of dimension 0, which has 8" in finding.message
+        assert "coordinate 8 of dimension 0, whose extent is 8" in finding.message
         (finding,) = findings_of(access(T % 8, T // 8, (8, 3)), buffers=(array("s", 8, 3, memory=memory),))
         assert "thread 24 writes coordinate 3 of dimension 1, which has 3" in finding.message
 
@@ -248,13 +240,13 @@ def test_the_first_element_of_a_vector_speaks_for_all_where_sizes_are_multiples(
     buffers = (of_length("s", N8),)
     assert findings_of(in_pieces(T * 4, 4, lambda first: less(first, N8)), buffers=buffers, symbols=(N8,)) == []
     assert findings_of(in_pieces(T * 8, 8, lambda first: less(first, N8)), buffers=buffers, symbols=(N8,)) == []
-    (finding,) = findings_of(in_pieces(T * 16, 16, lambda first: less(first, N8)), buffers=buffers, symbols=(N8,))
-    assert finding.message.startswith(
-        "s: 16 elements are moved at once, and only the first one is tested against N8; the others may lie outside"
+    (one,) = findings_of(in_pieces(T * 16, 16, lambda first: less(first, N8)), buffers=buffers, symbols=(N8,))
+    assert one.message.startswith(
+        "s: a vector of 16 elements is accessed, but only its first element is tested against N8; the others may be out of bounds"
     )
     assert dict(finding.details) == {"dimension": 0, "bound": "N8", "vector": 16}
     (finding,) = findings_of(in_pieces(T * 4, 4, lambda first: less(first, N)), buffers=(of_length("s", N),), symbols=(N,))
-    assert "as N is not known to be a multiple of 4" in finding.message
+    assert "since N is not known to be a multiple of 4" in finding.message
     assert findings_of(in_pieces(T * 4 + 1, 4, lambda first: less(first, N8)), buffers=buffers, symbols=(N8,)) != [], "it begins between"
     assert findings_of(in_pieces(T * 4, 4, lambda first: less(first + 3, N)), buffers=(of_length("s", N),), symbols=(N,)) == [], (
         "the last is tested"
@@ -679,14 +671,14 @@ def test_elements_before_the_first_one():
     assert len(findings_of(pointed(WIDE * 964 + T * T, -1, 0, 1), **options)) == 1
     assert len(findings_of(pointed(WIDE * 964 + T * T + 2, -1, 0, 1), **options)) == 1
     (finding,) = findings_of(pointed(T, 0, -1), buffers=(buffer("s", 64, memory=GL),))
-    assert finding.message == "s: thread 0 reads coordinate -1 of dimension 0, which has 64"
+    assert finding.message == "s: thread 0 reads coordinate -1 of dimension 0, whose extent is 64"
     assert findings_of(pointed(T + 1, 0, -1), buffers=(buffer("s", 64, memory=GL),)) == []
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 37, 127, 129, 500])
 def test_each_tried_size_is_reported(size):
     (finding,) = findings_of(reads(N - 1 + equal(N, as_expr(size)), active=less(T, 1)), symbols=(N,), buffers=(of_length("s", N),))
-    assert finding.message == f"s: thread 0 reads coordinate {size} of dimension 0, which has {size} at N={size}"
+    assert finding.message == f"s: thread 0 reads coordinate {size} of dimension 0, whose extent is {size} at N={size}"
 
 
 @pytest.mark.parametrize("size", [8, 16, 24, 296, 128, 136, 504])
@@ -698,12 +690,10 @@ def test_sizes_that_are_tried_are_multiples(size):
 def test_sizes_that_are_tried_lie_in_their_range():
     few = Var("few", 5, 130, 1, True)
     for size in (5, 37, 127, 129):
-        (finding,) = findings_of(
-            reads(few - 1 + equal(few, as_expr(size)), active=less(T, 1)), symbols=(few,), buffers=(of_length("s", few),)
-        )
+        (finding,) = findings_of(reads(few - 1 + equal(few, as_expr(size)), active=less(T, 1)), symbols=(few,), buffers=(of_length("s", few),))
         assert finding.details["sizes"] == {"few": size}
     (finding,) = findings_of(reads(few - 1 + equal(few, as_expr(130)), active=less(T, 1)), symbols=(few,), buffers=(of_length("s", few),))
-    assert finding.message.endswith("could not be proved to lie in 0 .. few - 1, and is not tested") and finding.details["dimension"] == 0
+    assert finding.message.endswith("is not proved to be in 0 .. few - 1, and is not tested") and finding.details["dimension"] == 0
     both = findings_of(reads(N - 1 + equal(N + M, as_expr(629)), active=less(T, 1)), symbols=(N, M), buffers=(of_length("s", N),))
     assert both[0].details["sizes"] == {"N": 129, "M": 500}
 
@@ -724,13 +714,13 @@ def test_partly_enumerated_loops_are_not_proved(monkeypatch):
     assert findings_of(body, buffers=(buffer("s", 993, memory=GL),)) == []
     monkeypatch.setattr("fireiron.check.bounds.MANY", 32 * 20)
     (finding,) = findings_of(body, buffers=(buffer("s", 993, memory=GL),))
-    assert "could not be proved" in finding.message
+    assert "is not proved" in finding.message
 
 
 def test_a_loop_whose_length_depends_on_another():
     inner = loop(i + 1, reads(J + i + 32), var=J)
     (finding,) = findings_of(loop(4, inner), buffers=(buffer("s", 35, memory=GL),))
-    assert finding.message == "s: thread 0, i=3 reads coordinate 35 of dimension 0, which has 35"
+    assert finding.message == "s: thread 0, i=3 reads coordinate 35 of dimension 0, whose extent is 35"
 
 
 # ---------------------------------------------------------------------------------------------- what is not there
@@ -785,18 +775,18 @@ def test_a_copy_that_a_size_chooses():
     assert in_shared(T32, 32, copies=3, copy=i % 4, active=less(i % 4, 3)) == []
     assert len(in_shared(T32 - 1, 32, copies=4, copy=i % 4)) == 1
     (finding,) = in_shared(T32, 32, copies=3, copy=i % 4)
-    assert finding.message == "s: the address could not be proved to lie below 96" and finding.details["elements"] == "96"
+    assert finding.message == "s: the address is not proved to be below 96" and finding.details["elements"] == "96"
 
 
 def test_an_address_in_registers_below_zero():
     (finding,) = findings_of(loop(4, reads(i - 1)), buffers=(buffer("s", 4, memory=RF),))
-    assert finding.message == "s: thread 0, i=0 touches address -1, it has 4 elements"
+    assert finding.message == "s: thread 0, i=0 accesses address -1, but it has 4 elements"
     assert len(in_shared(M % 4 - 1, 4, memory=RF)) == 1
 
 
 def test_the_first_address_out_of_bounds_is_reported_and_conditions_hold():
     (finding,) = findings_of(loop(4, reads(i + T // 31, active=less(2, i + T % 2))), buffers=(buffer("s", 3, memory=RF),))
-    assert finding.message == "s: thread 0, i=3 touches address 3, it has 3 elements"
+    assert finding.message == "s: thread 0, i=3 accesses address 3, but it has 3 elements"
     assert findings_of(loop(4, reads(i, active=less(i, 3))), buffers=(buffer("s", 3, memory=RF),)) == []
     (finding,) = findings_of(loop(4, reads(i, active=less(i, 3), width=2)), buffers=(buffer("s", 3, memory=RF),))
     assert dict(finding.details) == {"thread": 0, "loops": {"i": 2}, "address": 3, "elements": 3}
@@ -818,9 +808,9 @@ def test_a_swizzled_place_that_a_size_selects(extent, alarms):
 
 
 def test_a_swizzle_may_lead_out_between_the_first_and_the_last_element():
-    """Of four elements the first one is at 25 and the last one at 29, those between at 31 and 30."""
+    """Of four elements the first finding lies at 25 and the last finding at 29, those between at 31 and 30."""
     (finding,) = findings_of(reads(27, width=4), buffers=(swizzled(32, 30, SWAPPED),))
-    assert finding.message == "s: thread 0 touches address 31, it has 30 elements"
+    assert finding.message == "s: thread 0 accesses address 31, but it has 30 elements"
     assert [SWAPPED(place) for place in range(27, 31)] == [25, 31, 30, 29]
     assert findings_of(reads(27, width=4), buffers=(swizzled(32, 32, SWAPPED),)) == []
 
@@ -887,21 +877,21 @@ def test_which_piece_straddles_a_bound():
     """The first piece is tested wholly; of the second one only its first element."""
     options = {"symbols": (N,), "buffers": (of_length("s", N),)}
     both = in_pieces(T * 8, 4, lambda first: less(first + 3 if first == T * 8 else first, N), 2)
-    (finding,) = findings_of(both, **options)
-    assert finding.message == (
-        "s: 4 elements are moved at once, and only the first one is tested against N; the others may lie outside, as N is not known to be a "
+    (one,) = findings_of(both, **options)
+    assert one.message == (
+        "s: a vector of 4 elements is accessed, but only its first element is tested against N; the others may be out of bounds, since N is not known to be a "
         "multiple of 4"
     )
     other = in_pieces(T * 8, 4, lambda first: less(first if first == T * 8 else first + 3, N), 2)
     assert len(findings_of(other, **options)) == 1
     single = in_pieces(T, 1, lambda first: less(first, N + 1))
     (finding,) = findings_of(single, **options)
-    assert "coordinate" in finding.message and "moved at once" not in finding.message
+    assert "coordinate" in finding.message and "elements is accessed" not in finding.message
     (finding,) = findings_of(in_pieces(T * 4, 4, lambda first: less(first, N + 1)), **options)
-    assert "moved at once" not in finding.message, "a bound behind the end is none"
-    assert "moved at once" in findings_of(in_pieces(T * 4, 4, lambda first: less(first, N)), **options)[0].message
+    assert "elements is accessed" not in finding.message, "a bound behind the end is none"
+    assert "elements is accessed" in findings_of(in_pieces(T * 4, 4, lambda first: less(first, N)), **options)[0].message
     outer = in_pieces(T * 4, 4, lambda first: TRUE, active=less(T * 4, N))
-    assert "4 elements are moved at once" in findings_of(outer, **options)[0].message
+    assert "a vector of 4 elements is accessed" in findings_of(outer, **options)[0].message
 
 
 def test_bounds_next_to_pieces_are_not_tested_by_the_text():
@@ -932,7 +922,7 @@ def test_products_of_blocks_and_threads():
     assert findings_of(reads(BLOCK * T), grid=4, buffers=(buffer("s", 94, memory=GL),)) == []
     assert len(findings_of(reads(BLOCK * T), grid=4, buffers=(buffer("s", 93, memory=GL),))) == 1
     (finding,) = findings_of(reads(WIDE * WIDE), grid=N, symbols=(N,), buffers=(buffer("s", 499 * 499 + 1, memory=GL),))
-    assert "could not be proved" in finding.message, "inside for all sizes that are tried"
+    assert "is not proved" in finding.message, "inside for all sizes that are tried"
     assert not trusted(row(0, 5), WIDE * WIDE, grid=N)
 
 
@@ -968,11 +958,11 @@ def test_a_name_of_a_decreasing_value_is_below_the_size():
 def test_a_test_of_something_else_is_none_of_the_first_element():
     options = {"symbols": (N, N8), "buffers": (of_length("s", N),)}
     (finding,) = findings_of(in_pieces(T * 8, 4, lambda first: less(T, N)), **options)
-    assert "moved at once" not in finding.message
+    assert "elements is accessed" not in finding.message
     (finding,) = findings_of(
         in_pieces(T * 8, 4, lambda first: less(first, N8) if first == T * 8 else TRUE, 2), symbols=(N8,), buffers=(of_length("s", N8),)
     )
-    assert "moved at once" not in finding.message, "what is tested is whole"
+    assert "elements is accessed" not in finding.message, "what is tested is whole"
 
 
 def test_each_piece_has_its_own_condition():
@@ -1197,7 +1187,7 @@ def test_values_that_depend_on_no_size(value, grid, extent, static):
     ids=str,
 )
 def test_upper_bounds_from_facts(facts, most):
-    assert parts(facts=tuple(("it is so", one) for one in facts))._most(N) == most
+    assert parts(facts=tuple(("it is so", one) for one in facts))._upper_limit(N) == most
 
 
 def test_the_blocks_of_a_grid_are_no_more_than_a_target_launches():
@@ -1226,7 +1216,7 @@ def test_the_blocks_of_a_grid_are_no_more_than_a_target_launches():
     ids=str,
 )
 def test_values_nonnegative_in_an_executed_iteration(value, extents, expected):
-    assert parts()._is_turn(value, [loop(one) for one in extents]) == expected
+    assert parts()._nonnegative_in_loop(value, [loop(one) for one in extents]) == expected
 
 
 LANE = Var("thread", 0, THREADS - 1)

@@ -336,33 +336,33 @@ def changed_load(kernel, **fields):
 REPORTS = {
     "no start": (
         lambda kernel: with_changed(kernel, CLUSTER_BARRIER, 0, lambda _: ()),
-        r"b_sh: TMA_LOAD .* arrives in block \d of the cluster, whose barriers may not be made yet",
-        r"k_ring: turn 0 is loaded, in another block of the cluster, whose barriers may not be made yet",
+        r"b_sh: TMA_LOAD .* arrives in block \d of the cluster, whose mbarriers may not be initialized yet",
+        r"k_ring: fill 0 is loaded, in another block of the cluster, whose mbarriers may not be initialized yet",
     ),
     "no end": (
         lambda kernel: with_changed(kernel, CLUSTER_BARRIER, 1, lambda _: ()),
-        r"block 0 of the cluster ends, and others may still arrive at its barriers or send loads",
-        r"a block ends while others of its cluster may arrive at its barriers, or send loads to it",
+        r"block 0 of the cluster exits while others may still arrive at its mbarriers or send loads",
+        r"a block exits while other blocks of its cluster may still arrive at its mbarriers or send loads to it",
     ),
     "to itself alone": (
         lambda kernel: changed_load(kernel, multicast=None),
-        r"deadlock: .* of block \d of the cluster wait for turn 0 of k_ring to be full .* 4096 bytes missing",
-        r"k_ring: agent 0 of block 0 of the cluster waits for ever for turn 0 to be full",
+        r"deadlock: .* of block \d of the cluster wait for fill 0 of k_ring to be full .* 4096 bytes missing",
+        r"k_ring: agent 0 of block 0 of the cluster waits forever for fill 0 to be full",
     ),
     "beyond the cluster": (
         lambda kernel: changed_load(kernel, multicast=making.block_set(0b111, 0)),
         r"b_sh: TMA_LOAD .* arrives in block 2 of a cluster of 2",
-        r"k_ring: turn 0 is loaded, in block 2 of a cluster of 2|b_sh.*no barrier",
+        r"k_ring: fill 0 is loaded, in block 2 of a cluster of 2|b_sh.*no barrier",
     ),
     "its own consumers": (
         lambda kernel: attrs.evolve(kernel, rings=tuple(attrs.evolve(one, consumers=8) for one in kernel.rings)),
-        r"k_ring: turn 2 is sent to block \d of the cluster, which has not emptied turn 0",
-        r"b_sh.*\bno barrier|in the middle of a phase|passes by parity alone",
+        r"k_ring: fill 2 is sent to block \d of the cluster, which has not released fill 0",
+        r"b_sh.*\bno barrier|ends with an incomplete phase|passes by parity alone",
     ),
     "bytes of its own part": (
         lambda kernel: attrs.evolve(kernel, rings=tuple(attrs.evolve(one, bytes=one.bytes - 4096) for one in kernel.rings)),
-        r"k_ring: turn 0 counts as full while a load to it is under way|deadlock: .* -4096 bytes missing",
-        r"k_ring: agent \d of block 0 of the cluster waits for ever for turn \d|b_sh",
+        r"k_ring: fill 0 counts as full while a load to it is in flight|deadlock: .* -4096 bytes missing",
+        r"k_ring: agent \d of block 0 of the cluster waits forever for fill \d|b_sh",
     ),
 }
 
@@ -407,7 +407,7 @@ def test_blocks_with_one_tile_are_found(sizes, options):
         return (attrs.evolve(store, accesses=(store.accesses[0], attrs.evolve(target, base=base))),)
 
     faulty = with_changed(kernel, is_store, 0, at_the_first)
-    assert any("both touch" in one or "undecided whether two blocks" in one for one in errors(faulty)), errors(faulty)
+    assert any("both access" in one or "undecided whether two blocks" in one for one in errors(faulty)), errors(faulty)
 
 
 # ---------------------------------------------------------------------------------------------- refusals

@@ -460,7 +460,7 @@ def performs_somewhere(module, spec):
 
 # ---------------------------------------------------------------------------------------------- the source
 
-ROOMS = (
+LAYERS = (
     ("package_paths", "strategies", "_version", "folders", "generated_verbs", "display"),
     ("errors",),
     ("settings", "files", "operators", "kept", "recorder", "collecting"),
@@ -487,7 +487,7 @@ ROOMS = (
 )
 """Folders and top-level files from the lowest layer to the highest; a module imports from its own layer or from lower ones."""
 
-RANK = {name: rank for rank, row in enumerate(ROOMS) for name in row}
+RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 
 APART = ("lower", "cuda", "sim", "check", "measure", "inspect", "draw", "export", "front")
 """Packages in one layer that do not import each other."""
@@ -564,7 +564,7 @@ def is_knot(name, module):
 def test_imports_run_downwards(name):
     """From layer to layer, including imports inside functions."""
     top = name.split(".")[0]
-    assert top in RANK, f"{top} has no place in ROOMS"
+    assert top in RANK, f"{top} has no layer in LAYERS"
     for module, at_module_level, types in imported(MODULES[name]):
         other = module.split(".")[0]
         if types or RANK[top] == RANK["__init__"] or other == top:

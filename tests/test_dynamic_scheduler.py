@@ -13,7 +13,7 @@ from ringed import float16_gemm, product
 from fireiron import *
 from fireiron import ir
 from fireiron.check import AccessTrace, check_dynamic_scheduler, check_races
-from fireiron.check.persistence import dealt, persistence
+from fireiron.check.persistence import persistence, static_schedule
 from fireiron.errors import SimulationError
 from fireiron.sim import simulate
 
@@ -79,9 +79,9 @@ def test_no_counter_where_each_block_has_one_tile():
 def test_one_way_of_dealing_them():
     """For readers who want one, that of blocks that take tiles in turns."""
     static = product((64, 64, 64), (64, 64), blocks=BLOCKS)(float16_gemm(256, 136, 64)).program(TARGET).lowered
-    (one, other), (wanted, _) = persistence(dealt(PROGRAM.lowered)), persistence(static)
+    (one, other), (wanted, _) = persistence(static_schedule(PROGRAM.lowered)), persistence(static)
     assert one.tiles == other.tiles == wanted.tiles and one.loop.extent == wanted.loop.extent
-    assert one.tile.value.evaluate({"block": 1, "turn": 2}) == 7 and dealt(static) is static
+    assert one.tile.value.evaluate({"block": 1, "turn": 2}) == 7 and static_schedule(static) is static
 
 
 FAULTS = {

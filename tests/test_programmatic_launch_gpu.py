@@ -80,7 +80,7 @@ def test_each_kernel_sees_what_the_one_before_wrote(name, size):
 @pytest.mark.parametrize("size", [128, 512, 1024])
 @pytest.mark.parametrize("name", READY)
 def test_factors_that_are_ready(name, size):
-    """They are loaded before the kernel before has ended, and what it wrote behind: 128 has fewer turns than the ring has stages."""
+    """They are loaded before the kernel before has exited, and what it wrote behind: 128 has fewer turns than the ring has stages."""
     launches, pair, expected = steps(name, size, B)
     assert making.effect_of(chained(name, B)(float16_gemm(size, size, size)).program("sm_90a").ir, "ready") == ("B",)
     require_exact(launches, pair, expected)

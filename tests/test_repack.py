@@ -20,7 +20,7 @@ from fireiron.inspect.explain import explain, text
 from fireiron.inspect.show import as_dict, show
 from fireiron.ir import Barrier
 from fireiron.language.library import default_strategy, defaults
-from fireiron.measure.data import referred
+from fireiron.measure.data import references_of
 from fireiron.sim import simulate
 from fireiron.strategies import hopper, hopper_batched
 
@@ -44,7 +44,7 @@ def require_right(strategy, spec, sizes):
     M, N, K = sizes
     kernel = CompiledKernel(strategy(spec).program("sm_90a"))
     a, b = integers((M, K)), integers((K, N), 4)
-    np.testing.assert_array_equal(called(kernel, a, b), referred(spec, a, b)["C"])
+    np.testing.assert_array_equal(called(kernel, a, b), references_of(spec, a, b)["C"])
     return kernel.program
 
 
@@ -77,7 +77,7 @@ def test_one_kernel_for_all_sizes():
     assert all(str(step) == "1" or step.factor % 64 == 0 for step in steps), "whole lines of L2"
     for sizes in ((65, 63, 33), (8, 16, 70)):
         a, b = integers((sizes[0], sizes[2])), integers((sizes[2], sizes[1]), 4)
-        np.testing.assert_array_equal(kernel(a, b), referred(float16_gemm(*sizes), a, b)["C"])
+        np.testing.assert_array_equal(kernel(a, b), references_of(float16_gemm(*sizes), a, b)["C"])
 
 
 def test_aligned_operands_are_not_copied():
@@ -104,7 +104,7 @@ def test_arrays_of_any_strides():
     spec = MatMul(16, 24, 8, dtype=float16, A=Strides(m=ANY, k=ANY), B=RowMajor)(GL, GL, GL)(Kernel)
     kernel = CompiledKernel(STRATEGY(spec).program("sm_90a"))
     a, b = integers((32, 24))[::2, ::3], integers((8, 24), 4)
-    np.testing.assert_array_equal(kernel(a, b), referred(spec, a, b)["C"])
+    np.testing.assert_array_equal(kernel(a, b), references_of(spec, a, b)["C"])
     assert [launch.reason for launch in kernel.program.preceding] == ["A is contiguous along no dimension"]
 
 
@@ -251,7 +251,7 @@ def test_outputs_state_why_operands_are_transposed():
     description = "matmul_repack_b: Move(64,64)(GL,GL)(Kernel) with src tf32 RowMajor; dst tf32 ColMajor(ld=64), since B is contiguous along n, and the MMAs read it along k"
     shown = "\n".join(show(strategy.program()))
     assert description in shown and "tile(1, 4).to(Thread).layout(RowMajor)" in shown
-    assert f"launched in front: {description}" in text(explain(strategy))
+    assert f"preceding launch: {description}" in text(explain(strategy))
 
 
 def test_operands_in_the_required_order_are_not_copied():
@@ -394,7 +394,7 @@ def test_outputs_list_the_copies():
     shown = "\n".join(show(program))
     assert f"launched first   {description}" in shown and "tile(16, 256).to(Block)" in shown
     assert as_dict(program)["launches"][0] == description
-    assert f"launched in front: {description}" in text(explain(HOPPER(ODD)))
+    assert f"preceding launch: {description}" in text(explain(HOPPER(ODD)))
     assert all(not [one for one in check(launch.program.ir) if one.severity == "error"] for launch in program.preceding)
 
 

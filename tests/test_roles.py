@@ -269,9 +269,9 @@ def test_faults_are_found_by_both(name, fault):
 
 
 SAID = {
-    "arrival not deferred": ("while the asynchronous copy is under way", "b_sh: stage 0 is read while a copy to it is under way"),
-    "a count of one less": ("under way", "left in the middle of a phase"),
-    "no fence": ("no fence of it stands between", "b_sh: stage 0 is read through the asynchronous proxy"),
+    "arrival not deferred": ("while the asynchronous copy is in flight", "b_sh: stage 0 is read while a copy to it is in flight"),
+    "a count of one less": ("in flight", "ends with an incomplete phase"),
+    "no fence": ("no fence.proxy.async is between", "b_sh: stage 0 is read through the async proxy"),
 }
 
 
@@ -293,8 +293,8 @@ def test_faults_of_elements_are_found_by_both(fault):
 def test_a_fence_of_elements_behind_their_arrival_is_found_by_both():
     wrong = moved(is_proxy_fence, is_arrival)(program("rows of odd length").ir)
     arrays, expected = inputs_of(KERNELS["rows of odd length"][1])
-    assert any("no fence of it stands between" in one for one in errors(wrong))
-    assert "is read through the asynchronous proxy" in outcome(wrong, arrays, expected, 1)
+    assert any("no fence.proxy.async is between" in one for one in errors(wrong))
+    assert "is read through the async proxy" in outcome(wrong, arrays, expected, 1)
 
 
 # ---------------------------------------------------------------------------------------------- several producers
@@ -605,23 +605,23 @@ def released(**fields):
 
 
 EMPTY_FAULTS = {
-    "not deferred": (emptied_late(released(by=AT_ONCE)), "is under way", "released while counted stores that read it are under way"),
+    "not deferred": (emptied_late(released(by=AT_ONCE)), "in flight", "released while counted stores that read it are in flight"),
     "an arrival of the thread alone": (
         emptied_late(released(by=None)),
-        "is under way",
-        "released while counted stores that read it are under way",
+        "in flight",
+        "released while counted stores that read it are in flight",
     ),
-    "before the store": (emptied_late(lambda body: (body[0], body[2], body[1])), "does not hold it full", "does not hold it, full"),
+    "before the store": (emptied_late(lambda body: (body[0], body[2], body[1])), "has not acquired it full", "has not acquired it full"),
     "of half the lanes": (
         emptied_late(released(active=less(LANE, 16)), consumers=16),
-        "is under way",
-        "released by 16 of 32 lanes while work of all lanes",
+        "in flight",
+        "released by 16 of 32 lanes while operations of all lanes",
     ),
-    "at the next fill": (emptied_late(released(fill_index=Var("k", 0, TILES - 1) + 1)), "is at stage 1", "does not hold it"),
-    "none": (emptied_late(lambda body: body[:2]), "waits for ever", "deadlock"),
-    "two": (emptied_late(lambda body: (*body, body[2])), "it is the agent's turn 1", "does not hold it"),
-    "a count of one less": (emptied_late(consumers=31), "in the middle of a phase", "in the middle of a phase"),
-    "a count of one more": (emptied_late(consumers=33), "waits for ever", "deadlock"),
+    "at the next fill": (emptied_late(released(fill_index=Var("k", 0, TILES - 1) + 1)), "uses stage 1", "does not hold it"),
+    "none": (emptied_late(lambda body: body[:2]), "waits forever", "deadlock"),
+    "two": (emptied_late(lambda body: (*body, body[2])), "the agent is at fill 1", "does not hold it"),
+    "a count of one less": (emptied_late(consumers=31), "incomplete phase", "ends with an incomplete phase"),
+    "a count of one more": (emptied_late(consumers=33), "waits forever", "deadlock"),
 }
 """Kernels with a fault, what the check reports, and what the simulator reports."""
 

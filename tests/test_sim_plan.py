@@ -112,7 +112,7 @@ def test_axes_of_at_most_so_many_elements(monkeypatch):
     """The outermost ones run in Python."""
     body = loops((copy(access("src", (THREAD + BOTH * 32,)), access("dst", (THREAD + BOTH * 32,))),), (J, 3), (K, 4))
     for most, axes in ((384, ["j", "k"]), (383, ["k"]), (128, ["k"]), (127, None), (31, None)):
-        monkeypatch.setattr(planning, "MOST_ELEMENTS", most)
+        monkeypatch.setattr(planning, "MAX_ELEMENTS", most)
         plan = planned(body)
         (node,) = plan.nodes
         assert (None if isinstance(node, Loop) else [name for name, _ in node.vector.loops]) == axes
@@ -279,7 +279,7 @@ def test_axes_change_neither_results_nor_findings(batch, monkeypatch):
         program = drawn(random.Random(f"nests {batch} {number}"))
         with monkeypatch.context() as patch:
             got = [outcome_of(program)]
-            patch.setattr(planning, "MOST_ELEMENTS", program.threads * 4)
+            patch.setattr(planning, "MAX_ELEMENTS", program.threads * 4)
             got.append(outcome_of(program))
             sequential_loop(patch)
             expected = outcome_of(program)
@@ -368,7 +368,7 @@ def one_by_one(extents, value):
 @pytest.mark.parametrize("most", [1 << 21, 32 * 3, 32])
 def test_places_shared_by_iterations_of_two_loops(extents, most, monkeypatch):
     """The last iteration wins, whichever of the loops may be an axis."""
-    monkeypatch.setattr(planning, "MOST_ELEMENTS", most)
+    monkeypatch.setattr(planning, "MAX_ELEMENTS", most)
     block = Var("block", 0, 1)
     body = loops(
         (copy(access("src", (THREAD + BOTH * 32,)), access("dst", (THREAD + (J + K) * 32 + block * 256,))),),
@@ -392,7 +392,7 @@ def test_axes_are_counted_in_elements_of_the_largest_access(monkeypatch):
     program = kernel_of(Reduction(32, 4, 4)(GL, GL), (making.loop(K, as_expr(4), (total,)),))
     given = np.arange(512, dtype=np.float32).reshape(32, 4, 4)
     for most, kind in ((512, Nest), (511, Loop)):
-        monkeypatch.setattr(planning, "MOST_ELEMENTS", most)
+        monkeypatch.setattr(planning, "MAX_ELEMENTS", most)
         plan = Plan(program, {})
         assert isinstance(plan.nodes[0], kind) and plan.largest == (512 if kind is Nest else 128)
         np.testing.assert_array_equal(simulate(program, {"src": given}).outputs["dst"], given.sum(2))
@@ -543,7 +543,7 @@ def test_elements_taken_together_begin_at_their_multiple(width, place, right):
         got, given = result((move,))
         np.testing.assert_array_equal(got[:width], given[place : place + width])
     else:
-        with pytest.raises(SimulationError, match=f"src: {width} elements at once from addresses {place}, "):
+        with pytest.raises(SimulationError, match=f"src: a vector of {width} elements at addresses {place}, "):
             result((move,))
 
 
@@ -671,9 +671,9 @@ def test_old_values_are_read_where_they_count():
 
     got = run_of(spec_of_all, body(less(THREAD, 7)), arrays=arrays)["C"]
     np.testing.assert_array_equal(got[:, 0], np.arange(32) * np.where(np.arange(32) < 7, 2, 1))
-    with pytest.raises(SimulationError, match=r"C\[7, 0\].* is read before anything was written to it: thread 7 of block 0"):
+    with pytest.raises(SimulationError, match=r"C\[7, 0\].* is read before any write to it: thread 7 of block 0"):
         run_of(spec_of_all, body(less(THREAD, 8)), arrays=arrays)
-    with pytest.raises(SimulationError, match=r"C\[7, 0\].* is read before anything was written to it: thread 7 of block 0"):
+    with pytest.raises(SimulationError, match=r"C\[7, 0\].* is read before any write to it: thread 7 of block 0"):
         run_of(spec_of_all, body(TRUE), arrays=arrays)
     run_of(spec_of_all, body(TRUE, less(THREAD, 7)), arrays=arrays)
     run_of(spec_of_all, body(less(THREAD, 20), less(THREAD, 7)), arrays=arrays)
@@ -782,7 +782,7 @@ def test_buffers_in_front_of_shared_memory_are_refused(offset):
         copy(access("src", (THREAD,)), access("y", (THREAD,)), (GL, SH)),
     )
     program = kernel(body, shared(size=32, offset=offset), shared("y", 32, 256))
-    assert outcome_of(program).startswith(f"x lies in bytes {offset} ... {offset + 127} of shared memory")
+    assert outcome_of(program).startswith(f"x occupies bytes {offset} ... {offset + 127} of shared memory")
 
 
 # ---------------------------------------------------------------------------------------------- statements of whole blocks
@@ -834,7 +834,7 @@ def test_memory_of_a_statement_of_its_own(level, order):
 def test_memory_of_a_statement_is_within_that_of_the_block():
     stmt, scratch = with_scratch(Block, offset=64)
     program = attrs.evolve(kernel((stmt,), scratch), shared_bytes=127)
-    assert outcome_of(program).startswith("scratch lies in bytes 64 ... 127 of shared memory")
+    assert outcome_of(program).startswith("scratch occupies bytes 64 ... 127 of shared memory")
     assert [buffer.name for buffer in Plan(program, {}).shared_in_use] == ["scratch"]
 
 
@@ -992,7 +992,7 @@ def test_uninitialized_registers_of_a_skipping_warp(order):
             np.testing.assert_array_equal(outcome["dst"][:64], given[:64])
         else:
             first = 0 if min(needing) >= 32 else 32
-            assert outcome.startswith(f"s[0] (register 0) is read before anything was written to it: thread {first} of block 0"), outcome
+            assert outcome.startswith(f"s[0] (register 0) is read before any write to it: thread {first} of block 0"), outcome
 
 
 def test_a_row_of_variable_length_whose_elements_share_a_place():
@@ -1005,7 +1005,7 @@ def test_a_row_of_variable_length_whose_elements_share_a_place():
 @pytest.mark.parametrize("most", [1 << 21, 32 * 3])
 def test_places_shared_around_a_loop_without_effect_on_them(most, monkeypatch):
     """The last iteration wins, with an inner loop whose length depends on the block."""
-    monkeypatch.setattr(planning, "MOST_ELEMENTS", most)
+    monkeypatch.setattr(planning, "MAX_ELEMENTS", most)
     block = Var("block", 0, 1)
     for extents in itertools.permutations((as_expr(3), as_expr(2) + block, as_expr(2))):
         source = access("src", (THREAD + (BOTH * 2 + L) % 16 * 32,))

@@ -23,7 +23,7 @@ from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.sim import simulate
 from fireiron.sim.locations import PendingGroups, PendingMma, ThreadGroup
-from fireiron.sim.rings import Load, MbarrierState, Rings, require_given_back, require_stored, warps
+from fireiron.sim.rings import Load, MbarrierState, Rings, require_released, require_stored, warps
 from fireiron.values.expr import TRUE, Var, as_expr, equal, less
 
 FULL, EMPTY = ir.StageState.FULL, ir.StageState.EMPTY
@@ -67,15 +67,15 @@ def at_fill(place, more):
 
 
 def test_a_stage_is_read_without_its_wait():
-    fails(streamed(consumer=without(0)), r"tile: stage 0 is read by a group that does not hold it, full")
+    fails(streamed(consumer=without(0)), r"tile: stage 0 is read by a group that has not acquired it full")
 
 
 def test_a_stage_is_released_twice():
-    fails(streamed(consumer=lambda body: (*body, body[-1])), "ring: turn 0 is released by a group that does not hold it")
+    fails(streamed(consumer=lambda body: (*body, body[-1])), "ring: fill 0 is released by a group that has not acquired it")
 
 
-NOT_ANNOUNCED = "warp 0 waits for turn 2 of ring to be full (tile; 1 phases over, 1 of 1 arrivals and 0 bytes missing): the producer has not announced it"
-NOT_RELEASED = "the producer waits for turn 2 of ring to be empty (tile; 0 phases over, 1 of 1 arrivals and 0 bytes missing): turn 0 has not been released by warp 0"
+NOT_ANNOUNCED = "warp 0 waits for fill 2 of ring to be full (tile; 1 phases complete, 1 of 1 arrivals and 0 bytes missing): the producer has not arrived"
+NOT_RELEASED = "the producer waits for fill 2 of ring to be empty (tile; 0 phases complete, 1 of 1 arrivals and 0 bytes missing): fill 0 has not been released by warp 0"
 
 
 def stuck(kernel, *waits):
@@ -92,15 +92,15 @@ def test_a_stage_is_never_released():
 
 
 def test_a_stage_is_released_while_lanes_read():
-    fails(streamed(consumer=without(2)), "ring: turn 0 is released by one lane, and the others of its warp may still read it")
+    fails(streamed(consumer=without(2)), "ring: fill 0 is released by one lane, and other lanes of its warp may still read it")
 
 
 def test_all_lanes_release():
     """Each lane for itself: 32 arrivals are 32 phases of a barrier that counts one."""
-    often = "the producer waits for turn 2 of ring to be empty (tile; 32 phases over, 1 of 1 arrivals and 0 bytes missing): "
+    often = "the producer waits for fill 2 of ring to be empty (tile; 32 phases complete, 1 of 1 arrivals and 0 bytes missing): "
     stuck(
         streamed(consumer=lambda body: (*body[:-1], attrs.evolve(body[-1], active=TRUE))),
-        f"{often}turn 0 has been released by warp 0, by some of them more than once",
+        f"{often}fill 0 has been released by warp 0, by some of them more than once",
         NOT_ANNOUNCED,
     )
 
@@ -111,44 +111,44 @@ def test_the_barrier_of_the_warp_is_needed_for_one_lane_alone():
 
 
 @pytest.mark.parametrize(
-    "more, message", [(1, "ring: turn 1 is released by a group that does not hold it"), (2, "ring: turn 2 is released")]
+    "more, message", [(1, "ring: fill 1 is released by a group that has not acquired it"), (2, "ring: fill 2 is released")]
 )
 def test_another_fill_is_released(more, message):
     fails(streamed(consumer=at_fill(3, more)), message)
 
 
 def test_the_wait_is_for_the_next_fill():
-    fails(streamed(consumer=at_fill(0, 1)), "tile: stage 0 is read by a group that does not hold it, full")
+    fails(streamed(consumer=at_fill(0, 1)), "tile: stage 0 is read by a group that has not acquired it, full")
 
 
 def test_a_wait_one_cycle_later_passes_by_parity():
     """Two cycles later the parity is equal, so the right phase is unknown."""
-    fails(streamed(consumer=at_fill(0, 4)), r"the wait for turn 4 to be full passes by parity alone: 1 phases are over, not 3")
+    fails(streamed(consumer=at_fill(0, 4)), r"the wait for fill 4 to be full passes by parity alone: 1 phases are complete, not 3")
 
 
 # ---------------------------------------------------------------------------------------------- faults of the producer
 
 
 def test_a_stage_is_filled_without_its_wait():
-    fails(streamed(producer=without(0)), "ring: turn 0 is released by a group that does not hold it")
+    fails(streamed(producer=without(0)), "ring: fill 0 is released by a group that has not acquired it")
 
 
 @pytest.mark.parametrize("place, fill", [(0, 0), (1, 1)])
 def test_the_producer_uses_the_next_fill(place, fill):
-    fails(streamed(producer=at_fill(place, 1)), f"ring: turn {fill} is released by a group that does not hold it")
+    fails(streamed(producer=at_fill(place, 1)), f"ring: turn {fill} is released by a group that has not acquired it")
 
 
 def test_a_load_without_expected_bytes():
-    first = "warp 0 waits for turn 0 of ring to be full (tile; 0 phases over, 1 of 1 arrivals and -1024 bytes missing): "
-    stuck(streamed(producer=without(1)), f"{first}the producer has not announced it", NOT_RELEASED)
+    first = "warp 0 waits for fill 0 of ring to be full (tile; 0 phases complete, 1 of 1 arrivals and -1024 bytes missing): "
+    stuck(streamed(producer=without(1)), f"{first}the producer has not arrived", NOT_RELEASED)
 
 
 @pytest.mark.parametrize(
     "missing, kernel", [(1024, streamed(producer=without(2))), (16, streamed(bytes=1040)), (-16, streamed(bytes=1008))]
 )
 def test_other_bytes_than_expected(missing, kernel):
-    first = f"warp 0 waits for turn 0 of ring to be full (tile; 0 phases over, 0 of 1 arrivals and {missing} bytes missing): "
-    stuck(kernel, f"{first}the producer has announced it", NOT_RELEASED)
+    first = f"warp 0 waits for fill 0 of ring to be full (tile; 0 phases complete, 0 of 1 arrivals and {missing} bytes missing): "
+    stuck(kernel, f"{first}the producer has arrived", NOT_RELEASED)
 
 
 def test_the_load_comes_before_the_expected_bytes():
@@ -160,7 +160,7 @@ def test_two_loads_to_a_stage():
     """The first one's bytes are all that the stage has, and the second one is to it as well."""
     fails(
         streamed(producer=lambda body: (*body, body[-1])),
-        r"ring: turn 0 counts as full while a load to it is under way(?s:.*)a stage has more than 1024 bytes",
+        r"ring: fill 0 counts as full while a load to it is in flight(?s:.*)a stage has more than 1024 bytes",
     )
 
 
@@ -169,14 +169,14 @@ def test_two_loads_of_which_the_ring_counts_both():
 
 
 def test_more_arrivals_than_consumers():
-    counted = "the producer waits for turn 2 of ring to be empty (tile; 0 phases over, 1 of 2 arrivals and 0 bytes missing): "
-    stuck(streamed(consumers=2), f"{counted}turn 0 has been released by warp 0, and the ring counts 2 consumers", NOT_ANNOUNCED)
+    counted = "the producer waits for fill 2 of ring to be empty (tile; 0 phases complete, 1 of 2 arrivals and 0 bytes missing): "
+    stuck(streamed(consumers=2), f"{counted}fill 0 has been released by warp 0, and the ring counts 2 consumers", NOT_ANNOUNCED)
 
 
 def test_fewer_arrivals_than_consumers():
-    counted = "the producer waits for turn 2 of ring to be empty (tile; 2 phases over, 1 of 1 arrivals and 0 bytes missing): "
+    counted = "the producer waits for fill 2 of ring to be empty (tile; 2 phases complete, 1 of 1 arrivals and 0 bytes missing): "
     waiting = NOT_ANNOUNCED.replace("warp 0 waits", "warps 0, 1 wait")
-    often = "turn 0 has been released by warps 0, 1, by some of them more than once"
+    often = "fill 0 has been released by warps 0, 1, by some of them more than once"
     stuck(streamed(warps=2, consumers=1), f"{counted}{often}", waiting)
 
 
@@ -187,12 +187,12 @@ def test_a_fill_without_a_wait():
     consumers, producer = roles.roles
     (loop,) = consumers.body
     shorter = attrs.evolve(consumers, body=(attrs.evolve(loop, extent=as_expr(FILLS - 1)),))
-    fails(attrs.evolve(kernel, body=(making.roles((shorter, producer)),)), f"ring: turn {FILLS - 1} is filled, and nobody waits for it")
+    fails(attrs.evolve(kernel, body=(making.roles((shorter, producer)),)), f"ring: no agent waits for fill {FILLS - 1}")
 
 
 def test_a_fill_owned_at_the_end():
     kernel = streamed(FILLS, 8, consumer=without(3))
-    fails(kernel, "ring: a group ends that holds turn 0 full")
+    fails(kernel, "ring: a group exits without releasing fill 0")
 
 
 # ---------------------------------------------------------------------------------------------- phases
@@ -201,16 +201,16 @@ def test_a_fill_owned_at_the_end():
 def test_phases_of_a_barrier():
     barrier = MbarrierState(2, 2)
     barrier.arrive()
-    assert (barrier.left, barrier.over) == (1, 0)
+    assert (barrier.pending_arrivals, barrier.completed) == (1, 0)
     barrier.arrive()
-    assert (barrier.left, barrier.over) == (2, 1), "the next phase lacks all arrivals again"
+    assert (barrier.pending_arrivals, barrier.completed) == (2, 1), "the next phase lacks all arrivals again"
     barrier.bytes += 32
     barrier.arrive()
-    barrier.bring(16)
+    barrier.complete_bytes(16)
     barrier.arrive()
-    assert (barrier.left, barrier.bytes, barrier.over) == (0, 16, 1), "bytes are missing"
-    barrier.bring(16)
-    assert (barrier.left, barrier.bytes, barrier.over) == (2, 0, 2)
+    assert (barrier.pending_arrivals, barrier.bytes, barrier.completed) == (0, 16, 1), "bytes are missing"
+    barrier.complete_bytes(16)
+    assert (barrier.pending_arrivals, barrier.bytes, barrier.completed) == (2, 0, 2)
 
 
 @pytest.mark.parametrize(
@@ -233,9 +233,9 @@ def test_pending_groups_complete_in_order():
         pending.issued.append(copy)
         pending.commit()
     assert pending.issued == []
-    assert pending.arrived(5) == []
-    assert pending.arrived(1) == ["a", "b"]
-    assert pending.arrived(0) == ["c"]
+    assert pending.complete_groups(5) == []
+    assert pending.complete_groups(1) == ["a", "b"]
+    assert pending.complete_groups(0) == ["c"]
 
 
 # ---------------------------------------------------------------------------------------------- barriers in memory
@@ -254,17 +254,17 @@ def test_barriers_lie_in_bytes_of_their_own(offset):
 
 @pytest.mark.parametrize("offset", [4, 1, 1024 - 28])
 def test_barriers_begin_at_multiples_of_8(offset):
-    fails(placed(offset), f"the barriers of ring begin at byte {offset} of shared memory\n +legal +a multiple of 8")
+    fails(placed(offset), f"the mbarriers of ring start at byte {offset} of shared memory\n +legal +a multiple of 8")
 
 
 @pytest.mark.parametrize("offset, first", [(1024 - 24, 1024), (1024, 1024), (2048, 2048), (3072 - 8, 3064)])
 def test_barriers_in_the_bytes_of_a_buffer(offset, first):
-    fails(placed(offset, shared_bytes=4096), f"the barriers of ring and tile lie in the same bytes of shared memory, from byte {first} on")
+    fails(placed(offset, shared_bytes=4096), f"the mbarriers of ring and tile overlap in shared memory, from byte {first} on")
 
 
 @pytest.mark.parametrize("offset, size", [(3072, 3072 + 24), (-8, 4096)])
 def test_barriers_end_in_the_shared_memory_of_the_block(offset, size):
-    message = rf"the barriers of ring are bytes {offset} ... {offset + 31} of shared memory\n +legal +0 ... {size - 1}"
+    message = rf"the mbarriers of ring occupy bytes {offset} ... {offset + 31} of shared memory\n +legal +0 ... {size - 1}"
     fails(placed(offset, shared_bytes=size), message)
 
 
@@ -275,7 +275,7 @@ def test_barriers_of_two_rings(offset, right_there):
     if right_there:
         right(both)
     else:
-        fails(both, f"the barriers of ring and the barriers of order lie in the same bytes of shared memory, from byte {offset} on")
+        fails(both, f"the mbarriers of ring and the mbarriers of order lie in the same bytes of shared memory, from byte {offset} on")
 
 
 def test_an_unused_buffer_may_share_the_bytes():
@@ -295,7 +295,7 @@ def test_barriers_moved_in_kernels(form, seed):
         others = {one.offset for one in kernel.buffers if one.memory.of_block} | {one.offset for one in kernel.rings if one is not ring}
         for offset in {*others, ring.offset + 4} - {ring.offset}:
             rings = (*kernel.rings[:number], attrs.evolve(ring, offset=offset), *kernel.rings[number + 1 :])
-            with pytest.raises(SimulationError, match="the barriers of .* (begin at byte|in the same bytes|are bytes)"):
+            with pytest.raises(SimulationError, match="the mbarriers of .* (start at byte|.* overlap in shared memory|occupy bytes)"):
                 simulate(
                     attrs.evolve(kernel, rings=rings),
                     drawn.arrays,
@@ -324,10 +324,10 @@ def test_a_cluster_that_is_right():
 
 
 REPORTS = {
-    "dropped: the cluster's barrier at the start": "whose barriers may not be made yet",
-    "dropped: the cluster's barrier at the end": "block . of the cluster ends, and others may still arrive at its barriers or send loads",
+    "dropped: the cluster's barrier at the start": "whose mbarriers may not be initialized yet",
+    "dropped: the cluster's barrier at the end": "block . of the cluster exits while others may still arrive at its mbarriers or send loads",
     "a block beyond": "in block 2 of a cluster of 2",
-    "only its own block's consumers": "which has not emptied turn|passes by parity alone|deadlock|released",
+    "only its own block's consumers": "which has not released fill|passes by parity alone|deadlock|released",
 }
 
 
@@ -399,59 +399,59 @@ def env_of(group, **names):
 def test_a_wait_passes_by_parity(side, fill, over):
     """It passes after as many phases as it expects; with one more or less it waits, and two are indistinguishable."""
     (rings,), group = rings_of(), warp()
-    rings.phases["ring", side, fill % 2].over = over
+    rings.mbarriers["ring", side, fill % 2].completed = completed
     wanted = fill // 2 + (side is FULL)
     if over == wanted:
         assert rings.passes(acquire(side, fill), {}, group, WHERE)
-        assert group.held == {("ring", fill, side)} and rings.awaited == ({("ring", fill)} if side is FULL else set())
+        assert group.owned == {("ring", fill, side)} and rings.awaited == ({("ring", fill)} if side is FULL else set())
     elif abs(over - wanted) % 2:
-        assert not rings.passes(acquire(side, fill), {}, group, WHERE) and not group.held and not rings.awaited
+        assert not rings.passes(acquire(side, fill), {}, group, WHERE) and not group.owned and not rings.awaited
     else:
-        message = f"ring: the wait for turn {fill} to be {side.value} passes by parity alone: {over} phases are over, not {wanted}"
+        message = f"ring: the wait for turn {fill} to be {side.value} passes by parity alone: {complete} phases are complete, not {wanted}"
         with pytest.raises(SimulationError, match=message):
             rings.passes(acquire(side, fill), {}, group, WHERE)
 
 
 def test_a_fill_may_be_a_name():
     (rings,), group = rings_of(), warp()
-    assert rings.turn(acquire(FULL, FILL + 1), {"k": 3}) == 4
-    assert rings.passes(acquire(EMPTY, FILL - 2), {"k": np.array([[3], [3]])}, group, WHERE) and group.held == {("ring", 1, EMPTY)}
+    assert rings.fill(acquire(FULL, FILL + 1), {"k": 3}) == 4
+    assert rings.passes(acquire(EMPTY, FILL - 2), {"k": np.array([[3], [3]])}, group, WHERE) and group.owned == {("ring", 1, EMPTY)}
 
 
 def test_a_stage_is_announced():
     """By the owner of the empty stage: one arrival, and the expected bytes."""
     (rings,), group = rings_of(), warp(2)
-    with pytest.raises(SimulationError, match="ring: turn 3 is released by a group that does not hold it"):
+    with pytest.raises(SimulationError, match="ring: fill 3 is released by a group that has not acquired it"):
         rings.release(release(FULL, 3, FIRST), env_of(group), group, WHERE)
-    group.held = {("ring", 3, EMPTY)}
+    group.owned = {("ring", 3, EMPTY)}
     rings.release(release(FULL, 3, FIRST), env_of(group), group, WHERE)
-    full = rings.phases["ring", FULL, 1]
-    assert (full.left, full.bytes, full.over) == (0, 64, 0) and rings.phases["ring", FULL, 0].left == 1
-    assert group.held == {("ring", 3, EMPTY)} and rings.released["ring", FULL, 3] == [(0, 2)]
+    full = rings.mbarriers["ring", FULL, 1]
+    assert (full.pending_arrivals, full.bytes, full.completed) == (0, 64, 0) and rings.mbarriers["ring", FULL, 0].pending_arrivals == 1
+    assert group.owned == {("ring", 3, EMPTY)} and rings.released["ring", FULL, 3] == [(0, 2)]
     landed = []
     for size in (16, 48):
-        rings.depart(Load("ring", 3, size, functools.partial(landed.append, size)))
+        rings.start_load(Load("ring", 3, size, functools.partial(landed.append, size)))
     assert len(rings.loads) == 2 and [*rings.filled] == [("ring", 3)]
-    rings.arrive(1)
-    assert (full.bytes, full.over, landed) == (16, 0, [48])
-    rings.arrive(0)
-    assert (full.bytes, full.left, full.over, landed, rings.loads) == (0, 1, 1, [48, 16], [])
+    rings.complete_load(1)
+    assert (full.bytes, full.completed, landed) == (16, 0, [48])
+    rings.complete_load(0)
+    assert (full.bytes, full.pending_arrivals, full.completed, landed, rings.loads) == (0, 1, 1, [48, 16], [])
 
 
 @pytest.mark.parametrize("other, wrong", [(("ring", 3), True), (("ring", 1), False), (("next", 3), False), (None, False)], ids=str)
 def test_a_stage_that_is_full_too_early(other, wrong):
     """While another load to the same fill is in flight."""
     (rings,) = rings_of(RING, attrs.evolve(RING, name="next", buffers=("other",)))
-    rings.phases["ring", FULL, 1].bytes, rings.phases["ring", FULL, 1].left = 64, 0
-    rings.depart(Load("ring", 3, 64, lambda: None))
+    rings.mbarriers["ring", FULL, 1].bytes, rings.mbarriers["ring", FULL, 1].pending_arrivals = 64, 0
+    rings.start_load(Load("ring", 3, 64, lambda: None))
     if other is not None:
-        rings.depart(Load(*other, 64, lambda: None))
+        rings.start_load(Load(*other, 64, lambda: None))
     if wrong:
-        with pytest.raises(SimulationError, match=r"ring: turn 3 counts as full while a load to it is under way(?s:.*)more than 64 bytes"):
-            rings.arrive(0)
+        with pytest.raises(SimulationError, match=r"ring: fill 3 counts as full while a load to it is in flight(?s:.*)more than 64 bytes"):
+            rings.complete_load(0)
     else:
-        rings.arrive(0)
-        assert rings.phases["ring", FULL, 1].over == 1
+        rings.complete_load(0)
+        assert rings.mbarriers["ring", FULL, 1].completed == 1
 
 
 @pytest.mark.parametrize("active, arrivals", [(FIRST, 1), (TRUE, 32), (less(LANE, 3), 3)], ids=str)
@@ -460,36 +460,38 @@ def test_a_stage_is_given_back(active, arrivals):
     (rings,), group = rings_of(attrs.evolve(RING, consumers=40)), warp()
     for owned in (set(), {("ring", 3, EMPTY)}, {("ring", 1, FULL)}):
         group.held = owned
-        with pytest.raises(SimulationError, match="ring: turn 3 is released by a group that does not hold it"):
+        with pytest.raises(SimulationError, match="ring: fill 3 is released by a group that has not acquired it"):
             rings.release(release(EMPTY, 3, active), env_of(group), group, WHERE)
-    group.held = {("ring", 3, FULL), ("ring", 1, FULL)}
+    group.owned = {("ring", 3, FULL), ("ring", 1, FULL)}
     rings.release(release(EMPTY, 3, active), env_of(group), group, WHERE)
-    assert group.held == {("ring", 1, FULL)} and rings.emptied == {("ring", 3): arrivals}
-    assert rings.phases["ring", EMPTY, 1].left == 40 - arrivals and rings.phases["ring", EMPTY, 0].left == 40
+    assert group.owned == {("ring", 1, FULL)} and rings.released_warps == {("ring", 3): arrivals}
+    assert rings.mbarriers["ring", EMPTY, 1].pending_arrivals == 40 - arrivals and rings.mbarriers["ring", EMPTY, 0].pending_arrivals == 40
     assert rings.released["ring", EMPTY, 3] == [(0, 0)] * arrivals
-    group.held = {("ring", 3, FULL)}
+    group.owned = {("ring", 3, FULL)}
     rings.release(release(EMPTY, 3, FIRST), env_of(group), group, WHERE)
-    assert rings.emptied == {("ring", 3): arrivals + 1}
+    assert rings.released_warps == {("ring", 3): arrivals + 1}
 
 
 def test_a_group_without_active_lanes_releases_nothing():
     """A group without active lanes need not own the stage, and keeps its ownership."""
     (rings,), group = rings_of(), warp(1)
     rings.release(release(EMPTY, 3, less(LANE, 32)), env_of(group), group, WHERE)
-    group.held = {("ring", 3, FULL)}
+    group.owned = {("ring", 3, FULL)}
     rings.release(release(EMPTY, 3, less(LANE, 32)), env_of(group), group, WHERE)
-    assert group.held == {("ring", 3, FULL)} and not rings.emptied and not rings.released
+    assert group.owned == {("ring", 3, FULL)} and not rings.released_warps and not rings.released
 
 
 def test_lanes_that_have_read_by_themselves():
     """One lane arrives for all after a barrier, all lanes for themselves, and any lane for another stage."""
     for apart, active, right in ((1, FIRST, False), (1, TRUE, True), (0, FIRST, True)):
         (rings,), group = rings_of(attrs.evolve(RING, consumers=40)), warp()
-        group.held, group.apart = {("ring", 3, FULL)}, {("ring", apart)}
+        group.owned, group.read_by_lanes = {("ring", 3, FULL)}, {("ring", apart)}
         if right:
             rings.release(release(EMPTY, 3, active), env_of(group), group, WHERE)
         else:
-            with pytest.raises(SimulationError, match="ring: turn 3 is released by one lane, and the others of its warp may still read it"):
+            with pytest.raises(
+                SimulationError, match="ring: fill 3 is released by one lane, and other lanes of its warp may still read it"
+            ):
                 rings.release(release(EMPTY, 3, active), env_of(group), group, WHERE)
 
 
@@ -498,15 +500,15 @@ def test_lanes_that_have_read_by_themselves():
 @pytest.mark.parametrize(("mechanism", "what"), [(WGMMA_GROUPS, "products"), (TMA_STORES, "stores")])
 def test_products_and_stores_that_read_a_stage(mechanism, what, stage, right, committed):
     (rings,), group = rings_of(), warp()
-    group.held = {("ring", 3, FULL)}
-    group.flights[mechanism].issued.append(PendingMma(1, frozenset(), lambda clock: None, frozenset({("ring", stage)})))
+    group.owned = {("ring", 3, FULL)}
+    group.in_flight[mechanism].issued.append(PendingMma(1, frozenset(), lambda clock: None, frozenset({("ring", stage)})))
     if committed:
-        group.flights[mechanism].commit()
-        group.flights[mechanism].commit()
+        group.in_flight[mechanism].commit()
+        group.in_flight[mechanism].commit()
     if right:
         rings.release(release(EMPTY, 3, FIRST), env_of(group), group, WHERE)
     else:
-        with pytest.raises(SimulationError, match=f"ring: turn 3 is released while {what} that read it are under way"):
+        with pytest.raises(SimulationError, match=f"ring: fill 3 is released while {what} that read it are in flight"):
             rings.release(release(EMPTY, 3, FIRST), env_of(group), group, WHERE)
 
 
@@ -514,12 +516,12 @@ def test_an_order_of_groups():
     """The owner of a tile's position determines what the next one waits for: its own number plus the number of groups."""
     order = making.ring("order", 3, (), bytes=0, consumers=1)
     (rings,), group = rings_of(order), warp()
-    assert rings.passes(acquire(EMPTY, 2, "order"), {}, group, WHERE) and group.held == {("order", 2, EMPTY)}
+    assert rings.passes(acquire(EMPTY, 2, "order"), {}, group, WHERE) and group.owned == {("order", 2, EMPTY)}
     for fill in (1, 2):
-        with pytest.raises(SimulationError, match=f"order: turn {fill} is released by a group that does not hold it"):
+        with pytest.raises(SimulationError, match=f"order: turn {fill} is released by a group that has not acquired it"):
             rings.release(release(EMPTY, fill, FIRST, "order"), env_of(group), group, WHERE)
     rings.release(release(EMPTY, 0, FIRST, "order"), env_of(group), group, WHERE)
-    assert not group.held and rings.phases["order", EMPTY, 0].over == 1
+    assert not group.owned and rings.mbarriers["order", EMPTY, 0].completed == 1
     assert rings.passes(acquire(EMPTY, 3, "order"), {}, group, WHERE)
 
 
@@ -536,18 +538,18 @@ def test_numbers_of_tiles_in_stages():
     for fill, number in ((0, 4), (1, 7), (2, 9), (3, 9)):
         env = {"k": fill}
         with pytest.raises(
-            SimulationError, match=f"tiles: the number of turn {fill} is left in a stage by a group that does not hold it empty"
+            SimulationError, match=f"tiles: the tile index of fill {turn} is stored by a group that has not acquired it empty"
         ):
             rings.tile(take, env, producer, WHERE)
-        producer.held = {("tiles", fill, EMPTY)}
+        producer.owned = {("tiles", fill, EMPTY)}
         assert rings.tile(take, env, producer, WHERE) == number
-        with pytest.raises(SimulationError, match=f"tiles: the number of turn {fill} is read by a group that does not hold it full"):
+        with pytest.raises(SimulationError, match=f"tiles: the tile index of fill {turn} is read by a group that has not acquired it full"):
             rings.tile(read, env, consumer, WHERE)
-        consumer.held = {("tiles", fill, FULL)}
+        consumer.owned = {("tiles", fill, FULL)}
         assert rings.tile(read, env, consumer, WHERE) == number
-    consumer.held = {("tiles", 2, FULL)}
+    consumer.owned = {("tiles", 2, FULL)}
     assert rings.tile(read, {"k": 2}, consumer, WHERE) == 9
-    consumer.held = {("tiles", 1, FULL)}
+    consumer.owned = {("tiles", 1, FULL)}
     assert rings.tile(read, {"k": 1}, consumer, WHERE) == 9, "the stage has the number of its last turn"
 
 
@@ -562,8 +564,8 @@ def test_blocks_that_a_group_reaches_into():
     """Each once, in order; its own where none are named."""
     rings_by_rank = rings_of(blocks=4)
     group, env = warp(cluster_barriers=2), {"rank": 1}
-    assert rings_by_rank[1].reach((), env, warp(), "it arrives", WHERE) == [rings_by_rank[1]]
-    reached_blocks = rings_by_rank[1].reach((ALL,), env, group, "it arrives", WHERE)
+    assert rings_by_rank[1].reached_rings((), env, warp(), "it arrives", WHERE) == [rings_by_rank[1]]
+    reached_blocks = rings_by_rank[1].reached_rings((ALL,), env, group, "it arrives", WHERE)
     assert [one.rank for one in reached_blocks] == [*dict.fromkeys(ALL.ranks(ALL.first.evaluate(env)))] and {
         one.rank for one in reached_blocks
     } == {
@@ -572,33 +574,33 @@ def test_blocks_that_a_group_reaches_into():
         2,
         3,
     }
-    assert rings_by_rank[1].reach((ALL, ALL), env, group, "it arrives", WHERE) == reached_blocks
-    assert [one.reached for one in rings_by_rank] == [2, -1, 2, 2]
-    rings_by_rank[1].reach((ALL,), env, warp(cluster_barriers=1), "it arrives", WHERE)
-    assert [one.reached for one in rings_by_rank] == [2, -1, 2, 2], "the most that any had passed"
-    with pytest.raises(SimulationError, match="it arrives in block 0 of the cluster, whose barriers may not be made yet"):
-        rings_by_rank[1].reach((ALL,), env, warp(), "it arrives", WHERE)
+    assert rings_by_rank[1].reached_rings((ALL, ALL), env, group, "it arrives", WHERE) == reached_blocks
+    assert [one.last_accessed for one in rings_by_rank] == [2, -1, 2, 2]
+    rings_by_rank[1].reached_rings((ALL,), env, warp(cluster_barriers=1), "it arrives", WHERE)
+    assert [one.last_accessed for one in rings_by_rank] == [2, -1, 2, 2], "the most that any had passed"
+    with pytest.raises(SimulationError, match="it arrives in block 0 of the cluster, whose mbarriers may not be made yet"):
+        rings_by_rank[1].reached_rings((ALL,), env, warp(), "it arrives", WHERE)
     for block in (0, 2):
-        rings_by_rank[block].require_met(3)
-    with pytest.raises(SimulationError, match="block 0 of the cluster ends, and others may still arrive at its barriers or send loads"):
-        rings_by_rank[0].require_met(2)
-    rings_by_rank[1].require_met(0)
+        rings_by_rank[block].require_not_accessed(3)
+    with pytest.raises(SimulationError, match="block 0 of the cluster exits while others may still arrive at its mbarriers or send loads"):
+        rings_by_rank[0].require_not_accessed(2)
+    rings_by_rank[1].require_not_accessed(0)
 
 
 def test_blocks_that_are_not_there():
     rings_by_rank = rings_of(blocks=3)
     with pytest.raises(SimulationError, match="it arrives in block 3 of a cluster of 3"):
-        rings_by_rank[0].reach((ALL,), {"rank": 0}, warp(cluster_barriers=1), "it arrives", WHERE)
+        rings_by_rank[0].reached_rings((ALL,), {"rank": 0}, warp(cluster_barriers=1), "it arrives", WHERE)
 
 
 def test_arrivals_at_other_blocks():
     """For a stage that is released to all its producers."""
     rings_by_rank, group = rings_of(attrs.evolve(RING, consumers=4), blocks=4), warp(1, cluster_barriers=1)
-    group.held = {("ring", 0, FULL)}
+    group.owned = {("ring", 0, FULL)}
     rings_by_rank[2].release(release(EMPTY, 0, equal(LANE % 32, 0), to=(ALL,)), env_of(group, rank=2), group, WHERE)
-    assert [one.phases["ring", EMPTY, 0].left for one in rings_by_rank] == [3] * 4
+    assert [one.mbarriers["ring", EMPTY, 0].pending_arrivals for one in rings_by_rank] == [3] * 4
     assert [one.released["ring", EMPTY, 0] for one in rings_by_rank] == [[(2, 1)]] * 4
-    assert [one.emptied.get(("ring", 0)) for one in rings_by_rank] == [None, None, 1, None]
+    assert [one.released_warps.get(("ring", 0)) for one in rings_by_rank] == [None, None, 1, None]
 
 
 @pytest.mark.parametrize("workers", [64, 33])
@@ -608,12 +610,12 @@ def test_a_load_from_another_block_needs_an_empty_stage(workers):
     rings.require_empty("ring", 0, WHERE)
     rings.require_empty("ring", 1, WHERE)
     for count in (0, 1):
-        rings.emptied["ring", 0] = count
-        with pytest.raises(SimulationError, match="ring: turn 2 is sent to block 0 of the cluster, which has not emptied turn 0"):
+        rings.released_warps["ring", 0] = count
+        with pytest.raises(SimulationError, match="ring: fill 2 is sent to block 0 of the cluster, which has not released fill 0"):
             rings.require_empty("ring", 2, WHERE)
-    rings.emptied["ring", 0] = 2
+    rings.released_warps["ring", 0] = 2
     rings.require_empty("ring", 2, WHERE)
-    with pytest.raises(SimulationError, match="turn 3 is sent to block 0 of the cluster, which has not emptied turn 1"):
+    with pytest.raises(SimulationError, match="fill 3 is sent to block 0 of the cluster, which has not released fill 1"):
         rings.require_empty("ring", 3, WHERE)
 
 
@@ -635,21 +637,21 @@ def test_stages_are_owned_by_the_accessing_group(write, engine):
     for copy, stages in ((1, {1}), (np.array([[0], [3]]), {0, 1}), (4, {0})):
         site, operand = access_to(copy, write, engine)
         assert rings.stages_of(operand, {}) == {("ring", stage) for stage in stages}
-        group.held = {("ring", 4 + stage, EMPTY if side is FULL else FULL) for stage in (0, 1)}
+        group.owned = {("ring", 4 + stage, EMPTY if side is FULL else FULL) for stage in (0, 1)}
         with pytest.raises(
-            SimulationError, match=rf"tile: stage {min(stages)}|tile: stage 1 is {verb} by a group that does not hold it, {side.value}"
+            SimulationError, match=rf"tile: stage {min(stages)}|tile: stage 1 is {verb} by a group that has not acquired it {side.value}"
         ):
-            rings.require_held(site, operand, {}, group, WHERE)
-        group.held, group.apart = {("ring", 4 + stage, side) for stage in stages}, set()
-        rings.require_held(site, operand, {}, group, WHERE)
-        assert group.apart == (set() if write or engine else {("ring", stage) for stage in stages})
+            rings.require_owned(site, operand, {}, group, WHERE)
+        group.held, group.read_by_lanes = {("ring", 4 + stage, side) for stage in stages}, set()
+        rings.require_owned(site, operand, {}, group, WHERE)
+        assert group.read_by_lanes == (set() if write or engine else {("ring", stage) for stage in stages})
         for owned in ({("ring", 4 + stage, side) for stage in {0, 1} - {max(stages)}}, {("other", 4 + stage, side) for stage in stages}):
             group.held = owned
-            with pytest.raises(SimulationError, match=f"is {verb} by a group that does not hold it"):
-                rings.require_held(site, operand, {}, group, WHERE)
+            with pytest.raises(SimulationError, match=f"is {verb} by a group that has not acquired it"):
+                rings.require_owned(site, operand, {}, group, WHERE)
     site, operand = access_to(1, write, engine, "elsewhere")
     assert rings.stages_of(operand, {}) == frozenset()
-    rings.require_held(site, operand, {}, warp(), WHERE)
+    rings.require_owned(site, operand, {}, warp(), WHERE)
 
 
 def test_each_of_several_warps_owns_a_stage_accessed_together():
@@ -657,11 +659,11 @@ def test_each_of_several_warps_owns_a_stage_accessed_together():
     site, operand = access_to(1, engine=True)
     members = warp(0), warp(1)
     team = ThreadGroup(np.arange(64), {}, members=members)
-    members[0].held = {("ring", 1, FULL)}
-    with pytest.raises(SimulationError, match="tile: stage 1 is read by a group that does not hold it, full"):
-        rings.require_held(site, operand, {}, team, WHERE)
-    members[1].held = {("ring", 3, FULL)}
-    rings.require_held(site, operand, {}, team, WHERE)
+    members[0].owned = {("ring", 1, FULL)}
+    with pytest.raises(SimulationError, match="tile: stage 1 is read by a group that has not acquired it full"):
+        rings.require_owned(site, operand, {}, team, WHERE)
+    members[1].owned = {("ring", 3, FULL)}
+    rings.require_owned(site, operand, {}, team, WHERE)
 
 
 # ---------------------------------------------------------------------------------------------- the end, and what it says
@@ -670,35 +672,35 @@ def test_each_of_several_warps_owns_a_stage_accessed_together():
 def test_remains_at_the_end():
     """No phase is half over, and each load was waited for."""
     (rings,) = rings_of()
-    rings.require_settled()
-    rings.phases["ring", EMPTY, 1].arrive()
+    rings.require_complete()
+    rings.mbarriers["ring", EMPTY, 1].arrive()
     with pytest.raises(
-        SimulationError, match="ring: the empty barrier of stage 1 is left in the middle of a phase: 1 of 2 arrivals and 0 bytes missing"
+        SimulationError, match="ring: the empty mbarrier of stage 1 ends with an incomplete phase: 1 of 2 arrivals and 0 bytes missing"
     ):
-        rings.require_settled()
-    rings.phases["ring", EMPTY, 1].arrive()
-    rings.require_settled()
-    rings.phases["ring", FULL, 0].bytes = -16
+        rings.require_complete()
+    rings.mbarriers["ring", EMPTY, 1].arrive()
+    rings.require_complete()
+    rings.mbarriers["ring", FULL, 0].bytes = -16
     with pytest.raises(
-        SimulationError, match="the full barrier of stage 0 is left in the middle of a phase: 1 of 1 arrivals and -16 bytes missing"
+        SimulationError, match="the full mbarrier of stage 0 ends with an incomplete phase: 1 of 1 arrivals and -16 bytes missing"
     ):
-        rings.require_settled()
-    rings.phases["ring", FULL, 0].bytes = 0
-    rings.depart(Load("ring", 4, 64, lambda: None))
-    with pytest.raises(SimulationError, match="ring: turn 4 is filled, and nobody waits for it"):
-        rings.require_settled()
+        rings.require_complete()
+    rings.mbarriers["ring", FULL, 0].bytes = 0
+    rings.start_load(Load("ring", 4, 64, lambda: None))
+    with pytest.raises(SimulationError, match="ring: no group waits for fill 4"):
+        rings.require_complete()
     rings.awaited.add(("ring", 4))
-    rings.require_settled()
+    rings.require_complete()
 
 
 def test_fills_owned_at_the_end():
     """Empty ones may be owned; of full ones the first is reported."""
     group = warp()
-    group.held = {("ring", 4, EMPTY), ("order", 2, EMPTY)}
-    require_given_back(group)
-    group.held |= {("ring", 5, FULL), ("ring", 3, FULL), ("stage", 0, FULL)}
-    with pytest.raises(SimulationError, match="ring: a group ends that holds turn 3 full"):
-        require_given_back(group)
+    group.owned = {("ring", 4, EMPTY), ("order", 2, EMPTY)}
+    require_released(group)
+    group.owned |= {("ring", 5, FULL), ("ring", 3, FULL), ("stage", 0, FULL)}
+    with pytest.raises(SimulationError, match="ring: a group exits without releasing fill 3"):
+        require_released(group)
 
 
 @pytest.mark.parametrize(
@@ -707,32 +709,32 @@ def test_fills_owned_at_the_end():
 )
 def test_stores_that_are_under_way_at_the_end(steps, right):
     group = warp()
-    pending = group.flights[TMA_STORES]
+    pending = group.in_flight[TMA_STORES]
     for step in steps.split():
         pending.issued.append("store") if step == "issue" else pending.commit()
-    group.flights[CP_ASYNC_GROUPS].issued.append("copy")
+    group.in_flight[CP_ASYNC_GROUPS].issued.append("copy")
     if right:
         require_stored(group)
     else:
-        with pytest.raises(SimulationError, match="a store by TMA reads shared memory beyond the end of the kernel"):
+        with pytest.raises(SimulationError, match="a TMA store may read shared memory after the block exits"):
             require_stored(group)
 
 
 DESCRIBED = [
-    ({}, FULL, 3, [], "turn 3 of ring to be full (tile; 0 phases over, 1 of 1 arrivals and 0 bytes missing): the producer has not announced it"),
-    ({}, FULL, 3, [(FULL, 3, 2)], "turn 3 of ring to be full (tile; 0 phases over, 1 of 1 arrivals and 0 bytes missing): the producer has announced it"),
-    ({}, FULL, 3, [(FULL, 1, 2)], "turn 3 of ring to be full (tile; 0 phases over, 1 of 1 arrivals and 0 bytes missing): the producer has not announced it"),
-    ({}, EMPTY, 1, [], "turn 1 of ring to be empty (tile; 0 phases over, 2 of 2 arrivals and 0 bytes missing): it is the first of its stage"),
-    ({}, EMPTY, 2, [], "turn 2 of ring to be empty (tile; 0 phases over, 2 of 2 arrivals and 0 bytes missing): turn 0 has not been released by warps 0, 1"),
-    ({}, EMPTY, 3, [(EMPTY, 1, 1)], "turn 3 of ring to be empty (tile; 0 phases over, 2 of 2 arrivals and 0 bytes missing): turn 1 has not been released by warp 0"),
-    ({}, EMPTY, 2, [(EMPTY, 0, 1), (EMPTY, 0, 0)], "turn 2 of ring to be empty (tile; 0 phases over, 2 of 2 arrivals and 0 bytes missing): turn 0 has been released by warps 0, 1"),
-    ({}, EMPTY, 2, [(EMPTY, 0, 1), (EMPTY, 0, 0), (EMPTY, 0, 1)], "turn 2 of ring to be empty (tile; 0 phases over, 2 of 2 arrivals and 0 bytes missing): turn 0 has been released by warps 0, 1, by some of them more than once"),
-    ({"consumers": 3}, EMPTY, 2, [(EMPTY, 0, 1), (EMPTY, 0, 0)], "turn 2 of ring to be empty (tile; 0 phases over, 3 of 3 arrivals and 0 bytes missing): turn 0 has been released by warps 0, 1, and the ring counts 3 consumers"),
-    ({"buffers": ("tile", "other")}, EMPTY, 0, [], "turn 0 of ring to be empty (tile, other; 0 phases over, 2 of 2 arrivals and 0 bytes missing): it is the first of its stage"),
-    ({"buffers": (), "tiles": True}, EMPTY, 0, [], "turn 0 of ring to be empty (numbers of tiles; 0 phases over, 2 of 2 arrivals and 0 bytes missing): it is the first of its stage"),
-    ({"buffers": ()}, EMPTY, 0, [], "turn 0 of ring to be empty (0 phases over, 2 of 2 arrivals and 0 bytes missing): it is the first of its stage"),
-    ({"buffers": (), "each": 32}, EMPTY, 2, [], "turn 2 of ring to be empty (0 phases over, 2 of 2 arrivals and 0 bytes missing): turn 0 has not been given on"),
-    ({"buffers": (), "each": 32}, EMPTY, 2, [(EMPTY, 0, 1)], "turn 2 of ring to be empty (0 phases over, 2 of 2 arrivals and 0 bytes missing): turn 0 has been given on by warp 1"),
+    ({}, FULL, 3, [], "fill 3 of ring to be full (tile; 0 phases complete, 1 of 1 arrivals and 0 bytes missing): the producer has not arrived"),
+    ({}, FULL, 3, [(FULL, 3, 2)], "fill 3 of ring to be full (tile; 0 phases complete, 1 of 1 arrivals and 0 bytes missing): the producer has arrived"),
+    ({}, FULL, 3, [(FULL, 1, 2)], "fill 3 of ring to be full (tile; 0 phases complete, 1 of 1 arrivals and 0 bytes missing): the producer has not arrived"),
+    ({}, EMPTY, 1, [], "fill 1 of ring to be empty (tile; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): it is the first fill of its stage"),
+    ({}, EMPTY, 2, [], "fill 2 of ring to be empty (tile; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): fill 0 has not been released by warps 0, 1"),
+    ({}, EMPTY, 3, [(EMPTY, 1, 1)], "fill 3 of ring to be empty (tile; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): fill 1 has not been released by warp 0"),
+    ({}, EMPTY, 2, [(EMPTY, 0, 1), (EMPTY, 0, 0)], "fill 2 of ring to be empty (tile; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): fill 0 has been released by warps 0, 1"),
+    ({}, EMPTY, 2, [(EMPTY, 0, 1), (EMPTY, 0, 0), (EMPTY, 0, 1)], "fill 2 of ring to be empty (tile; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): fill 0 has been released by warps 0, 1, by some of them more than once"),
+    ({"consumers": 3}, EMPTY, 2, [(EMPTY, 0, 1), (EMPTY, 0, 0)], "fill 2 of ring to be empty (tile; 0 phases complete, 3 of 3 arrivals and 0 bytes missing): fill 0 has been released by warps 0, 1, and the ring counts 3 consumers"),
+    ({"buffers": ("tile", "other")}, EMPTY, 0, [], "fill 0 of ring to be empty (tile, other; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): it is the first fill of its stage"),
+    ({"buffers": (), "tiles": True}, EMPTY, 0, [], "fill 0 of ring to be empty (tile indices; 0 phases complete, 2 of 2 arrivals and 0 bytes missing): it is the first fill of its stage"),
+    ({"buffers": ()}, EMPTY, 0, [], "fill 0 of ring to be empty (0 phases complete, 2 of 2 arrivals and 0 bytes missing): it is the first fill of its stage"),
+    ({"buffers": (), "each": 32}, EMPTY, 2, [], "fill 2 of ring to be empty (0 phases complete, 2 of 2 arrivals and 0 bytes missing): fill 0 has not been released"),
+    ({"buffers": (), "each": 32}, EMPTY, 2, [(EMPTY, 0, 1)], "fill 2 of ring to be empty (0 phases complete, 2 of 2 arrivals and 0 bytes missing): fill 0 has been released by warp 1"),
 ]  # fmt: skip
 
 
@@ -745,9 +747,9 @@ def test_the_description_of_a_wait(fields, side, fill, done, text):
 
 
 def test_the_description_of_a_wait_in_a_cluster():
-    """The warps that have released it, by blocks."""
+    """Who has released it, by blocks."""
     rings_by_rank = rings_of(attrs.evolve(RING, consumers=4), blocks=2)
-    assert rings_by_rank[1].described(acquire(EMPTY, 2), {}).endswith("turn 0 has been released by nobody, and the ring counts 4 consumers")
+    assert rings_by_rank[1].described(acquire(EMPTY, 2), {}).endswith("fill 0 has been released by no warp, and the ring counts 4 consumers")
     rings_by_rank[1].released["ring", EMPTY, 0] = [(1, 1), (0, 0), (1, 0)]
-    expected = "turn 0 has been released by warp 0 of block 0 of the cluster and warps 0, 1 of block 1 of the cluster, and the ring counts 4 consumers"
+    expected = "fill 0 has been released by warp 0 of block 0 of the cluster and warps 0, 1 of block 1 of the cluster, and the ring counts 4 consumers"
     assert rings_by_rank[1].described(acquire(EMPTY, 2), {}).endswith(expected)

@@ -160,7 +160,7 @@ def test_blocks_that_stay_have_no_room_to_share():
 def test_sharing_while_both_are_in_use_is_an_error():
     kernel = strategy(100_000)(SPEC).program(TARGET).ir
     other = attrs.evolve(kernel, buffers=tuple(attrs.evolve(one, offset=0) if one.name == "b_sh" else one for one in kernel.buffers))
-    assert any("while both are in use" in one.message for one in safety(other)) and errors(kernel) == []
+    assert any("while both are live" in one.message for one in safety(other)) and errors(kernel) == []
 
 
 @pytest.mark.sampled(1)

@@ -53,13 +53,13 @@ class Item:
 
     def prepare(self) -> None:
         """Data, and the reference by NumPy, before the mutant exists."""
-        from fireiron.measure.data import all_sizes, drawn
+        from fireiron.measure.data import all_sizes, random_inputs
         from fireiron.measure.rounding import error_bounds, rounded_by
         from fireiron.values.expr import TRUE
 
         spec = _strategy(self.made).spec
         generator = np.random.default_rng(SEED)
-        self.arrays = drawn(spec, self.symbols, generator)
+        self.arrays = random_inputs(spec, self.symbols, generator)
         if self.exact:
             self.arrays = {name: generator.integers(-2, 3, one.shape).astype(one.dtype) for name, one in self.arrays.items()}
         expected = spec.reference(*self.arrays.values())

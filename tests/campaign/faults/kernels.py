@@ -16,7 +16,7 @@ from test_random import problem
 from fireiron import *
 from fireiron import ir, tasks
 from fireiron.errors import FireironError
-from fireiron.measure.data import drawn as data
+from fireiron.measure.data import random_inputs as data
 from fireiron.strategies import attention, hopper_attention
 
 TARGET = "sm_90a"
