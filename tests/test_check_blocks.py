@@ -341,7 +341,8 @@ def test_drawn_tiles_are_judged_as_by_all_pairs_of_blocks(seed):
             shared_elements.get(element),
         )
         assert (
-            finding.message == f"s[{element[0]}, {element[1]}]: blocks {blocks[0]} and {blocks[1]} both access it, and blocks are not ordered"
+            finding.message
+            == f"s[{element[0]}, {element[1]}]: blocks {blocks[0]} and {blocks[1]} both access it, and blocks are not ordered"
         )
 
 

@@ -143,7 +143,15 @@ def test_sizes_that_are_known_at_run_time(chunk):
 def test_a_counterexample_names_thread_block_iteration_and_coordinate():
     (finding,) = findings_of(loop(5, writes(T + i * 32 + BLOCK * 160)), grid=4, buffers=(buffer("s", 639, memory=GL),))
     assert finding.message == "s: thread 31, block 3, i=4 writes coordinate 639 of dimension 0, whose extent is 639"
-    assert dict(finding.details) == {"thread": 31, "block": 3, "loops": {"i": 4}, "dimension": 0, "coordinate": 639, "extent": 639, "sizes": {}}
+    assert dict(finding.details) == {
+        "thread": 31,
+        "block": 3,
+        "loops": {"i": 4},
+        "dimension": 0,
+        "coordinate": 639,
+        "extent": 639,
+        "sizes": {},
+    }
     assert (finding.kind, finding.severity, finding.buffer, finding.at) == ("bounds", "error", "s", "hand.py:1")
     assert finding.access == "s written by step Move(1,1)(RF,SH)(Thread)"
 
@@ -155,7 +163,9 @@ def test_a_coordinate_below_zero():
 
 def test_a_counterexample_at_a_size():
     (finding,) = findings_of(reads(T), buffers=(of_length("s", N),), symbols=(N,))
-    assert finding.message == "s: thread 1 reads coordinate 1 of dimension 0, whose extent is 1 at N=1" and finding.details["sizes"] == {"N": 1}
+    assert finding.message == "s: thread 1 reads coordinate 1 of dimension 0, whose extent is 1 at N=1" and finding.details["sizes"] == {
+        "N": 1
+    }
     (finding,) = findings_of(reads(T), buffers=(of_length("s", N8),), symbols=(N8,))
     assert finding.message.endswith("thread 8 reads coordinate 8 of dimension 0, whose extent is 8 at N8=8")
 
@@ -690,7 +700,9 @@ def test_sizes_that_are_tried_are_multiples(size):
 def test_sizes_that_are_tried_lie_in_their_range():
     few = Var("few", 5, 130, 1, True)
     for size in (5, 37, 127, 129):
-        (finding,) = findings_of(reads(few - 1 + equal(few, as_expr(size)), active=less(T, 1)), symbols=(few,), buffers=(of_length("s", few),))
+        (finding,) = findings_of(
+            reads(few - 1 + equal(few, as_expr(size)), active=less(T, 1)), symbols=(few,), buffers=(of_length("s", few),)
+        )
         assert finding.details["sizes"] == {"few": size}
     (finding,) = findings_of(reads(few - 1 + equal(few, as_expr(130)), active=less(T, 1)), symbols=(few,), buffers=(of_length("s", few),))
     assert finding.message.endswith("is not proved to be in 0 .. few - 1, and is not tested") and finding.details["dimension"] == 0

@@ -749,7 +749,9 @@ def test_the_description_of_a_wait(fields, side, fill, done, text):
 def test_the_description_of_a_wait_in_a_cluster():
     """Who has released it, by blocks."""
     rings_by_rank = rings_of(attrs.evolve(RING, consumers=4), blocks=2)
-    assert rings_by_rank[1].described(acquire(EMPTY, 2), {}).endswith("fill 0 has been released by no warp, and the ring counts 4 consumers")
+    assert (
+        rings_by_rank[1].described(acquire(EMPTY, 2), {}).endswith("fill 0 has been released by no warp, and the ring counts 4 consumers")
+    )
     rings_by_rank[1].released["ring", EMPTY, 0] = [(1, 1), (0, 0), (1, 0)]
     expected = "fill 0 has been released by warp 0 of block 0 of the cluster and warps 0, 1 of block 1 of the cluster, and the ring counts 4 consumers"
     assert rings_by_rank[1].described(acquire(EMPTY, 2), {}).endswith(expected)
