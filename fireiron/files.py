@@ -104,7 +104,7 @@ def append(file: int, data: bytes, *, sync: bool = True) -> None:
 def write(given: str | Path, data: bytes, *, overwrite: bool = False) -> None:
     """Write a file, all or nothing; refuse to replace an existing file unless `overwrite`. Links are followed.
 
-    Raises: StoreError where it exists, is no regular file, or cannot be written.
+    Raises: StoreError where it exists, is not a regular file, or cannot be written.
     """
     import secrets  # imported when needed: it takes milliseconds
 

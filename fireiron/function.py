@@ -304,9 +304,8 @@ def _joined(array: Any, more: int, function: str, name: str) -> Any:
         return array.view(shape) if hasattr(array, "is_cuda") else _without_copy(array, shape)
     except (RuntimeError, ValueError, AttributeError):
         got = f"shape {tuple(array.shape)}"
-        raise ArgumentError(
-            f"{function}: the leading dimensions of {name} cannot be flattened without a copy", got=got, hint="pass a copy"
-        ) from None
+        asked = f"{function}: the leading dimensions of {name} cannot be flattened without a copy"
+        raise ArgumentError(asked, got=got, hint="pass a copy") from None
 
 
 def _without_copy(array: Any, shape: tuple[int, ...]) -> Any:

@@ -52,6 +52,14 @@ class Refused(Exception):
     """The compiler refuses the text, or the run has undefined behavior; the message is the report."""
 
 
+def with_numbers(text):
+    """A text with its named constants as numbers."""
+    values = {}
+    for name, value in re.findall(r"^  constexpr int (\w+) = ([\w *+]+);$", text, re.M):
+        values[name] = eval(value, {}, dict(values))
+    return re.sub(rf"\b(?:{'|'.join(values)})\b", lambda match: str(values[match[0]]), text) if values else text
+
+
 # ---------------------------------------------------------------------------------------------- inline PTX
 
 
@@ -459,5 +467,5 @@ class Placed:
         item = np.dtype(self.dtype).itemsize
         wrong = (raw != np.resize(POISON, self.bytes)).reshape(-1, item).any(axis=1) & gaps
         if wrong.any():
-            raise Refused(f"{self.buffer.name}: address {np.flatnonzero(wrong)[0]}, outside the tensor, was written")
+            raise Refused(f"{self.buffer.name}: address {np.flatnonzero(wrong)[0]}, outside of the tensor, was written")
         return raw.view(self.dtype)[self.places]

@@ -123,7 +123,7 @@ def test_dead_storage_is_used_again():
 
 def test_an_array_read_by_the_statement_that_first_writes_the_new_one_is_not_dead():
     """The live ranges overlap in one statement: threads write the new array while others still read the old one."""
-    with pytest.raises(DecompositionError, match="no earlier shared buffer is dead while again lives .living: x."):
+    with pytest.raises(DecompositionError, match="no earlier shared buffer is dead while again is live .live: x."):
         allocate(kernel((X, AGAIN), use(X), both(X, AGAIN)))
 
 
@@ -135,7 +135,7 @@ def test_an_array_whose_first_use_is_the_last_of_the_new_one_is_not_free():
 
 
 def test_two_arrays_of_one_loop_do_not_share():
-    with pytest.raises(DecompositionError, match="living: x"):
+    with pytest.raises(DecompositionError, match="live: x"):
         allocate(kernel((X, AGAIN), loop("i", use(X), use(AGAIN))))
 
 

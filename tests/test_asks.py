@@ -92,7 +92,7 @@ def test_loads_ahead_are_not_lost_in_a_loop_of_registers():
     """The loop around has loads to registers that run ahead across the iterations outside; the one inside has its own."""
     turns = SPLIT.pipeline(2).load(A, SH).load(B, SH).tile(4, 4).to(Thread).split(4).pipeline(2).load(A, RF)
     program = turns.split(2).pipeline(2).load(B, RF).tile(1, 1).split(1).done().program("sm_80")
-    assert [line.strip() for line in program.cuda.splitlines() if "ahead" in line] == [
+    assert [line.strip() for line in program.cuda.splitlines() if "prologue" in line] == [
         f"// prologue: loads of the first iteration of {loop}" for loop in ("k", "k2", "k3")
     ]
     a, b = (np.asfortranarray(np.random.default_rng(seed).integers(-4, 5, (64, 64)), dtype=np.float32) for seed in (0, 1))

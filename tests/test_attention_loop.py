@@ -110,7 +110,7 @@ def test_the_loop_is_that_of_hand_written_kernels(printed):
     "change",
     [
         ("wgmma_wait_group<1>", "wgmma_wait_group<0>"),
-        (r"wgmma_wait_group<1>\(\);([^\n]*)\n +hold\(s\);", r"wgmma_wait_group<1>();\1"),
+        (r"wgmma_wait_group<1>\(\);([^\n]*)\n +pin_registers\(s\);", r"wgmma_wait_group<1>();\1"),
         (r"\n( +)wgmma_commit_group\(\);\n +mbarrier_wait\(v_sh", r"\n\1mbarrier_wait(v_sh"),
         ("exp_n < 16", "exp_n < 15"),
         ("n > 0 \\|\\| pv_n > 0", "true"),

@@ -252,7 +252,7 @@ def test_texts_read_back():
     assert loads(dumps(strategy)) == strategy and Strategy.from_json(strategy.to_json()) == strategy
     program = strategy(attention.spec(32, 64, 32)).program("sm_80")
     text = graphene_text(program)
-    assert "delay=pv:s" in text and "Step pv" in text
+    assert "defer=pv:s" in text and "Step pv" in text
     assert parse_kernel(text).text == program.text
     assert 'defer("pv", after="s")' in program.text
 

@@ -18,7 +18,7 @@ COMPILED = Compiled("sm_80", (13, 0), "", b"", {}, "", 0.0)
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("fireiron.gpu.toolchain.toolchains", lambda: (Toolchain((13, 0), (80,), "none"),))
+    monkeypatch.setattr("fireiron.gpu.toolchain.toolchains", lambda: (Toolchain((13, 0), (80, 90), "none"),))
 
 
 def program():
@@ -68,6 +68,20 @@ def test_machine_code_of_a_refused_program_is_not_used(monkeypatch):
             use()
 
 
+def test_an_error_of_a_check_comes_before_one_of_the_printer(monkeypatch):
+    from fireiron.check.finding import Finding
+
+    def emit(*kernels):
+        raise AttributeError("of a refused kernel")
+
+    monkeypatch.setattr("fireiron.cuda.emit", emit)
+    with pytest.raises(AttributeError, match="of a refused kernel"):
+        CompiledKernel(program()).begin()
+    checks_that(monkeypatch, lambda kernel: (Finding("race", "error", None, "a race"),))
+    with pytest.raises(SynchronizationError, match="a race"):
+        CompiledKernel(program()).begin()
+
+
 def test_a_refusal_of_the_compiler_is_reported_after_the_checks(monkeypatch):
     def compile_cached(text, arch, *, newest):
         raise LaunchError("refused")
@@ -93,6 +107,18 @@ def test_kernels_of_one_program_share_the_compilation(monkeypatch):
     made = program()
     first, second = CompiledKernel(made).ready(), CompiledKernel(made).ready()
     assert first.compiled is second.compiled and texts == [made.text]
+
+
+def test_preceding_launches_are_compiled_too(monkeypatch):
+    texts = []
+    monkeypatch.setattr(cache, "compile_cached", lambda text, arch, *, newest: texts.append(text) or COMPILED)
+    module = library("hopper")
+    values = {name: tunable.values[0] for name, tunable in module.strategy.tunables().items()}
+    odd = module.strategy.with_(**values)(module.spec(130, 129, 131)).program("sm_90a")
+    CompiledKernel(odd).begin()
+    for launch in odd.launches:
+        launch.program.early.result()
+    assert [launch.name for launch in odd.launches] == ["A", "B", ""] and set(texts) == {launch.program.text for launch in odd.launches}
 
 
 def test_a_copy_of_a_program_has_no_thread(monkeypatch):

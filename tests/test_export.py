@@ -94,7 +94,7 @@ def test_folder_that_is_a_file(tmp_path):
     with pytest.raises(StoreError, match="taken"):
         export(small(), tmp_path / "taken", cubin=False)
     (tmp_path / "gemm.h").mkdir()
-    with pytest.raises(StoreError, match=r"gemm\.h is no regular file"):
+    with pytest.raises(StoreError, match=r"gemm\.h is not a regular file"):
         export(small(), tmp_path, "gemm", cubin=False, overwrite=True)
 
 

@@ -588,7 +588,7 @@ def test_folders_are_read_in_the_order_of_names(monkeypatch):
 
 
 def test_levels_that_contain_no_other():
-    with pytest.raises(DecompositionError, match="is no group of threads inside"):
+    with pytest.raises(DecompositionError, match="is not a group of threads inside"):
         units.unit_in(Kernel, Warp)
     with pytest.raises(DecompositionError, match="the number of Warp units in a Block is not known yet"):
         units.count_in(Warp, Block)

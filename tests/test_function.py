@@ -68,7 +68,7 @@ def test_a_definition_of_ones_own():
         ((random(4, 64), random(64), random(64)), {}, "3 arrays and numbers"),
         ((random(64), random(64), random(64), 1e-5), {}, "X has 1 dimensions"),
         ((random(4, 64), random(64), random(64), 1e-5), {"out": np.zeros((4, 32), np.float16)}, "Y has the shape"),
-        ((random(3, 2, 64).swapaxes(0, 1), random(64), random(64), 1e-5), {}, "do not lie as one"),
+        ((random(3, 2, 64).swapaxes(0, 1), random(64), random(64), 1e-5), {}, "cannot be flattened"),
     ],
 )
 def test_refusals(arrays, options, said):
@@ -77,7 +77,7 @@ def test_refusals(arrays, options, said):
 
 
 def test_refused_names():
-    with pytest.raises(ArgumentError, match="starts from no definition"):
+    with pytest.raises(ArgumentError, match="does not start from a definition"):
         fireiron.function("sgemm")
 
 

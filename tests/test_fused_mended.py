@@ -181,7 +181,7 @@ def test_a_definition_says_which_numbers_are_above_0():
     kernel = strategy(attention.spec(16, 16, 64)).compile("sm_80")
     q, k, v = (drawn(*shape, dtype=np.float16) for shape in ((1, 16, 1, 1, 64), (1, 16, 1, 64), (1, 16, 1, 64)))
     for scale in (-0.125, 0, float("inf"), float("nan")):
-        with pytest.raises(ArgumentError, match="scale: the definition holds only for numbers above 0"):
+        with pytest.raises(ArgumentError, match="scale: the definition requires a positive number"):
             kernel(q, k, v, scale)
     with pytest.raises(ArgumentError, match="positive are operands without dimensions"):
         rows(positive="X")

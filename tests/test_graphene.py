@@ -437,7 +437,7 @@ def test_the_brute_force_finds_planted_wrong_tiles():
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("tile", "reason"), [
     (Layout(2, 0), "no stride is 0"), (Layout((2, 2), (1, 1)), "has no complement"), (Layout((2, 2), (1, 3)), "has no complement"),
-    (Layout(3, 3), "fill 9 elements together, which does not divide the 8"), (Layout(sym("M"), 1), "integers"), (3, "3 does not divide the 8"),
+    (Layout(3, 3), "cover 9 elements together, which do not divide the 8"), (Layout(sym("M"), 1), "integers"), (3, "3 does not divide the 8"),
 ])  # fmt: skip
 def test_invalid_tiles_are_refused(tile, reason):
     part = whole_view(parse_tensor("%A:[16,4].fp32")).tile(8, None)[1, 0]

@@ -98,7 +98,7 @@ def test_overhang_in_every_dimension(rows, columns, over, wide):
             if dropped == kernel:
                 continue
             assert {one.buffer for one in errors(dropped)} >= {buffer} and f"< {extent}" in emit(kernel)
-            with pytest.raises(SimulationError, match="outside the tensor"):
+            with pytest.raises(SimulationError, match="outside of the tensor"):
                 simulated(dropped, rows, columns)
 
 
@@ -238,7 +238,7 @@ def test_the_verifier_wants_each_element_once(name, operand):
 def test_the_verifier_wants_pieces_in_the_end():
     raw = moved(8, 16, 4)
     assert ir.verify(raw) is raw
-    with pytest.raises(VerificationError, match="which of its elements are stored"):
+    with pytest.raises(VerificationError, match="which elements are accessed"):
         ir.verify(raw, final=True)
     with pytest.raises(VerificationError, match="pieces of 1 operands"):
         ir.verify(attrs.evolve(raw, body=(attrs.evolve(only(raw), pieces=((making.piece(0, 4),),)),)))

@@ -166,7 +166,7 @@ def test_orders(orders):
     require_right(program, orders=(5,))
     columns = orders["Q"][-1] == "m"
     assert ("STMATRIX_WARPGROUP_COL" if columns else "STMATRIX_WARPGROUP") in instructions_of(program)
-    for read in ("col_row", "held_col") if columns else ("row_col", "held_row"):
+    for read in ("col_row", "reg_col") if columns else ("row_col", "reg_row"):
         assert f"_{read}_f32_f16(" in program.cuda
 
 
@@ -366,8 +366,8 @@ def test_probabilities_have_the_register_layout_of_the_next_mma():
 def test_descriptors_are_built_once_per_iteration():
     """Offsets of unrolled loops are added to the descriptor, and stages are uniform over all lanes; a plain GEMM does not change."""
     text = programs(64, 96, 64, {"bn": 32}).cuda
-    assert re.search(r"matrix_descriptor<\d+, 1024, 1>\(k_sh_address \+ n_stage_uniform \* \d+ \* \d+\) \+ s_d \* 2,", text)
-    assert re.search(r"v_sh_address \+ n_stage_uniform \* \d+ \* \d+\) \+ pv_n \* 128,", text)
+    assert re.search(r"matrix_descriptor<\d+, 1024, 1>\(k_sh_address \+ n_stage_uniform \* k_sh_stage_bytes\) \+ s_d \* 2,", text)
+    assert re.search(r"v_sh_address \+ n_stage_uniform \* v_sh_stage_bytes\) \+ pv_n \* 128,", text)
     assert re.search(r"#pragma unroll 1\n *for \(int n = 0; n < 3; \+\+n\) {", text)
     plain = hopper.strategy(hopper.spec(512, 512, 512)).program(TARGET)
     assert not awaited(plain.ir) and re.search(r"matrix_descriptor<0, 1024, 1>\(a_sh_address .* \* 32\),", plain.cuda)

@@ -343,7 +343,7 @@ def test_new_files_are_written_all_or_none(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.cu").mkdir()
     assert main(["new", "mine", "--kind", "micro-kernel", "--force"]) == 2
-    assert "mine.cu is no regular file" in capsys.readouterr().err and sorted(os.listdir(tmp_path)) == ["mine.cu"]
+    assert "mine.cu is not a regular file" in capsys.readouterr().err and sorted(os.listdir(tmp_path)) == ["mine.cu"]
 
 
 def test_the_handler_of_jax_needs_no_cache(tmp_path, monkeypatch):
@@ -396,7 +396,7 @@ def test_a_head_of_another_form_is_damage(head, tmp_path, monkeypatch):
     body, place = head + b"\n", cache._place("ab" * 32)
     place.parent.mkdir(parents=True)
     place.write_bytes(b"".join((cache._FIRST, hashlib.sha256(body).hexdigest().encode(), b"\n", body)))
-    assert [one.problem for one in cache.entries()] == ["it is no entry of this format"]
+    assert [one.problem for one in cache.entries()] == ["it is not an entry of this format"]
     with pytest.warns(CacheWarning, match="its head"):
         assert cache._load(place, "ab" * 32) is None
 

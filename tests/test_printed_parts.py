@@ -11,12 +11,13 @@ from test_chosen import N
 from fireiron import *
 from fireiron import ir
 from fireiron.cuda import emit
-from fireiron.cuda.addresses import Addresses, Names
+from fireiron.cuda.addresses import Addresses
 from fireiron.cuda.expressions import Binds, expression, is_wide, operand, scaled, summands
 from fireiron.cuda.frame import _of_warp, _taken, printed
 from fireiron.cuda.lines import WIDTH, comment, guarded, lines_of
 from fireiron.cuda.makers import Makers
 from fireiron.cuda.micro_kernel import _MicroKernel
+from fireiron.cuda.names import Names
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.cuda.versions import Branch
 from fireiron.executable.thread_move import MOVE
@@ -273,7 +274,7 @@ def test_parity_variables_of_a_ring():
     assert str(addressing.parity(k, 3, 0)) == "k_phase" and str(addressing.parity(k, 3, 0)) == "k_phase"
     lines = addressing.leave()
     assert [str(line) for line in lines.before] == ["int k_stage = 0;", "int k_phase = 0;"] and lines.top == ()
-    assert texts(*lines.end) == ["if (++k_stage == 3) {", "  k_stage = 0;", "  k_phase ^= 1;", "}"]
+    assert texts(*lines.end) == ["if (++k_stage == num_stages) {", "  k_stage = 0;", "  k_phase ^= 1;", "}"]
 
 
 # ---------------------------------------------------------------------------------------------- makers

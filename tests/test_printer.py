@@ -7,8 +7,8 @@ from handmade import THREAD, access, execution, kernel_of, local
 
 from fireiron import *
 from fireiron.cuda import carrier, emit
-from fireiron.cuda.addresses import Names
 from fireiron.cuda.frame import _toucher
+from fireiron.cuda.names import Names
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.errors import VerificationError
 from fireiron.executable.thread_move import EVICT_FIRST, MOVE

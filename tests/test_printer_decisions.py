@@ -7,8 +7,8 @@ from handmade import access, execution, kernel_of, local
 from touching import Step
 
 from fireiron import *
-from fireiron.cuda.addresses import Names
 from fireiron.cuda.frame import _on_a_curve
+from fireiron.cuda.names import Names
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.values.expr import ONE, TRUE, Hilbert, Var, as_expr, less
 

@@ -32,18 +32,18 @@ PAIR = TWO(m=8)
 REFUSED = (
     # values
     ("Swizzle(-1, 0, 3)", "no negative bits or base"), ("Swizzle(3, 0, 2)", "source and target bits overlap"), ("Swizzle(2, 0, 3)('x')", "maps integer offsets"),
-    ("Level('L', Block, 3)", "its threads are a layout over the parent's"), ("Level('L', Block, Layout(4, 0))", "its threads are different ones"),
+    ("Level('L', Block, 3)", "its threads are a layout over the parent's"), ("Level('L', Block, Layout(4, 0))", "its threads must be distinct"),
     ("algebra.max_common_layout(Layout(4), Layout(8))", "have 4 and 8 elements"), ("algebra.blocked_product(Layout((2, 2)), Layout(4))", "ranks 2 and 1 differ"),
     ("algebra.logical_divide(Layout((4, 4)), (2, 2, 2))", "3 tilers for"), ("algebra.runs((2, 2), 64, 1)", "there are 4 numbers only"),
     ("algebra.complement(Layout(8, 1).swizzled(Swizzle(1, 0, 1)), 16)", "a layout without swizzle"), ("algebra.complement(3, 16)", "a Layout"),
-    ("parsing.parse('(4,4):(1,4):(2)')", "a layout has one colon"), ("parsing.parse('((4,4)')", "parentheses do not match"), ("parsing.parse('4)x(4')", "is no integer"),
+    ("parsing.parse('(4,4):(1,4):(2)')", "a layout has one colon"), ("parsing.parse('((4,4)')", "parentheses do not match"), ("parsing.parse('4)x(4')", "is not an integer"),
     ("Strides(m=-1)", "negative"), ("Strides(m=1).aligned(3)", ".aligned(...): bytes"), ("sym('class')", "is a keyword of Python or C++"),
     ("MatMul(Var('x', 1, 9), 8, 8)", "x is not a symbol"), ("Init(8, 8, value=1.5, dtype=int32)", "not exact in int32"), ("Reduction(8, 8, by=3)", "by"),
     ("MatMul.tile(Tunable('a', 8, 16), Tunable('a', 8, 32)).to(Block)(SQUARE).program('sm_80').tree", "two tunables have the name a"),
     ("Layout((2, 2)).coordinate('x')", "a coordinate is an integer or a tuple of coordinates"), ("Layout(2**30).offsets()", "1073741824 offsets are too many to list"),
     # notation
-    ("parse_view('%a:[4].fp32.GL ?')", "behind a"), ("parse_view('%a:[4].fp32.GL[0][0][0]')", "3 pairs of brackets behind"), ("parse_tensor('%a:[4].fp32.GL{x}')", "behind a tensor?"),
-    ("parse_tensor('what')", "is no tensor"), ("parse_tensor('%a:[4:1]:[2].fp32.GL')", "has two strides"), ("parse_tensor('%a:[4]:[1].[2].fp32.GL')", "some shapes have strides and some have none"),
+    ("parse_view('%a:[4].fp32.GL ?')", "after a"), ("parse_view('%a:[4].fp32.GL[0][0][0]')", "3 pairs of brackets after"), ("parse_tensor('%a:[4].fp32.GL{x}')", "after a tensor?"),
+    ("parse_tensor('what')", "is not a tensor"), ("parse_tensor('%a:[4:1]:[2].fp32.GL')", "has two strides"), ("parse_tensor('%a:[4]:[1].[2].fp32.GL')", "some shapes have strides and others do not"),
     ("parse_tensor('%a:[(2,2)]:[1].fp32.GL')", "differ in structure"), ("parse_tensor('#a:[4].thread')", "units of thread in a tensor"), ("parse_level('what:[32].thread')", "level"),
     ("parse_tensor('%a:[' + '(' * 100 + '4' + ')' * 100 + '].fp32.GL')", "nest deeper than 32 levels"),
     # steps
@@ -86,7 +86,7 @@ REFUSED = (
     ("TaskMapping('i', 'v', 3, [GLOBAL])", "proc is not a processor"), ("TaskMapping('i', 'v', BLOCK, [3])", "mems must be places"), ("TaskMapping('i', 'v', BLOCK, [GLOBAL], pipeline=-1)", "pipeline must be a depth"),
     ("TaskMapping('i', 'v', BLOCK, [GLOBAL], group_m=-1)", "group_m applies to blocks"), ("TaskMapping('i', 'v', HOST, [GLOBAL], cluster=3)", "a list of values"), ("TaskMapping('i', 'v', HOST, [GLOBAL], cluster='ab')", "a list of values"),
     ("TaskMapping('i', 'v', HOST, [GLOBAL], group_m=-1)", "must be numbers"), ("Mapping.from_json('{}')", "the field 'machine' is missing"), ("Mapping.from_json('[')", "no JSON"), ("cdiv(3, 0)", "the divisor must be positive"),
-    ("cdiv('x', 2)", "no integer expression"), ("tunable(3.5)", "an unknown kind"), ("Stored(pad=-1)", "an order and a pad"), ("partition(3, 4)", "a tensor of a task and a Partition"),
+    ("cdiv('x', 2)", "not an integer expression"), ("tunable(3.5)", "an unknown kind"), ("Stored(pad=-1)", "an order and a pad"), ("partition(3, 4)", "a tensor of a task and a Partition"),
 )  # fmt: skip
 """A program, and the message of its refusal."""
 
@@ -136,7 +136,7 @@ COMMANDS = (
     ("cache prune", "nothing to remove is specified"), ("draw naive -o -", "standard output takes one picture"), ("draw naive --what tree,flow -o -", "standard output takes one picture"),
     ("draw naive --what all -o -", "standard output takes one picture"), ("draw naive --html x.html -o y.svg", "--html writes a separate page"),
     ("draw naive --html x.html --what tree", "--html writes a separate page"), ("tune hmma_ampere --predict --save x", "there is no record to save"),
-    ("tune hmma_ampere --predict --trials 3 --seed 2", "--trials, --seed already has"), ("list --arch sm_0", "unknown architecture"), ("records merge /dev/null -o /tmp", "/tmp exists"),
+    ("tune hmma_ampere --predict --trials 3 --seed 2", "--trials, --seed would have no effect"), ("list --arch sm_0", "unknown architecture"), ("records merge /dev/null -o /tmp", "/tmp exists"),
     ("cost naive --gpu nothing", "unknown GPU"), ("cost naive --size Q=3", "the spec has no size Q"), ("cost naive -M M --size M=0", "M=0"), ("run naive -M M --size M=0", "--size M=0"),
     ("new class", "is not a module name"), ("new attrs", "would hide the module attrs"), ("new no/such/x", "the folder no/such does not exist"),
 )  # fmt: skip

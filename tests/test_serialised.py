@@ -105,10 +105,10 @@ def test_products_are_not_serialised(name):
 @pytest.mark.parametrize(
     ("warpgroup", "groups", "threads", "message"),
     [
-        ((128, 256), 1, 32, "need 256 registers per thread, but with 160 threads per block a thread has 255: c_rf 256"),
-        ((128, 144), 2, 32, "need 144 registers per thread, but with 288 threads per block a thread has 168: c_rf 144"),
-        ((64, 208), 3, 32, "need 104 registers per thread, but with 416 threads per block a thread has 128: c_rf 104"),
-        ((64, 256), 3, 128, "need 128 registers per thread, but with 512 threads per block a thread has 152: c_rf 128"),
+        ((128, 256), 1, 32, "MMAs need 256 registers per thread, but with 160 threads per block a thread has 255: c_rf 256"),
+        ((128, 144), 2, 32, "MMAs need 144 registers per thread, but with 288 threads per block a thread has 168: c_rf 144"),
+        ((64, 208), 3, 32, "MMAs need 104 registers per thread, but with 416 threads per block a thread has 128: c_rf 104"),
+        ((64, 256), 3, 128, "MMAs need 128 registers per thread, but with 512 threads per block a thread has 152: c_rf 128"),
     ],
 )
 def test_accumulators_that_a_thread_cannot_hold_are_refused(warpgroup, groups, threads, message):
@@ -120,7 +120,7 @@ def test_accumulators_that_a_thread_cannot_hold_are_refused(warpgroup, groups, t
         chain.program(TARGET).lowered  # noqa: B018
     assert str(caught.value).startswith(message)
     assert "a smaller tile for Warpgroup" in str(caught.value) and ("warp_specialize(128)" in str(caught.value)) == (
-        message.startswith("144")
+        message.startswith("MMAs need 144")
     )
 
 

@@ -39,7 +39,7 @@ def test_an_unknown_sharer_is_refused(given):
 
 
 def test_a_sharer_is_no_other_one_of_its_name():
-    with pytest.raises(ArgumentError, match="sharer block: the name of another"):
+    with pytest.raises(ArgumentError, match="sharer block: the name is taken"):
         Memory("NEAR", 1, Sharer("block", 5), "near memory")
     for given in (("", 3), (None, 3), ("pair", "3"), ("pair", True)):
         with pytest.raises(ArgumentError):
@@ -52,7 +52,7 @@ def test_no_tensor_is_in_a_memory_that_no_pass_orders(sharer):
     memory = Memory("NEAR", 1, sharer, "near memory")
     assert not (memory.of_grid or memory.of_block or memory.private or memory.in_shared)
     steps = MatMul.tile(8, 8).to(Block).split(8).load(A, memory, BY_THREADS).tile(1, 1).to(Thread).split(1).done()
-    with pytest.raises(ArgumentError, match=r"a_near in NEAR: no pass orders accesses") as caught:
+    with pytest.raises(ArgumentError, match=r"a_near in NEAR: passes do not order accesses") as caught:
         _ = steps(MatMul(16, 16, 16)(GL, GL, GL)(Kernel)).program("sm_90").ir
     said = str(caught.value)
     assert f"shared by a {sharer}" in said and "legal   grid block thread" in said and "load(A, NEAR)" in said

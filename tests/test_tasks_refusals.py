@@ -334,7 +334,7 @@ def blocks_of_rows(dst, src):
     partition_by_blocks(dst, (4,))
 
 
-@wrong("is no integer expression", "move")
+@wrong("is not an integer expression", "move")
 def half_a_turn(dst, src):
     for _ in prange(2.5):
         launch("copy", dst, src)

@@ -188,5 +188,5 @@ a b c src dst a_at b_type c_registers a_stride_m b_size_k c_m src_at dst_type lh
 def test_sizes_have_no_names_that_generated_code_cannot_bind(names):
     """Keywords, types, macros; and `uid`, by which a swizzle calls the unit."""
     assert not [name for name in names.split() if name not in RESERVED]
-    with pytest.raises(ArgumentError, match="generated code uses the name|keyword of Python or C"):
+    with pytest.raises(ArgumentError, match="is used by generated code|keyword of Python or C"):
         walked(MatMul.tile(8, 8).to(Block).then(LEAF), MatMul(sym(names.split()[0]), 8, 4)(GL, GL, GL)(Kernel))

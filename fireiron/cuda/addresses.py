@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
+from fireiron.cuda.constants import Constants
 from fireiron.cuda.expressions import Binds, expression, is_wide, operand, scaled, summands
 from fireiron.cuda.lines import guarded
+from fireiron.cuda.names import Names
 from fireiron.cuda.rotations import shown
 from fireiron.ir import Access, Acquire, Buffer, For, Kernel, Let, Rotations, execs, statements
 from fireiron.ir.text import Function, Item, Made, Noted, Path
@@ -31,27 +33,6 @@ SHARED_ADDRESS = Function(
 
 FIRST_LANE = "__shfl_sync(0xffffffff, "
 """Brings all lanes of a warp the first one's value. The compiler then keeps it, and what is computed of it, once for the warp."""
-
-
-class Names:
-    """Names of the text's own, none of which the kernel has."""
-
-    def __init__(self, taken: set[str]) -> None:
-        self.taken = taken
-
-    def fresh(self, wanted: str) -> str:
-        """The wanted name, with a number if it is taken."""
-        name = self.free(wanted)
-        self.taken.add(name)
-        return name
-
-    def free(self, wanted: str) -> str:
-        """The wanted name, with a number if it is taken; it stays free."""
-        name, number = wanted, 1
-        while name in self.taken:
-            number += 1
-            name = f"{wanted}{number}"
-        return name
 
 
 @attrs.define
@@ -119,6 +100,7 @@ class Addresses:
 
     def __init__(self, kernel: Kernel, names: Names) -> None:
         self.kernel, self.names = kernel, names
+        self.constants = Constants(kernel, names)
         self.fixed = frozenset({kernel.block, kernel.thread, *kernel.symbols, *(one.var for one in kernel.body if isinstance(one, Let))})
         self.sizes = frozenset(kernel.symbols)
         self.declared: list[Item] = []
@@ -302,9 +284,11 @@ class Addresses:
     def role(self) -> Callable[[], None]:
         """What is named from now on stands in a branch: what this returns forgets it again."""
         pointers, windows, swizzles = dict(self.pointers), dict(self.windows), dict(self.swizzles)
+        release = self.names.scope()
 
         def forget() -> None:
             self.pointers, self.windows, self.swizzles = pointers, windows, swizzles
+            release()
 
         return forget
 
@@ -351,7 +335,17 @@ class Addresses:
         value = self._named(value, buffer)
         self.used |= value.variables()
         shifted = {turns.var for turns in self.turns} if buffer.parameter else ()
-        return summands(value, () if buffer.memory.private else _strides(buffer, size), shifted)
+        return summands(value, () if buffer.memory.private else self._strides(buffer, size), shifted)
+
+    def _strides(self, buffer: Buffer, size: int) -> tuple[int, ...]:
+        """The steps from one row, column, copy or stage of a buffer to the next, in units of which `size` are an element; largest first."""
+        weights = {constant(digit.weight) for digits in buffer.storage.dims for digit in digits}
+        stage = None
+        if buffer.tensor.copies > 1:
+            stage = self.constants.stride(buffer, size) if buffer.memory.in_shared else None
+            weights.add(constant(buffer.elements) if stage is None else None)
+        strides = [weight * size for weight in weights if weight is not None and weight > 1]
+        return tuple(sorted((*strides, *(() if stage is None else (stage,))), reverse=True))
 
     # ------------------------------------------------------------------------------------------ parts with names
 
@@ -433,6 +427,7 @@ class Addresses:
         turns = self.turns.pop()
         # A parity changes where the stage that is counted begins again, whether or not the text reads that.
         counting = {value for value in turns.named if turns.parities and isinstance(value, Mod) and turns.counts(value.left)}
+        names = {*turns.named.values(), *turns.of_warp.values(), *turns.rotated.values()}
         turns.named = {value: name for value, name in turns.named.items() if value in counting or self._is_read(name, turns)}
         self.used |= {var for value in (*turns.named, *turns.rotated) for var in value.variables()}
         counted = {value: name for value, name in turns.named.items() if isinstance(value, Mod) and turns.counts(value.left)}
@@ -442,7 +437,7 @@ class Addresses:
         begun = [Assignment(f"int {name}", expression(value)) for name, value in starts]
         (turns.before if turns.around is None else turns.around.before).extend(begun)
         top: list[Item] = [
-            Assignment(f"const {self._kind(value)} {name}", expression(value))
+            Assignment(f"const {self._kind(value)} {name}", expression(self._by_name(value)))
             for value, name in turns.named.items()
             if value not in counted
         ]
@@ -453,7 +448,22 @@ class Addresses:
         top += [
             Noted(f"const {self._kind(stage)} {name} = {FIRST_LANE}{stage}, 0);", "warp-uniform") for stage, name in turns.of_warp.items()
         ]
-        return Lines(tuple(turns.before), tuple(top), tuple(_counted_on(value, name, turns) for value, name in counted.items()))
+        for name in names.difference(counted.values()):
+            self._end(name)
+        return Lines(
+            tuple(turns.before),
+            tuple(top),
+            tuple(_counted_on(value, name, expression(self.constants.divisor(value.right)), turns) for value, name in counted.items()),
+        )
+
+    def _by_name(self, value: Expr) -> Expr:
+        """A stage with the number of stages by its name."""
+        return Mod(value.left, self.constants.divisor(value.right)) if isinstance(value, Mod) else value
+
+    def _end(self, name: Var) -> None:
+        """The scope of a name ends: another scope may have one like it, which it is not."""
+        self.names.drop(name.name)
+        self.used.discard(name)
 
     def _is_read(self, name: Var, turns: Turns) -> bool:
         """Whether the text reads a name: a stage may be the same whatever turn a loop begins with."""
@@ -492,12 +502,12 @@ def goes_on(loop: For, number: Expr, around: For) -> bool:
     return around.step == 1 and loop.first == 0 and any(one is loop for one in around.body) and after - begun == loop.extent
 
 
-def _counted_on(value: Mod, name: Var, turns: Turns) -> Item:
+def _counted_on(value: Mod, name: Var, count: str, turns: Turns) -> Item:
     """A stage, and the parity of its round, on to the next turn."""
     lines = [f"{name} = 0;"]
     if value in turns.parities:
         lines.append(f"{turns.parities[value][0]} ^= 1;")
-    return guarded((f"++{name} == {value.right}",), lines)
+    return guarded((f"++{name} == {count}",), lines)
 
 
 def _product(term: tuple[tuple[Expr, ...], int]) -> Expr:
@@ -529,11 +539,3 @@ def _plain(base: Expr) -> bool:
 
 def _label(buffer: Buffer, write: bool) -> str:
     return f"{buffer.name.lower()}_{'target' if write else 'source'}"
-
-
-def _strides(buffer: Buffer, size: int) -> tuple[int, ...]:
-    """The steps from one row, column or copy of a buffer to the next, in units of which `size` are an element; the largest first."""
-    weights = {constant(digit.weight) for digits in buffer.storage.dims for digit in digits}
-    if buffer.tensor.copies > 1:
-        weights.add(constant(buffer.elements))
-    return tuple(sorted((weight * size for weight in weights if weight is not None and weight > 1), reverse=True))

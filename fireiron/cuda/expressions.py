@@ -284,6 +284,8 @@ def _coefficient(number: int, strides: Sequence[int]) -> list[str]:
     for stride in strides:
         if 1 < stride < number and number % stride == 0:
             return [str(number // stride), str(stride)]
+        if stride == number and type(stride) is not int:  # a stride that has a name
+            return [str(stride)]
     return [f"{number}{_suffix(number)}"]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from fireiron.cuda.addresses import FIRST_LANE, Names
+from fireiron.cuda.addresses import FIRST_LANE
+from fireiron.cuda.constants import stages_of
 from fireiron.cuda.expressions import HILBERT, document, expression
 from fireiron.cuda.lines import WIDTH, Line, comment, lines_of, plain
 from fireiron.cuda.makers import Makers
+from fireiron.cuda.names import Names
 from fireiron.cuda.printer import BUILT_IN, KernelPrinter
 from fireiron.cuda.quotients import QUOTIENT
 from fireiron.cuda.rings import TENSOR_MAP, declarations
@@ -25,7 +27,7 @@ from fireiron.ir.opaque import at_tiles
 from fireiron.ir.text import Function, Item, Made, Noted, Path
 from fireiron.ir.usage import region_starts
 from fireiron.values.document import Assignment, Joined
-from fireiron.values.expr import INT_MAX, ZERO, Expr, FloorDiv, Hilbert, Mod, Var, constant
+from fireiron.values.expr import INT_MAX, Expr, FloorDiv, Hilbert, Var
 from fireiron.values.machine import bfloat16, float16
 
 
@@ -77,7 +79,8 @@ def _body(printer: KernelPrinter) -> list[Line]:
         printer.function(QUOTIENT)
     program = Statements(printer).program()
     rings = list(declarations(printer, bool(kernel.dynamic_shared_bytes)))
-    return lines_of([*_definitions(printer), *_buffers(kernel), *rings, *program], 1)
+    definitions = [*_definitions(printer), *_buffers(kernel), *rings, *program]
+    return lines_of([*printer.addresses.constants.lines(), *definitions], 1)
 
 
 def _on_a_curve(value: Expr) -> bool:
@@ -130,7 +133,7 @@ def _header(kernel: Kernel) -> Iterable[str]:
     if kernel.counter is not None:
         yield from comment(f"requires: {kernel.counter.name} is zero before the first launch, and no concurrent launch uses it")
     for name in kernel.effects[Chaining].ready:
-        yield from comment(f"requires: no kernel that may still run writes {name}, which is read before griddepcontrol.wait")
+        yield from comment(f"requires: no kernel that may still run writes {name}, which is read before griddepcontrol_wait")
     for reason in kernel.effects[Unchecked].reasons:
         yield from comment(f"UNCHECKED, races are possible: {reason}")
 
@@ -227,7 +230,7 @@ def _of_warp(value: Expr, kernel: Kernel) -> bool:
 
 def _buffers(kernel: Kernel) -> Iterable[Item]:
     """The declarations of buffers."""
-    makers, stages = Makers(kernel), _stages(kernel)
+    makers, stages = Makers(kernel), stages_of(kernel)
     shared = [buffer for buffer in kernel.buffers if buffer.memory.in_shared]
     read = _read(kernel)
     # Compilers warn of an array that nobody reads, unless the text says that it knows.
@@ -288,26 +291,3 @@ def _shape(buffer: Buffer, stages: Mapping[str, int]) -> str:
     number = stages.get(buffer.name, 1) if buffer.tensor.copies % stages.get(buffer.name, 1) == 0 else 1
     copies = buffer.tensor.copies // number
     return f"{shape}{f', {number} stages' if number > 1 else ''}{f', {copies} copies' if copies > 1 else ''}"
-
-
-def _stages(kernel: Kernel) -> dict[str, int]:
-    """The stages of each buffer that has several: those of its ring, or as many as the remainder that selects one."""
-    stages = {name: ring.stages for ring in kernel.rings for name in ring.buffers}
-    several = {buffer.name: buffer for buffer in kernel.buffers if buffer.tensor.copies > 1 and buffer.name not in stages}
-    stages |= {name: buffer.tensor.copies for name, buffer in several.items() if buffer.memory.private}
-    fixed = {kernel.block, kernel.thread, *(let.var for let in kernel.body if isinstance(let, Let))}
-    for stmt, _ in execs(kernel.body) if several else ():
-        for access in stmt.accesses:
-            if access.buffer in several and access.copy != ZERO:
-                number = max(_moduli(access.copy, fixed), default=1)
-                if several[access.buffer].tensor.copies % number == 0:
-                    stages[access.buffer] = max(stages.get(access.buffer, 1), number)
-    return stages
-
-
-def _moduli(value: Expr, fixed: set[Var]) -> Iterator[int]:
-    """The divisors of the remainders of an expression that loops change."""
-    if isinstance(value, Mod) and not value.variables() <= fixed:
-        yield constant(value.right) or 1
-    for child in value.children:
-        yield from _moduli(child, fixed)

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import attrs
 
-from fireiron.cuda.addresses import SHARED_ADDRESS, Addresses, Names
+from fireiron.cuda.addresses import SHARED_ADDRESS, Addresses
 from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.micro_kernel import micro_kernel
+from fireiron.cuda.names import Names
 from fireiron.cuda.quotients import Quotients
 from fireiron.cuda.types import (
     ACCUMULATED,
@@ -57,7 +58,7 @@ class KernelPrinter:
     def function(self, function: Function) -> str:
         """The name of a helper function, which is printed in front of the kernel."""
         if function not in self.functions:
-            self.functions[function] = self.names.fresh(function.name)
+            self.functions[function] = self.names.keep(function.name)
         self.callers.setdefault(function, {}).update(dict.fromkeys(self.addresses.steps))
         return self.functions[function]
 

@@ -160,12 +160,13 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
             )
             yield Noted(f"volatile int* const {numbers_of(ring)} = {numbers};", f"{ring.stages} stages of tile indices")
         makers = Makers(kernel).of_ring(ring.name)
+        count = printer.addresses.constants.count(ring.stages)
         yield Made(Noted(f"const unsigned {full} = {address}({start});", f"{_mbarriers(ring.stages)}: {_held(ring)} full"), makers)
-        yield Made(
-            Noted(f"const unsigned {empty} = {full} + {ring.stages * 8};", f"{_mbarriers(ring.stages)}: {_held(ring)} empty"), makers
-        )
+        distance = f"{count} * 8" if count.isidentifier() else ring.stages * 8
+        note = f"{_mbarriers(ring.stages)}: {_held(ring)} empty"
+        yield Made(Noted(f"const unsigned {empty} = {full} + {distance};", note), makers)
         lines = (f"{init}({full} + stage * 8, {ring.producers});", f"{init}({empty} + stage * 8, {ring.consumers});")
-        inits.append(Braces(f"for (int stage = 0; stage < {ring.stages}; ++stage)", lines))
+        inits.append(Braces(f"for (int stage = 0; stage < {count}; ++stage)", lines))
     maps = [f"{printer.function(PREFETCH)}(&{one.name});" for one in kernel.maps]
     yield guarded(("threadIdx.x == 0",), [*maps, *inits, f"{printer.function(VISIBLE)}();"])
     if kernel.cluster is None:  # else all blocks of the cluster wait, which the program says
@@ -181,7 +182,7 @@ def acquired(printer: KernelPrinter, statement: Acquire) -> list[Item]:
     note = f"wait until {_held(ring)} {'is' if len(ring.buffers) == 1 else 'are'} {state}"
     if ring.is_order:
         note = "wait for the previous warpgroup" if ring.each else "wait for the MMAs of the previous tile"
-    return [Noted(f"{printer.function(WAIT)}({barrier}, {printer.expression(parity)});", note)]
+    return [Noted(f"{printer.function(WAIT)}({barrier}, {printer.expression(printer.addresses.constants.phases(parity))});", note)]
 
 
 def released(printer: KernelPrinter, statement: Release) -> list[Item]:
@@ -193,7 +194,8 @@ def released(printer: KernelPrinter, statement: Release) -> list[Item]:
         lines = statement.by.arrive(printer, barrier)
         return [guarded(printer.conditions(conditions), lines)] if conditions else list(lines)
     if statement.state is StageState.FULL and not ring.tiles:
-        return [f"{printer.function(EXPECT)}({barrier}, {ring.bytes if statement.part is None else statement.part});"]
+        size = printer.addresses.constants.ring_bytes(ring) if statement.part is None else statement.part
+        return [f"{printer.function(EXPECT)}({barrier}, {size});"]
     line = f"{printer.function(ARRIVE)}({barrier});"
     if statement.to:
         line = f"{printer.function(ARRIVE_AT)}({barrier}, {printer.blocks(*statement.to)});"

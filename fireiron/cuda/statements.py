@@ -11,8 +11,9 @@ from fireiron.cuda.chosen import ChosenTurns, chosen_turns
 from fireiron.cuda.expressions import Binds, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.makers import Makers
-from fireiron.cuda.printer import KernelPrinter
+from fireiron.cuda.printer import BUILT_IN, KernelPrinter
 from fireiron.cuda.rings import CLUSTER_SYNC, acquired, branch, left, next_tile, released
+from fireiron.cuda.tile_loops import TileLoop, tile_loop
 from fireiron.cuda.versions import Branch
 from fireiron.errors import DecompositionError, VerificationError
 from fireiron.ir import (
@@ -379,6 +380,9 @@ class Statements:
         if (turns := chosen_turns(statement)) is not None:
             return self._chosen(turns)
         unroll = statement.unroll or self._indexes_registers(statement)
+        tiles = None if unroll else tile_loop(self.kernel, statement)
+        if tiles is not None:
+            statement = attrs.evolve(statement, body=tuple(stmt for stmt in statement.body if stmt is not tiles.let))
         before, body = ((), self._unrolled(statement)) if unroll else self._running(statement)
         if statement.pinned_registers:
             one = self._one_of(lambda mechanism: mechanism.in_registers)
@@ -386,12 +390,21 @@ class Statements:
         body = self._counting(statement, body)
         if statement.extent == Const(1) and statement.step == 1:
             return [*before, Braces("", (f"const int {statement.var} = 0;", *body))]
+        if tiles is not None:
+            return [*before, Braces(self._over_tiles(tiles, statement), tuple(body), self._rolled(statement))]
         name = statement.var.name
         self.printer.addresses.used |= statement.extent.variables()
         further = f"++{name}" if statement.step == 1 else f"{name} += {statement.step}"
         goes_on = "" if _is_left(statement) else f" {name} < {operand(statement.extent, Binds.SUM)}"
         head = f"for (int {name} = {statement.first};{goes_on}; {further})"  # sizes and numbers of tiles fit 32 bits
         return [*before, Braces(head, tuple(body), "#pragma unroll" if unroll else self._rolled(statement))]
+
+    def _over_tiles(self, tiles: TileLoop, loop: For) -> str:
+        """The head of a loop of persistent blocks over tiles."""
+        constants = self.printer.addresses.constants
+        count, blocks = constants.named("num_tiles", tiles.tiles), constants.named("num_blocks", tiles.blocks)
+        iteration = loop.var if loop.var in self.printer.addresses.used else None
+        return tiles.head(BUILT_IN["block"], count, blocks, iteration)
 
     def _rolled(self, loop: For) -> str:
         """An inner loop of one thread stays rolled where its extent is told at run time: unrolled, it begins with the addresses of

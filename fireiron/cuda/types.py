@@ -190,7 +190,7 @@ ACCUMULATED: Final = Function(
     "accumulated",
     ("float x",),
     ("return __fadd_rn(x, -0.0f);",),
-    "x, read after wgmma.wait_group: ptxas would hoist the conversion above the wait and serialize the wgmma",
+    "x, read after wgmma_wait_group: ptxas would hoist the conversion above the wait and serialize the wgmma",
     result="float",
 )
 """The function around an accumulator of which a single element is converted. Adding -0 changes no number; no compiler leaves it out."""

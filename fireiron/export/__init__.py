@@ -136,7 +136,7 @@ def _write(folder: Path, parts: Mapping[str, bytes], overwrite: bool, stale: Ite
 
 def _check_free(path: Path, overwrite: bool) -> None:
     if path.exists() and not path.is_file():
-        raise StoreError(f"{path} is no regular file")
+        raise StoreError(f"{path} is not a regular file")
     if path.exists() and not overwrite:
         raise StoreError(f"{path} exists", hint="another name or folder, or ask to overwrite it (--force, overwrite=True)")
 

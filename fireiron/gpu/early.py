@@ -6,12 +6,11 @@ result). If a check reports an error, the program has no `ir`, and nothing loads
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
 from fireiron.errors import FireironError
-from fireiron.gpu import cache
+from fireiron.gpu import cache, programs
 from fireiron.gpu.launch import newest_loadable
 
 if TYPE_CHECKING:
@@ -56,13 +55,22 @@ class EarlyCompilation:
 def prove(program: Program) -> None:
     """Make the final IR of a program, which all checks passed, and begin to compile its text meanwhile.
 
+    The programs of its preceding launches are made and compiled at the same time.
+
     Raises: what `Program.ir` raises.
     """
     if program.early is None:
         _ = program.is_made or program.lowered
-        with contextlib.suppress(FireironError):  # checks report why, else the printer again
+        begun = False
+        try:
             text = program.text if program.is_made else program.unproved_text
             program.begin_early(EarlyCompilation(text, program.architecture.name, newest_loadable()))
+            begun = True
+        finally:
+            if not begun:  # if a check refuses what the printer cannot print, the caller needs the error of the check
+                _ = program.ir
+        for launch in program.preceding:
+            prove(programs.recalled(launch.program))
     _ = program.ir
 
 

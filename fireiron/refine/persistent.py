@@ -71,8 +71,8 @@ class Persistent(Refinement):
     >>> from fireiron import *
     >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).persistent(4)
     >>> text = blocks.tile(1, 1).to(Thread).split(1).done().cuda()
-    >>> [line.strip() for line in text.splitlines() if " turn" in line]
-    ['for (int turn = 0; turn < 4; ++turn) {', 'const int tile = turn * 4 + block;']
+    >>> [line.strip() for line in text.splitlines() if "int tile" in line]
+    ['for (int tile = blockIdx.x; tile < num_tiles; tile += num_blocks) {']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("tile",)

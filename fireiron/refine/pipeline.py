@@ -38,8 +38,8 @@ class Pipeline(Refinement):
     >>> for line in text.splitlines():
     ...     if "__shared__" in line:
     ...         print(line.strip())
-    __shared__ __align__(16) float a_sh[768];  // 32 x 8, 3 copies
-    __shared__ __align__(16) float b_sh[768];  // 8 x 32, 3 copies
+    __shared__ __align__(16) float a_sh[768];  // 32 x 8, 3 stages
+    __shared__ __align__(16) float b_sh[768];  // 8 x 32, 3 stages
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("split",)

@@ -42,7 +42,7 @@ class ProgrammaticLaunch(Refinement):
     >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).programmatic_launch()
     >>> text = blocks.tile(1, 1).to(Thread).split(1).done().cuda()
     >>> for line in text.splitlines():
-    ...     if "griddepcontrol" in line:
+    ...     if "griddepcontrol." in line:
     ...         print(line.strip())
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");

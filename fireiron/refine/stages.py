@@ -35,10 +35,10 @@ class Stages(Refinement):
     >>> loads = steps.load(A, SH, Move.done()).stages(2).load(B, SH, Move.done())
     >>> text = loads.tile(64, 64).to(Warpgroup).done().cuda()
     >>> for line in text.splitlines():
-    ...     if " copies" in line:
+    ...     if " stages" in line:
     ...         print(line.strip())
-    __half* const a_sh = reinterpret_cast<__half*>(smem);  // 128 x 64, 2 copies
-    __half* const b_sh = reinterpret_cast<__half*>(smem + 32768);  // 64 x 64, 3 copies
+    __half* const a_sh = reinterpret_cast<__half*>(smem);  // 128 x 64, 2 stages
+    __half* const b_sh = reinterpret_cast<__half*>(smem + 32768);  // 64 x 64, 3 stages
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("load",)

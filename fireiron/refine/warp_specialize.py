@@ -54,7 +54,7 @@ class WarpSpecialize(Refinement):
     ...     if "mbarrier_wait(k" in line:
     ...         print(line.strip())
     mbarrier_wait(k_ring_full + k_stage * 8, k_phase);  // wait until a_sh, b_sh are full
-    mbarrier_wait(k_ring_empty + k_stage2 * 8, k_phase2);  // wait until a_sh, b_sh are empty
+    mbarrier_wait(k_ring_empty + k_stage * 8, k_phase);  // wait until a_sh, b_sh are empty
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("split",)

@@ -1,4 +1,4 @@
-"""What everything else is made of: index expressions, layouts, tensors and their views, machines, units of threads.
+"""The basic values: index expressions, layouts, tensors and views, machines, numbering of threads.
 
 May import: errors and other values.
 """

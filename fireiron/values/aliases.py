@@ -1,4 +1,4 @@
-"""What somebody may have meant who named an element type or an architecture as other places do: hints of errors."""
+"""Hints for element types and architectures that a user named as another tool does ("did you mean ...")."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _DTYPES: Final[Mapping[str, str]] = {
     "i8": "int8", "s8": "int8", "char": "int8", "u8": "uint8", "byte": "uint8", "fp8": "float8_e4m3", "e4m3": "float8_e4m3",
     "float8": "float8_e4m3", "float8_e4m3fn": "float8_e4m3", "e5m2": "float8_e5m2",
 }  # fmt: skip
-"""Names that element types have in other places."""
+"""Names of element types in other tools."""
 
 _GPUS: Final[Mapping[str, str]] = {
     "titan v": "sm_70", "v100": "sm_70", "t4": "sm_75", "a100": "sm_80", "a30": "sm_80", "a10": "sm_86", "a40": "sm_86", "l4": "sm_89",
     "l40": "sm_89", "l40s": "sm_89", "h100": "sm_90a", "h200": "sm_90a", "gh200": "sm_90a", "b200": "sm_100", "volta": "sm_70",
     "turing": "sm_75", "ampere": "sm_80", "ada": "sm_89", "hopper": "sm_90a", "blackwell": "sm_100",
 }  # fmt: skip
-"""The targets of GPUs, and of generations of them, by their names."""
+"""The targets of GPUs and GPU generations, by name."""
 
 
 def meant_dtype(value: object, names: Sequence[str]) -> str | None:
-    """The hint for an element type of another place (`half`, `np.float16`), or of another spelling; None where nothing is like it."""
+    """The hint for another tool's name of an element type (`half`, `np.float16`), or another spelling; None if nothing is similar."""
     text = _text(value).rpartition(".")[2]
     return _asked(text if text in names else _DTYPES.get(text) or closest(text, names))
 
 
 def meant_architecture(value: object, names: Sequence[str]) -> str | None:
-    """The hint for an architecture as a number (90, 9.0), in another form (sm90), or of a GPU; None where nothing is like it."""
+    """The hint for an architecture given as a number (90, 9.0), in another form (sm90), or as a GPU; None if nothing is similar."""
     text = _text(value)
     number = re.fullmatch(r"(?:sm|compute|cc)?[ _-]*([0-9]{1,2})\.?([0-9])(a?)", text, re.ASCII)
     name = "sm_" + "".join(number.groups()) if number else _GPUS.get(text, text)
@@ -39,7 +39,7 @@ def meant_architecture(value: object, names: Sequence[str]) -> str | None:
 
 
 def _text(value: object) -> str:
-    """A text, or what a value of another package is called."""
+    """A text, or the name of a value of another package."""
     called = next((one for one in (value, getattr(value, "__name__", None), getattr(value, "name", None)) if isinstance(one, str)), None)
     return (shown(value) if called is None else called).strip().lower()
 

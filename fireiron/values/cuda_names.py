@@ -1,7 +1,7 @@
-"""Names that CUDA C++ gives a meaning to, and that generated code therefore must not bind.
+"""Names with a meaning in CUDA C++, which generated code must not bind.
 
-Sources: C++20 [lex.key], [lex.name]; CUDA C++ Programming Guide, "Built-in Variables", "Built-in Vector Types"; CUDA Math API, single
-and double precision; the functions of the C library that NVRTC and nvcc declare for device code.
+Sources: C++20 [lex.key], [lex.name]; CUDA C++ Programming Guide, "Built-in Variables", "Built-in Vector Types"; CUDA Math API, single and
+double precision; the functions of the C library that NVRTC and nvcc declare for device code.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BUILT_INS: Final = _VECTOR_TYPES | _words("""
     size_t ptrdiff_t clock_t nullptr_t max_align_t int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t
     NULL INFINITY NAN HUGE_VAL HUGE_VALF assert offsetof cudaError_t cudaStream_t CUtensorMap
 """)
-"""Variables, types, namespaces and macros. (NVRTC has no INFINITY and no NAN: the printer makes such constants of their bits.)"""
+"""Variables, types, namespaces and macros. (NVRTC has neither INFINITY nor NAN: the printer builds such constants from their bits.)"""
 
 _MATH: Final = _words("""
     acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh cospi cyl_bessel_i0 cyl_bessel_i1 erf erfc erfcinv erfcx
@@ -56,20 +56,20 @@ FUNCTIONS: Final = (
     tex1D tex2D tex3D surf1Dread surf2Dread
 """)
 )
-"""Functions that are declared in every unit, so that no kernel can have the name."""
+"""Functions that every compilation unit declares, so that no kernel can have their names."""
 
 PRINTED: Final = _words("""
     abs llabs min max fma fmaf fabs fabsf fmax fmaxf fmin fminf erf erff exp expf exp2 exp2f log logf log2 log2f rsqrt rsqrtf sqrt sqrtf
     tanh tanhf atomicAdd atomicInc atomicExch
 """)
-"""Those that generated code calls: a parameter of the name would hide them."""
+"""Functions that generated code calls; a parameter with such a name would hide them."""
 
 TAKEN: Final = KEYWORDS | BUILT_INS | FUNCTIONS
-"""What generated code gives to nothing that it names by itself."""
+"""Names that generated code uses for nothing of its own."""
 
 
 def is_taken(name: str) -> bool:
-    """Whether no operand can have a name: it means something in generated code, or belongs to the implementation ([lex.name]).
+    """Whether no operand can have a name: it has a meaning in generated code, or is reserved for the implementation ([lex.name]).
 
     >>> [is_taken(name) for name in ("expf", "blockIdx", "__half", "acc", "y0")]
     [True, True, True, False, False]

@@ -1,7 +1,7 @@
 """Text that knows where it may be broken: calls, sums, choices and assignments of C++, laid out to a width.
 
 A text is a `str`, which is never broken, or a `Doc`. `str(doc)` is its form on one line; `laid_out` breaks what does not fit from the
-outside in, as a person would: an assignment behind its sign, a call between its arguments, a chain before an operator.
+outside in, as a person would: an assignment after `=`, a call between its arguments, a chain before an operator.
 
 >>> print("\\n".join(laid_out(Call("f", ("first", Chain(("second", "+ third")))), 80)))
 f(first, second + third)
@@ -22,12 +22,12 @@ from typing import TypeAlias
 import attrs
 
 STEP = 4
-"""Columns by which a continued line is indented."""
+"""Columns by which a continuation line is indented."""
 
 
 @attrs.frozen(slots=False)
 class Doc:
-    """A text with places to break it."""
+    """A text with possible line breaks."""
 
     @functools.cached_property
     def flat(self) -> str:
@@ -35,7 +35,7 @@ class Doc:
         raise NotImplementedError
 
     def broken(self, room: int, width: int, after: int) -> list[str]:
-        """Its lines where it does not fit: the first has `room` columns, the others `width`, the last leaves `after` of them free."""
+        """Its lines if it does not fit: the first has `room` columns, the others `width`, and the last leaves `after` of them free."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ def _indented(lines: Sequence[str]) -> list[str]:
 
 @attrs.frozen(slots=False)
 class Joined(Doc):
-    """Parts side by side, with nothing between."""
+    """Parts without separators."""
 
     parts: tuple[Text, ...]
 
@@ -70,11 +70,13 @@ class Joined(Doc):
         return "".join(map(str, self.parts))
 
     def broken(self, room: int, width: int, after: int) -> list[str]:
-        """Each part broken where the one before it ends."""
+        """Each part, broken after the previous one ends."""
         lines = [""]
         for number, part in enumerate(self.parts):
             rest = self.parts[number + 1 :]
-            behind = sum(len(one) for one in rest if isinstance(one, str)) + (after if all(isinstance(one, str) for one in rest) else 0)
+            behind = sum(len(part) for part in rest if isinstance(part, str)) + (
+                after if all(isinstance(part, str) for part in rest) else 0
+            )
             free = (room if len(lines) == 1 else width) - len(lines[-1])
             first, *others = laid_out(part, width, behind, free)
             lines = [*lines[:-1], lines[-1] + first, *others]
@@ -94,7 +96,7 @@ class Call(Doc):
         return f"{self.head}({', '.join(map(str, self.arguments))})"
 
     def broken(self, room: int, width: int, after: int) -> list[str]:
-        """The arguments on a line of their own, or each on its own."""
+        """The arguments on one separate line, or each on its own line."""
         inside = ", ".join(map(str, self.arguments)) + ")"
         head = laid_out(self.head, width, 1, room)
         if len(inside) + STEP + after <= width:
@@ -109,7 +111,7 @@ class Call(Doc):
 
 @attrs.frozen(slots=False)
 class Chain(Doc):
-    """Operands of one operator: the first, then each with the operator in front of it, as `"+ b"`."""
+    """Operands of one operator: the first, then each preceded by the operator, such as `"+ b"`."""
 
     parts: tuple[Text, ...]
 
@@ -145,7 +147,7 @@ class Choice(Doc):
         return f"{self.condition} ? {self.first} : {self.second}"
 
     def broken(self, room: int, width: int, after: int) -> list[str]:
-        """The condition, and each side on a line of its own."""
+        """The condition, then each alternative on its own line."""
         first = laid_out(Joined(("? ", self.first)), width - STEP)
         second = laid_out(Joined((": ", self.second)), width - STEP, after)
         return [*laid_out(self.condition, width, 0, room), *_indented([*first, *second])]
@@ -164,7 +166,7 @@ class Assignment(Doc):
         return f"{self.target} = {self.value};"
 
     def broken(self, room: int, width: int, after: int) -> list[str]:
-        """The value on lines of its own."""
+        """The value on separate lines."""
         *before, head = laid_out(self.target, width, 2, room)
         *lines, last = laid_out(self.value, width - STEP, after + 1)
         return [*before, f"{head} =", *_indented([*lines, f"{last};"])]
@@ -176,5 +178,5 @@ def called(head: Text, *arguments: Text) -> Text:
 
 
 def in_parentheses(text: Text) -> Text:
-    """A choice in parentheses, where it is part of something else; any other text itself."""
+    """A choice in parentheses, for use as an operand; any other text unchanged."""
     return Joined(("(", text, ")")) if isinstance(text, Choice) else text

@@ -1,6 +1,6 @@
-"""Levels of the machine, from whole launches down to single threads; a level above consists of launches.
+"""Levels of the machine, from launches to single threads; a level above `Kernel` consists of launches.
 
-A new level is a new value: below `Kernel` a layout over the threads of its parent, above it a name and what its units consist of.
+A new level is a new value: below `Kernel` a layout over the threads of its parent, above it a name and the level that its units consist of.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from fireiron.values.layout import Layout
 class Level:
     """A group of threads, as a layout over the threads of its parent (Graphene, section 4).
 
-    `layout` says which threads of the parent are the first unit's: `Warp` is `32:1` of a warpgroup, `QuadPair` is
-    `(4,2):(1,16)` of a warp; its complement in the parent numbers the units. `Kernel` and `Block`, whose size a strategy decides, have
-    none. `label` names variables in generated code. A unit of a level above `Kernel` has no threads: it consists of units of the level
-    `consists_of`, which are launched in order.
+    `layout` specifies the threads of the first unit in the parent: `Warp` is `32:1` of a warpgroup, `QuadPair` is `(4,2):(1,16)` of a warp.
+    Its complement in the parent numbers the units. `Kernel` and `Block` have no layout: a strategy determines their sizes. `label` is used
+    for variable names in generated code. A unit of a level above `Kernel` has no threads: it consists of units of the level `consists_of`,
+    which are launched in order.
 
     >>> Half = Level("Half", Warp, Layout(16))
     >>> Half.threads, str(Half.layout)
@@ -46,7 +46,7 @@ class Level:
         if self.consists_of is not None:
             self._check_consists()
         if not all(self.strides):
-            raise ArgumentError(f"level {self.name}: its threads are different ones", got=self.layout, legal="strides of at least 1")
+            raise ArgumentError(f"level {self.name}: its threads must be distinct", got=self.layout, legal="strides of at least 1")
         if not isinstance(self.label, str) or (self.label and not self.label.isidentifier()):
             raise ArgumentError(f"level {self.name}: its label names variables, so it must be an identifier", got=self.label)
         if not self.label:
@@ -54,7 +54,7 @@ class Level:
         self._check_tiles_parent()
 
     def _check_consists(self) -> None:
-        """A level above launches has no threads of its own, and no level is inside itself."""
+        """A level above launches has no threads of its own, and no level contains itself."""
         if not isinstance(self.consists_of, Level) or not (self.consists_of.is_launch or self.consists_of.is_above_launch):
             raise ArgumentError(f"level {self.name}: its units consist of whole launches", got=self.consists_of, legal="consists_of=Kernel")
         if self.parent is not None or self.layout is not None:
@@ -64,7 +64,7 @@ class Level:
             )  # fmt: skip
 
     def _check_tiles_parent(self) -> None:
-        """A group must tile its parent, as a layout with a complement does: each mode starts where a whole number of the former ends."""
+        """A group must tile its parent like a layout with a complement: each mode starts at a multiple of the end of the previous one."""
         reached = 1
         for stride, size in sorted(zip(self.strides, self.sizes, strict=True)):
             if stride % reached:
@@ -90,26 +90,26 @@ class Level:
 
     @functools.cached_property
     def threads(self) -> int | None:
-        """Threads in one unit; None for Kernel and Block, whose size a strategy decides."""
+        """Threads in one unit; None for Kernel and Block, whose sizes a strategy determines."""
         return None if self.layout is None else self.layout.size()
 
     @property
     def is_launch(self) -> bool:
-        """Whether a unit of it is a whole launch, whose threads and arguments the kernel has: levels above consist of launches."""
+        """Whether a unit is a launch, with threads and the kernel's arguments; levels above consist of launches."""
         return self == Kernel
 
     @property
     def is_above_launch(self) -> bool:
-        """Whether a unit of it consists of several launches, which the arrays in global memory are all that joins."""
+        """Whether a unit consists of several launches, which are connected only by arrays in global memory."""
         return self.consists_of is not None
 
     @property
     def has_arguments(self) -> bool:
-        """Whether operands of a spec at it are arrays of the caller: of a launch, or of several."""
+        """Whether operands of a spec at this level are arrays of the caller."""
         return self.consists_of is not None or self.is_launch
 
     def __eq__(self, other: object) -> bool:
-        # Levels are compared thousands of times in a compilation, mostly with themselves or with one of another name.
+        # A compilation compares levels thousands of times, mostly with themselves or with one of another name.
         if self is other or not isinstance(other, Level):
             return self is other or NotImplemented
         return self.name == other.name and self._rest == other._rest
@@ -132,8 +132,8 @@ class Level:
     def is_below(self, other: Level) -> bool:
         """Whether a unit of the other level consists of units of this one.
 
-        A single thread lies below every group that its parent contains (a lane below a quad-pair), and `Thread`, whose
-        parent is the block, below every group of threads.
+        A single thread is below every group that its parent contains (a lane is below a quad-pair), and `Thread`, whose parent is the
+        block, is below every group of threads.
         """
         if other in self.ancestors():
             return True
@@ -152,22 +152,22 @@ Kernel = Level("Kernel")
 """The whole launch: the level of the specs that strategies start from."""
 
 Block = Level("Block", Kernel)
-"""A block of threads, which share SH and barriers; as many as its tiles are dealt to."""
+"""A block of threads, which share SH and barriers; its size is the number of threads that its tiles are distributed over."""
 
 Warpgroup = Level("Warpgroup", Block, Layout(128))
 """Four warps, which issue `wgmma` together (PTX ISA, "Warpgroup")."""
 
 Warp = Level("Warp", Warpgroup, Layout(32))
-"""The 32 threads that run in step, with the instructions of tensor cores."""
+"""The 32 threads that execute in lockstep, and share tensor core instructions."""
 
 QuadPair = Level("QuadPair", Warp, Layout((4, 2), (1, 16)))
-"""Four lanes and the four that are 16 further on: who performs Volta's m8n8k4 (Graphene, Figure 5)."""
+"""Four lanes and the four lanes 16 further on, which perform Volta's m8n8k4 (Graphene, Figure 5)."""
 
 Thread = Level("Thread", Block, Layout(1))
-"""One thread, counted in its block."""
+"""One thread, numbered in its block."""
 
 Lane = Level("Lane", Warp, Layout(1))
-"""One thread, counted in its warp."""
+"""One thread, numbered in its warp."""
 
 LEVELS: tuple[Level, ...] = (Kernel, Block, Warpgroup, Warp, QuadPair, Thread, Lane)
 

@@ -1,6 +1,6 @@
 """The machine as values: element types, memories, levels of threads, architectures with their limits.
 
-Nothing here is a branch in the compiler: a new level, memory or architecture is a new value.
+The compiler does not branch on them: a new level, memory or architecture is a new value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fireiron.values.typed import check_types
 
 
 def as_integer(value: object) -> int | None:
-    """The value as a plain integer, NumPy's included; None for anything else, truth values too."""
+    """The value as a plain integer, also from NumPy; None for anything else, including truth values."""
     if isinstance(value, bool):
         return None
     try:
@@ -47,9 +47,9 @@ def _count(least: int = 0) -> Callable[[Any, attrs.Attribute[Any], object], None
 class DType:
     """An element type.
 
-    `bits` is its size; `kind` is `"float"` or `"int"`; `cuda` is its name in CUDA C++; `numpy` names the NumPy type
-    (bfloat16 and the 8-bit floats come from `ml_dtypes`); `mantissa` counts the bits of a float's significand, the hidden
-    one included. Inputs of it may be arrays of types that are stored `alike`, by NumPy's names.
+    `bits` is its size; `kind` is `"float"` or `"int"`; `cuda` is its name in CUDA C++; `numpy` is the name of the NumPy type (bfloat16 and
+    the 8-bit floats come from `ml_dtypes`); `mantissa` is the number of significand bits of a float, including the hidden one. Inputs may
+    also be arrays of the types in `alike`, NumPy names of types with the same storage.
     """
 
     name: str = attrs.field(validator=_text)
@@ -65,7 +65,7 @@ class DType:
         if self.kind not in ("float", "int"):
             raise ArgumentError(f"element type {self.name}: unknown kind", got=self.kind, legal=["float", "int"])
         if self.bits % 8:
-            raise ArgumentError(f"element type {self.name}: {self.bits} bits are no whole bytes", legal="8 16 32 64")
+            raise ArgumentError(f"element type {self.name}: {self.bits} bits are not a multiple of 8", legal="8 16 32 64")
 
     @property
     def bytes(self) -> int:
@@ -74,12 +74,12 @@ class DType:
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The least and the largest of its integers."""
+        """The smallest and the largest of its integers."""
         least = 0 if self.numpy.startswith("u") else -(1 << (self.bits - 1))
         return least, least + (1 << self.bits) - 1
 
     def to_numpy(self) -> Any:
-        """The NumPy dtype; bfloat16 and the 8-bit floats are an `ArgumentError` without the package `ml_dtypes`."""
+        """The NumPy dtype; for bfloat16 and the 8-bit floats an `ArgumentError` without the package `ml_dtypes`."""
         import numpy
 
         if self.numpy not in _ML_DTYPES:
@@ -102,7 +102,7 @@ float64 = DType("float64", 64, "float", "double", "float64", 53)
 """IEEE 754 double precision."""
 
 float32 = DType("float32", 32, "float", "float", "float32", 24)
-"""IEEE 754 single precision: what specs are of that say no type."""
+"""IEEE 754 single precision: the default element type of specs."""
 
 float16 = DType("float16", 16, "float", "__half", "float16", 11)
 """IEEE 754 half precision."""
@@ -111,8 +111,9 @@ bfloat16 = DType("bfloat16", 16, "float", "__nv_bfloat16", "bfloat16", 8)
 """The upper half of a float32: its range, with 8 bits of precision."""
 
 tf32 = DType("tf32", 32, "float", "float", "float32", 11)
-"""A float32 of which a matrix instruction reads the upper 19 bits: it drops the last 13 of the mantissa, toward zero. Until
-then all 32 bits are kept: loads, copies and conversions of float32 to tf32 change nothing."""
+"""A float32 of which a matrix instruction reads the upper 19 bits: it truncates the last 13 bits of the mantissa. In memory all 32 bits are
+kept: loads, copies and conversions from float32 to tf32 change nothing.
+"""
 
 float8_e4m3 = DType("float8_e4m3", 8, "float", "__nv_fp8_e4m3", "float8_e4m3fn", 4)
 """8-bit floats with 4 bits of precision, up to 448; for matrix instructions, copies and conversions."""
@@ -121,13 +122,13 @@ float8_e5m2 = DType("float8_e5m2", 8, "float", "__nv_fp8_e5m2", "float8_e5m2", 3
 """8-bit floats with 3 bits of precision, up to 57344, and infinity; for matrix instructions, copies and conversions."""
 
 int32 = DType("int32", 32, "int", "int", "int32")
-"""Signed integers of 32 bits; sums wrap around."""
+"""Signed 32-bit integers; sums wrap around."""
 
 int8 = DType("int8", 8, "int", "signed char", "int8")
-"""Signed bytes; products of them are added up in int32."""
+"""Signed bytes; MMAs accumulate their products in int32."""
 
 uint8 = DType("uint8", 8, "int", "unsigned char", "uint8", alike=("bool",))
-"""Bytes, of which threads make other numbers: masks above all. Arrays of truth values are bytes that are 0 or 1, so they are read as it."""
+"""Bytes, mainly for masks; threads convert them to other types. Boolean arrays are stored as bytes 0 or 1, so they can be read as uint8."""
 
 DTYPES: tuple[DType, ...] = (float64, float32, float16, bfloat16, int32, int8, uint8, tf32, float8_e4m3, float8_e5m2)
 
@@ -138,7 +139,7 @@ MATRIX_ONLY: tuple[DType, ...] = (tf32, float8_e4m3, float8_e5m2)
 
 
 def as_dtype(value: object) -> DType:
-    """An element type, given as a value or by name; an `ArgumentError` that lists them for any other. Truth values are `uint8`."""
+    """An element type, given as a value or by name; an `ArgumentError` that lists the names for any other. Truth values are `uint8`."""
     if isinstance(value, DType):
         return value
     known = _BY_NAME.get(value) if isinstance(value, str) else None
@@ -154,14 +155,16 @@ def as_dtype(value: object) -> DType:
 
 @attrs.frozen(repr=False)
 class Memory:
-    """A place for tensors.
+    """A memory that tensors can be stored in.
 
-    `depth` orders memories from far to near (loads go deeper). `shared_by` specifies who sees one copy, a `Sharer` or its name (`"grid"`,
-    `"block"`, `"thread"`): all that instructions, checks and the printer ask, so that a memory of one's own behaves as those of the same
-    sharers, at a depth of its own. A memory of other sharers is a value, but no tensor can be in it yet. `capacity_name` is how messages
-    call it. `fragment` is the (m, n, k) of a memory of WMMA fragments. What lies in a memory `by_value` is passed to the kernel itself,
-    without an address: one element that is only read. A memory that `counts` is none: an element of a tensor in it is its own coordinate,
-    which all know and nobody stores. What a block shares lies in a `region`: in shared memory, or in bytes of its own.
+    - `depth` orders memories from far to near (loads go to greater depth).
+    - `shared_by` specifies the threads that share one copy, as a `Sharer` or its name (`"grid"`, `"block"`, `"thread"`). Instructions,
+      checks and the printer depend only on it, so a new memory behaves like those with the same sharers. A memory with other sharers is a
+      legal value, but no tensor can be in it yet.
+    - `capacity_name` is its name in messages. `fragment` is the (m, n, k) of a memory of WMMA fragments.
+    - `by_value`: one element that is passed to the kernel as a parameter, read-only and without an address.
+    - `counts`: no memory: an element of a tensor in it is its own coordinate, which is not stored.
+    - `region`: what a block shares is in shared memory, or in another region of bytes.
 
     >>> from fireiron import *
     >>> near = Memory("NEAR", 1, "block", "shared memory")
@@ -183,7 +186,7 @@ class Memory:
 
     @property
     def private(self) -> bool:
-        """Each thread has its own part: a tensor in it is distributed."""
+        """Each thread has its own part: a tensor in it is distributed over threads."""
         return self.shared_by.name == THREAD.name
 
     @property
@@ -193,16 +196,16 @@ class Memory:
 
     @property
     def in_shared(self) -> bool:
-        """It is a part of the block's shared memory: of the block, in no region of its own."""
+        """Part of the block's shared memory, not in another region."""
         return self.of_block and self.region == SHARED
 
     @property
     def of_grid(self) -> bool:
-        """All blocks see the same: what is in it are a kernel's arguments."""
+        """All blocks share it; tensors in it are kernel arguments."""
         return self.shared_by.name == GRID.name and not self.counts
 
     def like(self, other: Memory) -> bool:
-        """Whether what works in another memory works in this one: it is shared by the same, in single elements or the same fragments."""
+        """Whether instructions for another memory work for this one: it has the same sharers, and single elements or the same fragments."""
         return self._kind == other._kind
 
     @property
@@ -211,7 +214,7 @@ class Memory:
 
     @property
     def label(self) -> str:
-        """What variables in it are called: `sh`, `rf`, `fr`."""
+        """The suffix of variables in it: `sh`, `rf`, `fr`."""
         return self.name.partition("<")[0].lower()
 
     def __repr__(self) -> str:
@@ -221,36 +224,37 @@ class Memory:
 
 
 GL = Memory("GL", 0, "grid", "global memory")
-"""Global memory: the kernel's arrays, which all blocks see."""
+"""Global memory: the kernel's arrays, which all blocks share."""
 
 SH = Memory("SH", 1, "block", "shared memory")
-"""Shared memory: one copy for each block; barriers between those who write and those who read are inferred."""
+"""Shared memory: one copy per block; the compiler inserts the barriers between writers and readers."""
 
 RF = Memory("RF", 3, "thread", "registers")
-"""Registers: each thread has its own part, which follows from the tiles and the instructions behind."""
+"""Registers: each thread has its own part, determined by the tiles and the instructions that follow."""
 
 MEMORIES: tuple[Memory, ...] = (GL, SH, RF)
 
 VAL = Memory("VAL", 0, "grid", "the kernel's parameters", by_value=True)
-"""Where an operand without dimensions lies that is passed by value: `const float alpha`."""
+"""The memory of an operand without dimensions that is passed by value: `const float alpha`."""
 
 COORD = Memory("COORD", 0, "grid", "no memory", counts=True)
-"""Where the coordinates of a dimension lie, of which no array is made: element n of its tensors is n."""
+"""The memory of coordinate tensors, for which no array is stored: element n is n."""
 
 FRAGMENTS: tuple[Memory, ...] = tuple(
     Memory(f"FR<{m},{n},{k}>", 2, "thread", "WMMA fragments", (m, n, k))
     for m, n, k in ((16, 16, 16), (32, 8, 16), (8, 32, 16), (16, 16, 8), (8, 8, 4))
 )
-"""Registers of a warp that only WMMA functions touch, by the shape of the product that they serve (Fireiron, section 4.3).
+"""Registers of a warp that only WMMA functions access, by the shape of the MMA that they are for (Fireiron, section 4.3).
 
-The shapes are those of the CUDA C++ Programming Guide, "Element Types and Matrix Sizes"."""
+The shapes are those of the CUDA C++ Programming Guide, "Element Types and Matrix Sizes".
+"""
 
 NAMED_MEMORIES: tuple[Memory, ...] = (*MEMORIES, *FRAGMENTS, VAL, COORD)
-"""Memories that stand by name in stored and printed texts."""
+"""Memories that stored and printed texts contain by name."""
 
 
 def FR(m: int, n: int, k: int) -> Memory:
-    """The memory of WMMA fragments for products of m x n x k, between SH and RF; the paper's `FR<m,n,k>`.
+    """The memory of WMMA fragments for MMAs of shape m x n x k, between SH and RF; the paper's `FR<m,n,k>`.
 
     An `ArgumentError` lists the shapes of WMMA if it is none of them.
 
@@ -267,8 +271,8 @@ def FR(m: int, n: int, k: int) -> Memory:
 class Architecture:
     """A target, with the limits of the CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability".
 
-    `shared_per_block` is the largest dynamic shared memory of one block in bytes (opt-in above 48 KiB), `shared_per_sm`
-    the bytes of a multiprocessor; `registers` counts 32-bit registers.
+    `shared_per_block` is the largest dynamic shared memory of one block in bytes (opt-in above 48 KiB), `shared_per_sm` that of an SM;
+    `registers` counts the 32-bit registers of an SM.
     """
 
     name: str = attrs.field(validator=_text)
@@ -309,17 +313,17 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     _architecture("sm_100", 227, 228, 2048),
     _architecture("sm_120", 99, 100, 1536, 24),
 )
-"""The targets that code is made for, oldest first."""
+"""The supported targets, oldest first."""
 
 DEFAULT_ARCHITECTURE = "sm_90"
-"""What code is made for if nobody says."""
+"""The default target."""
 
 WARPGROUP_ARCHITECTURE = "sm_90a"
-"""The target whose warpgroups have instructions."""
+"""The target with warpgroup instructions."""
 
 
 def as_architecture(value: object) -> Architecture:
-    """An architecture, given as a value or by name (`"sm_80"`); an `ArgumentError` that lists them for any other."""
+    """An architecture, given as a value or by name (`"sm_80"`); an `ArgumentError` that lists the names for any other."""
     if isinstance(value, Architecture):
         return value
     for architecture in ARCHITECTURES:

@@ -1,4 +1,4 @@
-"""Regions of a block's memory: where addresses are, apart from who shares what lies there."""
+"""Regions of a block's memory: address spaces, independent of the threads that share a memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fireiron.errors import ArgumentError
 
 @attrs.frozen
 class Region:
-    """Bytes of a block that are numbered by themselves, and do not take from those of shared memory: at most `bytes` of them.
+    """At most `bytes` bytes of a block that have their own addresses and do not count as shared memory.
 
-    Memories of one region share its bytes. A region of its own states how an array in it is declared; instructions of one's own reach it,
-    or the plain ones where its arrays are C++ arrays. Who shares a memory decides about barriers, whatever its region is.
+    Memories of one region share its bytes. A new region specifies how arrays in it are declared. Its own instructions access it, or
+    ordinary ones if its arrays are C++ arrays. Barriers depend only on the threads that share a memory, not on its region.
     """
 
     name: str
@@ -22,14 +22,16 @@ class Region:
         if not isinstance(self.name, str) or not self.name:
             raise ArgumentError("a region has a name", got=self.name, legal="a word")
         if isinstance(self.bytes, bool) or not isinstance(self.bytes, int) or self.bytes < 0:
-            raise ArgumentError(f"region {self.name}: bytes of a block", got=self.bytes, legal="0, 1, 2, ...")
+            raise ArgumentError(f"region {self.name}: illegal number of bytes", got=self.bytes, legal="0, 1, 2, ...")
 
     def declaration(self, kind: str, name: str, elements: str, align: int, offset: int) -> str:
-        """The C++ of an array of `elements` of a type, which begins at byte `offset` of the region and a multiple of `align` bytes."""
-        raise NotImplementedError(f"region {self.name} does not say how an array in it is declared")
+        """The C++ declaration of an array with `elements` elements of a type, at byte `offset` of the region, which is a multiple of
+        `align`.
+        """
+        raise NotImplementedError(f"region {self.name} does not define how arrays in it are declared")
 
 
 SHARED = Region("shared memory")
-"""Shared memory: as many bytes as the target has, which `allocate` deals."""
+"""Shared memory: its size depends on the target, and `allocate` assigns it."""
 
 __all__ = ["SHARED", "Region"]

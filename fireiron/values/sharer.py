@@ -1,6 +1,6 @@
-"""Who sees one copy of a memory, from all GPUs to a single thread: an open list, ordered by how many share.
+"""Sharers: the threads that share one copy of a memory, from all GPUs to a single thread; an open list, ordered by size.
 
-Barriers, fences and checks know the rules of some sharers; a tensor in a memory of others is refused, not treated as one of these.
+Barriers, fences and checks support some sharers; a tensor in a memory with other sharers is refused.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from fireiron.values.level import Block, Kernel, Level, Thread, Warp, Warpgroup
 
 @attrs.frozen(eq=False, repr=False)
 class Sharer:
-    """Those who see one copy of a memory.
+    """The threads that share one copy of a memory.
 
-    `rank` orders sharers: the smaller, the more threads. `level` is the level one unit of which shares, where there is one.
-    The name is the identity: a sharer is equal to its name, and no memory takes another sharer that has the name of a known one.
+    `rank` orders sharers: a smaller rank means more threads. `level` is the level of which one unit shares a copy, if there is one. A
+    sharer is identified by its name and is equal to it; no memory accepts another sharer with the name of a known one.
 
     >>> from fireiron.values.sharer import BLOCK, WARP
     >>> BLOCK.includes(WARP), WARP.includes(BLOCK), BLOCK == "block"
@@ -31,7 +31,7 @@ class Sharer:
         if not isinstance(self.name, str) or not self.name.strip():
             raise ArgumentError("a sharer has a name", got=self.name, legal="a word")
         if isinstance(self.rank, bool) or not isinstance(self.rank, int):
-            raise ArgumentError(f"sharer {self.name}: its rank", got=self.rank, legal="an integer, larger where fewer threads share")
+            raise ArgumentError(f"sharer {self.name}: its rank", got=self.rank, legal="an integer, larger for fewer threads")
 
     @property
     def is_ordered(self) -> bool:
@@ -39,7 +39,7 @@ class Sharer:
         return self.name in ORDERED
 
     def includes(self, other: Sharer) -> bool:
-        """Whether all who share a copy as `other` does share one as this does."""
+        """Whether threads that share a copy as `other` does also share one as this does."""
         return self.rank <= other.rank
 
     def __eq__(self, other: object) -> bool:
@@ -59,13 +59,13 @@ SYSTEM = Sharer("system", 0)
 """All GPUs and the host."""
 
 GRID = Sharer("grid", 10, Kernel)
-"""All blocks of a launch, and launches after it: the caller's arrays."""
+"""All blocks of a launch, and later launches: the caller's arrays."""
 
 CLUSTER = Sharer("cluster", 20)
 """The blocks of a cluster."""
 
 BLOCK = Sharer("block", 30, Block)
-"""The threads of a block, which barriers order."""
+"""The threads of a block, synchronized by barriers."""
 
 WARPGROUP = Sharer("warpgroup", 40, Warpgroup)
 """The threads of a warpgroup."""
@@ -74,13 +74,13 @@ WARP = Sharer("warp", 50, Warp)
 """The threads of a warp."""
 
 THREAD = Sharer("thread", 60, Thread)
-"""A single thread, which needs no order."""
+"""A single thread, which needs no synchronization."""
 
 ORDERED = frozenset((GRID.name, BLOCK.name, THREAD.name))
-"""Those whose accesses passes and checks order."""
+"""The sharers among which passes and checks order accesses."""
 
 SHARERS: tuple[Sharer, ...] = (SYSTEM, GRID, CLUSTER, BLOCK, WARPGROUP, WARP, THREAD)
-"""The known sharers, those of the most threads first."""
+"""The known sharers, those with the most threads first."""
 
 
 def as_sharer(value: object) -> Sharer:
@@ -89,7 +89,7 @@ def as_sharer(value: object) -> Sharer:
         if isinstance(value, str) and value == sharer.name:
             return sharer
         if isinstance(value, Sharer) and value == sharer and _facts(value) != _facts(sharer):
-            raise ArgumentError(f"sharer {value}: the name of another", got=_facts(value), legal=_facts(sharer), hint="another name")
+            raise ArgumentError(f"sharer {value}: the name is taken", got=_facts(value), legal=_facts(sharer), hint="another name")
     if isinstance(value, Sharer):
         return value
     raise ArgumentError("memory: unknown shared_by", got=value, legal=[sharer.name for sharer in SHARERS])
@@ -100,9 +100,9 @@ def _facts(sharer: Sharer) -> tuple[object, ...]:
 
 
 def refused_sharer(memory: str, sharer: Sharer, tensor: str) -> ArgumentError:
-    """The error of a tensor in a memory whose sharers no pass orders."""
+    """The error for a tensor in a memory for whose sharers no pass orders accesses."""
     return ArgumentError(
-        f"{tensor} in {memory}: no pass orders accesses among the threads that share this memory",
+        f"{tensor} in {memory}: passes do not order accesses among the threads that share this memory",
         got=f"shared by a {sharer}", legal=[known.name for known in SHARERS if known.is_ordered],
         hint="a memory of other sharers: Memory(..., 'block', ...)",
     )  # fmt: skip

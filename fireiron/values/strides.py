@@ -1,4 +1,4 @@
-"""Storage by strides, each under the name of its dimension; and strides of arrays: which a kernel reads, and which it chooses."""
+"""Storage specified by strides, by dimension name; and strides of arrays: those that a kernel reads, and those that it chooses."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fireiron.values.tensor import MatrixLayout, Storage
 
 @attrs.frozen(repr=False)
 class AnyStride:
-    """A stride that is an argument of the kernel, read off the array that is passed; `ANY(8)` is a multiple of 8 elements.
+    """A stride that is a kernel argument, read from the array that is passed; `ANY(8)` is a multiple of 8 elements.
 
-    It is below 2**31 elements; 0 (a broadcast array) is legal for inputs.
+    It is less than 2**31 elements; 0 (a broadcast array) is legal for inputs.
 
     >>> from fireiron import *
     >>> rows = Move(64, 32, src=Strides(m=ANY(8), n=1))(GL, GL)(Kernel)
@@ -32,11 +32,11 @@ class AnyStride:
             raise ArgumentError("ANY: multiples of what", got=self.multiple_of, legal=f"1 ... {SYMBOL_MAX}")
 
     def __call__(self, multiple_of: int) -> AnyStride:
-        """The same, known to be a multiple of so many elements: without that, no vector along another dimension is aligned."""
+        """The same, a known multiple of `multiple_of` elements; otherwise vectors along another dimension are not provably aligned."""
         return AnyStride(multiple_of)
 
     def named(self, operand: str, dim: str) -> Var:
-        """The kernel's parameter."""
+        """The kernel parameter."""
         return Var(f"stride_{operand}_{dim}", 0, SYMBOL_MAX, self.multiple_of, True)
 
     def __repr__(self) -> str:
@@ -46,7 +46,7 @@ class AnyStride:
 
 
 ANY = AnyStride()
-"""A stride that the kernel takes as an argument and reads off the array; `ANY(8)` is a multiple of 8, `ANY()` any number."""
+"""A stride that is a kernel argument and is read from the array; `ANY(8)` is a multiple of 8, `ANY()` any number."""
 
 USUAL_ALIGNMENT: Final = 16
 """Alignment in bytes of an array, unless a spec specifies another one: that of the widest load."""
@@ -57,16 +57,16 @@ MOST_ALIGNED: Final = 256
 
 @attrs.frozen(init=False, repr=False)
 class Strides:
-    """Storage by the distance, in elements, between neighbours along each dimension: `Strides(m=ANY, k=1)`.
+    """Storage specified by the stride, in elements, of each dimension: `Strides(m=ANY, k=1)`.
 
-    A stride is an integer, an expression of symbols, or `ANY`. 0 says that an input has one element all along a dimension.
+    A stride is an integer, an expression of symbols, or `ANY`. With stride 0, an input has the same element along a dimension.
 
     >>> from fireiron import *
     >>> spec = Move(64, 32, src=Strides(m=ANY, n=1), dst=Strides(m=1, n=64))(GL, GL)(Kernel)
     >>> print(spec.operands["src"].tensor.storage().layout)
     (64,32):(stride_src_m,1)
 
-    Legal when each dimension of the operand has one, and none may be negative; of an output also when no element has the place of another.
+    Legal when each dimension of the operand has a stride that cannot be negative, and no two elements of an output have the same address.
     """
 
     by_dim: tuple[tuple[str, int | Expr | AnyStride], ...]
@@ -76,18 +76,18 @@ class Strides:
         self.__attrs_init__(tuple((dim, _checked(dim, stride)) for dim, stride in by_dim.items()))
 
     def aligned(self, bytes: int) -> Strides:
-        """The same, of an array that begins at a multiple of so many bytes, 16 unless said: of less, where a slice begins anywhere.
+        """The same for an array with an alignment of `bytes` bytes, 16 by default; less if a slice may start anywhere.
 
-        Each launch checks it; loads and stores are no wider.
+        Each launch checks the alignment; loads and stores are not wider.
         """
         if not _is_alignment(bytes):
             raise ArgumentError(f"{self}.aligned(...): bytes", got=bytes, legal=f"a power of two up to {MOST_ALIGNED}")
-        made = Strides(**dict(self.by_dim))
-        object.__setattr__(made, "align", bytes)
-        return made
+        strides = Strides(**dict(self.by_dim))
+        object.__setattr__(strides, "align", bytes)
+        return strides
 
     def layout(self, operand: str, dims: Sequence[str], sizes: Sequence[Expr]) -> Layout:
-        """The layout of an operand with these dimensions; an `ArgumentError` where others are named."""
+        """The layout of an operand with these dimensions; an `ArgumentError` if the names differ."""
         named = dict(self.by_dim)
         if set(named) != set(dims):
             wanted = ", ".join(f"{dim}=..." for dim in dims)
@@ -123,54 +123,54 @@ def _checked(dim: str, stride: object) -> int | Expr | AnyStride:
 
 
 StorageOrder = MatrixLayout | Strides | Layout
-"""How an operand may be said to be stored."""
+"""The ways to specify the storage of an operand."""
 
 
 def strides_of(operand: str, dims: Sequence[str], layout: object) -> Strides | None:
-    """What gives an operand a layout; None where a dimension has several strides, or the operand is a part of fewer dimensions."""
+    """The `Strides` with a given layout; None if a dimension has several strides, or the operand is a part with fewer dimensions."""
     if not isinstance(layout, Layout) or not isinstance(layout.stride, tuple) or any(len(mode.leaves) != 1 for mode in layout):
         return None
     if len(dims) != len(layout):
         return None
     named: dict[str, int | Expr | AnyStride] = {}
     for dim, (_, stride) in zip(dims, layout.leaves, strict=True):
-        asked = AnyStride(stride.multiple_of) if isinstance(stride, Var) else None
-        named[dim] = asked if asked is not None and asked.named(operand, dim) == stride else stride
+        any_stride = AnyStride(stride.multiple_of) if isinstance(stride, Var) else None
+        named[dim] = any_stride if any_stride is not None and any_stride.named(operand, dim) == stride else stride
     return Strides(**named)
 
 
 def strides_repr(operand: str, dims: Sequence[str], layout: Layout, align: int) -> str | None:
-    """`Strides(...)` where it gives an operand this layout; None where it cannot."""
-    found = strides_of(operand, dims, layout) if _is_alignment(align) else None
-    return None if found is None else repr(found.aligned(align))
+    """`Strides(...)` with this layout; None if there is none."""
+    strides = strides_of(operand, dims, layout) if _is_alignment(align) else None
+    return None if strides is None else repr(strides.aligned(align))
 
 
 # ---------------------------------------------------------------------------------------------- strides of arrays
 
 
 def strides_told(storage: Storage, shape: Sequence[int], strides: Sequence[int]) -> Iterator[tuple[str, int, int]]:
-    """What an array tells of strides that are symbols: name, value and dimension. Along one element a stride says nothing."""
+    """The values of strides that are symbols, read from an array: name, value and dimension. A dimension of one element has no stride."""
     for dim, (step, size, stride) in enumerate(zip(storage.steps, shape, strides, strict=False)):  # other ranks are refused elsewhere
         if isinstance(step, Var) and size != 1:
             yield step.name, stride, dim
 
 
 def strides_chosen(storage: Storage, shape: Sequence[int], known: Mapping[str, int]) -> dict[str, int]:
-    """Values for the strides that nobody tells: without gaps, the last dimension first, behind those that are known."""
-    found: dict[str, int] = {}
+    """Values for strides that no array determines: compact, the last dimension first, after the known ones."""
+    chosen: dict[str, int] = {}
     pairs = [(step, size) for step, size in zip(storage.steps, shape, strict=True) if step is not None]
     told = [(step, size) for step, size in pairs if all(var.name in known for var in step.variables())]
     reach = max([1, *(int(step.evaluate(known)) * size for step, size in told)])
     for step, size in reversed(pairs):
-        if isinstance(step, Var) and step.name not in known and step.name not in found:
+        if isinstance(step, Var) and step.name not in known and step.name not in chosen:
             least = max(reach, step.low)
-            found[step.name] = -(-least // step.multiple_of) * step.multiple_of
-            reach = found[step.name] * size
-    return found
+            chosen[step.name] = -(-least // step.multiple_of) * step.multiple_of
+            reach = chosen[step.name] * size
+    return chosen
 
 
 def lie_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether each element has a place of its own: from the smallest stride on, each leads beyond all that lies within the ones before.
+    """Whether all elements have different addresses: in ascending order, each stride is larger than the extent of the previous dimensions.
 
     Arrays whose dimensions interleave, such as 2 x 3 with strides 3 and 2, count as overlapping.
     """
@@ -183,7 +183,7 @@ def lie_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def surely_overlaps(storage: Storage, shape: Sequence[Expr]) -> bool:
-    """Whether elements share a place whatever the sizes and strides of run time are."""
+    """Whether elements share an address for all run-time sizes and strides."""
     pairs = [(constant(size), None if step is None else constant(step)) for size, step in zip(shape, storage.steps, strict=True)]
     known = [(size, step) for size, step in pairs if size is not None and step is not None]
     if any(step == 0 and size != 1 for size, step in pairs):

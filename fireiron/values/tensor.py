@@ -1,7 +1,8 @@
-"""Tensors, how they are stored, and views: the part of a tensor that a spec works on.
+"""Tensors, their storage, and views: the part of a tensor that a spec works on.
 
-A dimension of a view is a numeral: some digits of its coordinate are fixed, to a unit's number or a loop's, and the free ones count its
-elements. Tiling divides the free ones, so strided tiles are no special case; a bound says where elements may lie outside the tensor.
+A dimension of a view is a numeral: some digits of its coordinate are fixed, to the number of a unit or of an iteration, and the free ones
+count its elements. Tiling divides the free ones, so strided tiles are no special case. A bound specifies where elements may be out of
+bounds.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from fireiron.values.sharer import refused_sharer
 class MatrixLayout:
     """Row- or column-major storage, optionally with a leading dimension (elements from one row or column to the next).
 
-    Of any rank: row-major storage has neighbours along the last dimension side by side, and the first dimension counts what lies
-    furthest apart; column-major storage the other way round. Any other order is said by `Strides`.
+    Of any rank: row-major storage is contiguous along the last dimension, and the first dimension has the largest stride; column-major
+    storage is the opposite. `Strides` specifies any other order.
 
     >>> RowMajor(ld=1040)
     RowMajor(ld=1040)
@@ -55,7 +56,7 @@ class MatrixLayout:
         return MatrixLayout(self.order, leading)
 
     def fastest_first(self, rank: int) -> tuple[int, ...]:
-        """The dimensions of a tensor from the one whose neighbours lie side by side to the one whose lie furthest apart."""
+        """The dimensions of a tensor, from the contiguous one to the one with the largest stride."""
         return tuple(range(rank)) if self.order == "col" else tuple(reversed(range(rank)))
 
     def __repr__(self) -> str:
@@ -74,10 +75,11 @@ RowMajor = MatrixLayout("row")
 
 @attrs.frozen(cache_hash=True)
 class Storage:
-    """Coordinates to an address in elements, of one copy: a layout with one mode a dimension; then an optional XOR swizzle.
+    """A mapping from coordinates to an address in elements, within one copy: a layout with one mode per dimension, then an optional XOR
+    swizzle.
 
-    The outermost leaf of each mode is open: coordinates beyond the end have addresses too. `extent` is the number of elements that
-    one copy takes.
+    The outermost leaf of each mode is unbounded: coordinates past the end have addresses, too. `extent` is the number of elements of one
+    copy.
     """
 
     layout: Layout
@@ -86,17 +88,17 @@ class Storage:
 
     @functools.cached_property
     def dims(self) -> tuple[tuple[Digit, ...], ...]:
-        """Per dimension, the digits of its coordinate; none where the coordinate does not matter."""
+        """By dimension, the digits of its coordinate; none if the coordinate does not affect the address."""
         return tuple(mode.digits for mode in self.layout)
 
     @functools.cached_property
     def steps(self) -> tuple[Expr | None, ...]:
-        """Per dimension, how far neighbours lie apart, in elements; None where that is not the same everywhere."""
+        """By dimension, the stride in elements; None if it is not constant."""
         return tuple(as_expr(mode.leaves[0][1]) if len(mode.leaves) == 1 else None for mode in self.layout)
 
     @functools.cached_property
     def plain(self) -> Storage:
-        """The same without its swizzle."""
+        """The storage without its swizzle."""
         return self if self.swizzle is None else Storage(self.layout, self.extent)
 
     @overload
@@ -106,7 +108,7 @@ class Storage:
     def address(self, coordinates: Sequence[Any]) -> Any:
         """The address of an element, in elements from the first.
 
-        Coordinates are expressions; or integers and integer arrays, where all steps are numbers (`evaluated`).
+        Coordinates are expressions; or, if all strides are numbers (`evaluated`), integers or integer arrays.
         """
         total: Any = ZERO if all(isinstance(one, Expr) for one in coordinates) else 0
         for dim, coordinate in enumerate(coordinates):
@@ -114,22 +116,22 @@ class Storage:
         return total if self.swizzle is None else self.swizzle.expression(total)
 
     def part(self, dim: int, coordinate: Any) -> Any:
-        """What a coordinate in one dimension adds to the address, before the swizzle."""
+        """The contribution of a coordinate in one dimension to the address, before the swizzle."""
         if isinstance(coordinate, Expr):
             return _part(self.dims[dim], coordinate)
         if not self.layout.static:
             raise ArgumentError(f"addresses in {self.layout}: sizes known only at run time", hint="storage.evaluated(sizes)")
-        # Without digits, of the same shape where it is an array.
+        # without digits: zero, of the coordinate's shape
         return numbers_of_digits(coordinate, self.dims[dim]) if self.dims[dim] else coordinate * 0
 
     def evaluated(self, sizes: Mapping[str, int]) -> Storage:
-        """The same with numbers in place of the sizes and strides that are known only at run time."""
+        """The storage with numbers instead of run-time sizes and strides."""
         return Storage(self.layout.evaluated(sizes), self.extent.evaluate(sizes), self.swizzle)
 
 
 @functools.lru_cache(maxsize=20_000)
 def _part(digits: tuple[Digit, ...], coordinate: Expr) -> Expr:
-    """The elements of a tile share most coordinates."""
+    """Cached: the elements of a tile share most coordinates."""
     return as_expr(sum_of_digits(coordinate, digits))
 
 
@@ -137,11 +139,14 @@ def _part(digits: tuple[Digit, ...], coordinate: Expr) -> Expr:
 class Tensor:
     """A named array: logical shape, element type, memory and storage layout.
 
-    `pad` counts extra elements in the leading dimension, `align` is a byte alignment, `copies` counts the units that own
-    one copy each, `reuse` lets it share storage with an earlier buffer that is dead. `owner` says which accesses decide who
-    holds an element of a distributed tensor: those that read it (`"reads"`), or those that add to it (`"accumulates"`).
-    `free` says that nobody asked for the layout: an instruction that wants another may settle it. `stages` are those that were asked for
-    its ring (0: as many as the loop around its load has); `shares` names the buffer in whose ring it has turns, with none of its own.
+    - `pad`: extra elements in the leading dimension. `align`: alignment in bytes.
+    - `copies`: the number of units that own one copy each.
+    - `reuse`: it may share storage with an earlier buffer that is dead.
+    - `owner`: which accesses determine the ownership of a distributed tensor: those that read it (`"reads"`), or those that accumulate in
+      it (`"accumulates"`).
+    - `free`: no layout was requested, so an instruction may choose one.
+    - `stages`: the requested stages of its ring (0: as many as the loop around its load has).
+    - `shares`: the buffer in whose stages it is stored; it has none of its own.
     """
 
     name: str
@@ -166,7 +171,7 @@ class Tensor:
             raise refused_sharer(self.memory.name, self.memory.shared_by, self.name)
 
     def storage(self) -> Storage:
-        """Addresses for an addressable memory (not for registers, which are distributed)."""
+        """Addresses, for an addressable memory (not for registers, which are distributed)."""
         return _storage(self)
 
     def __str__(self) -> str:
@@ -212,7 +217,7 @@ class Mode:
 
 @attrs.frozen
 class UnitMode:
-    """A mode that was taken out of a view: dealt to units (`unit`), or visited one after the other."""
+    """A mode removed from a view: distributed over units (`unit`), or iterated over."""
 
     size: int
     stride: int
@@ -221,9 +226,9 @@ class UnitMode:
 
 @attrs.frozen(cache_hash=True)
 class Fixed:
-    """A digit of a coordinate that is decided: of `size` values, `stride` coordinates apart, it has `index`.
+    """A fixed digit of a coordinate: of `size` values, `stride` coordinates apart, it has the value `index`.
 
-    Which of them differs from unit to unit (`unit`), or from one turn of a loop to the next.
+    The value differs between units (`unit`), or between iterations of a loop.
     """
 
     size: Expr = attrs.field(converter=as_expr)
@@ -234,10 +239,10 @@ class Fixed:
 
 @attrs.frozen(cache_hash=True)
 class Dim:
-    """One dimension of a view, in coordinates of the whole tensor: a numeral, of which some digits are fixed and the others free.
+    """One dimension of a view, in coordinates of the whole tensor: a numeral of which some digits are fixed and the others free.
 
-    The law: sorted by stride, the digits form one number system. The first has stride 1, and each next one the stride of the one before
-    times its size; the last may reach beyond the tensor where the dimension has a `bound`. So no coordinate is counted twice.
+    Invariant: sorted by stride, the digits form one number system. The first has stride 1, and each next one has the previous stride times
+    the previous size. The last may extend past the end of the tensor if the dimension has a `bound`. So no coordinate occurs twice.
     """
 
     modes: tuple[Mode, ...]
@@ -246,7 +251,7 @@ class Dim:
 
     @functools.cached_property
     def base(self) -> Expr:
-        """The coordinate of the first element: what the fixed digits amount to."""
+        """The coordinate of the first element, determined by the fixed digits."""
         total: Expr = ZERO
         for digit in self.fixed:
             total = total + digit.index * digit.stride
@@ -254,13 +259,13 @@ class Dim:
 
     @functools.cached_property
     def dealt(self) -> tuple[UnitMode, ...]:
-        """The fixed digits of known size and stride, whatever they are fixed to."""
+        """The fixed digits of known size and stride, regardless of their values."""
         known = ((constant(digit.size), constant(digit.stride), digit.unit) for digit in self.fixed)
         return tuple(UnitMode(size, stride, unit) for size, stride, unit in known if size is not None and stride is not None)
 
     @functools.cached_property
     def size(self) -> Expr:
-        """How many coordinates it has."""
+        """The number of coordinates."""
         if len(self.modes) == 1:
             return self.modes[0].size
         total: Expr = as_expr(1)
@@ -280,25 +285,25 @@ class Dim:
         return coordinate
 
     def inside(self, index: int = 0) -> Expr:
-        """The condition that a local index lies inside the tensor."""
+        """The condition that a local index is in bounds."""
         return as_expr(1) if self.bound is None else less(self.at(index), self.bound)
 
     def moved(self, digit: Fixed) -> Dim:
-        """The same tile, at another place along the dimension."""
+        """The same tile at another position along the dimension."""
         return Dim(self.modes, self.bound, (*self.fixed, digit))
 
     @property
     def whole(self) -> bool:
-        """Whether it still is a dimension of the tensor itself, so that a tile may overhang its end."""
+        """Whether it is a whole dimension of the tensor, so that a tile may extend past its end."""
         return len(self.modes) == 1 and not self.fixed and self.bound is None
 
 
 @attrs.frozen(cache_hash=True)
 class View:
-    """A part of a tensor; `copy` selects among the copies that units own.
+    """A part of a tensor; `copy` selects one of the copies that units own.
 
-    `numerals` are the tensor's dimensions. `axes` say which of them the view itself has, in its own order, so that a matrix may be seen
-    transposed; the others are fixed to one coordinate, such as that of a matrix in a stack. None: all of them, as they are.
+    `numerals` are the tensor's dimensions. `axes` are those that the view has, in its own order, so that a view may be transposed; the
+    others are fixed to one coordinate, such as the batch index of a matrix. None: all dimensions in order.
     """
 
     tensor: Tensor
@@ -312,12 +317,12 @@ class View:
         return self.numerals if self.axes is None else tuple(self.numerals[axis] for axis in self.axes)
 
     def axis(self, dim: int) -> int:
-        """Which of the tensor's dimensions a dimension of the view is."""
+        """The tensor dimension of a dimension of the view."""
         return dim if self.axes is None else self.axes[dim]
 
     @functools.cached_property
     def order(self) -> str | None:
-        """`"row"` where neighbours along the last of its dimensions lie side by side, `"col"` along the first; None where along neither."""
+        """`"row"` if the last of its dimensions is contiguous, `"col"` if the first is; None if neither."""
         layout = self.tensor.layout
         if isinstance(layout, MatrixLayout) and self.axes is None:
             return layout.order
@@ -339,7 +344,7 @@ class View:
         return View(self.tensor, tuple(numerals), self.copy, self.axes)
 
     def at(self, dim: int, index: Expr, unit: bool) -> View:
-        """The part at one coordinate of a dimension, which the view then does not have: `index` counts the dimension's elements.
+        """The part at one coordinate of a dimension, which is removed from the view; `index` counts the dimension's elements.
 
         Legal when: the dimension has one mode.
         """
@@ -350,9 +355,10 @@ class View:
         return View(self.tensor, self.with_dims({dim: here}).numerals, self.copy, rest)
 
     def tile(self, *sizes: int | Layout | None) -> Tiled:
-        """The view divided into tiles, by the size of a tile in each dimension as in the verb `tile`; None keeps a dimension whole.
+        """The view divided into tiles, given the tile size in each dimension as for the verb `tile`; None keeps a dimension whole.
 
-        Raises: a `DecompositionError` where they do not divide it; at the end of a whole tensor the last tile may overhang.
+        Raises: a `DecompositionError` if the sizes do not divide the view; at the end of a whole tensor the last tile may be partly out of
+        bounds.
 
         >>> from fireiron.values.notation import parse_view
         >>> tiled = parse_view("%A:[4,8 : 1,4].fp32").tile(Layout(2, 2), Layout((2, 2), (1, 4)))
@@ -373,7 +379,7 @@ class View:
         return Tiled(self, tuple(parts))
 
     def only(self, dims: Sequence[int]) -> View:
-        """The same elements, by these of its dimensions in this order.
+        """The same elements with only these dimensions, in this order.
 
         Legal when: the other dimensions have one coordinate.
         """
@@ -383,11 +389,11 @@ class View:
 
     @functools.cached_property
     def storage_order(self) -> tuple[int, ...]:
-        """Its dimensions in the storage order of its tensor, from neighbours to those that lie furthest apart."""
+        """Its dimensions in storage order, from the contiguous one to the one with the largest stride."""
         layout, rank = self.tensor.layout, len(self.numerals)
         if isinstance(layout, MatrixLayout):
             order = layout.fastest_first(rank)
-        else:  # those of no one step, or of one that is known only at run time, come last
+        else:  # dimensions without a constant stride, or with a run-time stride, come last
             steps = [None if step is None else constant(step) for step in self.tensor.storage().steps]
             order = tuple(sorted(range(rank), key=lambda axis: (steps[axis] is None, steps[axis] or 0, -axis)))
         places = {self.axis(dim): dim for dim in range(len(self.dims))}
@@ -400,7 +406,7 @@ class View:
 
     @property
     def memory(self) -> Memory:
-        """Where the tensor lies."""
+        """The memory of the tensor."""
         return self.tensor.memory
 
     @property
@@ -410,7 +416,7 @@ class View:
 
     @property
     def bounded(self) -> bool:
-        """Whether an element may lie outside the tensor."""
+        """Whether an element may be out of bounds."""
         return any(dim.bound is not None for dim in self.numerals)
 
     def __str__(self) -> str:
@@ -418,7 +424,7 @@ class View:
 
 
 class Printed:
-    """How tensors and views are printed: as their `repr`, until the notation, which is made of them, tells a text."""
+    """How tensors and views are printed: as their `repr` until the notation module, which depends on them, registers a printer."""
 
     @staticmethod
     def text(value: Tensor | View, kind: str) -> str:
@@ -433,7 +439,7 @@ def whole_view(tensor: Tensor, copy: Expr = ZERO) -> View:
 
 @attrs.frozen
 class Cut:
-    """One dimension divided: the modes inside a tile, and the modes that count the tiles (fastest first)."""
+    """A divided dimension: the modes inside a tile, and the modes that count the tiles (fastest first)."""
 
     inner: tuple[Mode, ...]
     outer: tuple[Mode, ...]
@@ -442,7 +448,7 @@ class Cut:
 
 @attrs.frozen
 class Tiled:
-    """A view divided into tiles. An index takes the outer shape away: `tiled[i, j]` is the view of one tile, where that lies.
+    """A view divided into tiles; `tiled[i, j]` is the view of one tile, without the outer shape.
 
     Source: Graphene section 3.3, and its Figures 1d and 8 (`%7[@i, @j]`).
     """
@@ -452,23 +458,23 @@ class Tiled:
 
     @property
     def shape(self) -> tuple[Expr, ...]:
-        """How many tiles there are along each dimension."""
+        """The number of tiles along each dimension."""
         return tuple(Dim(part.outer).size for part in self.cuts)
 
     def __getitem__(self, place: tuple[Expr | int, ...]) -> View:
-        """The tile at a place, the same one for all units."""
+        """The tile with these numbers, the same one for all units."""
         return self.at(place, unit=False)
 
     def __str__(self) -> str:
         return Printed.text(self.at((0,) * len(self.cuts), unit=True), "tiles_text")
 
     def at(self, place: tuple[Expr | int, ...], unit: bool) -> View:
-        """The tile at a place: a number per dimension, which differs from unit to unit (`unit`) or from one turn of a loop to the next.
+        """The tile with these numbers, one per dimension; they differ between units (`unit`), or between iterations of a loop.
 
-        Raises: a `LayoutError` where no tile has these numbers.
+        Raises: a `LayoutError` if there is no such tile.
         """
         if not isinstance(place, tuple) or len(place) != len(self.cuts):
-            raise LayoutError("a place among tiles has a number for each dimension", got=place, legal=f"{len(self.cuts)} numbers")
+            raise LayoutError("the position of a tile has one number per dimension", got=place, legal=f"{len(self.cuts)} numbers")
         parts = {}
         for axis, (part, index) in enumerate(zip(self.cuts, map(as_expr, place), strict=True)):
             fixed = (*self.view.dims[axis].fixed, *_digits_of(part.outer, index, unit))
@@ -477,7 +483,7 @@ class Tiled:
 
 
 def _digits_of(outer: tuple[Mode, ...], index: Expr, unit: bool) -> Iterator[Fixed]:
-    """The digits of a tile's number, the last open."""
+    """The digits of a tile's number; the last one is unbounded."""
     count = constant(Dim(outer).size)
     if index.low < 0 or (count is not None and index.high >= count):
         raise LayoutError(f"there is no tile {index} among {Dim(outer).size}", legal=None if count is None else f"0 to {count - 1}")
@@ -488,33 +494,33 @@ def _digits_of(outer: tuple[Mode, ...], index: Expr, unit: bool) -> Iterator[Fix
 
 
 def cut(dim: Dim, tile: int | Layout, extent: Expr | None) -> Cut | None:
-    """Divide a dimension into tiles; None where they do not divide it and may not overhang.
+    """Divide a dimension into tiles; None if they do not divide it and may not extend past its end.
 
-    A tile is so many neighbours, or a layout: element `i` of tile 0 is element `tile(i)` of the dimension, and its complement says
-    where the other tiles begin. `extent` is the whole tensor's size in that dimension, the bound where tiles overhang.
+    A tile is a number of adjacent elements, or a layout: element `i` of tile 0 is element `tile(i)` of the dimension, and its complement
+    specifies where the other tiles begin. `extent` is the whole tensor's size in that dimension, the bound if tiles extend past the end.
 
     >>> cut(Dim((Mode(8, 1),)), Layout((2, 2), (1, 4)), None).outer
     (Mode(size=Const(2), stride=Const(2)),)
 
     Source: Graphene section 3.3, Figure 4.
     """
-    found = _divided(dim.modes, tile if isinstance(tile, Layout) else _neighbours(tile) if type(tile) is int else Layout(tile), dim.whole)
-    return None if found is None else Cut(found[0], found[1], dim.bound if found[2] else extent)
+    divided = _divided(dim.modes, tile if isinstance(tile, Layout) else _neighbours(tile) if type(tile) is int else Layout(tile), dim.whole)
+    return None if divided is None else Cut(divided[0], divided[1], dim.bound if divided[2] else extent)
 
 
 def chunks(chunk: int, repeat: int, total: int | None) -> Layout | None:
-    """A tile of all that lies in chunks of so many elements, one every `repeat` (T007); None where these do not divide the total."""
+    """A tile of all elements in chunks of `chunk` elements, one every `repeat` (T007); None if these do not divide the total."""
     if total is None or repeat % chunk or total % repeat:
         return None
     return Layout((chunk, total // repeat), (1, repeat))
 
 
 def tile_fault(tile: Layout) -> str | None:
-    """Why no dimension can be divided into tiles by a layout; None where one can."""
+    """The reason why a layout is not a legal tile; None if it is."""
     if not tile.static:
         return "its sizes and strides are integers"
     if any(stride == 0 for size, stride in tile.modes if size > 1):
-        return "a tile has each element once, so no stride is 0"
+        return "a tile contains each element once, so no stride is 0"
     try:
         complement(tile)
     except LayoutError as error:
@@ -531,8 +537,8 @@ def _neighbours(count: int) -> Layout:
 def _divided(modes: tuple[Mode, ...], tile: Layout, whole: bool) -> tuple[tuple[Mode, ...], tuple[Mode, ...], bool] | None:
     """The division of modes by a tile: their composition with the tile, that with its complement, and whether the tiles fit exactly.
 
-    Nothing is merged, as modes become loops. Only as many numbers of the last mode are composed as the tile takes; the tiles of its
-    rest are counted, the last of them padded, so its size may be one of run time.
+    Modes are not merged, since they become loops. Of the last mode, only as much is composed as the tile covers. The tiles of the rest are
+    counted and the last one is padded, so the mode may have a run-time size.
     """
     if tile_fault(tile) is not None:
         return None
@@ -543,20 +549,20 @@ def _divided(modes: tuple[Mode, ...], tile: Layout, whole: bool) -> tuple[tuple[
         return None
     sizes = [size for size in below if size is not None]
     span, reach = math.prod(sizes), _period(tile)
-    taken = max(reach // span, 1)
-    exact = modes[-1].size.factor % taken == 0
+    count = max(reach // span, 1)
+    exact = modes[-1].size.factor % count == 0
     if (span % reach and reach % span) or not (exact or whole):
         return None
     try:
-        inner, outer = (_composed(modes, (*sizes, taken), one) for one in (tile, complement(tile, span * taken)))
+        inner, outer = (_composed(modes, (*sizes, count), one) for one in (tile, complement(tile, span * count)))
     except LayoutError:
         return None
-    last = Mode((modes[-1].size + (taken - 1)) // taken, modes[-1].stride * taken)
+    last = Mode((modes[-1].size + (count - 1)) // count, modes[-1].stride * count)
     return inner, _drop_ones((*outer, last)), exact
 
 
 def _composed(modes: tuple[Mode, ...], sizes: tuple[int, ...], layout: Layout) -> tuple[Mode, ...]:
-    """The modes, of these sizes, after a layout."""
+    """The composition of modes with these sizes and a layout."""
     return tuple(
         Mode(run, modes[position].stride * step)
         for size, stride in layout.modes
@@ -565,7 +571,7 @@ def _composed(modes: tuple[Mode, ...], sizes: tuple[int, ...], layout: Layout) -
 
 
 def _period(tile: Layout) -> int:
-    """The elements that whole tiles fill together."""
+    """The number of elements that whole tiles cover together."""
     return max((size * stride for size, stride in tile.modes if size > 1), default=1)
 
 
@@ -574,7 +580,7 @@ def _drop_ones(modes: Sequence[Mode]) -> tuple[Mode, ...]:
 
 
 def require_cut(result: Cut | None, tile: int | Layout, dim: Dim, what: str, within: object) -> Cut:
-    """The cut, or an error that names the legal tile sizes."""
+    """The cut, or an error that lists the legal tile sizes."""
     if result is not None:
         return result
     total = constant(dim.size)
@@ -582,19 +588,19 @@ def require_cut(result: Cut | None, tile: int | Layout, dim: Dim, what: str, wit
     extent = f"{dim.size}" if total is None else f"{dim.size} elements"
     fault = tile_fault(tile) if isinstance(tile, Layout) else None
     if fault is not None:
-        raise DecompositionError(f"{what}: tiles of {tile} divide nothing: {fault}", legal="Layout(2, 2), as [2:2]", within=within)
+        raise DecompositionError(f"{what}: {tile} is not a tile: {fault}", legal="Layout(2, 2), as [2:2]", within=within)
     period = _period(tile) if isinstance(tile, Layout) else tile
     if (legal is None or period not in legal) and not isinstance(tile, Layout):
         raise DecompositionError(f"{what}: {tile} does not divide the {extent} of the tile", legal=legal, within=within)
     if legal is None or period not in legal:
         raise DecompositionError(
-            f"{what}: tiles of {tile} fill {period} elements together, which does not divide the {extent} of the tile",
+            f"{what}: tiles of {tile} cover {period} elements together, which do not divide the {extent} of the tile",
             legal=legal and f"size times stride of the widest part: {' '.join(map(str, legal))}",
             within=within,
         )
     strides = ", ".join(f"{mode.size} elements {mode.stride} apart" for mode in dim.modes)
     raise DecompositionError(
-        f"{what}: the steps of {tile} cross the ends of the runs that the tile consists of ({strides})",
-        hint="sizes and strides that divide those of the runs",
+        f"{what}: the strides of {tile} cross the boundaries of the tile's runs ({strides})",
+        hint="use sizes and strides that divide those of the runs",
         within=within,
     )

@@ -1,4 +1,4 @@
-"""The syntax tree of a text that is one expression of Python: what readers of texts walk through. Nothing in it is ever run."""
+"""The syntax tree of a text that is one Python expression; parsed, never executed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import warnings
 
 
 def expression_tree(text: str) -> ast.expr:
-    """The tree of a text; whatever Python warns of in it, such as `1or 2`, it does not say to a reader of texts.
+    """The syntax tree of a text; Python's warnings about it, such as for `1or 2`, are suppressed.
 
-    Raises: SyntaxError where it is no expression, holds a NUL, or is nested deeper than Python reads.
+    Raises: SyntaxError if it is not an expression, contains a NUL, or is nested too deeply.
     """
     try:
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Fields of the types that their class says: refused where a value is another one, before anything is made of it."""
+"""Type checks of attrs fields at construction, from their annotations."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ KNOWN: Final = (
     *BUILT_IN, "float", "None", "DType", "Expr", "Kind", "LaneMap", "Layout", "Level",
     "MatrixLayout", "Memory", "Parameter", "Place", "Processor", "Swizzle", "View",
 )  # fmt: skip
-"""The types that are looked at, by name."""
+"""The types that are checked, by name."""
 
 Fits: TypeAlias = Callable[[Any], bool]
 
 
 def check_types(value: Any) -> None:
-    """Refuse a value of an attrs class whose fields hold others than their annotations say.
+    """Refuse a value of an attrs class whose fields do not have their annotated types.
 
-    `int` is no truth value, and a class is known by its name, so that nothing has to be imported. What is none of `KNOWN` is not looked at.
-    A text of a class that is derived from `str` becomes a plain one.
+    `int` excludes truth values. Classes are recognized by name, so nothing has to be imported; types that are not in `KNOWN` are not
+    checked. Instances of subclasses of `str` become plain strings.
 
     >>> import attrs
     >>> from fireiron.errors import ArgumentError
@@ -38,41 +38,41 @@ def check_types(value: Any) -> None:
     ...     print(error.asked, error.legal)
     Corner: its side int | None
 
-    Raises: ArgumentError with the field, what it is, and its type.
+    Raises: ArgumentError with the field, its value, and its type.
     """
-    for name, said, fits in _fields(type(value)):  # type: ignore[arg-type]
+    for name, annotation, fits in _fields(type(value)):  # type: ignore[arg-type]
         given = getattr(value, name)
         if isinstance(given, str) and type(given) is not str:
             object.__setattr__(value, name, given[:])
         if not fits(given):
-            raise ArgumentError(f"{type(value).__name__}: its {name}", got=given, legal=said, at=call_site())
+            raise ArgumentError(f"{type(value).__name__}: its {name}", got=given, legal=annotation, at=call_site())
 
 
 @functools.cache
 def _fields(cls: type[Any]) -> tuple[tuple[str, str, Fits], ...]:
-    """The fields that are looked at: their names, the text of their types, and what fits."""
-    said = [(field.name, _said(cls, field.name, field.type)) for field in attrs.fields(cls) if field.eq]
-    return tuple((name, text, _fitting(text)) for name, text in said)
+    """The checked fields: their names, the text of their types, and the predicates."""
+    annotations = [(field.name, _said(cls, field.name, field.type)) for field in attrs.fields(cls) if field.eq]
+    return tuple((name, text, _fitting(text)) for name, text in annotations)
 
 
 def _said(cls: type[Any], name: str, kind: object) -> str:
-    """The text of a field's type, as the class or a base of it states it: what is kept with the field may be another object since."""
-    stated = next((found[name] for base in cls.__mro__ if name in (found := vars(base).get("__annotations__", {}))), kind)
+    """The text of a field's type as declared by the class or a base; the type stored with the field may have been replaced since."""
+    stated = next((own[name] for base in cls.__mro__ if name in (own := vars(base).get("__annotations__", {}))), kind)
     if isinstance(stated, str):
         return stated
     return stated.__name__ if isinstance(stated, type) else "Any"
 
 
 @functools.cache
-def _fitting(said: str) -> Fits:
-    """What tells whether a value is of a type, given as the text of an annotation."""
-    parts = _split(said, "|")
+def _fitting(annotation: str) -> Fits:
+    """The predicate for a type, given as the text of an annotation."""
+    parts = _split(annotation, "|")
     if len(parts) > 1:
         choices = [_fitting(part) for part in parts]
         return lambda value: any(one(value) for one in choices)
-    if said.startswith("tuple["):
-        return _of_tuple(_split(said.removeprefix("tuple[").removesuffix("]"), ","))
-    name = said.partition("[")[0].rpartition(".")[2]
+    if annotation.startswith("tuple["):
+        return _of_tuple(_split(annotation.removeprefix("tuple[").removesuffix("]"), ","))
+    name = annotation.partition("[")[0].rpartition(".")[2]
     if name not in KNOWN:
         return lambda value: True
     if name == "None":
@@ -95,10 +95,10 @@ def _of_tuple(parts: list[str]) -> Fits:
     return fits
 
 
-def _split(said: str, sign: str) -> list[str]:
-    """The parts of a text between the signs that stand in no brackets."""
+def _split(text: str, sign: str) -> list[str]:
+    """The parts of a text between separators that are not in brackets."""
     parts, depth = [""], 0
-    for letter in said:
+    for letter in text:
         depth += (letter == "[") - (letter == "]")
         if letter == sign and not depth:
             parts.append("")

@@ -1,4 +1,4 @@
-"""Which unit of a level a thread belongs to, as index expressions over the thread's number in its block."""
+"""The unit of a level that a thread belongs to, as index expressions of the thread's number in its block."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ THREAD = Var("thread", 0, 1023)
 
 @functools.lru_cache(maxsize=256)
 def _numbering(level: Level) -> tuple[Layout, Layout]:
-    """A position in the parent is `layout(thread in the unit) + complement(unit)`: the inverse, once for the thread, once for the unit.
+    """A position in the parent is `layout(thread in the unit) + complement(unit)`; returns the inverse for the thread, and for the unit.
 
-    The last digit of the unit's number is open, as a parent may be a block of any size.
+    The last digit of the unit's number is unbounded, since a parent may be a block of any size.
     """
     layout = level.layout or Layout(1)
     units = complement(layout, 2 * _span(layout))
@@ -40,12 +40,12 @@ def _weighted(layout: Layout) -> Iterator[tuple[int, int, int]]:
 
 
 def _span(layout: Layout) -> int:
-    """The numbers from 0 on that consist of whole copies of a layout and of its complement."""
+    """The size of the range from 0 that consists of whole copies of a layout and its complement."""
     return max((stride * size for size, stride in layout.modes), default=1)
 
 
 def thread_of(level: Level) -> Level:
-    """The level of single threads that a level consists of: that of the smallest group it lies in which has one of its own.
+    """The level of single threads of a level: that of the smallest enclosing group that has one.
 
     >>> from fireiron.values.machine import QuadPair, Warpgroup
     >>> thread_of(QuadPair), thread_of(Warpgroup)
@@ -56,7 +56,9 @@ def thread_of(level: Level) -> Level:
 
 
 def thread_name(level: Level, word: str) -> str:
-    """The word for a thread's number inside its unit of a level in generated code: `lane` in a warp, `quadpair_` and the word in others."""
+    """A name for a thread's number in its unit of a level in generated code: `lane` in a warp, the word with a prefix such as `quadpair_`
+    in others.
+    """
     one = thread_of(level)
     return one.label if one.parent == level else f"{level.label}_{word}"
 
@@ -69,7 +71,7 @@ def index_in(level: Level, thread: Expr = THREAD) -> Expr:
 
 
 def same_threads(one: Level, other: Level) -> bool:
-    """Whether the units of two levels are the same threads in the same order, whatever their names: what an instruction asks of a level.
+    """Whether the units of two levels are the same threads in the same order, regardless of names; instructions compare levels so.
 
     >>> from fireiron.values.machine import Block, Level, Warp
     >>> same_threads(Level("Mine", Block, Layout(32)), Warp)
@@ -84,13 +86,13 @@ def _threads_alike(one: Level, other: Level) -> bool:
 
 
 def unit_in(level: Level, parent: Level, thread: Expr = THREAD) -> Expr:
-    """The number of a thread's unit of `level` inside its unit of `parent`; a `DecompositionError` where one holds no other."""
+    """The number of a thread's unit of `level` in its unit of `parent`; a `DecompositionError` if one does not contain the other."""
     if level == parent:
         return ZERO
     if level.threads == 1:
         return index_in(parent, thread)
     if level.parent is None:
-        raise DecompositionError(f"{level} is no group of threads inside {parent}")
+        raise DecompositionError(f"{level} is not a group of threads inside {parent}")
     inside = as_expr(sum_of_digits(index_in(level.parent, thread), _numbering(level)[1].digits))
     if level.parent == parent:
         return inside
@@ -99,8 +101,7 @@ def unit_in(level: Level, parent: Level, thread: Expr = THREAD) -> Expr:
 
 
 def count_in(level: Level, parent: Level, threads: int | None = None) -> int:
-    """How many whole units of `level`, by their numbers from 0 on, one unit of `parent` holds, a block `threads` threads; an error while
-    that is not known.
+    """The number of whole units of `level` in one unit of `parent`, for a block of `threads` threads; an error if that is unknown.
 
     >>> from fireiron.values.machine import QuadPair
     >>> [count_in(QuadPair, Block, threads) for threads in (8, 20, 32, 48)]
@@ -115,15 +116,15 @@ def count_in(level: Level, parent: Level, threads: int | None = None) -> int:
 
 @functools.lru_cache(maxsize=256)
 def _first_part(level: Level, threads: int) -> int:
-    """How many units, by their numbers from 0 on, lie wholly among the first threads of a period: units may interleave."""
-    found = Counter(unit_in(level, Block).evaluate({THREAD.name: thread}) for thread in range(threads))
-    return next(unit for unit in itertools.count() if found[unit] != level.threads)
+    """How many units, numbered from 0, are completely among the first threads of a period; units may interleave."""
+    counts = Counter(unit_in(level, Block).evaluate({THREAD.name: thread}) for thread in range(threads))
+    return next(unit for unit in itertools.count() if counts[unit] != level.threads)
 
 
 def threads_for(units: int, level: Level) -> int:
-    """The threads of a block, counted from 0, among which are so many units of a level.
+    """The smallest number of threads, numbered from 0, that contain `units` units of a level.
 
-    Units that interleave come together: the four quad-pairs of a warp in its 32 threads, also where two are wanted.
+    Interleaved units come together: the four quad-pairs of a warp need its 32 threads, even if only two are needed.
     """
     assert level.threads is not None
     period = _period(level)
@@ -131,7 +132,7 @@ def threads_for(units: int, level: Level) -> int:
 
 
 def _period(level: Level) -> int:
-    """Threads with consecutive numbers that consist of whole units."""
+    """The number of consecutive threads that consist of whole units."""
     period = _span(level.layout or Layout(1))
     if level.parent is None or level.parent.threads is None:
         return period
@@ -146,14 +147,14 @@ def check_below(level: Level, current: Level, within: object, at: str | None) ->
     detached = level.threads == 1 and level.parent is not None and current in level.parent.ancestors()
     if current.is_above_launch:
         raise DecompositionError(
-            f"to({level}): {current} consists of launches, and this step divides the work of one", within=within, at=at,
-            hint=f"first a step that makes launches of {current}",
+            f"to({level}): {current} consists of launches, but this step divides the work of one launch", within=within, at=at,
+            hint=f"first a step that divides {current} into launches",
         )  # fmt: skip
     if (level.is_below(current) and not detached and not current.is_launch) or (level == Block and current.is_launch):
         return
     hint = None
     if level.threads is not None and current.is_launch:
-        hint = "deal tiles to Block first: .tile(...).to(Block)"
+        hint = "distribute tiles over Block first: .tile(...).to(Block)"
     elif detached:
-        hint = f"deal tiles to {level.parent} first" + (", or use Thread" if level.threads == 1 else "")
+        hint = f"distribute tiles over {level.parent} first" + (", or use Thread" if level.threads == 1 else "")
     raise DecompositionError(f"to({level}): {level} is not below {current}, the level of this spec", within=within, at=at, hint=hint)

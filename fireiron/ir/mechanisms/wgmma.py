@@ -50,7 +50,7 @@ def hold(kind: DType, copied: bool = False) -> Function:
     loop, word = f"for (int word = 0; word < {last}; ++word)", f"{words}[word]"
     pin = f'  asm volatile("" : "+{letter}"({word}) :: "memory");'
     body = (f"{loop} {{", f"  {word} = {computed.format(word)};", pin, "}") if copied else (loop, pin)
-    waited = "compiler barrier: read accumulators only after wgmma.wait_group"
+    waited = "compiler barrier: read accumulators only after wgmma_wait_group"
     note = "compiler barrier: fill accumulators before wgmma adds to them" if copied else waited
     return Function(
         "pin_copied_registers" if copied else "pin_registers",

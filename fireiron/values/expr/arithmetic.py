@@ -1,6 +1,6 @@
 """Sums, products, quotients and remainders, simplified.
 
-They stand in one file because they need each other: a sum folds a quotient with its remainder, a quotient is a sum of quotients.
+One module, because they depend on each other: a sum folds a quotient with its remainder, and a quotient is a sum of quotients.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def subtract(left: Expr, right: Expr) -> Expr:
 
 
 def _raised(value: Expr, number: int) -> Expr:
-    """A value and a number: a constant makes room for no fold, so the terms stay as they are."""
+    """A value plus a number; a constant enables no folding, so the terms stay unchanged."""
     if not isinstance(value, Sum):
         return Sum((((value,), 1),), number)
     total = value.constant + number
@@ -72,9 +72,9 @@ def _subtract(left: Expr, right: Expr) -> Expr:
 
 
 def _folded(total: dict[Atoms, int], number: int) -> Expr:
-    """The polynomial after the two rules that tiles live on: a coordinate cut into digits and put together again is the coordinate.
+    """The polynomial after two rules for tiled coordinates: a coordinate that is split into digits and reassembled is the coordinate.
 
-    One fold may make room for the next, so what is left is folded again; each fold removes a quotient or a remainder, so they end.
+    One fold may enable the next, so the result is folded again. Each fold removes a quotient or a remainder, so this terminates.
     """
     for atoms, coefficient in total.items():
         if not coefficient:
@@ -113,7 +113,7 @@ def _scaled(coefficient: int, value: Expr, atoms: Atoms) -> Expr:
 def _merge_remainder(
     total: dict[Atoms, int], atoms: Atoms, coefficient: int, remainder: Mod, rest: Atoms
 ) -> tuple[dict[Atoms, int], Expr] | None:
-    """`c*(x % b)` beside `c*b*(x // b)` or `c*b*((x // b) % a)`: the pair taken out, and what it equals."""
+    """`c*(x % b)` next to `c*b*(x // b)` or `c*b*((x // b) % a)`: the pair taken out, and what it equals."""
     if len(total) == 1:
         return None
     quotient = floordiv(remainder.left, remainder.right)
@@ -124,8 +124,8 @@ def _merge_remainder(
             whole = _quotient_partner(atom, quotient, remainder)
             if whole is None:
                 continue
-            found = _scaled(other_coefficient, ONE, other_atoms[:position] + other_atoms[position + 1 :])
-            if found == _scaled(coefficient, remainder.right, rest):
+            scaled = _scaled(other_coefficient, ONE, other_atoms[:position] + other_atoms[position + 1 :])
+            if scaled == _scaled(coefficient, remainder.right, rest):
                 remaining = {key: value for key, value in total.items() if key not in (atoms, other_atoms)}
                 return remaining, _scaled(coefficient, whole, rest)
     return None
@@ -195,7 +195,7 @@ def floordiv(left: Expr, right: Expr) -> Expr:
 
 
 def _divide_symbolic(left: Expr, right: Expr) -> Expr:
-    """Terms that carry the divisor as a factor leave the quotient; the rest stays below the line."""
+    """Terms with the divisor as a factor are divided; the rest stays in the quotient."""
     terms, number = terms_of(left)
     whole: Expr = ZERO
     rest: Expr = integer(number)
@@ -215,7 +215,7 @@ def _divide_symbolic(left: Expr, right: Expr) -> Expr:
 
 
 def _factored(left: Sum, right: Sum) -> Expr | None:
-    """The quotient of two polynomials where `left - quotient * right` is provably 0 or a remainder; None where it is not."""
+    """The quotient of two polynomials if `left - quotient * right` is provably 0 or a remainder; else None."""
     leading, scale = right.terms[0]
     quotient: Expr = ZERO
     for atoms, coefficient in left.terms:
@@ -253,7 +253,7 @@ def _floordiv_constant(left: Expr, divisor: int) -> Expr:
 def _floordiv_remainder(left: Expr, divisor: int) -> Expr:
     if left.low // divisor == left.high // divisor:
         return integer(left.low // divisor)
-    if left.high <= 0:  # -(-n // d) rounds up: C++, which rounds toward zero, is never asked to divide what is negative
+    if left.high <= 0:  # -(-n // d) rounds up; C++ truncates, so it must never divide a negative number
         return mul(integer(-1), floordiv(add(mul(left, integer(-1)), integer(divisor - 1)), integer(divisor)))
     if isinstance(left, FloorDiv) and isinstance(left.right, Const):
         return floordiv(left.left, integer(left.right.value * divisor))
@@ -303,7 +303,7 @@ def _mod_constant(left: Expr, divisor: int) -> Expr:
         return _lifted(reduced, divisor)
     if isinstance(reduced, Mod) and isinstance(reduced.right, Const) and reduced.right.value % divisor == 0:
         return mod(reduced.left, integer(divisor))
-    if reduced.low < 0:  # C's `%` takes the sign of the dividend, Python's that of the divisor: they agree from zero up
+    if reduced.low < 0:  # C's `%` has the sign of the dividend, Python's that of the divisor: they agree for nonnegative numbers
         reduced = _lifted(reduced, divisor)
     split = split_by_factor(reduced, divisor)
     if split is not None:
@@ -314,7 +314,7 @@ def _mod_constant(left: Expr, divisor: int) -> Expr:
 
 
 def _lifted(value: Expr, divisor: int) -> Expr:
-    """The same residue class with a range that is not negative, so that C's `%` agrees."""
+    """The same residue class with a nonnegative range, so that C's `%` agrees."""
     return add(value, integer(-(value.low // divisor) * divisor))
 
 

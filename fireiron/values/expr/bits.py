@@ -1,4 +1,4 @@
-"""`&`, `|` and `^` of values that are never negative; where no two meet in a bit they are sums."""
+"""`&`, `|` and `^` of nonnegative values; if no bits overlap, `|` and `^` are sums."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def bit_and(left: Expr, right: Expr) -> Expr:
 
 
 def _masked(value: Expr, mask: int) -> Expr:
-    """The bits of a mask, one run of ones after the other, as sums of shifted remainders."""
+    """The masked bits, each run of ones as a shifted remainder."""
     total: Expr = ZERO
     while mask:
         start = (mask & -mask).bit_length() - 1

@@ -1,4 +1,4 @@
-"""Comparisons, and conditions joined; decided at once where ranges decide them."""
+"""Comparisons, conjunctions and disjunctions; evaluated at once if ranges determine the result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def minimum(left: Expr | int, right: Expr | int) -> Expr:
 
 
 def less(left: Expr | int, right: Expr | int) -> Expr:
-    """The truth of `left < right`; decided at once where the range of the difference decides it."""
+    """The truth of `left < right`; evaluated at once if the range of the difference determines it."""
     first, second = as_expr(left), as_expr(right)
     if first.high < second.low:
         return TRUE
@@ -38,7 +38,7 @@ def less(left: Expr | int, right: Expr | int) -> Expr:
 
 
 def _rounded(left: Expr, right: Expr) -> Expr:
-    """The left side of a comparison without what of its constant decides nothing: `8*x + 3 < 8*y` where `8*x < 8*y`."""
+    """The left side of a comparison without the irrelevant part of its constant: `8*x + 3 < 8*y` if and only if `8*x < 8*y`."""
     terms, number = terms_of(left)
     step = right.factor
     for atoms, coefficient in terms:
@@ -66,12 +66,12 @@ def _parts(conditions: Iterable[Expr], kind: type[All] | type[AnyOf]) -> Iterabl
         raise ArgumentError("conditions to join must come in a sequence", got=conditions, legal=legal) from None
     for condition in every:
         if not isinstance(condition, Expr) or condition.low < 0 or condition.high > 1:
-            raise ArgumentError(f"{shown(condition)} is no condition", legal="less(a, b), equal(a, b), and all_of or any_of of conditions")
+            raise ArgumentError(f"{shown(condition)} is not a condition", legal="less(a, b), equal(a, b), all_of or any_of of conditions")
         yield from condition.conditions if isinstance(condition, kind) else (condition,)
 
 
 def all_of(conditions: Iterable[Expr]) -> Expr:
-    """The conjunction; true when there is none. Equal conditions stand once, in order of first appearance."""
+    """The conjunction; true if there are no conditions. Equal conditions occur once, in order of first appearance."""
     flat: dict[Expr, None] = {}
     for part in _parts(conditions, All):
         if part == FALSE:
@@ -83,7 +83,7 @@ def all_of(conditions: Iterable[Expr]) -> Expr:
 
 
 def any_of(conditions: Iterable[Expr]) -> Expr:
-    """The disjunction; false when there is none."""
+    """The disjunction; false if there are no conditions."""
     flat: dict[Expr, None] = {}
     for part in _parts(conditions, AnyOf):
         if part == TRUE:

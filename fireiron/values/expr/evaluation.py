@@ -14,11 +14,11 @@ from fireiron.values.expr.nodes import All, AnyOf, BitAnd, BitOr, BitXor, Const,
 Evaluation: TypeAlias = Callable[[Mapping[str, Any]], Any]
 
 FEW: Final = 24
-"""Evaluations after which an expression is compiled: so many take as long as that."""
+"""Evaluations after which an expression is compiled; compiling takes about as long as this many evaluations."""
 
 
 def source(value: Expr) -> str:
-    """Python source that evaluates with NumPy for `&`, conditions and minimum alike; a `TypeError` for a node it has no rule for."""
+    """Python source that evaluates with NumPy, using `&` for conjunctions; a `TypeError` for an unknown kind of node."""
     match value:
         case Const():
             return str(value.value) if value.value >= 0 else f"({value.value})"
@@ -50,7 +50,7 @@ def source(value: Expr) -> str:
         case Equal(left=left, right=right):
             return f"({source(left)}=={source(right)})"
         case All():
-            # `and` asks NumPy arrays for one truth value; `&` joins them element by element, and agrees on truth values
+            # `and` needs one truth value of a NumPy array; `&` works elementwise, and agrees on truth values
             return f"({'&'.join(source(c) for c in value.conditions)})"
         case AnyOf():
             return f"({'|'.join(source(c) for c in value.conditions)})"
@@ -65,7 +65,7 @@ def _number_source(value: Expr) -> str:
 def _numeric_minimum(left: Any, right: Any) -> Any:
     if isinstance(left, int) and isinstance(right, int):
         return min(left, right)
-    import numpy  # takes longer to load than the language, which needs it only here
+    import numpy  # slow to import, and only needed here
 
     return numpy.minimum(left, right)
 
@@ -73,8 +73,8 @@ def _numeric_minimum(left: Any, right: Any) -> Any:
 @functools.lru_cache(maxsize=20_000)
 def compiled(value: Expr) -> Callable[[Mapping[str, Any]], Any]:
     """A function from an environment (name to integer or array) to the value."""
-    # Passes evaluate an expression for all threads at once, some few times: to compile its source takes ten times as long. The simulator
-    # evaluates one in thousands of environments: then it is compiled.
+    # Passes evaluate most expressions for all threads at once, a few times; compiling the source takes ten times as long. The simulator
+    # evaluates an expression in thousands of environments, so then it is compiled.
     function, calls = _function(value), 0
 
     def evaluated(environment: Mapping[str, Any]) -> Any:
@@ -88,14 +88,14 @@ def compiled(value: Expr) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def of_source(value: Expr) -> Evaluation:
-    """The function as Python compiles it."""
+    """The function compiled from source."""
     scope: dict[str, Any] = {"_min": _numeric_minimum, "_hilbert": place_on_curve}
     exec(f"def f(e): return {source(value)}", scope)
     return scope["f"]  # type: ignore[no-any-return]
 
 
 def _function(value: Expr) -> Evaluation:
-    """The function as functions of its parts, which does what the `source` says in the same order."""
+    """The function composed of the functions of its parts, with the same operations in the same order as `source`."""
     match value:
         case Const(value=number):
             return lambda e: number
@@ -131,7 +131,7 @@ def _function(value: Expr) -> Evaluation:
 def _by_bits(
     join: Callable[[Any, Any], Any], by_bits: Callable[[Any, Any], Any], left: Expr, right: Expr, number_of: Callable[[int], int]
 ) -> Evaluation:
-    """A quotient or a remainder; by a power of two, with bits, which processors do for several elements at once."""
+    """A quotient or a remainder; for a power of two with bit operations, which NumPy vectorizes."""
     divisor = right.value if isinstance(right, Const) else 0
     if divisor < 1 or divisor & divisor - 1:
         return _joined(join, left, right)
@@ -153,7 +153,7 @@ def _folded(join: Callable[[Any, Any], Any], parts: tuple[Evaluation, ...], envi
 
 
 def _sum(value: Sum) -> Evaluation:
-    """Terms one after the other, then the constant; in each the atoms, then the coefficient."""
+    """The terms in order, then the constant; in each term the atoms, then the coefficient."""
     terms = tuple((tuple(map(_number, atoms)), coefficient) for atoms, coefficient in value.terms)
     number = value.constant
 

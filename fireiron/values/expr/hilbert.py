@@ -1,8 +1,8 @@
-"""Hilbert's curve over a grid of any two sizes, as an expression: a permutation of the numbers of its places.
+"""Hilbert's curve over a grid of any size, as an expression: a permutation of the numbers of its cells.
 
-The curve runs through the square around the grid whose side is a power of two, and passes over what lies outside. It goes through a square
-quarter by quarter: near and far along one axis, and within each half along the other, there and back. In the first quarter and the last the
-axes change places, and in the last both are counted from the far end, so that each quarter begins beside the end of the one before it.
+The curve covers the enclosing square whose side is a power of two, and skips cells outside the grid. It visits a square quarter by quarter:
+near and far along one axis, and within each half back and forth along the other. In the first and the last quarter the axes are exchanged,
+and in the last both run backwards, so that each quarter begins next to the end of the previous one.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from fireiron.values.expr.nodes import INT_MAX, ONE, Atoms, Expr, as_expr, const
 
 @node
 class Hilbert(Expr):
-    """The place, counted row by row, that is number `number` on the curve through `lines` x `columns` places.
+    """The cell, numbered row by row, with position `number` on the curve through `lines` x `columns` cells.
 
-    For numbers from 0 to `lines * columns - 1`, which are at most 2**31 - 1.
+    For numbers from 0 to `lines * columns - 1`, which is at most 2**31 - 1.
     """
 
     number: Expr
@@ -38,9 +38,9 @@ class Hilbert(Expr):
 
 
 def hilbert(number: Expr | int, lines: Expr | int, columns: Expr | int) -> Expr:
-    """The place, counted row by row, that Hilbert's curve through `lines` x `columns` places reaches as its number `number`.
+    """The cell, numbered row by row, at position `number` of Hilbert's curve through `lines` x `columns` cells.
 
-    Any two sizes are legal; in a grid of one line or one column it is the number itself.
+    Any two sizes are legal; in a grid of one row or one column it is the number itself.
 
     >>> [hilbert(number, 2, 3).value for number in range(6)]
     [0, 3, 4, 1, 2, 5]
@@ -55,9 +55,9 @@ def hilbert(number: Expr | int, lines: Expr | int, columns: Expr | int) -> Expr:
 
 
 def place_on_curve(number: Any, lines: Any, columns: Any) -> Any:
-    """What `hilbert` means, for integers or NumPy arrays."""
+    """The definition of `hilbert`, for integers or NumPy arrays."""
     if not (_plain(lines) and _plain(columns)):
-        import numpy  # takes longer to load than the language, which needs it only here
+        import numpy  # slow to import, and only needed here
 
         return numpy.vectorize(_place, otypes=[numpy.int64])(number, lines, columns)
     return _place(number, int(lines), int(columns))
@@ -68,7 +68,7 @@ def _plain(size: Any) -> bool:
 
 
 def _place(number: Any, lines: int, columns: int) -> Any:
-    # `first` and `second` are the axes as the curve takes them; `inside` is what of the square at hand lies in the grid.
+    # `first` and `second` are the axes in the order of the curve; `inside` is the part of the current square in the grid.
     first, second, first_inside, second_inside = number * 0, number * 0, number * 0 + lines, number * 0 + columns
     swapped = backward = number * 0
     side = 1 << (max(lines, columns) - 1).bit_length() >> 1

@@ -1,4 +1,6 @@
-"""An integer that a kernel reads from an operand in memory, as an expression: a size or a place that data say, as where a group begins."""
+"""An integer that a kernel reads from an operand in memory, as an expression: a size or a position that depends on data, such as the start
+of a group.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from fireiron.values.expr.nodes import INT_MAX, Atoms, Expr, Var, as_expr, node,
 
 @node
 class Lookup(Expr):
-    """Element number `index` of an array, drawn into `0..most`: what lies outside would be no size of anything.
+    """Element number `index` of an array, clamped to `0..most`, so that invalid data cannot exceed the range.
 
-    `table` stands for the array, by its name with brackets; who evaluates has a function of the number in its place.
+    `table` represents the array, by its name with brackets; evaluation maps it to a function of the index.
     """
 
     table: Expr
@@ -38,17 +40,17 @@ class Lookup(Expr):
 
 
 BRACKETS = "[]"
-"""What stands behind the name of an array where it is a variable of an expression."""
+"""The suffix of an array's name if it is a variable of an expression."""
 
 
 def lookup(array: str, index: Expr | int, most: Expr | int = INT_MAX) -> Expr:
-    """An element of an array of integers, drawn into 0 to `most`.
+    """An element of an array of integers, clamped to 0 to `most`.
 
     >>> print(lookup("offsets", as_expr(3), 100))
     offsets[3]
     """
     if not array.isidentifier():
-        raise ArgumentError(f"lookup({array!r}): no name of an array", legal="an identifier")
+        raise ArgumentError(f"lookup({array!r}): not the name of an array", legal="an identifier")
     return Lookup(table(array), as_expr(index), as_expr(most).high)
 
 
@@ -59,8 +61,8 @@ def table(array: str) -> Var:
 
 def tables_of(value: Expr) -> set[str]:
     """The names of the arrays that an expression reads."""
-    found = {value.array} if isinstance(value, Lookup) else set()
-    return found.union(*(tables_of(one) for one in value.children)) if value.children else found
+    tables = {value.array} if isinstance(value, Lookup) else set()
+    return tables.union(*(tables_of(child) for child in value.children)) if value.children else tables
 
 
 __all__ = ["BRACKETS", "Lookup", "lookup", "table", "tables_of"]

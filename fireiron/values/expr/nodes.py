@@ -1,6 +1,6 @@
-"""The nodes of expressions, each with the range of its values, and what one can ask of any of them.
+"""The nodes of expressions with the ranges of their values, and the operations of all expressions.
 
-Nodes are made by the smart constructors, which simplify; only those (and tests) call the classes themselves.
+The smart constructors create and simplify nodes; only they (and tests) call the classes directly.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Node = TypeVar("Node")
 
 
 class Rules:
-    """What the operators and methods of `Expr` call, which is made of nodes and so stands above them.
+    """The functions behind the operators and methods of `Expr`, which depend on the node classes.
 
-    The package binds them when it is imported (`operators`): nodes, their construction and their text need each other, and this is the
-    one place where that circle is closed. The entries are bound once, so an operator costs one lookup more than a call.
+    The package binds them on import (`operators`): nodes, their construction and their text depend on each other, and only here this cycle
+    is closed. The entries are bound once, so an operator costs one more lookup than a call.
     """
 
     add: ClassVar[Callable[[Expr, Expr], Expr]]
@@ -89,7 +89,7 @@ class Expr:
 
     def __and__(self, other: object) -> Expr:
         mask = as_expr(other)
-        if isinstance(mask, Const) and mask.value < 0:  # as ~7: all bits above the other side's are ones, and meet zeros
+        if isinstance(mask, Const) and mask.value < 0:  # such as ~7, whose high bits are ones
             mask = Const(mask.value & possible_bits(self))
         return Rules.bit_and(self, mask)
 
@@ -144,29 +144,29 @@ class Expr:
         return self
 
     def set_bits(self) -> int:
-        """A mask of the bits that may be set; asked only of values that are never negative."""
+        """A mask of the bits that may be set; legal only for nonnegative values."""
         return bits_below(self.high, self.factor)
 
     def variables(self) -> frozenset[Var]:
         """All variables that occur."""
         try:
             return self._variables
-        except AttributeError:  # asked for the first time
-            found = frozenset((self,)) if isinstance(self, Var) else frozenset().union(*(child.variables() for child in self.children))
-            assign(self, "_variables", found)
-            return found
+        except AttributeError:  # on first use
+            result = frozenset((self,)) if isinstance(self, Var) else frozenset().union(*(child.variables() for child in self.children))
+            assign(self, "_variables", result)
+            return result
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Expr:
-        """The expression with variables replaced, simplified again; an `ArgumentError` for a key that is no variable."""
+        """The expression with variables replaced and simplified; an `ArgumentError` for a key that is not a variable."""
         for variable in values:
             if not isinstance(variable, Var):
-                raise ArgumentError(f"substitute({shown(variable)}): {shown(variable)} is no variable", legal="a Var for each value")
+                raise ArgumentError(f"substitute({shown(variable)}): {shown(variable)} is not a variable", legal="a Var for each value")
         if not values or values.keys().isdisjoint(self.variables()):
             return self
         return _substituted(self, {name: as_expr(value) for name, value in values.items()}, {})
 
     def evaluate(self, environment: Mapping[str, Any]) -> Any:
-        """The value for integers, or NumPy arrays, by variable name; an `ArgumentError` where one is missing."""
+        """The value for integers, or NumPy arrays, by variable name; an `ArgumentError` if one is missing."""
         try:
             return Rules.compiled(self)(environment)
         except KeyError as error:
@@ -181,22 +181,22 @@ class Expr:
 
 
 def range_fields(*, init: Literal[False] = False) -> Any:
-    """A field that follows from the others: neither given, nor compared, nor shown."""
+    """A field derived from the others: not an argument, not compared, not shown."""
     return attrs.field(init=init, eq=False, repr=False)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(range_fields,))
 def node(cls: type[Node]) -> type[Node]:
-    """A frozen class with slots. Its hash is kept: nodes are keys of every memo table, and hashing walks the whole tree."""
+    """A frozen class with slots. It caches its hash: nodes are keys of every cache, and hashing traverses the whole tree."""
     return attrs.frozen(cls, slots=True, eq=True, repr=False, cache_hash=True, order=False)
 
 
 assign = object.__setattr__
-"""How a frozen node gets the fields that follow from the others, once."""
+"""How a frozen node sets its derived fields, once."""
 
 
 def set_range(node: Expr, low: int, high: int, factor: int = 1) -> None:
-    """Give a node its range, drawn in to the nearest multiples of the factor: values of `4 * x` below 7 end at 4."""
+    """Set the range of a node, reduced to the nearest multiples of the factor: values of `4 * x` below 7 are at most 4."""
     if factor > 1:
         low, high = low + -low % factor, high - high % factor
     assign(node, "low", low)
@@ -205,7 +205,7 @@ def set_range(node: Expr, low: int, high: int, factor: int = 1) -> None:
 
 
 def _integer(value: object, what: str) -> int:
-    """The value as a plain integer, NumPy's included; refused for any other, truth values too."""
+    """The value as a plain integer, also from NumPy; anything else is refused, including truth values."""
     try:
         return operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
     except TypeError:
@@ -277,7 +277,7 @@ class Sum(Expr):
         set_range(self, low, high, factor)
 
     def set_bits(self) -> int:
-        """Terms that share no bit with those before them add without carries: then no bit is set that is in none of them."""
+        """If no two terms share a bit, adding them causes no carries: the set bits are those of the terms."""
         bits = bits_below(self.high, self.factor)
         if self.constant < 0 or any(coefficient <= 0 for _, coefficient in self.terms):
             return bits
@@ -306,7 +306,7 @@ class Sum(Expr):
 
 @node
 class Binary(Expr):
-    """A node of two sides; `build` is the constructor that makes and simplifies one."""
+    """A node with two operands; `build` is the constructor that creates and simplifies it."""
 
     left: Expr
     right: Expr
@@ -328,7 +328,7 @@ class FloorDiv(Binary):
     """`left // right`, the divisor positive."""
 
     def __attrs_post_init__(self) -> None:
-        # floor division is monotonic in each side while the divisor is positive, so the extremes lie at the ends
+        # floor division by a positive number is monotonic in each operand, so the extremes are at the ends
         ends = [value // divisor for value in (self.left.low, self.left.high) for divisor in (self.right.low, self.right.high)]
         exact = isinstance(self.right, Const) and self.left.factor % self.right.value == 0
         set_range(self, min(ends), max(ends), self.left.factor // self.right.low if exact else 1)
@@ -354,7 +354,7 @@ class BitAnd(Binary):
         set_range(self, 0, min(self.left.high, self.right.high, bits), bits & -bits)
 
     def set_bits(self) -> int:
-        """Those that both sides may have."""
+        """The bits that both operands may have."""
         return super().set_bits() & possible_bits(self.left) & possible_bits(self.right)
 
 
@@ -367,7 +367,7 @@ class BitOr(Binary):
         set_range(self, max(self.left.low, self.right.low), bits, bits & -bits)
 
     def set_bits(self) -> int:
-        """Those that either side may have."""
+        """The bits that either operand may have."""
         return super().set_bits() & (possible_bits(self.left) | possible_bits(self.right))
 
 
@@ -380,7 +380,7 @@ class BitXor(Binary):
         set_range(self, 0, bits, bits & -bits)
 
     def set_bits(self) -> int:
-        """Those that either side may have."""
+        """The bits that either operand may have."""
         return super().set_bits() & (possible_bits(self.left) | possible_bits(self.right))
 
 
@@ -395,7 +395,7 @@ class Min(Binary):
 
 @node
 class Positive(Expr):
-    """A size that is known to be at least 1, because whoever launches the kernel checks it."""
+    """A size promised to be at least 1; the launcher checks it."""
 
     value: Expr
     low: int = range_fields()
@@ -431,7 +431,7 @@ class Equal(Binary):
 
 @node
 class Junction(Expr):
-    """Conditions joined; `join` is the constructor that makes and simplifies one."""
+    """A conjunction or disjunction; `join` is the constructor that creates and simplifies it."""
 
     conditions: Atoms
     low: int = range_fields()
@@ -468,7 +468,7 @@ MINUS_ONE = Const(-1)
 
 
 def as_expr(value: object) -> Expr:
-    """An integer or an expression, or what has an `expression` that it stands for, as an expression; anything else is refused."""
+    """An integer, an expression, or an object with an `expression`, as an expression; anything else is refused."""
     if isinstance(value, Expr):
         return value
     if type(value) is int:
@@ -479,12 +479,12 @@ def as_expr(value: object) -> Expr:
     if not isinstance(value, bool):
         with contextlib.suppress(TypeError):
             return Const(operator.index(value))  # type: ignore[arg-type]
-    raise ArgumentError(f"{shown(value)} is no integer expression", legal="an int or an expression of symbols")
+    raise ArgumentError(f"{shown(value)} is not an integer expression", legal="an int or an expression of symbols")
 
 
 @functools.lru_cache(maxsize=10_000)
 def integer(value: int) -> Const:
-    """An integer; the common ones are made once."""
+    """An integer; common ones are cached."""
     return Const(value)
 
 
@@ -503,13 +503,13 @@ def _shift(amount: object) -> int:
 
 
 def assume_positive(value: Expr | int) -> Expr:
-    """The value, taken to be at least 1; whoever uses it must check that."""
+    """The value, assumed to be at least 1; the caller must ensure it."""
     size = as_expr(value)
     return size if size.low >= 1 else Positive(size)
 
 
 def possible_bits(value: Expr) -> int:
-    """A mask of the bits that may be set; legal when the value is never negative."""
+    """A mask of the bits that may be set; legal if the value is never negative."""
     if value.low < 0:
         raise ArgumentError(f"bits of {value}, which may be negative ({value.low})", legal="a value that is never negative")
     if isinstance(value, Const):
@@ -523,7 +523,7 @@ def _possible_bits(value: Expr) -> int:
 
 
 def _substituted(value: Expr, values: Mapping[Var, Expr], memo: dict[Expr, Expr]) -> Expr:
-    if value in memo:  # sub-expressions are shared, and a tree of shared ones may be exponentially larger than its nodes
+    if value in memo:  # sub-expressions are shared, and the expanded tree may be exponentially larger than its nodes
         return memo[value]
     if isinstance(value, Var):
         result = values.get(value, value)
@@ -536,7 +536,7 @@ def _substituted(value: Expr, values: Mapping[Var, Expr], memo: dict[Expr, Expr]
 
 
 def replaced(value: Expr, names: Mapping[Expr, Expr]) -> Expr:
-    """The expression with some parts of it replaced by others, such as the names that they have."""
+    """The expression with some subexpressions replaced, for example by their names."""
     if not names:
         return value
     if value in names:

@@ -1,6 +1,6 @@
-"""Polynomials over atoms, the normal form: terms in one order, none of them zero, a constant apart.
+"""Polynomials over atoms, the normal form: ordered nonzero terms, and a separate constant.
 
-Equal polynomials are equal nodes, which is how equality of values is decided anywhere above.
+Equal polynomials are equal nodes; equality of values is decided by this form.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fireiron.values.expr.ranges import product_range
 
 
 def terms_of(value: Expr) -> tuple[Terms, int]:
-    """The terms and the constant of any value; what is no sum is one term of one atom."""
+    """The terms and the constant of any value; a value that is not a sum is one term with one atom."""
     if isinstance(value, Const):
         return (), value.value
     if isinstance(value, Sum):
@@ -23,7 +23,7 @@ def terms_of(value: Expr) -> tuple[Terms, int]:
 
 
 def polynomial(terms: Mapping[Atoms, int], number: int) -> Expr:
-    """The value of terms and a constant: a `Const` or the atom itself where it is no more, else a `Sum` in order."""
+    """The value of terms and a constant: a `Const` or an atom if it is just that, else a `Sum` in order."""
     kept = [(atoms, coefficient) for atoms, coefficient in terms.items() if coefficient]
     if not kept:
         return integer(number)
@@ -45,19 +45,19 @@ def _order(term: tuple[Atoms, int]) -> tuple[str, ...]:
 
 
 def sort_key(value: Expr) -> str:
-    """By what factors and terms are sorted: the text, which is equal in every process.
+    """The sort key of factors and terms: the text, which is the same in every process.
 
-    A hash would do for equality, but it differs from process to process, and so would the printed kernel.
+    A hash would suffice for equality, but it differs between processes, and so would the printed kernel.
     """
     try:
         return value._order
-    except AttributeError:  # asked for the first time
+    except AttributeError:  # on first use
         assign(value, "_order", text(value))
         return value._order
 
 
 def in_order(left: Expr, right: Expr) -> tuple[Expr, Expr]:
-    """The sides of a commutative operation in one order, so that `a ^ b` and `b ^ a` are equal nodes."""
+    """The operands of a commutative operation in a fixed order, so that `a ^ b` and `b ^ a` are equal nodes."""
     return (left, right) if sort_key(left) <= sort_key(right) else (right, left)
 
 
@@ -65,7 +65,7 @@ def split_by_factor(left: Expr, divisor: int) -> tuple[Expr, int] | None:
     """`left = scale*y + r` with `0 <= r < scale` and `scale` dividing the divisor: `(y, scale)`, largest scale first."""
     terms, number = terms_of(left)
     scales = {math.gcd(coefficient, divisor) for _, coefficient in terms} | {math.gcd(number, divisor) if number else 1}
-    # Any scale would be right; the largest leaves the smallest divisor below, so nested divisions collapse in one step.
+    # Any scale is correct; the largest leaves the smallest divisor, so nested divisions collapse in one step.
     for scale in sorted(scales, reverse=True):
         if scale <= 1:
             continue
@@ -77,7 +77,7 @@ def split_by_factor(left: Expr, divisor: int) -> tuple[Expr, int] | None:
 
 
 def split_exact(left: Expr, divisor: int) -> tuple[Expr, Expr] | None:
-    """Terms all of whose values are multiples of the divisor (a symbol's fact), and the rest."""
+    """The terms whose values are all multiples of the divisor, and the rest."""
     terms, number = terms_of(left)
     exact = {atoms: coefficient for atoms, coefficient in terms if product_range(atoms, coefficient)[2] % divisor == 0}
     if not exact or (len(exact) == len(terms) and number == 0):

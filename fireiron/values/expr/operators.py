@@ -1,4 +1,4 @@
-"""What the operators of expressions and `rebuilt` mean: the constructors, bound to the nodes once both exist."""
+"""Binds the constructors to the operators and `rebuilt` methods of the nodes."""
 
 from fireiron.values.expr.arithmetic import add, floordiv, mod, mul, subtract
 from fireiron.values.expr.bits import bit_and, bit_or, bit_xor
@@ -9,7 +9,7 @@ from fireiron.values.expr.printing import representation, text
 
 
 def bind() -> None:
-    """Give the operators and methods of `Expr` their meaning, and each kind of node the constructor that makes it anew.
+    """Bind the operators and methods of `Expr`, and the constructor of each kind of node.
 
     Called once, when the package is imported.
     """

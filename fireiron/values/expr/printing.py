@@ -1,4 +1,4 @@
-"""Expressions as Python source: the text that people read, and the `repr` that evaluates."""
+"""Expressions as Python source: the readable text, and the `repr` that evaluates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _variable_repr(value: Var) -> str:
 
 
 def _written(value: Expr, outer: int, name: Callable[[Var], str] = _variable_name) -> str:
-    """Python source; `outer` is the precedence of what stands around: 1 | 2 ^ 3 & 4 + 5 * // %."""
+    """Python source; `outer` is the precedence of the enclosing operator: 1 | 2 ^ 3 & 4 + 5 * // %."""
     if isinstance(value, Const):
         text, precedence = str(value.value), 9 if value.value >= 0 else 4
         if name is _variable_repr and outer == 0:
@@ -51,7 +51,7 @@ def _node_text(value: Expr, show: Callable[[Expr, int], str]) -> tuple[str, int]
         case Min(left=left, right=right):
             return f"minimum({show(left, 0)}, {show(right, 0)})", 9
         case Hilbert():
-            return f"hilbert({', '.join(show(one, 0) for one in value.children)})", 9
+            return f"hilbert({', '.join(show(child, 0) for child in value.children)})", 9
         case Lookup(index=index):
             return f"{value.array}[{show(index, 0)}]", 9
         case Less(left=left, right=right):
@@ -62,8 +62,8 @@ def _node_text(value: Expr, show: Callable[[Expr, int], str]) -> tuple[str, int]
             return f"all_of(({', '.join(show(c, 0) for c in conditions)},))", 9
         case AnyOf(conditions=conditions):
             return f"any_of(({', '.join(show(c, 0) for c in conditions)},))", 9
-    # a node of one reader's own, as a function of what it is made of
-    return f"{type(value).__name__}({', '.join(show(one, 0) for one in value.children)})", 9
+    # a node defined by a reader, printed as a function of its children
+    return f"{type(value).__name__}({', '.join(show(child, 0) for child in value.children)})", 9
 
 
 def _sum_text(value: Sum, show: Callable[[Expr, int], str]) -> tuple[str, int]:
@@ -83,7 +83,7 @@ def _sum_text(value: Sum, show: Callable[[Expr, int], str]) -> tuple[str, int]:
 
 
 def text(value: Expr) -> str:
-    """What people read, and by what terms are sorted."""
+    """The readable text, also the sort key of terms."""
     return _written(value, 0)
 
 

@@ -1,4 +1,4 @@
-"""Arithmetic of closed intervals and of the bits that may be set below them: what the nodes know of their values."""
+"""Interval arithmetic, and the bits that may be set: what nodes know about their values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Ranged(Protocol):
-    """What has a lowest and a highest value, and a factor that divides all of its values."""
+    """A value with bounds and a factor that divides it."""
 
     @property
     def low(self) -> int:
@@ -21,7 +21,7 @@ class Ranged(Protocol):
 
     @property
     def factor(self) -> int:
-        """What divides all values; 0 divides only 0."""
+        """A divisor of all values; 0 divides only 0."""
         ...
 
 
@@ -44,12 +44,12 @@ def product_range(atoms: Sequence[Ranged], coefficient: int) -> tuple[int, int, 
 
 
 def bits_below(high: int, factor: int) -> int:
-    """The bits that may be set in values `0..high` which a factor divides: none below the factor's lowest one."""
+    """The bits that may be set in values `0..high` that are multiples of a factor: none below the factor's lowest bit."""
     trailing = factor & -factor if factor else 1
     return ((1 << high.bit_length()) - 1) & ~(trailing - 1)
 
 
 def term_bits(atoms: Sequence[Ranged], coefficient: int) -> int:
-    """The bits that may be set in `coefficient` times a product; all of them (-1) where it may be negative."""
+    """The bits that may be set in `coefficient` times a product; all bits (-1) if it may be negative."""
     low, high, factor = product_range(atoms, coefficient)
     return -1 if low < 0 else bits_below(high, factor)

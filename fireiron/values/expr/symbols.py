@@ -9,11 +9,11 @@ from fireiron.values.cuda_names import KEYWORDS
 from fireiron.values.expr.nodes import INT_MAX, Var
 
 SYMBOL_MAX = 2**31 - 2**12
-"""The default upper end of a symbol: rounding it up to a tile still fits 32 bits, so tiles are counted without 64-bit divisions."""
+"""The default upper bound of a symbol: rounded up to a tile it still fits 32 bits, so tile counts need no 64-bit divisions."""
 
 
 def is_cuda_name(name: object) -> bool:
-    """Whether generated code may bind a name: an ASCII identifier that is a keyword neither of Python nor of C++."""
+    """Whether generated code may bind a name: an ASCII identifier that is neither a keyword of Python nor of C++."""
     return isinstance(name, str) and name.isidentifier() and name.isascii() and not (keyword.iskeyword(name) or name in KEYWORDS)
 
 

@@ -42,7 +42,7 @@ def _under_swizzle(operation: Callable[Concatenate[Layout, P], Layout]) -> _Oper
 
 
 def _from_modes(modes: list[Mode]) -> Layout:
-    """A flat layout; one mode stands without parentheses, none is `1:0`."""
+    """A flat layout; one mode has no parentheses, none is `1:0`."""
     if len(modes) <= 1:
         return Layout(*(modes[0] if modes else (1, 0)))
     return Layout(tuple(size for size, _ in modes), tuple(stride for _, stride in modes))
@@ -102,7 +102,7 @@ def composition(layout: Layout, tiler: Tiler) -> Layout:
     With a tuple, each mode is composed with its own tiler.
     Legal when: the tiler stays inside the layout, each of its leaves steps through the layout's modes in whole runs, and no sum
     of two leaves carries from one mode into the next, unless all that is carried or crossed cancels. Where that fails the function
-    is no layout of this structure (but for tilers of more than 65,536 elements, of which nothing may carry or cross).
+    is not a layout of this structure (but for tilers of more than 65,536 elements, of which nothing may carry or cross).
 
     >>> print(composition(Layout((6, 2), (8, 2)), Layout((4, 3), (3, 1))))
     ((2,2),3):((24,2),8)
@@ -163,11 +163,11 @@ class _Composer:
         return tuple(shape for shape, _ in pairs), tuple(stride for _, stride in pairs)
 
     def digits(self, x: int) -> list[int]:
-        found = []
+        result = []
         for size, _ in self.modes:
-            found.append(x % size)
+            result.append(x % size)
             x //= size
-        return found
+        return result
 
     def leaf(self, size: int, stride: int) -> Layout:
         """`left o size:stride`: runs of equal steps, each run as long as no digit overflows."""
@@ -191,8 +191,8 @@ class _Composer:
         return _from_modes(runs)
 
     def linear_runs(self, size: int, stride: int) -> list[Mode] | None:
-        """The runs of equal steps of `left o size:stride`, element by element: a step that crosses the ends of two modes at once may go on
-        as it began, `(2,2,2):(1,6,8) o 3:3 = 3:7`. None where they are no layout, or too many to look at."""
+        """The runs of equal steps of `left o size:stride`, element by element: a step that crosses the ends of two modes may continue
+        as it began, `(2,2,2):(1,6,8) o 3:3 = 3:7`. None if they are not a layout, or too many."""
         if size > MOST_ELEMENTS:
             return None
         found, places = [], range(0, size * stride, stride)
@@ -529,7 +529,7 @@ def runs(sizes: tuple[int, ...], size: int, stride: int) -> tuple[tuple[int, int
 
     Source: CuTe docs, 02_layout_algebra, "Composition".
     """
-    found: list[tuple[int, int, int]] = []
+    result: list[tuple[int, int, int]] = []
     asked, reached = f"{size}:{stride} in digits of {shown(sizes)}", 1
     for position, extent in enumerate(sizes):
         end = reached * extent
@@ -537,18 +537,18 @@ def runs(sizes: tuple[int, ...], size: int, stride: int) -> tuple[tuple[int, int
             run = min(size, end // stride)
             if run < 1 or size % run or stride % reached:
                 raise LayoutError(f"{asked}: its steps cross the end of a digit", legal=f"strides that divide {end}")
-            found.append((position, run, stride // reached))
+            result.append((position, run, stride // reached))
             size, stride = size // run, stride * run
         reached = end
     if size > 1:
         raise LayoutError(f"{asked}: there are {reached} numbers only", legal=f"a reach of at most {reached - 1}")
-    return tuple(found)
+    return tuple(result)
 
 
 def reading(parts: Iterable[tuple[int, int, int]], closed: bool = True) -> Layout:
     """The layout that reads digits off a number: of each part `(stride, size, weight)` the sum of `x // stride % size * weight`.
 
-    It is a left inverse that is right for every x: what lies between the parts, and beyond the last, has stride 0. The last leaf
+    It is a left inverse that is right for every x: digits between the parts, and after the last, have stride 0. The last leaf
     is such a gap; with `closed` False there is none, and the digit of the greatest stride counts on.
     Legal when: sorted by stride, each stride is a multiple of the previous stride times its size.
 
@@ -557,7 +557,7 @@ def reading(parts: Iterable[tuple[int, int, int]], closed: bool = True) -> Layou
 
     Source: CuTe `left_inverse`, for layouts whose offsets leave digits out.
     """
-    found: list[Mode] = []
+    modes: list[Mode] = []
     reached = 1
     for stride, size, weight in sorted(parts):
         if stride % reached:
@@ -565,11 +565,11 @@ def reading(parts: Iterable[tuple[int, int, int]], closed: bool = True) -> Layou
                 f"digits overlap: the part {size}:{stride} does not begin at a multiple of {reached}",
                 legal=_multiples_near(reached, stride),
             )
-        found += [(stride // reached, 0)] if stride != reached else []
-        found.append((size, weight))
+        modes += [(stride // reached, 0)] if stride != reached else []
+        modes.append((size, weight))
         reached = stride * size
-    found += [(1, 0)] if closed or not found else []
-    return Layout(tuple(size for size, _ in found), tuple(stride for _, stride in found))
+    modes += [(1, 0)] if closed or not modes else []
+    return Layout(tuple(size for size, _ in modes), tuple(stride for _, stride in modes))
 
 
 def max_common_layout(a: Layout, b: Layout) -> Layout:

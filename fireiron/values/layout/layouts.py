@@ -169,10 +169,10 @@ class Layout:
         """
         if self.static and self.size() > MOST_OFFSETS:
             raise LayoutError(f"{self.size()} offsets are too many to list", legal=f"at most {MOST_OFFSETS}", within=str(self))
-        found = [0]
+        result = [0]
         for size, stride in self.modes:
-            found = [base + i * stride for i in range(size) for base in found]
-        return found
+            result = [base + i * stride for i in range(size) for base in result]
+        return result
 
     def is_injective(self) -> bool:
         """Whether no two coordinates share an offset."""
@@ -231,7 +231,7 @@ def _one(coordinate: tuple[Any, ...]) -> Any:
 class ComposedLayout:
     """A layout under a swizzle: `R(c) = swizzle(offset + layout(c))`.
 
-    The offset stands inside because a tile of a swizzled buffer begins anywhere in the swizzle's period.
+    The offset is inside because a tile of a swizzled buffer begins anywhere in the swizzle's period.
 
     >>> s = ComposedLayout(Swizzle(2, 0, 3), 0, Layout((4, 8), (8, 1)))
     >>> s(1, 0), s(1, 1), s.cosize(), s.is_bijective()

@@ -32,7 +32,7 @@ def parse(text: str) -> Layout | ComposedLayout:
         return layout
     swizzle = re.fullmatch(r"Sw<([0-9]+),([0-9]+),(-?[0-9]+)>", parts[0].replace(" ", ""))
     if swizzle is None or len(parts) > 3 or not all(part.isdecimal() for part in parts[1:-1]):
-        raise LayoutError("this is no swizzled layout", got=text, legal="Sw<bits,base,shift> o offset o shape:stride")
+        raise LayoutError("this is not a swizzled layout", got=text, legal="Sw<bits,base,shift> o offset o shape:stride")
     return ComposedLayout(Swizzle(*map(int, swizzle.groups())), int(parts[1]) if len(parts) == 3 else 0, layout)
 
 
@@ -47,7 +47,7 @@ def _parse_plain(text: str) -> Layout:
 
 def _read_int(text: str) -> int:
     if not re.fullmatch("[0-9]+", text):
-        raise LayoutError(f"{text!r} is no integer", legal="digits, tuples in parentheses, one colon")
+        raise LayoutError(f"{text!r} is not an integer", legal="digits, tuples in parentheses, one colon")
     return int(text)
 
 
@@ -60,7 +60,7 @@ def split_shape(text: str) -> tuple[str, str | None]:
 
 
 def read_dims(text: str, leaf: Callable[[str], Any]) -> Any:
-    """What stands between Graphene's brackets: a lone item is itself, several are a tuple, nothing is `()`."""
+    """The contents of Graphene's brackets: a single item is itself, several are a tuple."""
     parts = _split(text) if text.strip() else []
     return read_tree(parts[0], leaf) if len(parts) == 1 else tuple(read_tree(part, leaf) for part in parts)
 
@@ -78,13 +78,13 @@ def read_tree(text: str, leaf: Callable[[str], Any], level: int = 0) -> Any:
 
 
 def _enclosed(text: str) -> bool:
-    """Whether a pair of parentheses stands around all of it, as around a tuple, not around parts of a leaf such as `(a) // (b)`."""
+    """Whether a pair of parentheses encloses all of it, as around a tuple, not around parts of a leaf such as `(a) // (b)`."""
     depths = list(itertools.accumulate({"(": 1, ")": -1}.get(character, 0) for character in text))
     return text.startswith("(") and text.endswith(")") and 0 not in depths[:-1]
 
 
 def _split(text: str) -> list[str]:
-    """The items between commas that stand outside all parentheses."""
+    """The items between commas outside all parentheses."""
     parts, level = [""], 0
     for character in text:
         level += {"(": 1, ")": -1}.get(character, 0)

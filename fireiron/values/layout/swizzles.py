@@ -57,7 +57,7 @@ class Swizzle:
         """The same for expressions, integer arrays, and anything that has `^ &` and `// *`.
 
         An expression keeps its form below the swizzle: bits below the base stay, so one XOR serves all elements of a vector, and
-        multiples of what lies above the target's bits stand outside of it.
+        multiples of what lies above the target's bits are outside of it.
         """
         if self.bits == 0:
             return offset

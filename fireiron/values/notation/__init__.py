@@ -6,17 +6,17 @@ A text of a tensor is its name, its sizes and strides by dimension, its element 
     shapes   shape {"." shape}                                    tiles within tiles, the outermost first
     shape    "[" sizes "]" [":" "[" strides "]"]                  or as in the paper, "[" sizes ":" strides "]"
     view     tensor "[" numeral, ... "]" ["{" "copy=" expression, "order=" axis ... "}"]
-    tile     tensor "[" ["#" | "@"] expression, ... "]" ...       brackets behind shapes within shapes: a place in each outer one
+    tile     tensor "[" ["#" | "@"] expression, ... "]" ...       brackets after nested shapes: a position in each outer one
     numeral  ("_" | free | "1" | "0") {"#" digit | "@" digit} ["<" bound]
     digit    size ":" stride "(" index ")"
     group    ["#" label ":"] shape ".thread" (or ".block")
 
-A numeral says which coordinates of a dimension a view has: `_` all of them, `(4,2):(1,16)` those that two free digits count, `1` one, and
-`0` that the view does not have the dimension. Digits behind are fixed, to a unit's number by `#`, to a loop's by `@`. A view has the
-tensor's dimensions in their order, or in that which `order` says. What is no integer is an index expression, whose variables are named by
+A numeral specifies the coordinates of a dimension of a view: `_` all of them, `(4,2):(1,16)` those that two free digits count, `1` one, and
+`0` that the view does not have the dimension. Digits after it are fixed, to a unit's number by `#`, to a loop's by `@`. A view has the
+tensor's dimensions in their order, or in the given `order`. Anything but an integer is an index expression, whose variables are named by
 `symbols`; so are element types, memories and levels that are not Fireiron's own.
 
-Printing is exact or refused: a text is read back before it is given. What is left out, what stands beside the paper's notation, and why:
+Printing is exact or refused: each text is read back before it is returned. Omissions from and additions to the paper's notation:
 `docs/decisions/0024-notation.md`. Source: Graphene (ASPLOS 2023), sections 3 and 4.
 """
 

@@ -1,4 +1,4 @@
-"""Shapes in texts: sizes and strides by dimension, tiles within tiles; and a text taken apart."""
+"""Shapes in texts: sizes and strides by dimension, nested tiles; and the parts of a text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ALL = "_"
 
 @attrs.frozen
 class Parts:
-    """A text taken apart: what stands for what, not yet what it means."""
+    """The parts of a text, before their interpretation."""
 
     sign: str
     name: str
@@ -43,16 +43,16 @@ class Parts:
 def parts_of(text: object) -> Parts:
     if not isinstance(text, str):
         raise ArgumentError("a text is needed", got=text)
-    found = _TEXT.fullmatch(text)
-    if found is None:
-        raise LayoutError(f"{text!r} is no tensor", legal="%name:[sizes]:[strides].type.memory, as %A:[16,16]:[1,16].fp16.SH")
-    swizzle = Swizzle(*(int(found[number]) for number in (3, 4, 5))) if found[3] else None
-    shapes = tuple(_halves(*pair) for pair in re.findall(_SHAPE, found[6]))
-    return Parts(found[1] or "", found[2] or "", swizzle, shapes, found[9], found[10], found[11].strip())
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise LayoutError(f"{text!r} is not a tensor", legal="%name:[sizes]:[strides].type.memory, as %A:[16,16]:[1,16].fp16.SH")
+    swizzle = Swizzle(*(int(match[number]) for number in (3, 4, 5))) if match[3] else None
+    shapes = tuple(_halves(*pair) for pair in re.findall(_SHAPE, match[6]))
+    return Parts(match[1] or "", match[2] or "", swizzle, shapes, match[9], match[10], match[11].strip())
 
 
 def _halves(sizes: str, strides: str) -> tuple[str, str | None]:
-    """Sizes and strides as items between commas; the paper writes both in one pair of brackets, perhaps in parentheses of their own."""
+    """Sizes and strides as comma-separated items; the paper writes both in one pair of brackets, possibly each in parentheses."""
     inside = sizes.split(":")
     if len(inside) == 1 and not strides:
         return sizes, None
@@ -93,10 +93,10 @@ def read_shapes(shapes: tuple[tuple[str, str | None], ...], symbols: Symbols) ->
     given = [one for _, one in shapes]
     strides = [() if one is None else _items(one, symbols, 0) for one in given]
     if any(not size for size in sizes) and len(sizes) > 1:
-        raise LayoutError("[] is a scalar, which has no tiles and is no tile")
+        raise LayoutError("[] is a scalar, which neither has tiles nor is a tile")
     if None in given:
         if any(given):
-            raise LayoutError("some shapes have strides and some have none", legal="strides for all shapes, or for none")
+            raise LayoutError("some shapes have strides and others do not", legal="strides for all shapes, or for none")
         strides = _row_major(sizes)
     for size, stride in zip(sizes, strides, strict=True):
         if not congruent(size, stride):
@@ -105,7 +105,7 @@ def read_shapes(shapes: tuple[tuple[str, str | None], ...], symbols: Symbols) ->
 
 
 def _row_major(sizes: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Omitted strides: those of the compact row-major tensor, of which inner shapes are contiguous tiles."""
+    """Omitted strides: those of the compact row-major tensor, with inner shapes as contiguous tiles."""
     if len(sizes) == 1 and all(isinstance(leaf, int) for leaf in flatten(sizes[0])):
         strides = row_major_strides(sizes[0])
         return [strides if isinstance(strides, tuple) else (strides,)]
@@ -113,17 +113,17 @@ def _row_major(sizes: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         raise LayoutError("dimensions are hierarchical, or of other numbers in each shape", hint="write the strides of all shapes")
     totals = [math.prod(column) for column in zip(*sizes, strict=True)]
     steps = [math.prod(totals[dim + 1 :]) for dim in range(len(totals))]
-    found: list[tuple[Any, ...]] = []
+    result: list[tuple[Any, ...]] = []
     for one in reversed(sizes):
-        found.insert(0, tuple(steps))
+        result.insert(0, tuple(steps))
         steps = [step * size for step, size in zip(steps, one, strict=True)]
-    return found
+    return result
 
 
 def of_tiles(layouts: tuple[Layout, ...]) -> Layout:
-    """The layout of what was tiled: each dimension counts the elements of a tile first, then the tiles around it."""
+    """The layout of the untiled tensor: each dimension counts the elements of a tile first, then the tiles."""
     if len({layout.rank() for layout in layouts}) > 1:
-        raise LayoutError(f"tiles {' in '.join(map(str, layouts))} have other numbers of dimensions", legal="one number, for data")
+        raise LayoutError(f"tiles {' in '.join(map(str, layouts))} have different numbers of dimensions", legal="one number, for data")
     shapes, strides = ([tree(layout) for layout in reversed(layouts)] for tree in (sizes_of, strides_of))
     return Layout(tuple(zip(*shapes, strict=True)), tuple(zip(*strides, strict=True)))
 

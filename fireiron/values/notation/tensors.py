@@ -1,4 +1,4 @@
-"""Tensors from the parts of a text, and the texts that may say all of a tensor."""
+"""Tensors from the parts of a text, and candidate texts of a tensor."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COUNTS: Final = ("pad", "align", "copies", "stages")
 _NAMES: Final = ("owner", "shares")
 _OPTIONS: Final = "pad=8 align=16 copies=4 stages=2 reuse may_reuse free owner=reads shares=other layout=row"
 _FLAGS: Final[Mapping[str, Mapping[str, bool]]] = {"reuse": {"reuse": True}, "may_reuse": {"must_reuse": False}, "free": {"free": True}}
-"""What a word alone in braces says: `free` that whoever reads a buffer may still choose how it is stored."""
+"""A single word in braces; `free`: an instruction that reads the buffer may still choose its layout."""
 
 
 def read_tensor(parts: Parts, options: str, symbols: Symbols) -> Tensor:
@@ -55,14 +55,14 @@ def _memory(name: str, symbols: Symbols) -> Memory:
 
 
 def _ordered(tensor: Tensor, layout: Layout | None, order: MatrixLayout | Layout | None) -> Tensor:
-    """The tensor, its layout the order that has these strides, if one has; no strides are those of RowMajor."""
+    """The tensor with the named storage order that has these strides, if there is one; without strides it is RowMajor."""
     orders = [RowMajor if len(tensor.shape) > 1 else ColMajor] if layout is None else list(_orders(layout))
     for one in orders if order is None else [order]:
-        found = attrs.evolve(tensor, layout=one)
-        if layout is None or found.storage().layout == layout:
-            return found
+        candidate_tensor = attrs.evolve(tensor, layout=one)
+        if layout is None or candidate_tensor.storage().layout == layout:
+            return candidate_tensor
     if order is not None:
-        raise LayoutError(f"{order} has other strides than {layout}")
+        raise LayoutError(f"{order} does not have the strides {layout}")
     return tensor
 
 
@@ -77,35 +77,34 @@ def _orders(layout: Layout) -> Iterator[MatrixLayout]:
 
 
 def _options(text: str, symbols: Symbols) -> tuple[dict[str, Any], MatrixLayout | Layout | None]:
-    """What stands in braces behind a tensor: the fields of `Tensor` that Graphene has no notation for, and the order where strides
-    leave it open."""
-    found: dict[str, Any] = {}
+    """The braces after a tensor: the fields of `Tensor` without a notation in Graphene, and the order if strides are ambiguous."""
+    fields: dict[str, Any] = {}
     order: MatrixLayout | Layout | None = None
     for item in pieces(text, ",") if text.strip() else ():
         name, _, value = (part.strip() for part in item.partition("="))
         if name in _COUNTS and value.isdecimal():
-            found[name] = int(value)
+            fields[name] = int(value)
         elif item.strip() in _FLAGS:
-            found |= _FLAGS[item.strip()]
+            fields |= _FLAGS[item.strip()]
         elif name in _NAMES and value.isidentifier():
-            found[name] = value
+            fields[name] = value
         elif name == "layout":
             order = _read_order(value, symbols)
         else:
-            raise LayoutError(f"what is {item.strip()!r} behind a tensor?", legal=_OPTIONS)
-    return found, order
+            raise LayoutError(f"what is {item.strip()!r} after a tensor?", legal=_OPTIONS)
+    return fields, order
 
 
 def _read_order(text: str, symbols: Symbols) -> MatrixLayout | Layout:
-    if found := re.fullmatch(r"(col|row)(?:\((.*)\))?", text):
-        order = ColMajor if found[1] == "col" else RowMajor
-        return order if found[2] is None else order(read_expression(found[2], symbols))
+    if match := re.fullmatch(r"(col|row)(?:\((.*)\))?", text):
+        order = ColMajor if match[1] == "col" else RowMajor
+        return order if match[2] is None else order(read_expression(match[2], symbols))
     sizes, _, strides = text.partition(":")
     return Layout(read_tree(sizes, lambda leaf: read_leaf(leaf, symbols, 1)), read_tree(strides, lambda leaf: read_leaf(leaf, symbols, 0)))
 
 
 def tensor_texts(tensor: Tensor) -> Iterator[str]:
-    """Texts of a tensor, the shortest first; whether one says all of it is found by reading it."""
+    """Texts of a tensor, the shortest first; the caller reads them back to find one that is complete."""
     layout = tensor.storage().layout
     sizes, strides = f"[{listed(sizes_of(layout))}]", f":[{listed(strides_of(layout))}]"
     front, back = around(tensor)
@@ -119,7 +118,7 @@ def tensor_texts(tensor: Tensor) -> Iterator[str]:
 
 
 def around(tensor: Tensor) -> tuple[str, str]:
-    """What stands before and behind the shapes of a tensor."""
+    """The text before and after the shapes of a tensor."""
     front = (f"%{tensor.name}:" if tensor.name else "") + (f"{tensor.swizzle} o " if tensor.swizzle else "")
     return front, f".{dtype_text(tensor.dtype)}.{tensor.memory.name}"
 

@@ -1,4 +1,4 @@
-"""Groups of threads as texts, and back; where a thread is in them."""
+"""Groups of threads as texts, and back; the indices of a thread in them."""
 
 from __future__ import annotations
 
@@ -48,32 +48,32 @@ def group_text(shapes: Sequence[Layout], name: str, unit: str) -> str:
 def _units(text: str) -> Parts:
     parts = parts_of(text)
     if parts.element not in UNITS or parts.sign == "%" or parts.memory or parts.rest or parts.swizzle:
-        raise LayoutError(f"{text!r} is no group of threads", legal="#name:[sizes]:[strides].thread, without a memory")
+        raise LayoutError(f"{text!r} is not a group of threads", legal="#name:[sizes]:[strides].thread, without a memory")
     return parts
 
 
 def parse_level(text: str, symbols: Symbols | None = None) -> Level:
     """The level of which a text shows one unit: `[32].thread` is a warp, `[_].thread` a block, `[_].block` all blocks of the kernel.
 
-    A name that is no number is a level's label, and must fit. Levels in `symbols` come before Fireiron's own.
+    A name that is not a number is a level's label, and must match. Levels in `symbols` come before Fireiron's own.
 
     >>> parse_level("#warp:[32].thread"), parse_level("#4:[(4,2):(1,16)].thread"), parse_level("[].thread"), parse_level("[1].block")
     (Warp, QuadPair, Thread, Block)
 
     Source: Graphene section 4 and Table 2.
     """
-    parts, known = _units(text), (*(one for one in (symbols or {}).values() if isinstance(one, Level)), *LEVELS)
+    parts, known = _units(text), (*(level for level in (symbols or {}).values() if isinstance(level, Level)), *LEVELS)
     fitting = [level for level in known if _fits(level, parts)]
     named = [level for level in fitting if level.label == parts.name]
     if not named and parts.name and not parts.name.isdecimal():
-        raise LayoutError(f"{text!r} is no level", legal=[level_text(one) for one in known])
+        raise LayoutError(f"{text!r} is not a level", legal=[level_text(one) for one in known])
     if not fitting:
         raise LayoutError(f"no level has the units of {text!r}", legal=[level_text(one) for one in known])
     return (named or fitting)[0]
 
 
 def _fits(level: Level, parts: Parts) -> bool:
-    """Whether a text shows one unit of a level. Nothing but the strategy says how many threads a block has, how many blocks there are."""
+    """Whether a text shows one unit of a level. Only a strategy determines the number of threads per block, and of blocks."""
     if [sizes.strip() for sizes, _ in parts.shapes] == [ALL]:
         return level.layout is None and (level.parent is None) == (parts.element == "block")
     shapes = read_shapes(parts.shapes, {})
@@ -118,7 +118,7 @@ def _digits(dim: Layout) -> list[tuple[int, int, int]]:
 
 
 def reshaped(shapes: Sequence[Layout], depth: int, arrangement: Layout) -> tuple[Layout, ...]:
-    """Shapes with the units of one of them arranged anew (the paper's `reshape`).
+    """Shapes with the units of one of them rearranged (the paper's `reshape`).
 
     Legal when the arrangement numbers all units of that shape, each once.
 
@@ -135,7 +135,7 @@ def reshaped(shapes: Sequence[Layout], depth: int, arrangement: Layout) -> tuple
 
 
 def tiled(shapes: Sequence[Layout], sizes: Sequence[int | Layout | None]) -> tuple[Layout, ...]:
-    """Shapes whose innermost one is divided into groups (the paper's `tile`): so many units, a layout, or None (all), by dimension.
+    """Shapes whose innermost one is divided into groups (the paper's `tile`): a number of units, a layout, or None (all), by dimension.
 
     Legal when the groups divide that shape: no group lacks units.
 

@@ -30,7 +30,7 @@ def parse_tensor(text: str, symbols: Symbols | None = None) -> Tensor:
     """
     view = parse_view(text, symbols)
     if view != whole_view(view.tensor):
-        raise LayoutError(f"{text!r} is a part of a tensor", hint="parse_view")
+        raise LayoutError(f"{text!r} is only a part of a tensor", hint="parse_view")
     return view.tensor
 
 
@@ -42,28 +42,28 @@ def parse_view(text: str, symbols: Symbols | None = None) -> View:
     >>> print(view.dims[0].base, *view.shape)
     block * 128 128 64
 
-    Brackets behind tiles within tiles take the outer shapes away, one each: they hold the number of a tile along each dimension, by `#` a
-    unit's. So do brackets behind a tensor that name numbers by `#` or `@`; its tiles are its elements.
+    Brackets after nested tiles select from the outer shapes, one each: they hold the number of a tile along each dimension, by `#` a
+    unit's. So do brackets after a tensor that name numbers by `#` or `@`; its tiles are its elements.
 
     >>> print(view_text(parse_view("%7:[2,2].[8,8].fp16.SH[@i, 1]", {"i": Var("i", 0, 1)})))
     %7:[(8,2),(8,2)]:[(16,128),(1,8)].fp16.SH[8:1 @2:8=i, 8:1 @2:8=1]
     """
     parts, symbols = parts_of(text), symbols or {}
-    found = _REST.fullmatch(parts.rest)
-    if found is None:
-        raise LayoutError(f"what is {parts.rest!r} behind a tensor?", legal="{pad=8} [coordinates] {copy=warp, order=1 0}")
-    copy, order = _view_options(found[3] or "", symbols)
-    whole = whole_view(read_tensor(parts, found[1] or "", symbols), copy)
-    groups = [pieces(one, ",") if one.strip() else [] for one in re.findall(r"\[([^\[\]]*)\]", found[2] or "")]
+    match = _REST.fullmatch(parts.rest)
+    if match is None:
+        raise LayoutError(f"what is {parts.rest!r} after a tensor?", legal="{pad=8} [coordinates] {copy=warp, order=1 0}")
+    copy, order = _view_options(match[3] or "", symbols)
+    whole = whole_view(read_tensor(parts, match[1] or "", symbols), copy)
+    groups = [pieces(one, ",") if one.strip() else [] for one in re.findall(r"\[([^\[\]]*)\]", match[2] or "")]
     if len(parts.shapes) > 1 or any(one.strip().startswith(("@", "#")) for group in groups for one in group):
         return _ordered(_at_tiles(whole, read_shapes(parts.shapes, symbols)[1:], groups, symbols), order)
     if len(groups) > 1:
-        raise LayoutError(f"{len(groups)} pairs of brackets behind a tensor in {text!r}", legal="one, or one for each shape")
+        raise LayoutError(f"{len(groups)} pairs of brackets after a tensor in {text!r}", legal="one, or one for each shape")
     return _ordered(_with_numerals(whole, groups[0], symbols), order) if groups else whole
 
 
 def _view_options(text: str, symbols: Symbols) -> tuple[Expr, tuple[int, ...] | None]:
-    """What stands in braces behind coordinates: which copy, and the tensor's dimensions in the order in which the view has them."""
+    """The contents of braces after coordinates: the copy, and the order of the tensor's dimensions in the view."""
     copy: Expr = ZERO
     order: tuple[int, ...] | None = None
     for item in pieces(text, ",") if text.strip() else ():
@@ -73,7 +73,7 @@ def _view_options(text: str, symbols: Symbols) -> tuple[Expr, tuple[int, ...] | 
         elif name == "order" and all(axis.isdecimal() for axis in value.split()):
             order = tuple(map(int, value.split()))
         else:
-            raise LayoutError(f"what is {item.strip()!r} behind a view?", legal="copy=warp order=1 0")
+            raise LayoutError(f"what is {item.strip()!r} after a view?", legal="copy=warp order=1 0")
     return copy, order
 
 
@@ -100,7 +100,7 @@ def _with_numerals(whole: View, numerals: list[str], symbols: Symbols) -> View:
 def _at_tiles(view: View, inner: tuple[Layout, ...], places: list[list[str]], symbols: Symbols) -> View:
     """The tile at a place in each of the outer shapes, from the outermost on; the elements of the innermost are tiles, too."""
     if len(places) > len(inner) + 1:
-        raise LayoutError(f"{len(places)} pairs of brackets behind {len(inner) + 1} shapes", legal=f"at most {len(inner) + 1}")
+        raise LayoutError(f"{len(places)} pairs of brackets after {len(inner) + 1} shapes", legal=f"at most {len(inner) + 1}")
     for depth, place in enumerate(places):
         sizes = [product(tuple(sizes_of(one)[dim] for one in inner[depth:])) for dim in range(len(view.dims))]
         marks = {one.strip()[:1] for one in place} & {"@", "#"}
@@ -112,7 +112,7 @@ def _at_tiles(view: View, inner: tuple[Layout, ...], places: list[list[str]], sy
 
 
 def tensor_text(tensor: Tensor) -> str:
-    """A tensor in Graphene's notation; a `LayoutError` where no text says all of it.
+    """A tensor in Graphene's notation; a `LayoutError` if no text represents it.
 
     >>> from fireiron import SH, ColMajor, float16, sym
     >>> print(tensor_text(Tensor("A", (sym("M"), sym("N")), float16, SH, ColMajor)))
@@ -122,7 +122,7 @@ def tensor_text(tensor: Tensor) -> str:
 
 
 def view_text(view: View) -> str:
-    """A view in Graphene's notation: that of its tensor, and behind it the coordinates that the view has, if these are not all.
+    """A view in Graphene's notation: that of its tensor, followed by the coordinates that the view has, if these are not all.
 
     >>> import attrs
     >>> from fireiron.values.expr import Var
@@ -167,7 +167,7 @@ def _free(numeral: str) -> str:
 
 
 def _read_numeral(text: str, extent: Expr, symbols: Symbols) -> Dim:
-    free, *marked = (one.strip() for one in pieces(text, "#@<"))
+    free, *marked = (piece.strip() for piece in pieces(text, "#@<"))
     if free == ALL:
         modes: tuple[Mode, ...] = (Mode(extent, 1),)
     elif free in ("0", "1"):
@@ -186,11 +186,11 @@ def _read_numeral(text: str, extent: Expr, symbols: Symbols) -> Dim:
 
 
 def _read_digit(text: str, symbols: Symbols) -> Fixed:
-    found = re.fullmatch(r"([#@])([^:=]*):([^:=]*)=(.*)", text, re.DOTALL)
-    if found is None:
-        raise LayoutError(f"{text!r} is no fixed digit", legal="#size:stride=unit, @size:stride=turn")
-    size, stride, index = (read_expression(part, symbols) for part in found.groups()[1:])
-    return Fixed(size, stride, found[1] == "#", index)
+    match = re.fullmatch(r"([#@])([^:=]*):([^:=]*)=(.*)", text, re.DOTALL)
+    if match is None:
+        raise LayoutError(f"{text!r} is not a fixed digit", legal="#size:stride=unit, @size:stride=turn")
+    size, stride, index = (read_expression(part, symbols) for part in match.groups()[1:])
+    return Fixed(size, stride, match[1] == "#", index)
 
 
 def tiles_of(view: View) -> tuple[Layout, Layout]:
@@ -201,7 +201,7 @@ def tiles_of(view: View) -> tuple[Layout, Layout]:
     modes = view.tensor.storage().layout
     parts = [(mode, view.numerals[axis]) for axis, mode in enumerate(modes)]
     outer = [_after(mode, [(one.size, one.stride) for one in part.fixed]) for mode, part in parts]
-    inner = [_after(mode, [(one.size, one.stride) for one in part.modes]) for mode, part in parts]
+    inner = [_after(mode, [(mode.size, mode.stride) for mode in part.modes]) for mode, part in parts]
     return make_layout(*outer), make_layout(*inner)
 
 
@@ -212,21 +212,21 @@ def strided(view: View, dim: int, modes: Sequence[Mode]) -> Layout:
 
 def _after(mode: Layout, digits: Sequence[tuple[Expr, Expr]]) -> Layout:
     """The layout of a dimension after digits of its coordinate: a multiple of its only step, or the composition."""
-    found = []
+    modes = []
     for size, stride in digits:
         numbers = constant(size), constant(stride)
         if None in numbers:
             raise LayoutError(f"a digit of {size} values, {stride} apart, is known only at run time", hint="view_text")
         steps = [step for _, step in mode.leaves]
         here = Layout(*numbers)  # type: ignore[arg-type]
-        found.append(Layout(numbers[0], numbers[1] * steps[0]) if len(steps) == 1 else composition(mode, here))  # type: ignore[operator,arg-type]
-    return found[0] if len(found) == 1 else make_layout(*found) if found else Layout(1, 0)
+        modes.append(Layout(numbers[0], numbers[1] * steps[0]) if len(steps) == 1 else composition(mode, here))  # type: ignore[operator,arg-type]
+    return modes[0] if len(modes) == 1 else make_layout(*modes) if modes else Layout(1, 0)
 
 
 def tiles_text(view: View) -> str:
     """The tiled tensor of which a view is one tile, as the paper prints it: `%A:[2,2]:[2,16].[2,4]:[1,4].fp32.GL`.
 
-    It says nothing of which tile it is, nor of bounds; `view_text` says all.
+    It contains neither the tile number nor bounds; `view_text` says all.
     """
     front, back = around(view.tensor)
     return f"{front}{'.'.join(map(shape_text, tiles_of(view)))}{back}"

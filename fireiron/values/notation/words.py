@@ -1,4 +1,4 @@
-"""The words of texts: index expressions, names, and what stands between commas."""
+"""Elements of texts: index expressions, names, and items between commas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fireiron.values.tensor import Dim, Fixed, MatrixLayout, Mode, Tensor, View
 from fireiron.values.trees import expression_tree
 
 Symbols: TypeAlias = "Mapping[str, Expr | DType | Memory | Level]"
-"""What a text names and only its reader knows."""
+"""Names that only the reader of a text can resolve."""
 
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ SHORT: Final[Mapping[str, str]] = {
     "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "i32": "int32", "i8": "int8", "u8": "uint8",
     "e4m3": "float8_e4m3", "e5m2": "float8_e5m2",
 }  # fmt: skip
-"""The paper's names of element types, and those made like them."""
+"""The paper's names of element types, and similar ones."""
 
 
 _OPERATORS: Final[Mapping[type[ast.AST], Callable[[Any, Any], Any]]] = {
@@ -48,7 +48,7 @@ def read_expression(text: str, symbols: Symbols) -> Expr:
     try:
         return as_expr(_built(expression_tree(text), symbols))
     except (SyntaxError, ValueError, MemoryError, RecursionError, TypeError):
-        raise LayoutError(f"{text.strip()!r} is no index expression", legal="integers, symbols, + - * // % & | ^ <") from None
+        raise LayoutError(f"{text.strip()!r} is not an index expression", legal="integers, symbols, + - * // % & | ^ <") from None
 
 
 def _built(node: ast.AST, symbols: Symbols) -> Any:
@@ -73,14 +73,14 @@ def _built(node: ast.AST, symbols: Symbols) -> Any:
             func=ast.Name(id=("minimum" | "equal" | "assume_positive" | "positive" | "hilbert") as name), args=parts, keywords=[]
         ):
             return _FUNCTIONS[name](*(_built(part, symbols) for part in parts))
-    raise LayoutError(f"{ast.unparse(node)!r} is no index expression", legal="integers, symbols, + - * // % & | ^ <")
+    raise LayoutError(f"{ast.unparse(node)!r} is not an index expression", legal="integers, symbols, + - * // % & | ^ <")
 
 
 def named(name: str, kind: type[T], symbols: Symbols, known: Iterable[T], what: str) -> T:
     """What a name stands for: one of the symbols, else one of those that all know."""
-    found = symbols.get(name)
-    if isinstance(found, kind):
-        return found
+    symbol = symbols.get(name)
+    if isinstance(symbol, kind):
+        return symbol
     known = list(known)
     for one in known:
         if str(getattr(one, "name", one)) == name:
@@ -93,18 +93,18 @@ _VARIABLE = re.compile(r"Var\('(\w+)'[^()]*\)|Const\((-?[0-9]+)\)")
 
 
 def expression_text(value: Expr | int) -> str:
-    """An expression with its variables by name; it says where one is taken to be at least 1."""
+    """An expression with variables written by name, including `assume_positive`."""
     number = constant(value)
     return str(number) if number is not None else _VARIABLE.sub(lambda found: found[1] or found[2], repr(value))
 
 
 def symbols_of(*values: Any) -> dict[str, Expr | DType | Memory | Level]:
     """What the texts of tensors, views and groups of threads name, by name; a `LayoutError` where one name means two things."""
-    found: dict[str, Expr | DType | Memory | Level] = {}
-    for name, value in (pair for one in values for pair in _names_in(one)):
-        if found.setdefault(name, value) != value:
-            raise LayoutError(f"two things are called {name}: {found[name]!r} and {value!r}", hint="one name each")
-    return found
+    result: dict[str, Expr | DType | Memory | Level] = {}
+    for name, value in (pair for dim_value in values for pair in _names_in(dim_value)):
+        if result.setdefault(name, value) != value:
+            raise LayoutError(f"two things are called {name}: {result[name]!r} and {value!r}", hint="one name each")
+    return result
 
 
 def _names_in(value: Any) -> Iterator[tuple[str, Any]]:
@@ -126,7 +126,7 @@ def _names_in(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def pieces(text: str, marks: str) -> list[str]:
-    """The text cut in front of each of the marks that stands outside all parentheses and brackets; a comma is dropped.
+    """The text split before each mark that is outside all parentheses and brackets; a comma is dropped.
 
     >>> pieces("Sw<2,3,3> o [8,64].fp16.SH, 4", ",")
     ['Sw<2,3,3> o [8,64].fp16.SH', ' 4']
@@ -154,7 +154,7 @@ def exact(value: T, texts: Iterable[str], read: Callable[[str, Any], T], symbols
                 return text
         except FireironError:
             continue
-    raise LayoutError("no text says all of this", got=value)
+    raise LayoutError("no text represents this", got=value)
 
 
 def dtype_text(dtype: DType) -> str:

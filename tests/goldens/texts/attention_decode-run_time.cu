@@ -96,6 +96,9 @@ attention_decode(
     const int m,
     const int n)
 {
+  constexpr int num_stages = 3;
+  constexpr int k_sh_stage_bytes = 64 * 32 * 2;
+  constexpr int v_sh_stage_bytes = 64 * 32 * 2;
   const int thread = threadIdx.x;
   const int block_p = blockIdx.x % ((n + 31) / 32);
   const int block_b = blockIdx.x / ((n + 31) / 32) % 2;
@@ -178,7 +181,7 @@ attention_decode(
 #pragma unroll
         for (int k_sh_n = 0; k_sh_n < 8; ++k_sh_n) {
           cp_async_16(
-              k_sh_target + n2_ahead * 64 * 64 + k_sh_n * 8 * 64,
+              k_sh_target + n2_ahead * k_sh_stage_bytes + k_sh_n * 8 * 64,
               &k_source[(long long)(min((n + 63) / 64 - 1, n_hidden / 64 + n2_ahead)) * 64 * 32
                   + (long long)k_sh_n * 8 * 32]);
         }
@@ -186,7 +189,7 @@ attention_decode(
 #pragma unroll
         for (int v_sh_n = 0; v_sh_n < 8; ++v_sh_n) {
           cp_async_16(
-              v_sh_target + n2_ahead * 64 * 64 + v_sh_n * 8 * 64,
+              v_sh_target + n2_ahead * v_sh_stage_bytes + v_sh_n * 8 * 64,
               &v_source[(long long)(min((n + 63) / 64 - 1, n_hidden / 64 + n2_ahead)) * 64 * 32
                   + (long long)v_sh_n * 8 * 32]);
         }
@@ -194,7 +197,7 @@ attention_decode(
 #pragma unroll
         for (int k_sh_n = 0; k_sh_n < 8; ++k_sh_n) {
           cp_async_16_zfill(
-              k_sh_target + n2_ahead * 64 * 64 + k_sh_n * 8 * 64,
+              k_sh_target + n2_ahead * k_sh_stage_bytes + k_sh_n * 8 * 64,
               &k_source[(long long)(min((n + 63) / 64 - 1, n_hidden / 64 + n2_ahead)) * 64 * 32
                   + (long long)k_sh_n * 8 * 32],
               min((n + 63) / 64 - 1, n_hidden / 64 + n2_ahead) * 64 + k_sh_n * 8 + k_sh_thread_n < n);
@@ -202,7 +205,7 @@ attention_decode(
 #pragma unroll
         for (int v_sh_n = 0; v_sh_n < 8; ++v_sh_n) {
           cp_async_16_zfill(
-              v_sh_target + n2_ahead * 64 * 64 + v_sh_n * 8 * 64,
+              v_sh_target + n2_ahead * v_sh_stage_bytes + v_sh_n * 8 * 64,
               &v_source[(long long)(min((n + 63) / 64 - 1, n_hidden / 64 + n2_ahead)) * 64 * 32
                   + (long long)v_sh_n * 8 * 32],
               min((n + 63) / 64 - 1, n_hidden / 64 + n2_ahead) * 64 + v_sh_n * 8 + v_sh_thread_n < n);
@@ -214,8 +217,8 @@ attention_decode(
   const unsigned k_sh_source = shared_address(k_sh) + thread / 16 * 8 * 64 + thread % 8 * 64;
   const unsigned v_sh_source = shared_address(v_sh) + thread % 16 * 64;
   for (int n2 = 0; n2 < min((n + 63) / 64, block_p * 8 + 8) - n_hidden / 64; ++n2) {
-    const int n2_stage_2 = (n2 + 2) % 3;
-    const int n2_stage = n2 % 3;
+    const int n2_stage_2 = (n2 + 2) % num_stages;
+    const int n2_stage = n2 % num_stages;
     cp_async_wait_group<1>();  // k_sh, v_sh have arrived
     __syncwarp();  // k_sh, v_sh complete and free again
     // K to k_sh: Move(64,32)(GL,SH)(Block)
@@ -224,7 +227,7 @@ attention_decode(
 #pragma unroll
         for (int k_sh_n = 0; k_sh_n < 8; ++k_sh_n) {
           cp_async_16(
-              k_sh_target + n2_stage_2 * 64 * 64 + k_sh_n * 8 * 64,
+              k_sh_target + n2_stage_2 * k_sh_stage_bytes + k_sh_n * 8 * 64,
               &k_source[(long long)(min((n + 63) / 64 - 1, n_hidden / 64 + n2 + 2)) * 64 * 32
                   + (long long)k_sh_n * 8 * 32]);
         }
@@ -232,7 +235,7 @@ attention_decode(
 #pragma unroll
         for (int v_sh_n = 0; v_sh_n < 8; ++v_sh_n) {
           cp_async_16(
-              v_sh_target + n2_stage_2 * 64 * 64 + v_sh_n * 8 * 64,
+              v_sh_target + n2_stage_2 * v_sh_stage_bytes + v_sh_n * 8 * 64,
               &v_source[(long long)(min((n + 63) / 64 - 1, n_hidden / 64 + n2 + 2)) * 64 * 32
                   + (long long)v_sh_n * 8 * 32]);
         }
@@ -240,7 +243,7 @@ attention_decode(
 #pragma unroll
         for (int k_sh_n = 0; k_sh_n < 8; ++k_sh_n) {
           cp_async_16_zfill(
-              k_sh_target + n2_stage_2 * 64 * 64 + k_sh_n * 8 * 64,
+              k_sh_target + n2_stage_2 * k_sh_stage_bytes + k_sh_n * 8 * 64,
               &k_source[(long long)(min((n + 63) / 64 - 1, n_hidden / 64 + n2 + 2)) * 64 * 32
                   + (long long)k_sh_n * 8 * 32],
               min((n + 63) / 64 - 1, n_hidden / 64 + n2 + 2) * 64 + k_sh_n * 8 + k_sh_thread_n < n);
@@ -248,7 +251,7 @@ attention_decode(
 #pragma unroll
         for (int v_sh_n = 0; v_sh_n < 8; ++v_sh_n) {
           cp_async_16_zfill(
-              v_sh_target + n2_stage_2 * 64 * 64 + v_sh_n * 8 * 64,
+              v_sh_target + n2_stage_2 * v_sh_stage_bytes + v_sh_n * 8 * 64,
               &v_source[(long long)(min((n + 63) / 64 - 1, n_hidden / 64 + n2 + 2)) * 64 * 32
                   + (long long)v_sh_n * 8 * 32],
               min((n + 63) / 64 - 1, n_hidden / 64 + n2 + 2) * 64 + v_sh_n * 8 + v_sh_thread_n < n);
@@ -272,7 +275,8 @@ attention_decode(
       for (int s_k_rf_n = 0; s_k_rf_n < 4; ++s_k_rf_n) {
         ldmatrix_x4(
             &s_k_rf[s_k_rf_n * 8],
-            k_sh_source + n2_stage * 64 * 64 + s_k_rf_n * 16 * 64 + (q_sh_swizzle ^ (s_d2 * 32 + thread / 8 % 2 * 16)));
+            k_sh_source + n2_stage * k_sh_stage_bytes + s_k_rf_n * 16 * 64
+                + (q_sh_swizzle ^ (s_d2 * 32 + thread / 8 % 2 * 16)));
       }
 #pragma unroll
       for (int s_n2 = 0; s_n2 < 4; ++s_n2) {
@@ -415,7 +419,8 @@ attention_decode(
       for (int pv_v_rf_d = 0; pv_v_rf_d < 2; ++pv_v_rf_d) {
         ldmatrix_x4_trans(
             &pv_v_rf[pv_v_rf_d * 8],
-            v_sh_source + n2_stage * 64 * 64 + pv_n * 16 * 64 + ((pv_v_rf_d * 32 + thread / 16 * 16) ^ q_sh_swizzle));
+            v_sh_source + n2_stage * v_sh_stage_bytes + pv_n * 16 * 64
+                + ((pv_v_rf_d * 32 + thread / 16 * 16) ^ q_sh_swizzle));
       }
 #pragma unroll
       for (int pv_d = 0; pv_d < 2; ++pv_d) {

@@ -88,7 +88,7 @@ __device__ __forceinline__ void wgmma_wait_group()
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
 }
 
-// compiler barrier: read accumulators only after wgmma.wait_group
+// compiler barrier: read accumulators only after wgmma_wait_group
 template <int count>
 __device__ __forceinline__ void pin_registers(float (&values)[count])
 {
@@ -228,6 +228,10 @@ attention_packed(
     const int* __restrict__ high,
     const __grid_constant__ TensorMap O_map)
 {
+  constexpr int num_stages = 2;
+  constexpr int q_sh_stage_bytes = 64 * 32 * 2;
+  constexpr int k_sh_stage_bytes = 128 * 32 * 2;
+  constexpr int v_sh_stage_bytes = 128 * 32 * 2;
   const int thread = threadIdx.x;
   const int lane = threadIdx.x % 32;
   __shared__ __align__(1024) __half q_sh[2048];  // 64 x 32
@@ -253,10 +257,10 @@ attention_packed(
   float inverse[2];  // of 64
   __shared__ unsigned long long k_sh_ring[4];
   const unsigned k_sh_ring_full = shared_address(k_sh_ring);  // 2 mbarriers: k_sh full
-  const unsigned k_sh_ring_empty = k_sh_ring_full + 16;  // 2 mbarriers: k_sh empty
+  const unsigned k_sh_ring_empty = k_sh_ring_full + num_stages * 8;  // 2 mbarriers: k_sh empty
   __shared__ unsigned long long v_sh_ring[4];
   const unsigned v_sh_ring_full = shared_address(v_sh_ring);  // 2 mbarriers: v_sh full
-  const unsigned v_sh_ring_empty = v_sh_ring_full + 16;  // 2 mbarriers: v_sh empty
+  const unsigned v_sh_ring_empty = v_sh_ring_full + num_stages * 8;  // 2 mbarriers: v_sh empty
   __shared__ unsigned long long q_sh_ring[2];
   const unsigned q_sh_ring_full = shared_address(q_sh_ring);  // 1 mbarrier: q_sh full
   const unsigned q_sh_ring_empty = q_sh_ring_full + 8;  // 1 mbarrier: q_sh empty
@@ -265,11 +269,11 @@ attention_packed(
     prefetch_tensor_map(&K_map);
     prefetch_tensor_map(&V_map);
     prefetch_tensor_map(&O_map);
-    for (int stage = 0; stage < 2; ++stage) {
+    for (int stage = 0; stage < num_stages; ++stage) {
       mbarrier_init(k_sh_ring_full + stage * 8, 1);
       mbarrier_init(k_sh_ring_empty + stage * 8, 4);
     }
-    for (int stage = 0; stage < 2; ++stage) {
+    for (int stage = 0; stage < num_stages; ++stage) {
       mbarrier_init(v_sh_ring_full + stage * 8, 1);
       mbarrier_init(v_sh_ring_empty + stage * 8, 4);
     }
@@ -575,16 +579,16 @@ attention_packed(
   // producer
   else if (threadIdx.x == 128) {
     mbarrier_wait(q_sh_ring_empty, 1);  // wait until q_sh is empty
-    mbarrier_arrive_expect_tx(q_sh_ring_full, 4096);
-    const unsigned q_sh_address2 = shared_address(q_sh);
-    tma_load_5d(q_sh_address2, &Q_map, 0, 0, 0, 0, 0, q_sh_ring_full);
+    mbarrier_arrive_expect_tx(q_sh_ring_full, q_sh_stage_bytes);
+    const unsigned q_sh_address = shared_address(q_sh);
+    tma_load_5d(q_sh_address, &Q_map, 0, 0, 0, 0, 0, q_sh_ring_full);
     mbarrier_wait(k_sh_ring_empty, 1);  // wait until k_sh is empty
-    mbarrier_arrive_expect_tx(k_sh_ring_full, 8192);
-    const unsigned k_sh_address2 = shared_address(k_sh);
-    tma_load_3d(k_sh_address2, &K_map, 0, 0, 0, k_sh_ring_full);
+    mbarrier_arrive_expect_tx(k_sh_ring_full, k_sh_stage_bytes);
+    const unsigned k_sh_address = shared_address(k_sh);
+    tma_load_3d(k_sh_address, &K_map, 0, 0, 0, k_sh_ring_full);
     mbarrier_wait(v_sh_ring_empty, 1);  // wait until v_sh is empty
-    mbarrier_arrive_expect_tx(v_sh_ring_full, 8192);
-    const unsigned v_sh_address2 = shared_address(v_sh);
-    tma_load_3d(v_sh_address2, &V_map, 0, 0, 0, v_sh_ring_full);
+    mbarrier_arrive_expect_tx(v_sh_ring_full, v_sh_stage_bytes);
+    const unsigned v_sh_address = shared_address(v_sh);
+    tma_load_3d(v_sh_address, &V_map, 0, 0, 0, v_sh_ring_full);
   }
 }

@@ -221,6 +221,10 @@ gemm_row_sum(
     const unsigned long long band_reciprocal,
     const unsigned long long column_reciprocal)
 {
+  constexpr int num_stages = 3;
+  constexpr int a_sh_stage_bytes = 128 * 64 * 2;
+  constexpr int b_sh_stage_bytes = 64 * 256 * 2;
+  constexpr int k2_ring_bytes = a_sh_stage_bytes + b_sh_stage_bytes;
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   const int num_tiles = (long long)((m + 127) / 128) * ((n + 255) / 256);
@@ -237,12 +241,12 @@ gemm_row_sum(
   float s_whole_sum_rf[2];  // of 256 x 2
   float s_whole_sum_other[2];  // of 256 x 2
   const unsigned k2_ring_full = shared_address(smem + 212992);  // 3 mbarriers: a_sh, b_sh full
-  const unsigned k2_ring_empty = k2_ring_full + 24;  // 3 mbarriers: a_sh, b_sh empty
+  const unsigned k2_ring_empty = k2_ring_full + num_stages * 8;  // 3 mbarriers: a_sh, b_sh empty
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&A_map);
     prefetch_tensor_map(&B_map);
     prefetch_tensor_map(&D_map);
-    for (int stage = 0; stage < 3; ++stage) {
+    for (int stage = 0; stage < num_stages; ++stage) {
       mbarrier_init(k2_ring_full + stage * 8, 1);
       mbarrier_init(k2_ring_empty + stage * 8, 8);
     }
@@ -297,8 +301,9 @@ gemm_row_sum(
           wgmma_m64n256k16_row_row_f32_f16(
               acc,
               matrix_descriptor<0, 1024, 1>(
-                  a_sh_address + k2_stage_uniform * 128 * 128 + warpgroup * 64 * 128 + product_k * 32),
-              matrix_descriptor<8192, 1024, 1>(b_sh_address + k2_stage_uniform * 4 * 8192 + product_k * 16 * 128),
+                  a_sh_address + k2_stage_uniform * a_sh_stage_bytes + warpgroup * 64 * 128 + product_k * 32),
+              matrix_descriptor<8192, 1024, 1>(
+                  b_sh_address + k2_stage_uniform * b_sh_stage_bytes + product_k * 16 * 128),
               true);
         }
         wgmma_commit_group();
@@ -311,7 +316,8 @@ gemm_row_sum(
               __align__(4) __half row_a_rf_values[8];
               ldmatrix_operand(
                   row_a_rf_values,
-                  a_sh_source + k2_stage_uniform * 128 * 128 + (a_sh_swizzle ^ (row_a_rf_k * 32 + lane / 16 * 16)));
+                  a_sh_source + k2_stage_uniform * a_sh_stage_bytes
+                      + (a_sh_swizzle ^ (row_a_rf_k * 32 + lane / 16 * 16)));
               row_a_rf[row_a_rf_k * 4] = row_a_rf_values[0];
               row_a_rf[row_a_rf_k * 4 + 1] = row_a_rf_values[1];
               row_a_rf[row_a_rf_k * 4 + 16] = row_a_rf_values[2];
@@ -339,7 +345,7 @@ gemm_row_sum(
         __syncwarp();  // all lanes have read a_sh, b_sh
         if (thread % 32 == 0)
           mbarrier_arrive(k2_ring_empty + k2_stage * 8);
-        if (++k2_stage == 3) {
+        if (++k2_stage == num_stages) {
           k2_stage = 0;
           k2_phase ^= 1;
         }
@@ -414,10 +420,10 @@ gemm_row_sum(
   else {
     setmaxnreg_dec_40();
     if (threadIdx.x == 256) {
-      const unsigned a_sh_address2 = shared_address(a_sh);
-      const unsigned b_sh_address2 = shared_address(b_sh);
-      int k2_stage2 = 0;
-      int k2_phase2 = 1;
+      const unsigned a_sh_address = shared_address(a_sh);
+      const unsigned b_sh_address = shared_address(b_sh);
+      int k2_stage = 0;
+      int k2_phase = 1;
       for (int iteration = 0; iteration < num_tiles / 132 + (block < num_tiles % 132); ++iteration) {
         const int tile = (long long)block + (long long)iteration * 132;
         const int band = quotient(tile, band_reciprocal);
@@ -428,31 +434,33 @@ gemm_row_sum(
         const int block_m = min((m + 127) / 128 - 1, band * 8 + (inside - column * height));
 #pragma unroll 1
         for (int k2 = 0; k2 < (k + 63) / 64; ++k2) {
-          mbarrier_wait(k2_ring_empty + k2_stage2 * 8, k2_phase2);  // wait until a_sh, b_sh are empty
-          mbarrier_arrive_expect_tx(k2_ring_full + k2_stage2 * 8, 49152);
-          tma_load(a_sh_address2 + k2_stage2 * 128 * 128, &A_map, k2 * 64, block_m * 128, k2_ring_full + k2_stage2 * 8);
-          tma_load(b_sh_address2 + k2_stage2 * 4 * 8192, &B_map, block_n * 256, k2 * 64, k2_ring_full + k2_stage2 * 8);
+          mbarrier_wait(k2_ring_empty + k2_stage * 8, k2_phase);  // wait until a_sh, b_sh are empty
+          mbarrier_arrive_expect_tx(k2_ring_full + k2_stage * 8, k2_ring_bytes);
           tma_load(
-              b_sh_address2 + k2_stage2 * 4 * 8192 + 64 * 128,
+              a_sh_address + k2_stage * a_sh_stage_bytes, &A_map, k2 * 64, block_m * 128, k2_ring_full + k2_stage * 8);
+          tma_load(
+              b_sh_address + k2_stage * b_sh_stage_bytes, &B_map, block_n * 256, k2 * 64, k2_ring_full + k2_stage * 8);
+          tma_load(
+              b_sh_address + k2_stage * b_sh_stage_bytes + 64 * 128,
               &B_map,
               block_n * 256 + 64,
               k2 * 64,
-              k2_ring_full + k2_stage2 * 8);
+              k2_ring_full + k2_stage * 8);
           tma_load(
-              b_sh_address2 + k2_stage2 * 4 * 8192 + 2 * 8192,
+              b_sh_address + k2_stage * b_sh_stage_bytes + 2 * 8192,
               &B_map,
               block_n * 256 + 128,
               k2 * 64,
-              k2_ring_full + k2_stage2 * 8);
+              k2_ring_full + k2_stage * 8);
           tma_load(
-              b_sh_address2 + k2_stage2 * 4 * 8192 + 3 * 8192,
+              b_sh_address + k2_stage * b_sh_stage_bytes + 3 * 8192,
               &B_map,
               block_n * 256 + 192,
               k2 * 64,
-              k2_ring_full + k2_stage2 * 8);
-          if (++k2_stage2 == 3) {
-            k2_stage2 = 0;
-            k2_phase2 ^= 1;
+              k2_ring_full + k2_stage * 8);
+          if (++k2_stage == num_stages) {
+            k2_stage = 0;
+            k2_phase ^= 1;
           }
         }
       }

@@ -199,6 +199,10 @@ matmul(
     const unsigned long long band_reciprocal,
     const unsigned long long column_reciprocal)
 {
+  constexpr int num_stages = 4;
+  constexpr int a_sh_stage_bytes = 128 * 64 * 2;
+  constexpr int b_sh_stage_bytes = 64 * 256 * 2;
+  constexpr int k2_ring_bytes = a_sh_stage_bytes + b_sh_stage_bytes;
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   const int num_tiles = (long long)((m + 127) / 128) * ((n + 255) / 256);
@@ -210,12 +214,12 @@ matmul(
   __half* const store_c_sh = reinterpret_cast<__half*>(smem + 196608);  // 64 x 64, 2 copies
   __align__(8) float c_rf[128];  // of 128 x 256
   const unsigned k2_ring_full = shared_address(smem + 212992);  // 4 mbarriers: a_sh, b_sh full
-  const unsigned k2_ring_empty = k2_ring_full + 32;  // 4 mbarriers: a_sh, b_sh empty
+  const unsigned k2_ring_empty = k2_ring_full + num_stages * 8;  // 4 mbarriers: a_sh, b_sh empty
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&A_map);
     prefetch_tensor_map(&B_map);
     prefetch_tensor_map(&C_map);
-    for (int stage = 0; stage < 4; ++stage) {
+    for (int stage = 0; stage < num_stages; ++stage) {
       mbarrier_init(k2_ring_full + stage * 8, 1);
       mbarrier_init(k2_ring_empty + stage * 8, 8);
     }
@@ -250,10 +254,10 @@ matmul(
       }
 #pragma unroll 1
       for (int k2 = 0; k2 < (k + 63) / 64; ++k2) {
-        const int k2_stage = (k2 + iteration_first_fill) % 4;
+        const int k2_stage = (k2 + iteration_first_fill) % num_stages;
         const int k2_stage_uniform = __shfl_sync(0xffffffff, k2_stage, 0);  // warp-uniform
         // wait until a_sh, b_sh are full
-        mbarrier_wait(k2_ring_full + k2_stage * 8, (k2 + iteration_first_fill) / 4 % 2);
+        mbarrier_wait(k2_ring_full + k2_stage * 8, (k2 + iteration_first_fill) / num_stages % 2);
         // MatMul(64,256,64)(SH,SH,RF)(Warpgroup)
         wgmma_fence();
 #pragma unroll
@@ -261,8 +265,8 @@ matmul(
           wgmma_m64n256k16_row_row_f32_f16(
               c_rf,
               matrix_descriptor<0, 1024, 1>(
-                  a_sh_address + k2_stage_uniform * 128 * 128 + warpgroup * 64 * 128 + k3 * 32),
-              matrix_descriptor<8192, 1024, 1>(b_sh_address + k2_stage_uniform * 4 * 8192 + k3 * 16 * 128),
+                  a_sh_address + k2_stage_uniform * a_sh_stage_bytes + warpgroup * 64 * 128 + k3 * 32),
+              matrix_descriptor<8192, 1024, 1>(b_sh_address + k2_stage_uniform * b_sh_stage_bytes + k3 * 16 * 128),
               true);
         }
         wgmma_commit_group();
@@ -298,10 +302,10 @@ matmul(
   }
   // producer
   else if (threadIdx.x == 256) {
-    const unsigned a_sh_address2 = shared_address(a_sh);
-    const unsigned b_sh_address2 = shared_address(b_sh);
+    const unsigned a_sh_address = shared_address(a_sh);
+    const unsigned b_sh_address = shared_address(b_sh);
     for (int iteration = 0; iteration < num_tiles / 132 + (block < num_tiles % 132); ++iteration) {
-      const unsigned iteration_first_fill2 = (k + 63) / 64 % 8 * iteration % 8;
+      const unsigned iteration_first_fill = (k + 63) / 64 % 8 * iteration % 8;
       const int tile = (long long)block + (long long)iteration * 132;
       const int band = quotient(tile, band_reciprocal);
       const int inside = tile - band * ((n + 255) / 256 * 8);
@@ -311,30 +315,32 @@ matmul(
       const int block_m = min((m + 127) / 128 - 1, band * 8 + (inside - column * height));
 #pragma unroll 1
       for (int k2 = 0; k2 < (k + 63) / 64; ++k2) {
-        const int k2_stage2 = (k2 + iteration_first_fill2) % 4;
+        const int k2_stage = (k2 + iteration_first_fill) % num_stages;
         // wait until a_sh, b_sh are empty
-        mbarrier_wait(k2_ring_empty + k2_stage2 * 8, ((k2 + iteration_first_fill2) / 4 + 1) % 2);
-        mbarrier_arrive_expect_tx(k2_ring_full + k2_stage2 * 8, 49152);
-        tma_load(a_sh_address2 + k2_stage2 * 128 * 128, &A_map, k2 * 64, block_m * 128, k2_ring_full + k2_stage2 * 8);
-        tma_load(b_sh_address2 + k2_stage2 * 4 * 8192, &B_map, block_n * 256, k2 * 64, k2_ring_full + k2_stage2 * 8);
+        mbarrier_wait(k2_ring_empty + k2_stage * 8, ((k2 + iteration_first_fill) / num_stages + 1) % 2);
+        mbarrier_arrive_expect_tx(k2_ring_full + k2_stage * 8, k2_ring_bytes);
         tma_load(
-            b_sh_address2 + k2_stage2 * 4 * 8192 + 64 * 128,
+            a_sh_address + k2_stage * a_sh_stage_bytes, &A_map, k2 * 64, block_m * 128, k2_ring_full + k2_stage * 8);
+        tma_load(
+            b_sh_address + k2_stage * b_sh_stage_bytes, &B_map, block_n * 256, k2 * 64, k2_ring_full + k2_stage * 8);
+        tma_load(
+            b_sh_address + k2_stage * b_sh_stage_bytes + 64 * 128,
             &B_map,
             block_n * 256 + 64,
             k2 * 64,
-            k2_ring_full + k2_stage2 * 8);
+            k2_ring_full + k2_stage * 8);
         tma_load(
-            b_sh_address2 + k2_stage2 * 4 * 8192 + 2 * 8192,
+            b_sh_address + k2_stage * b_sh_stage_bytes + 2 * 8192,
             &B_map,
             block_n * 256 + 128,
             k2 * 64,
-            k2_ring_full + k2_stage2 * 8);
+            k2_ring_full + k2_stage * 8);
         tma_load(
-            b_sh_address2 + k2_stage2 * 4 * 8192 + 3 * 8192,
+            b_sh_address + k2_stage * b_sh_stage_bytes + 3 * 8192,
             &B_map,
             block_n * 256 + 192,
             k2 * 64,
-            k2_ring_full + k2_stage2 * 8);
+            k2_ring_full + k2_stage * 8);
       }
     }
   }

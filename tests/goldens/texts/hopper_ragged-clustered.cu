@@ -218,6 +218,10 @@ grouped_ragged(
     const int* __restrict__ end,
     const __grid_constant__ TensorMap D_map)
 {
+  constexpr int num_stages = 4;
+  constexpr int product_a_sh_stage_bytes = 128 * 64 * 2;
+  constexpr int product_b_sh_stage_bytes = 64 * 128 * 2;
+  constexpr int product_k_ring_bytes = product_a_sh_stage_bytes + product_b_sh_stage_bytes;
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
@@ -230,12 +234,13 @@ grouped_ragged(
   __align__(8) float acc[64];  // of 128 x 128
   float p[64];  // of 128 x 128
   const unsigned product_k_ring_full = shared_address(smem + 147456);  // 4 mbarriers: product_a_sh, product_b_sh full
-  const unsigned product_k_ring_empty = product_k_ring_full + 32;  // 4 mbarriers: product_a_sh, product_b_sh empty
+  // 4 mbarriers: product_a_sh, product_b_sh empty
+  const unsigned product_k_ring_empty = product_k_ring_full + num_stages * 8;
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&A_map);
     prefetch_tensor_map(&B_map);
     prefetch_tensor_map(&D_map);
-    for (int stage = 0; stage < 4; ++stage) {
+    for (int stage = 0; stage < num_stages; ++stage) {
       mbarrier_init(product_k_ring_full + stage * 8, 1);
       mbarrier_init(product_k_ring_empty + stage * 8, 16);
     }
@@ -277,8 +282,10 @@ grouped_ragged(
         wgmma_m64n128k16_row_row_f32_f16(
             p,
             matrix_descriptor<0, 1024, 1>(
-                product_a_sh_address + iterations_done * 128 * 128 + warpgroup * 64 * 128 + product_k2 * 32),
-            matrix_descriptor<8192, 1024, 1>(product_b_sh_address + iterations_done * 2 * 8192 + product_k2 * 16 * 128),
+                product_a_sh_address + iterations_done * product_a_sh_stage_bytes + warpgroup * 64 * 128
+                    + product_k2 * 32),
+            matrix_descriptor<8192, 1024, 1>(
+                product_b_sh_address + iterations_done * product_b_sh_stage_bytes + product_k2 * 16 * 128),
             product_k2 > 0);
       }
       wgmma_commit_group();
@@ -330,38 +337,38 @@ grouped_ragged(
   else {
     setmaxnreg_dec_56();
     if (threadIdx.x == 256) {
-      const unsigned product_a_sh_address2 = shared_address(product_a_sh);
-      const unsigned product_b_sh_address2 = shared_address(product_b_sh);
+      const unsigned product_a_sh_address = shared_address(product_a_sh);
+      const unsigned product_b_sh_address = shared_address(product_b_sh);
       int iterations_done = 0;
-      unsigned g_mask2 = 0;  // iterations of g to execute, one bit each
+      unsigned g_mask = 0;  // iterations of g to execute, one bit each
 #pragma unroll
       for (int g = 0; g < 3; ++g) {
         const int begin_here = min(max(begin[g], 0), 40);
         const int end_here = min(max(end[g], 0), 40);
         const int seen = end_here + 1 > 1;
-        g_mask2 |= static_cast<unsigned>(seen) << g;
+        g_mask |= static_cast<unsigned>(seen) << g;
       }
-      for (; g_mask2 != 0; g_mask2 &= g_mask2 - 1) {
-        const int g = __ffs(g_mask2) - 1;
+      for (; g_mask != 0; g_mask &= g_mask - 1) {
+        const int g = __ffs(g_mask) - 1;
         // wait until product_a_sh, product_b_sh are empty
         mbarrier_wait(product_k_ring_empty + iterations_done * 8, 1);
-        mbarrier_arrive_expect_tx(product_k_ring_full + iterations_done * 8, 32768);
+        mbarrier_arrive_expect_tx(product_k_ring_full + iterations_done * 8, product_k_ring_bytes);
         tma_load_multicast(
-            product_a_sh_address2 + iterations_done * 128 * 128 + block * 64 * 128,
+            product_a_sh_address + iterations_done * product_a_sh_stage_bytes + block * 64 * 128,
             &A_map,
             0,
             block * 64,
             product_k_ring_full + iterations_done * 8,
             0x3);
         tma_load_3d(
-            product_b_sh_address2 + iterations_done * 2 * 8192,
+            product_b_sh_address + iterations_done * product_b_sh_stage_bytes,
             &B_map,
             block * 128,
             0,
             g,
             product_k_ring_full + iterations_done * 8);
         tma_load_3d(
-            product_b_sh_address2 + iterations_done * 2 * 8192 + 64 * 128,
+            product_b_sh_address + iterations_done * product_b_sh_stage_bytes + 64 * 128,
             &B_map,
             block * 128 + 64,
             0,

@@ -160,6 +160,10 @@ matmul(
     const __grid_constant__ TensorMap B_map,
     const __grid_constant__ TensorMap C_map)
 {
+  constexpr int num_stages = 16;
+  constexpr int a_sh_stage_bytes = 16 * 64 * 2;
+  constexpr int b_sh_stage_bytes = 64 * 64 * 2;
+  constexpr int k_ring_bytes = a_sh_stage_bytes + b_sh_stage_bytes;
   const int block = blockIdx.x;
   const int thread = threadIdx.x;
   const int lane = threadIdx.x % 32;
@@ -169,12 +173,12 @@ matmul(
   __half* const store_c_sh = reinterpret_cast<__half*>(smem + 163840);  // 16 x 64
   __align__(8) float c_rf[8];  // of 16 x 64
   const unsigned k_ring_full = shared_address(smem + 165888);  // 16 mbarriers: a_sh, b_sh full
-  const unsigned k_ring_empty = k_ring_full + 128;  // 16 mbarriers: a_sh, b_sh empty
+  const unsigned k_ring_empty = k_ring_full + num_stages * 8;  // 16 mbarriers: a_sh, b_sh empty
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&A_map);
     prefetch_tensor_map(&B_map);
     prefetch_tensor_map(&C_map);
-    for (int stage = 0; stage < 16; ++stage) {
+    for (int stage = 0; stage < num_stages; ++stage) {
       mbarrier_init(k_ring_full + stage * 8, 1);
       mbarrier_init(k_ring_empty + stage * 8, 4);
     }
@@ -223,10 +227,10 @@ matmul(
   // producer
   else if (threadIdx.x == 128) {
     mbarrier_wait(k_ring_empty, 1);  // wait until a_sh, b_sh are empty
-    mbarrier_arrive_expect_tx(k_ring_full, 10240);
-    const unsigned a_sh_address2 = shared_address(a_sh);
-    tma_load(a_sh_address2, &A_map, 0, block * 16, k_ring_full);
-    const unsigned b_sh_address2 = shared_address(b_sh);
-    tma_load(b_sh_address2, &B_map, 0, 0, k_ring_full);
+    mbarrier_arrive_expect_tx(k_ring_full, k_ring_bytes);
+    const unsigned a_sh_address = shared_address(a_sh);
+    tma_load(a_sh_address, &A_map, 0, block * 16, k_ring_full);
+    const unsigned b_sh_address = shared_address(b_sh);
+    tma_load(b_sh_address, &B_map, 0, 0, k_ring_full);
   }
 }

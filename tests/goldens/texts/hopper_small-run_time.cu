@@ -86,7 +86,7 @@ __device__ __forceinline__ void mbarrier_arrive(unsigned mbarrier)
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(mbarrier) : "memory");
 }
 
-// compiler barrier: read accumulators only after wgmma.wait_group
+// compiler barrier: read accumulators only after wgmma_wait_group
 template <int count>
 __device__ __forceinline__ void pin_registers(float (&values)[count])
 {
@@ -183,6 +183,10 @@ matmul(
     const unsigned long long band_reciprocal,
     const unsigned long long column_reciprocal)
 {
+  constexpr int num_stages = 4;
+  constexpr int a_sh_stage_bytes = 64 * 128 * 2;
+  constexpr int b_sh_stage_bytes = 128 * 32 * 2;
+  constexpr int k2_ring_bytes = a_sh_stage_bytes + b_sh_stage_bytes;
   const int thread = threadIdx.x;
   const int band = quotient(blockIdx.x, band_reciprocal);
   const int inside = blockIdx.x - band * ((n + 31) / 32 * 4);
@@ -197,12 +201,12 @@ matmul(
   __half* const store_c_sh = reinterpret_cast<__half*>(smem + 98304);  // 64 x 32
   __align__(8) float c_rf[16];  // of 64 x 32
   const unsigned k2_ring_full = shared_address(smem + 102400);  // 4 mbarriers: a_sh, b_sh full
-  const unsigned k2_ring_empty = k2_ring_full + 32;  // 4 mbarriers: a_sh, b_sh empty
+  const unsigned k2_ring_empty = k2_ring_full + num_stages * 8;  // 4 mbarriers: a_sh, b_sh empty
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&A_map);
     prefetch_tensor_map(&B_map);
     prefetch_tensor_map(&C_map);
-    for (int stage = 0; stage < 4; ++stage) {
+    for (int stage = 0; stage < num_stages; ++stage) {
       mbarrier_init(k2_ring_full + stage * 8, 1);
       mbarrier_init(k2_ring_empty + stage * 8, 4);
     }
@@ -234,18 +238,19 @@ matmul(
     pin_registers(c_rf);
 #pragma unroll 1
     for (int k2 = 0; k2 < (k + 127) / 128; ++k2) {
-      const int k2_stage = k2 % 4;
-      const int k2_stage_3 = (k2 + 3) % 4;
+      const int k2_stage = k2 % num_stages;
+      const int k2_stage_3 = (k2 + 3) % num_stages;
       const int k2_stage_uniform = __shfl_sync(0xffffffff, k2_stage, 0);  // warp-uniform
-      mbarrier_wait(k2_ring_full + k2_stage * 8, k2 / 4 % 2);  // wait until a_sh, b_sh are full
+      mbarrier_wait(k2_ring_full + k2_stage * 8, k2 / num_stages % 2);  // wait until a_sh, b_sh are full
       // MatMul(64,32,128)(SH,SH,RF)(Warpgroup)
       wgmma_fence();
 #pragma unroll
       for (int k3 = 0; k3 < 8; ++k3) {
         wgmma_m64n32k16_row_row_f32_f16(
             c_rf,
-            matrix_descriptor<0, 1024, 1>(a_sh_address + k2_stage_uniform * 2 * 8192 + k3 / 4 * 64 * 128 + k3 % 4 * 32),
-            matrix_descriptor<0, 512, 2>(b_sh_address + k2_stage_uniform * 128 * 64 + k3 * 16 * 64),
+            matrix_descriptor<0, 1024, 1>(
+                a_sh_address + k2_stage_uniform * a_sh_stage_bytes + k3 / 4 * 64 * 128 + k3 % 4 * 32),
+            matrix_descriptor<0, 512, 2>(b_sh_address + k2_stage_uniform * b_sh_stage_bytes + k3 * 16 * 64),
             true);
       }
       wgmma_commit_group();
@@ -275,21 +280,21 @@ matmul(
   }
   // producer
   else if (threadIdx.x == 128) {
-    const unsigned a_sh_address2 = shared_address(a_sh);
-    const unsigned b_sh_address2 = shared_address(b_sh);
+    const unsigned a_sh_address = shared_address(a_sh);
+    const unsigned b_sh_address = shared_address(b_sh);
 #pragma unroll 1
     for (int k2 = 0; k2 < (k + 127) / 128; ++k2) {
-      const int k2_stage2 = k2 % 4;
-      mbarrier_wait(k2_ring_empty + k2_stage2 * 8, (k2 / 4 + 1) % 2);  // wait until a_sh, b_sh are empty
-      mbarrier_arrive_expect_tx(k2_ring_full + k2_stage2 * 8, 24576);
-      tma_load(a_sh_address2 + k2_stage2 * 2 * 8192, &A_map, k2 * 128, block_m * 64, k2_ring_full + k2_stage2 * 8);
+      const int k2_stage = k2 % num_stages;
+      mbarrier_wait(k2_ring_empty + k2_stage * 8, (k2 / num_stages + 1) % 2);  // wait until a_sh, b_sh are empty
+      mbarrier_arrive_expect_tx(k2_ring_full + k2_stage * 8, k2_ring_bytes);
+      tma_load(a_sh_address + k2_stage * a_sh_stage_bytes, &A_map, k2 * 128, block_m * 64, k2_ring_full + k2_stage * 8);
       tma_load(
-          a_sh_address2 + k2_stage2 * 2 * 8192 + 64 * 128,
+          a_sh_address + k2_stage * a_sh_stage_bytes + 64 * 128,
           &A_map,
           k2 * 128 + 64,
           block_m * 64,
-          k2_ring_full + k2_stage2 * 8);
-      tma_load(b_sh_address2 + k2_stage2 * 128 * 64, &B_map, block_n * 32, k2 * 128, k2_ring_full + k2_stage2 * 8);
+          k2_ring_full + k2_stage * 8);
+      tma_load(b_sh_address + k2_stage * b_sh_stage_bytes, &B_map, block_n * 32, k2 * 128, k2_ring_full + k2_stage * 8);
     }
   }
 }

@@ -191,7 +191,12 @@ matmul(
     const __grid_constant__ TensorMap B_map,
     const __grid_constant__ TensorMap C_map)
 {
-  const int block = blockIdx.x;
+  constexpr int num_stages = 4;
+  constexpr int num_tiles = 512;
+  constexpr int num_blocks = 132;
+  constexpr int a_sh_stage_bytes = 128 * 64 * 2;
+  constexpr int b_sh_stage_bytes = 64 * 256 * 2;
+  constexpr int k_ring_bytes = a_sh_stage_bytes + b_sh_stage_bytes;
   const int thread = threadIdx.x;
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
   const int lane = threadIdx.x % 32;
@@ -201,12 +206,12 @@ matmul(
   __half* const dst_sh = reinterpret_cast<__half*>(smem + 196608);  // 64 x 64, 2 copies
   __align__(8) float c_rf[128];  // of 128 x 256
   const unsigned k_ring_full = shared_address(smem + 212992);  // 4 mbarriers: a_sh, b_sh full
-  const unsigned k_ring_empty = k_ring_full + 32;  // 4 mbarriers: a_sh, b_sh empty
+  const unsigned k_ring_empty = k_ring_full + num_stages * 8;  // 4 mbarriers: a_sh, b_sh empty
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&A_map);
     prefetch_tensor_map(&B_map);
     prefetch_tensor_map(&C_map);
-    for (int stage = 0; stage < 4; ++stage) {
+    for (int stage = 0; stage < num_stages; ++stage) {
       mbarrier_init(k_ring_full + stage * 8, 1);
       mbarrier_init(k_ring_empty + stage * 8, 8);
     }
@@ -222,8 +227,7 @@ matmul(
         shared_address(dst_sh) + warpgroup * 64 * 128 + thread / 32 % 4 * 16 * 128 + lane % 16 * 128;
     const int dst_sh_swizzle = lane % 8 * 16;
     const unsigned dst_sh_address = shared_address(dst_sh);
-    for (int iteration = 0; iteration < (block < 116) + 3; ++iteration) {
-      const int tile = iteration * 132 + block;
+    for (int tile = blockIdx.x; tile < num_tiles; tile += num_blocks) {
       const int block_j = tile / 8 % 16;
       const int block_i = tile / 128 * 8 + tile % 8;
 #pragma unroll
@@ -234,15 +238,16 @@ matmul(
         c_rf[fill_n * 4 + 3] = 0.0f;
       }
       for (int k = 0; k < 64; ++k) {
-        const int k_stage = k % 4;
-        mbarrier_wait(k_ring_full + k_stage * 8, k / 4 % 2);  // wait until a_sh, b_sh are full
+        const int k_stage = k % num_stages;
+        mbarrier_wait(k_ring_full + k_stage * 8, k / num_stages % 2);  // wait until a_sh, b_sh are full
         wgmma_fence();
 #pragma unroll
         for (int matmul_k = 0; matmul_k < 4; ++matmul_k) {
           wgmma_m64n256k16_row_row_f32_f16(
               c_rf,
-              matrix_descriptor<0, 1024, 1>(a_sh_address + k_stage * 128 * 128 + warpgroup * 64 * 128 + matmul_k * 32),
-              matrix_descriptor<8192, 1024, 1>(b_sh_address + k_stage * 4 * 8192 + matmul_k * 16 * 128),
+              matrix_descriptor<0, 1024, 1>(
+                  a_sh_address + k_stage * a_sh_stage_bytes + warpgroup * 64 * 128 + matmul_k * 32),
+              matrix_descriptor<8192, 1024, 1>(b_sh_address + k_stage * b_sh_stage_bytes + matmul_k * 16 * 128),
               true);
         }
         wgmma_commit_group();
@@ -272,36 +277,35 @@ matmul(
   }
   // producer
   else if (threadIdx.x == 256) {
-    const unsigned a_sh_address2 = shared_address(a_sh);
-    const unsigned b_sh_address2 = shared_address(b_sh);
-    for (int iteration = 0; iteration < (block < 116) + 3; ++iteration) {
-      const int tile = iteration * 132 + block;
+    const unsigned a_sh_address = shared_address(a_sh);
+    const unsigned b_sh_address = shared_address(b_sh);
+    for (int tile = blockIdx.x; tile < num_tiles; tile += num_blocks) {
       const int block_j = tile / 8 % 16;
       const int block_i = tile / 128 * 8 + tile % 8;
       for (int k = 0; k < 64; ++k) {
-        const int k_stage2 = k % 4;
-        mbarrier_wait(k_ring_empty + k_stage2 * 8, (k / 4 + 1) % 2);  // wait until a_sh, b_sh are empty
-        mbarrier_arrive_expect_tx(k_ring_full + k_stage2 * 8, 49152);
-        tma_load(a_sh_address2 + k_stage2 * 128 * 128, &A_map, k * 64, block_i * 128, k_ring_full + k_stage2 * 8);
-        tma_load(b_sh_address2 + k_stage2 * 4 * 8192, &B_map, block_j * 256, k * 64, k_ring_full + k_stage2 * 8);
+        const int k_stage = k % num_stages;
+        mbarrier_wait(k_ring_empty + k_stage * 8, (k / num_stages + 1) % 2);  // wait until a_sh, b_sh are empty
+        mbarrier_arrive_expect_tx(k_ring_full + k_stage * 8, k_ring_bytes);
+        tma_load(a_sh_address + k_stage * a_sh_stage_bytes, &A_map, k * 64, block_i * 128, k_ring_full + k_stage * 8);
+        tma_load(b_sh_address + k_stage * b_sh_stage_bytes, &B_map, block_j * 256, k * 64, k_ring_full + k_stage * 8);
         tma_load(
-            b_sh_address2 + k_stage2 * 4 * 8192 + 64 * 128,
+            b_sh_address + k_stage * b_sh_stage_bytes + 64 * 128,
             &B_map,
             block_j * 256 + 64,
             k * 64,
-            k_ring_full + k_stage2 * 8);
+            k_ring_full + k_stage * 8);
         tma_load(
-            b_sh_address2 + k_stage2 * 4 * 8192 + 2 * 8192,
+            b_sh_address + k_stage * b_sh_stage_bytes + 2 * 8192,
             &B_map,
             block_j * 256 + 128,
             k * 64,
-            k_ring_full + k_stage2 * 8);
+            k_ring_full + k_stage * 8);
         tma_load(
-            b_sh_address2 + k_stage2 * 4 * 8192 + 3 * 8192,
+            b_sh_address + k_stage * b_sh_stage_bytes + 3 * 8192,
             &B_map,
             block_j * 256 + 192,
             k * 64,
-            k_ring_full + k_stage2 * 8);
+            k_ring_full + k_stage * 8);
       }
     }
   }

@@ -1,0 +1,63 @@
+"""Loops of persistent blocks over their tiles: printed over the index of the tile, not over the iteration.
+
+for iteration < (block < 116) + 3: tile = iteration * 132 + block; S    -->    for (tile = block; tile < 512; tile += 132) S
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from fireiron.ir import For, Kernel, Let
+from fireiron.values.expr import INT_MAX, Expr, Var, constant
+
+
+@attrs.frozen
+class TileLoop:
+    """A loop in which block b computes tiles b, b + blocks, b + 2 * blocks and so on, of `tiles` in all.
+
+    `let` names the tile of an iteration. With `.pingpong(groups)` a warpgroup takes every `step`-th iteration, beginning with `first`.
+    """
+
+    let: Let
+    tiles: int
+    blocks: int
+    first: int
+    step: int
+
+    def head(self, block: str, count: str, blocks: str, iteration: Var | None) -> str:
+        """The head of the loop; `count` and `blocks` are the texts of the numbers, `iteration` is counted too if the body needs it."""
+        tile = self.let.var.name
+        start = block if self.first == 0 else f"{block} + {f'{self.first} * ' if self.first > 1 else ''}{blocks}"
+        growth = blocks if self.step == 1 else f"{self.step} * {blocks}"
+        also = ("", "") if iteration is None else (f", {iteration} = {self.first}", f", {_further(iteration, self.step)}")
+        return f"for (int {tile} = {start}{also[0]}; {tile} < {count}; {tile} += {growth}{also[1]})"
+
+
+def _further(var: Var, step: int) -> str:
+    return f"++{var}" if step == 1 else f"{var} += {step}"
+
+
+def tile_loop(kernel: Kernel, loop: For) -> TileLoop | None:
+    """The loop as one over tiles; None if it is another loop, or the numbers are known only at run time.
+
+    The number of tiles follows from the iterations of all blocks, and each block's iterations are compared with it.
+    """
+    grid = constant(kernel.grid)
+    let = next((stmt for stmt in loop.body if isinstance(stmt, Let) and {kernel.block, loop.var} <= stmt.value.variables()), None)
+    if grid is None or let is None or loop.unroll or not loop.extent.variables() <= {kernel.block}:
+        return None
+    blocks = constant(let.value.substitute({loop.var: 1}) - let.value.substitute({loop.var: 0})) or 0
+    if blocks < grid or let.value != kernel.block + loop.var * blocks:
+        return None
+    extents = [_extent(loop.extent, kernel.block, block) for block in range(grid)]
+    tiles = sum(extents)
+    if any(extent != -(-(tiles - block) // blocks) for block, extent in enumerate(extents)) or tiles + loop.step * blocks > INT_MAX:
+        return None
+    return TileLoop(let, tiles, blocks, loop.first, loop.step)
+
+
+def _extent(extent: Expr, block: Var, number: int) -> int:
+    return int(extent.evaluate({block.name: number}))
+
+
+__all__ = ["TileLoop", "tile_loop"]
